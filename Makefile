@@ -1,0 +1,54 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# They need python3 (3.11 or later, with venv) and a network to install from; what they install stays in .venv/.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# In continuous integration a test may not skip because the real recordings are not beside the checkout.
+REQUIRE_SHARED := $(if $(CI),TRACE_REQUIRE_SHARED=1)
+
+.PHONY: help demo test lint types clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    train ResNet-18 at the pace of a Tesla P100, on this machine, without a GPU"
+	@echo "make test    lint, types and tests"
+	@echo "make clean   remove .venv and everything else that can be made again"
+
+demo: $(VENV)/.installed
+	@mkdir -p out
+	@echo "--- examples/train_resnet.py, an unmodified script, at the pace of a Tesla P100 (published figures)"
+	$(BIN)/trace replay -o out/demo.msgpack examples/train_resnet.py --trace p100 \
+	    --model resnet18 --batch-size 128 --workers 2 --steps 8 --print-every 2 --pin-memory
+
+test: lint types
+	@echo "--- tests"
+	$(REQUIRE_SHARED) $(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-test
+	@echo "--- lint"
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-test
+	@echo "--- types"
+	$(BIN)/mypy
+
+# A stamp is newer than what it was installed from; a change of either file installs again.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "--- installing trace-replay into $(VENV)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "--- installing trace-replay and what its tests need into $(VENV)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@ $(VENV)/.installed
+
+$(BIN)/python:
+	@echo "--- making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "trace-replay needs Python 3.11 or later; name one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

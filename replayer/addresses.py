@@ -1,0 +1,47 @@
+"""Where the virtual driver puts segments: virtual addresses that look like CUDA's and are used again once freed.
+
+Segments are multiples of 2 MiB on 2 MiB boundaries, as the driver returns them for the sizes that PyTorch asks for. The
+lowest hole that is large enough is taken. Devices lie 1 TiB apart, so an address tells its device.
+
+    space = AddressSpace(device=0)
+    first = space.take(2 << 20)  # 0x7f0000000000
+    space.give_back(first, 2 << 20)
+    space.take(2 << 20) == first  # True
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+_BASE = 0x7F00_0000_0000
+_SPAN = 1 << 40
+
+
+class AddressSpace:
+    """The holes, sorted: `_starts[i]` begins a hole of `_sizes[i]` bytes. Neighbouring holes are joined."""
+
+    def __init__(self, device: int) -> None:
+        self._starts = [_BASE - device * _SPAN]
+        self._sizes = [_SPAN]
+
+    def take(self, size_bytes: int) -> int:
+        """The address of a new segment. The device's capacity has been checked: there is always a hole."""
+        hole = next(i for i, size in enumerate(self._sizes) if size >= size_bytes)
+        address = self._starts[hole]
+        if self._sizes[hole] == size_bytes:
+            del self._starts[hole], self._sizes[hole]
+        else:
+            self._starts[hole] += size_bytes
+            self._sizes[hole] -= size_bytes
+        return address
+
+    def give_back(self, address: int, size_bytes: int) -> None:
+        hole = bisect_left(self._starts, address)
+        if hole < len(self._starts) and address + size_bytes == self._starts[hole]:
+            size_bytes += self._sizes[hole]
+            del self._starts[hole], self._sizes[hole]
+        if hole and self._starts[hole - 1] + self._sizes[hole - 1] == address:
+            self._sizes[hole - 1] += size_bytes
+        else:
+            self._starts.insert(hole, address)
+            self._sizes.insert(hole, size_bytes)

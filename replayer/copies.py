@@ -1,0 +1,317 @@
+"""Copies between host and device, and reads of values: where the host meets the virtual device, and mostly waits for it.
+
+What is copied how, and what blocks, follows ATen/native/cuda/Copy.cu: a pageable copy blocks, an asynchronous one needs
+pinned host memory; a copy to the device converts on the host, a blocking copy from it converts on the host too and a
+non-blocking one on the device; whatever is not contiguous goes through a temporary.
+
+    x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
+    x.sum().item()             # aten::_local_scalar_dense: the recorded value, else what is known, else 1.0
+
+Note [Where values come from]
+In this order: what the recording holds for this read (`VirtualGpu.read`); what the host knows the memory to contain (`Allocation.known`,
+after `zeros`, `fill_` or a small copy to the device); a fixed placeholder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from replayer.allocations import KNOWN_LIMIT, Uniform, allocate, placeholder
+from replayer.dispatch import maker
+from replayer.plans import Plans, on_device
+from replayer.sites import Site
+from replayer.specs import BACKEND, Spec
+from replayer.state import gpu
+
+aten = torch.ops.aten
+
+
+class Copies:
+    """The handlers of ops that copy or read, bound to one plan cache."""
+
+    def __init__(self, plans: Plans, tensor_class: type, run: Callable[..., Any]) -> None:
+        self._plans = plans
+        self._tensor_class = tensor_class
+        self._run = run
+        self._make = maker(tensor_class)
+
+    def handlers(self) -> dict[Any, Callable[..., Any]]:
+        filled = {
+            aten.zeros_like.default: lambda args: 0,
+            aten.ones_like.default: lambda args: 1,
+            aten.full_like.default: lambda args: args[1],
+            aten.new_zeros.default: lambda args: 0,
+            aten.new_ones.default: lambda args: 1,
+            aten.new_full.default: lambda args: args[2],
+        }
+        return {op: self._filled(op, value) for op, value in filled.items()} | {
+            aten.copy_.default: self.copy_,
+            aten._to_copy.default: self.to_copy,
+            aten._local_scalar_dense.default: self.scalar,
+            aten.equal.default: self.equal,
+            aten.zero_.default: self.zero_,
+            aten.fill_.Scalar: self.fill_,
+            aten._amp_foreach_non_finite_check_and_unscale_.default: self.unscale_,
+            aten._amp_update_scale_.default: self.update_scale_,
+            aten.index.Tensor: self.index,
+            aten.index_put_.default: self.index_put_,
+            aten._index_put_impl_.default: self.index_put_impl_,
+        }
+
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    def copy_(self, target: Any, source: Any, non_blocking: bool = False) -> Any:
+        if type(target) is not self._tensor_class:
+            self._to_host(target, source, non_blocking)
+        elif type(source) is self._tensor_class:
+            self._on_device(target, source)
+        else:
+            self._to_device(target, source, non_blocking)
+        return target
+
+    def to_copy(
+        self,
+        source: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format | None = None,
+    ) -> Any:
+        """`Tensor.to`, when something changes: an empty tensor of the new kind and a copy into it."""
+        options = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
+        if device is not None and device.type not in ("cuda", BACKEND):
+            look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
+            look = torch.empty_like(look, **options)
+            host = torch.empty_strided(look.shape, look.stride(), dtype=look.dtype, device=device)
+            if device.type == "cpu":
+                self._to_host(host, source, non_blocking)
+            return host
+        index = source.spec.index if device is None else on_device(device, gpu().current_device())
+        target = self._empty_like(source, index, options)
+        return self.copy_(target, source, non_blocking)
+
+    def _empty_like(self, source: Any, index: int, options: dict[str, Any]) -> Any:
+        key = ("empty_like", source.spec, index, options["dtype"], options["memory_format"])
+        spec = self._plans.looks.get(key)
+        if spec is None:
+            look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
+            spec = self._plans.looks[key] = self._plans.specs.like(torch.empty_like(look, **options), index)
+        return self._make(spec, allocate(gpu(), index, spec.extent_bytes))
+
+    def _on_device(self, target: Any, source: Any) -> None:
+        here, there = target.spec, source.spec
+        known = source.allocation.known  # a GradScaler copies its found_inf to each device
+        whole = here.dense and here.extent_bytes == target.allocation.size_bytes
+        keeps = whole and isinstance(known, Uniform) and known.dtype is here.dtype is there.dtype
+        target.allocation.known = known if keeps else None
+        site = self._site(here, there)
+        if not here.numel:
+            return
+        if here.index == there.index:
+            if target.allocation is not source.allocation or here is not there:
+                gpu().launch(site, here.index)
+            return
+        gpu().copy(site, "p2p", here.size_bytes, there.index, False)
+
+    def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
+        spec = target.spec
+        allocation = target.allocation
+        if not spec.numel:
+            return
+        _check_broadcast(spec.shape, tuple(source.shape))
+        plain = spec.dense
+        temporary = None if plain else allocate(gpu(), spec.index, spec.size_bytes)
+        pinned = source.is_pinned()
+        site = self._site(spec, self._look(source, spec.index))
+        gpu().copy(site, "h2d", spec.size_bytes, spec.index, not (pinned and non_blocking), pinned)
+        allocation.known = None
+        if temporary is not None:
+            gpu().launch(self._site(spec, self._plans.specs.contiguous(spec.shape, spec.dtype, spec.index)), spec.index)
+        elif spec.numel <= KNOWN_LIMIT and spec.extent_bytes == allocation.size_bytes and type(source) is torch.Tensor:
+            known = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype)
+            allocation.known = known.copy_(source.detach())
+
+    def _to_host(self, target: torch.Tensor, source: Any, non_blocking: bool) -> None:
+        spec: Spec = source.spec
+        if not spec.numel:
+            return
+        _check_broadcast(tuple(target.shape), spec.shape)
+        look = self._look(target, spec.index)
+        temporary = None
+        converted = non_blocking and look.dtype is not spec.dtype
+        if converted or not spec.dense:
+            dtype = look.dtype if converted else spec.dtype
+            packed = self._plans.specs.contiguous(spec.shape, dtype, spec.index)
+            temporary = allocate(gpu(), spec.index, packed.size_bytes)
+            gpu().launch(self._site(packed, spec), spec.index)
+        moved = spec.numel * (look.itemsize if converted else spec.itemsize)
+        site = self._site(look, spec)
+        pinned = target.is_pinned()
+        waits = not (non_blocking and pinned)
+        if waits and spec.numel <= KNOWN_LIMIT:
+            values = self._values(source, site)  # a read is its own copy, and waits
+        else:
+            gpu().copy(site, "d2h", moved, spec.index, waits, pinned)
+            values = _known_or_placeholder(source)
+        del temporary
+        with torch.no_grad():
+            if isinstance(values, torch.Tensor):
+                target.copy_(values)
+            else:
+                target.fill_(values)
+
+    def _values(self, source: Any, site: Site) -> torch.Tensor | float | int | bool:
+        """See Note [Where values come from]."""
+        spec: Spec = source.spec
+        recorded = gpu().read(site, spec.index, spec.dtype_name, spec.numel)
+        if recorded is not None:
+            return torch.tensor(recorded, dtype=spec.dtype).reshape(spec.shape)
+        return _known_or_placeholder(source)
+
+    # -- reads -----------------------------------------------------------------------------------------------------
+
+    def scalar(self, source: Any) -> Any:
+        """`item()`."""
+        spec: Spec = source.spec
+        site = self._read_site("aten::_local_scalar_dense", spec)
+        values = self._values(source, site)
+        return values.item() if isinstance(values, torch.Tensor) else values
+
+    def equal(self, one: Any, other: Any) -> bool:
+        """`torch.equal`: a comparison on the device whose answer the host waits for."""
+        if tuple(one.shape) != tuple(other.shape):
+            return False
+        spec = one.spec if type(one) is self._tensor_class else other.spec
+        site = self._read_site("aten::equal", spec)
+        gpu().launch(site, spec.index)
+        recorded = gpu().read(site, spec.index, "bool", 1)
+        if recorded is not None:
+            return bool(recorded[0])
+        if one is other or (one.spec is other.spec and one.allocation is other.allocation):
+            return True
+        mine, theirs = known_values(one), known_values(other)
+        return mine is not None and theirs is not None and bool((torch.as_tensor(mine) == torch.as_tensor(theirs)).all())
+
+    # -- ops after which the content is known ----------------------------------------------------------------------
+
+    def zero_(self, target: Any) -> Any:
+        return self.fill_(target, 0, aten.zero_.default)
+
+    def fill_(self, target: Any, value: Any, func: Any = aten.fill_.Scalar) -> Any:
+        known = target.allocation.known
+        args = (target,) if func is aten.zero_.default else (target, value)
+        self._run(self._plans.route(func), args, {})
+        spec: Spec = target.spec
+        uniform = Uniform(_cast(value, spec.dtype), spec.dtype)
+        if (spec.extent_bytes == target.allocation.size_bytes and spec.dense) or known == uniform:
+            target.allocation.known = uniform
+        return target
+
+    def _filled(self, op: Any, value: Callable[[Any], Any]) -> Callable[..., Any]:
+        """`zeros_like` and its kind: a new tensor of one value."""
+
+        def make(*args: Any, **kwargs: Any) -> Any:
+            made = self._run(self._plans.route(op), args, kwargs)
+            if type(made) is self._tensor_class:  # not so for zeros_like(x, device="cpu")
+                dtype = made.spec.dtype
+                made.allocation.known = Uniform(_cast(value(args), dtype), dtype)
+            return made
+
+        return make
+
+    def unscale_(self, tensors: Any, found_inf: Any, inverse_scale: Any) -> None:
+        """Without a recorded value no gradient counts as infinite: `found_inf` stays what it was."""
+        known = found_inf.allocation.known
+        self._run(self._plans.route(aten._amp_foreach_non_finite_check_and_unscale_.default), (tensors, found_inf, inverse_scale), {})
+        found_inf.allocation.known = known
+
+    def update_scale_(self, scale: Any, growth_tracker: Any, *rest: Any) -> Any:
+        """The scale stays what it was."""
+        known = scale.allocation.known
+        self._run(self._plans.route(aten._amp_update_scale_.default), (scale, growth_tracker, *rest), {})
+        scale.allocation.known = known
+        return scale
+
+    # -- indices of the host -----------------------------------------------------------------------------------------
+
+    def index(self, source: Any, indices: Any) -> Any:
+        return self._run(self._plans.route(aten.index.Tensor), (source, self._moved(source, indices)), {})
+
+    def index_put_(self, target: Any, indices: Any, values: Any, *rest: Any, **options: Any) -> Any:
+        arguments = (target, self._moved(target, indices), values, *rest)
+        return self._run(self._plans.route(aten.index_put_.default), arguments, options)
+
+    def index_put_impl_(self, target: Any, indices: Any, values: Any, *rest: Any, **options: Any) -> Any:
+        arguments = (target, self._moved(target, indices), values, *rest)
+        return self._run(self._plans.route(aten._index_put_impl_.default), arguments, options)
+
+    def _moved(self, beside: Any, indices: Any) -> list[Any]:
+        """Indices may lie on the host: they are copied over first."""
+        moved = []
+        for index in indices:
+            if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class:
+                if type(beside) is not self._tensor_class:
+                    raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+                index = index.to(beside.spec.placement)
+            moved.append(index)
+        return moved
+
+    # -- sites -------------------------------------------------------------------------------------------------------
+
+    def _look(self, tensor: torch.Tensor, index: int) -> Spec:
+        return self._plans.specs.like(tensor, index)
+
+    def _site(self, target: Spec, source: Spec) -> Site:
+        """A copy, as profilers record it: aten::copy_ with [target, source]."""
+        key = ("copy", target, source)
+        site = self._plans.sites.get(key)
+        if site is None:
+            shapes, names = (target.shape, source.shape), (target.dtype_name, source.dtype_name)
+            site = self._plans.keep_site(key, Site("aten::copy_", shapes, names))
+        return site
+
+    def _read_site(self, op: str, spec: Spec) -> Site:
+        key = (op, spec)
+        site = self._plans.sites.get(key)
+        if site is None:
+            site = self._plans.keep_site(key, Site(op, (spec.shape,), (spec.dtype_name,)))
+        return site
+
+
+def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
+    """What the host knows a virtual tensor to contain: its values, one value for all elements, or None."""
+    spec: Spec = tensor.spec
+    known = tensor.allocation.known
+    if isinstance(known, Uniform):
+        return known.value if known.dtype is spec.dtype else None
+    if known is not None and spec.offset * spec.itemsize + spec.extent_bytes <= known.untyped_storage().nbytes():
+        return torch.empty(0, dtype=spec.dtype).set_(known.untyped_storage(), spec.offset, spec.shape, spec.stride)
+    return None
+
+
+def _known_or_placeholder(tensor: Any) -> torch.Tensor | float | int | bool:
+    known = known_values(tensor)
+    return placeholder(tensor.spec.dtype) if known is None else known
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if dtype is torch.bool:
+        return bool(value)
+    return value if dtype.is_complex else float(value) if dtype.is_floating_point else int(value)
+
+
+def _check_broadcast(target: tuple[int, ...], source: tuple[int, ...]) -> None:
+    if target == source:
+        return
+    if len(source) > len(target) or any(
+        b not in (a, 1) for a, b in zip(reversed(target), reversed(source), strict=False)
+    ):
+        raise RuntimeError(
+            f"output with shape {list(target)} doesn't match the broadcast shape {list(source)}"
+        )

@@ -1,0 +1,173 @@
+"""One op on virtual tensors: look its plan up, allocate what is new, hand its kernels to the virtual GPU.
+
+This is the hot path: it runs some 700 times per training step of a ResNet-50, and every microsecond in it is a
+microsecond that the replaying host lags behind. So it is one flat function over local names.
+
+    dispatch, run = dispatcher(plans, VirtualTensor)
+    VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from replayer import state
+from replayer.allocations import Allocation, allocate
+from replayer.allocator import OutOfMemory
+from replayer.plans import Constant, Kind, New, Plan, Plans, Reshaped, Same, View, Where
+from replayer.specs import Spec
+from replayer.state import _STATE
+
+Dispatch = Callable[..., Any]
+Run = Callable[[Any, Any, Any], Any]
+
+
+def maker(tensor_class: type) -> Callable[[Spec, Allocation], Any]:
+    """A function that makes a virtual tensor of a look on an allocation."""
+    wrap = torch.Tensor._make_wrapper_subclass
+    strided = torch.strided
+
+    def make(spec: Spec, allocation: Allocation) -> Any:
+        made = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
+        made.spec = spec
+        made.allocation = allocation
+        return made
+
+    return make
+
+
+def dispatcher(plans: Plans, tensor_class: type) -> tuple[Dispatch, Run]:
+    """The `__torch_dispatch__` of `tensor_class`, and the same for one route without its special handler."""
+    routes = plans.routes
+    wrap = torch.Tensor._make_wrapper_subclass
+    strided = torch.strided
+    make = maker(tensor_class)
+    detach = torch.ops.aten.detach.default
+    new, news, same, view = int(Kind.NEW), int(Kind.NEWS), int(Kind.SAME), int(Kind.VIEW)
+
+    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is detach:  # autograd detaches each output that it saves, and each gradient
+            source = args[0]
+            spec = source.spec
+            made = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
+            made.spec = spec
+            made.allocation = source.allocation
+            return made
+        route = routes.get(id(func))
+        if route is None:
+            route = plans.route(func)
+        if route.special is not None:
+            return route.special(*args, **kwargs)
+        return run(route, args, kwargs)
+
+    def run(route: Any, args: Any, kwargs: Any) -> Any:
+        gpu = _STATE.gpu or state.gpu()
+        keyer = route.keyers.get(len(args))
+        if keyer is None:
+            keyer = route.keyer(len(args))
+        key = keyer(args, kwargs)
+        plan = route.plans.get(key)
+        if plan is None:
+            plan = plans.learn(route, key, args, kwargs, gpu.current_device())
+        device = plan.device
+        kind = plan.kind
+        result: Any
+        if kind == new:
+            spec = plan.spec
+            size_bytes = plan.size_bytes
+            memory = gpu.devices[device].memory
+            try:
+                block = memory.malloc(size_bytes, gpu.current_stream(device).number)
+            except OutOfMemory as full:
+                raise torch.OutOfMemoryError(str(full)) from None
+            result = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
+            result.spec = spec
+            result.allocation = Allocation(memory, block, size_bytes)
+        elif kind == same:
+            result = args[plan.at]
+        elif kind == view:
+            spec = plan.spec
+            result = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
+            result.spec = spec
+            result.allocation = args[plan.at].allocation
+        elif kind == news:
+            memory = gpu.devices[device].memory
+            stream = gpu.current_stream(device).number
+            result = []
+            for pair in plan.news:
+                if pair is None:
+                    result.append(None)
+                    continue
+                spec, size_bytes = pair
+                try:
+                    block = memory.malloc(size_bytes, stream)
+                except OutOfMemory as full:
+                    raise torch.OutOfMemoryError(str(full)) from None
+                made = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
+                made.spec = spec
+                made.allocation = Allocation(memory, block, size_bytes)
+                result.append(made)
+        else:
+            if plan.reshaped:
+                reshape(plan.reshaped, args, kwargs)
+            result = build(plan.outcome, device, args, kwargs)
+        if plan.writes:
+            forget(plan, args, kwargs)
+        gpu.launch(plan.site, device)
+        return result
+
+    def build(outcome: Any, device: int, args: Any, kwargs: Any) -> Any:
+        kind = type(outcome)
+        if kind is New:
+            return make(outcome.spec, allocate(state.gpu(), device, outcome.size_bytes))
+        if kind is View:
+            return make(outcome.spec, pick(outcome.of, args, kwargs).allocation)
+        if kind is Same:
+            return pick(outcome.of, args, kwargs)
+        if kind is Constant:
+            return outcome.value
+        return [build(part, device, args, kwargs) for part in outcome.parts]
+
+    def reshape(changes: tuple[Reshaped, ...], args: Any, kwargs: Any) -> None:
+        for change in changes:
+            tensor = pick(change.of, args, kwargs)
+            if change.rebound is not None:
+                allocation = pick(change.rebound, args, kwargs).allocation
+            elif change.size_bytes > tensor.allocation.size_bytes:
+                allocation = allocate(state.gpu(), change.spec.index, change.size_bytes)
+            else:
+                allocation = tensor.allocation
+            adopt(tensor, make(change.spec, allocation))
+
+    return dispatch, run
+
+
+_set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+
+
+def adopt(tensor: Any, other: Any) -> None:
+    """Give `tensor` the look and the memory of `other`, both virtual."""
+    _set_data(tensor, other)
+    tensor.spec = other.spec
+    tensor.allocation = other.allocation
+
+
+def pick(where: Where, args: Any, kwargs: Any) -> Any:
+    """The argument at `where`."""
+    name, index = where
+    value = kwargs[name] if type(name) is str else args[name]
+    return value if index < 0 else value[index]
+
+
+def forget(plan: Plan, args: Any, kwargs: Any) -> None:
+    """What the host knew of the arguments that were written into no longer holds."""
+    for name, listed in plan.writes:
+        value = kwargs[name] if type(name) is str else args[name]
+        if listed:
+            for tensor in value:
+                tensor.allocation.known = None
+        elif value is not None:
+            value.allocation.known = None

@@ -1,0 +1,119 @@
+"""Which recorded time belongs to which op of the running script.
+
+A `SegmentClaims` follows one phase segment of the script through the same segment of the recorded step. Each op claims the next
+unclaimed recorded instance under its keys, through three nets of growing width (exact, equivalent, another shape); what is
+left unclaimed when the segment ends is the phase's own rest.
+
+    claims = StepClaims(score.step(0))
+    segment = claims.segment("forward")
+    claim = segment.claim(score.keys(site))
+    claim.origin, claim.instance      # Origin.EXACT, Instance(...)
+
+An instance found at another shape is only *lent*: an op that later asks for it exactly still gets it, but it no longer counts
+as left over.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from replayer.parts import Instance, Keys, SegmentScore, StepScore
+from replayer.sites import Site
+from traces.model import Origin
+
+_FREE, _LENT, _CLAIMED = 0, 1, 2
+
+
+class Claim(NamedTuple):
+    """A recorded instance given to an op of the script."""
+
+    origin: Origin  # EXACT, EQUIVALENT or SCALED
+    instance: Instance
+
+
+class StepClaims:
+    """What of one recorded step has been played in the replayed step that it drives."""
+
+    def __init__(self, step: StepScore) -> None:
+        self.step = step
+        self.state = bytearray(len(step.kernels))  # per kernel
+        self.ended_ns = [0] * len(step.kernels)  # when a played kernel ends on the virtual timeline, for edges
+        self.visited: dict[str, int] = {}  # phase -> segments entered so far
+
+    def segment(self, name: str) -> SegmentClaims:
+        """The script enters its next segment of this phase."""
+        count = self.visited.get(name, 0)
+        self.visited[name] = count + 1
+        return SegmentClaims(self, name, count, self.step.segments.get((name, count)))
+
+    def unvisited(self) -> list[tuple[SegmentScore, bool]]:
+        """Recorded segments that the script did not enter, and whether it entered others of that phase."""
+        return [
+            (segment, name in self.visited)
+            for (name, count), segment in self.step.segments.items()
+            if count >= self.visited.get(name, 0)
+        ]
+
+
+class SegmentClaims:
+    """One segment of the script against its recorded counterpart; `score` is None where the recording has none."""
+
+    def __init__(self, step: StepClaims, name: str, count: int, score: SegmentScore | None) -> None:
+        self.step = step
+        self.name = name
+        self.count = count  # its how-manieth segment of this name in the step
+        self.score = score
+        self.position_ns = 0  # active host time of the recorded segment up to which the script has come
+        self.open_ns = score.work_ns if score else 0  # recorded work that is neither claimed nor lent
+        self.deferred: list[Site] = []  # ops without a counterpart, to be covered by the phase's rest
+        self.ops = 0
+        self._cursors: dict[str, int] = {}
+
+    def claim(self, keys: Keys) -> Claim | None:
+        """Give the op the next instance under its keys, or None. The kernels are marked, not yet played."""
+        score = self.score
+        if score is None:
+            return None
+        exact, equivalent, named = keys
+        instance = self._next(score.exact.get(exact), exact, _CLAIMED)
+        if instance is not None:
+            return Claim(Origin.EXACT, instance)
+        instance = self._next(score.equivalent.get(equivalent), equivalent, _CLAIMED)
+        if instance is not None:
+            return Claim(Origin.EQUIVALENT, instance)
+        instance = self._next(score.named.get(named), named, _LENT)
+        if instance is not None:
+            return Claim(Origin.SCALED, instance)
+        return None
+
+    def _next(self, instances: list[Instance] | None, key: str, mark: int) -> Instance | None:
+        if instances is None:
+            return None
+        state = self.step.state
+        for i in range(self._cursors.get(key, 0), len(instances)):
+            instance = instances[i]
+            of = instance.kernels
+            if state[of[0]] < mark:
+                self._cursors[key] = i + 1
+                kernels = self.step.step.kernels
+                fresh = [k for k in of if state[k] < mark]
+                for k in fresh:
+                    if state[k] == _FREE:
+                        self.open_ns -= kernels[k].duration_ns
+                    state[k] = mark
+                return instance if len(fresh) == len(of) else instance._replace(kernels=tuple(fresh))
+        self._cursors[key] = len(instances)
+        return None
+
+    def rest(self, up_to_ns: int | None = None) -> list[int]:
+        """Take what no op has claimed, in launch order: all of it, or what the recorded host had launched by `up_to_ns`."""
+        if self.score is None or not self.open_ns:
+            return []
+        state, kernels = self.step.state, self.step.step.kernels
+        taken = []
+        for k in self.score.kernels:
+            if state[k] == _FREE and (up_to_ns is None or kernels[k].launch_ns <= up_to_ns):
+                state[k] = _CLAIMED
+                self.open_ns -= kernels[k].duration_ns
+                taken.append(k)
+        return taken

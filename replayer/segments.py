@@ -1,0 +1,54 @@
+"""Segments: what the allocator takes from the driver and returns to it, within the device's capacity.
+
+    segments = Segments(device=0, capacity_bytes=16 << 30, outside_bytes=400 << 20, tallies=Tallies())
+    block = segments.take(20 << 20, pool)  # one whole block, or None if there is no room
+    segments.give_back(block)
+
+They are what `nvidia-smi` would count; what lies inside them is the allocator's matter.
+"""
+
+from __future__ import annotations
+
+from replayer.addresses import AddressSpace
+from replayer.allocator_counts import Tallies
+from replayer.blocks import Block, Pool
+
+
+class Segments:
+    """`outside_bytes` is what the process holds on the device beside PyTorch's segments."""
+
+    def __init__(self, device: int, capacity_bytes: int, outside_bytes: int, tallies: Tallies) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.outside_bytes = outside_bytes
+        self.allowed_bytes: int | None = None  # what set_per_process_memory_fraction allows
+        self.taken = self.returned = 0  # calls of cudaMalloc that succeeded, and of cudaFree
+        self._space = AddressSpace(device)
+        self._reserved = tallies.of["reserved_bytes"]
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self._reserved.now
+
+    @property
+    def free_bytes(self) -> int:
+        """What cudaMemGetInfo calls free."""
+        return max(0, self.capacity_bytes - self.outside_bytes - self.reserved_bytes)
+
+    def take(self, size_bytes: int, pool: Pool) -> Block | None:
+        if self.allowed_bytes is not None and self.reserved_bytes + size_bytes > self.allowed_bytes:
+            return None
+        if size_bytes > self.free_bytes:
+            return None
+        pool.tally.segments.add(1)
+        pool.tally.reserved_bytes.add(size_bytes)
+        self.taken += 1
+        return Block(self._space.take(size_bytes), size_bytes, pool)
+
+    def give_back(self, block: Block) -> None:
+        """`block` is free and all that its segment holds."""
+        tally = block.pool.tally
+        block.pool.remove(block)
+        self._space.give_back(block.address, block.size_bytes)
+        tally.segments.now -= 1
+        tally.reserved_bytes.now -= block.size_bytes
+        self.returned += 1

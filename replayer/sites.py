@@ -1,0 +1,30 @@
+"""A call site as the matching sees it: one op with given shapes and dtypes.
+
+The plan cache makes one `Site` per plan and hands the same object to `VirtualGpu.launch` at every call, so that whatever
+the matching works out about it (its keys, its cost) is worked out once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traces.model import Shape
+from traces.phases import op_class
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """`op` is namespaced and without overload ("aten::add_"). `shapes` and `dtypes` are those of all tensor arguments in
+    order, lists flattened; 0-dim tensors have the shape `()`. `outputs` are the shapes of new (not aliased) outputs."""
+
+    op: str
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]  # torch's names: "float32"
+    outputs: tuple[Shape, ...] = ()
+    launches: bool = True  # False: views and other ops that never reach the device
+    phase_class: int = field(init=False)
+    keys: object = None  # the score's own, filled at first use
+    strings: tuple[int, int, int] | None = None  # the timeline's own: name, shapes, dtypes
+
+    def __post_init__(self) -> None:
+        self.phase_class = op_class(self.op)

@@ -1,0 +1,88 @@
+"""What a virtual tensor looks like: shape, stride, offset, dtype and device, interned.
+
+Two tensors that look alike share one `Spec` object, so that comparing what an op was called with is comparing identities,
+and a key of the plan cache hashes in nanoseconds.
+
+    specs = Specs()
+    spec = specs.of((2, 3), (3, 1), 0, torch.float32, 0)
+    spec is specs.of((2, 3), (3, 1), 0, torch.float32, 0)  # True
+    spec.extent_bytes  # 24
+"""
+
+from __future__ import annotations
+
+import torch
+
+Shape = tuple[int, ...]
+
+BACKEND = "vcuda"  # the name under which C++ knows the device; scripts only ever see "cuda"
+LIMIT = 200_000  # interned specs kept; beyond it (shapes that never repeat) the table starts anew
+
+
+class Spec:
+    """One look. `extent_bytes` is what a storage that begins at the tensor's first element needs."""
+
+    __slots__ = ("device", "dtype", "dtype_name", "extent_bytes", "index", "itemsize", "numel", "offset", "placement", "shape", "stride")
+
+    def __init__(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int) -> None:
+        self.shape = shape
+        self.stride = stride
+        self.offset = offset
+        self.dtype = dtype
+        self.index = index
+        self.device = torch.device("cuda", index)  # what scripts see
+        self.placement = torch.device(BACKEND, index)  # what C++ sees
+        self.dtype_name = str(dtype).removeprefix("torch.")
+        self.itemsize = dtype.itemsize
+        self.numel = 1
+        last = 0
+        for size, step in zip(shape, stride, strict=True):
+            self.numel *= size
+            last += (size - 1) * step
+        self.extent_bytes = (last + 1) * self.itemsize if self.numel else 0
+
+    def __repr__(self) -> str:
+        return f"Spec({self.shape}, {self.stride}, {self.offset}, {self.dtype_name}, cuda:{self.index})"
+
+    @property
+    def size_bytes(self) -> int:
+        """What its elements take, packed."""
+        return self.numel * self.itemsize
+
+    @property
+    def dense(self) -> bool:
+        """Whether its elements fill their extent without gap or overlap, in whatever order."""
+        return self.extent_bytes == self.size_bytes and 0 not in {
+            step for size, step in zip(self.shape, self.stride, strict=True) if size > 1
+        }
+
+
+class Specs:
+    """The interning table. Losing an entry is harmless: equal looks then merely count as different once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Shape, Shape, int, torch.dtype, int], Spec] = {}
+
+    def of(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int) -> Spec:
+        key = (shape, stride, offset, dtype, index)
+        spec = self._known.get(key)
+        if spec is None:
+            if len(self._known) >= LIMIT:
+                self._known.clear()
+            spec = self._known.setdefault(key, Spec(*key))
+        return spec
+
+    def like(self, tensor: torch.Tensor, index: int) -> Spec:
+        """The look of a plain tensor, moved to device `index`."""
+        return self.of(tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype, index)
+
+    def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> Spec:
+        stride = []
+        step = 1
+        for size in reversed(shape):
+            stride.append(step)
+            step *= max(size, 1)
+        return self.of(tuple(shape), tuple(reversed(stride)), 0, dtype, index)
+
+    def __len__(self) -> int:
+        return len(self._known)

@@ -1,0 +1,64 @@
+"""torch.accelerator: the accelerator of this process is "cuda".
+
+    torch.accelerator.current_accelerator()     # device(type='cuda')
+
+In C++ the accelerator is the backend that the tensors are built on ("vcuda"); scripts never see that name. torch's
+Python asks `torch._C._accelerator_*`, which are ours and hand on to torch.cuda.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NoReturn
+
+from replayer.devices import checked
+from replayer.errors import NotEmulated
+from replayer.state import gpu, started
+from replayer.surfaces.seam import put
+
+
+class Graph:
+    """torch.accelerator.Graph, still a class for `isinstance`."""
+
+    def __new__(cls, *_args: Any, **_options: Any) -> NoReturn:
+        raise NotEmulated("torch.accelerator.Graph", "run the step eagerly")
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch the C functions below torch.accelerator."""
+    cuda: Any = torch_module.cuda
+
+    def accelerator() -> Any:
+        return torch_module.device("cuda")
+
+    def get_stream(index: int) -> Any:
+        return cuda.current_stream(checked(index))
+
+    def device_capability(_index: int) -> dict[str, Any]:
+        t: Any = torch_module
+        floats = {t.float16, t.bfloat16, t.float32, t.float64, t.complex32, t.complex64, t.complex128}
+        integers = {t.uint8, t.int8, t.int16, t.int32, t.int64, t.bool}
+        return {"supported_dtypes": floats | integers}
+
+    put(
+        torch_module._C,
+        _get_accelerator=lambda check=None: accelerator(),
+        _accelerator_getAccelerator=accelerator,
+        _accelerator_getDeviceIndex=cuda.current_device,
+        _accelerator_setDeviceIndex=lambda index: cuda.set_device(index),
+        _accelerator_getDeviceCapability=device_capability,
+        _accelerator_getStream=get_stream,
+        _accelerator_setStream=lambda stream: gpu().set_stream(stream.virtual),
+        _accelerator_synchronizeDevice=lambda index: cuda.synchronize(index) if cuda.is_initialized() else None,
+        _accelerator_exchangeDevice=lambda index: cuda._exchange_device(index),
+        _accelerator_maybeExchangeDevice=lambda index: cuda._maybe_exchange_device(index),
+        _accelerator_getDefaultGenerator=lambda index: cuda.default_generators[index],
+        _accelerator_isAllocatorInitialized=lambda: started() is not None,
+        _accelerator_emptyCache=lambda: cuda.empty_cache(),
+        _accelerator_emptyHostCache=lambda: None,  # pinned memory is given back as it dies, so none is cached
+        _accelerator_getDeviceStats=lambda index: cuda.memory_stats_as_nested_dict(index),
+        _accelerator_resetAccumulatedStats=lambda index: cuda.reset_accumulated_memory_stats(index),
+        _accelerator_resetPeakStats=lambda index: cuda.reset_peak_memory_stats(index),
+        _accelerator_getMemoryInfo=lambda index: cuda.mem_get_info(index),
+    )
+    put(torch_module.accelerator, Graph=Graph)

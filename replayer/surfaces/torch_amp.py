@@ -1,0 +1,58 @@
+"""torch.amp, torch.autocast and torch.cuda.amp: autocast for "cuda" acts on the backend that the tensors are built on.
+
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(x)                     # torch.is_autocast_enabled("cuda") is True
+
+C++ keeps autocast's state per device type, and dispatches by the type of the tensors, which is "vcuda" there. So the
+functions that read and set the state take "cuda" for it. torch's own classes (autocast, GradScaler, custom_fwd) call
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from replayer.surfaces.seam import put
+
+# Functions whose first argument is a device type. Those of the first group mean "cuda" when they are not given one.
+_MEANS_CUDA = ("is_autocast_enabled", "set_autocast_enabled")
+_TAKES_TYPE = ("get_autocast_dtype", "set_autocast_dtype", "_is_autocast_available")
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch the C functions of autocast's state, in torch._C and where torch exports them."""
+    c: Any = torch_module._C
+
+    def backend(device_type: str) -> str:
+        if device_type.partition(":")[0] != "cuda":
+            return device_type
+        name: str = c._get_privateuse1_backend_name()
+        return name
+
+    def taking_type(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def for_backend(device_type: str, *args: Any) -> Any:
+            return call(backend(device_type), *args)
+
+        return for_backend
+
+    def meaning_cuda(call: Callable[..., Any]) -> Callable[..., Any]:
+        """`is_autocast_enabled()` and `set_autocast_enabled(True)` are the old spelling for CUDA."""
+
+        @wraps(call)
+        def for_backend(*args: Any) -> Any:
+            if args and isinstance(args[0], str):
+                return call(backend(args[0]), *args[1:])
+            return call(backend("cuda"), *args)
+
+        return for_backend
+
+    patched = {name: taking_type(getattr(c, name)) for name in _TAKES_TYPE}
+    patched |= {name: meaning_cuda(getattr(c, name)) for name in _MEANS_CUDA}
+    patched["get_autocast_gpu_dtype"] = lambda: patched["get_autocast_dtype"]("cuda")
+    patched["set_autocast_gpu_dtype"] = lambda dtype: patched["set_autocast_dtype"]("cuda", dtype)
+    put(c, **patched)
+    put(torch_module, **{name: call for name, call in patched.items() if hasattr(torch_module, name)})

@@ -1,0 +1,87 @@
+"""torch.backends.cudnn and .cuda, torch.version.cuda: flags keep what is set, versions are the recording's.
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = True
+
+Nearly all flags live in C++ that every build has; only what depends on the build is ours. A flag changes no time: the
+recording was made with the flags of its own run, which `trace info` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from replayer.state import gpu, in_bad_fork
+from replayer.surfaces.seam import put, refuse
+
+# What `torch.backends.cudnn.version()` says where the recording does not: 9.1.0, common with PyTorch 2.4 to 2.6.
+ASSUMED_CUDNN = 90100
+
+_PLANS = "there is no cuFFT behind it; leave the plan cache alone"
+_CHOICE = "call scaled_dot_product_attention, which chooses by itself"
+
+REFUSED_FFT = {
+    "_cufft_get_plan_cache_size": _PLANS,
+    "_cufft_get_plan_cache_max_size": _PLANS,
+    "_cufft_set_plan_cache_max_size": _PLANS,
+    "_cufft_clear_plan_cache": _PLANS,
+}
+REFUSED = {
+    "can_use_flash_attention": _CHOICE,
+    "can_use_efficient_attention": _CHOICE,
+    "can_use_cudnn_attention": _CHOICE,
+}
+
+
+def kept(get: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """A getter and a setter of a choice that C++ checks against its build; it begins as what C++ says."""
+    chosen: list[Any] = []
+    return (lambda: chosen[-1] if chosen else get()), chosen.append
+
+
+def version_text(cuda: object) -> str | None:
+    """A CUDA version as torch.version writes it: "12.4" for itself and for the runtime's number 12040."""
+    if isinstance(cuda, int) and cuda >= 1000:
+        return f"{cuda // 1000}.{cuda % 1000 // 10}"
+    return cuda if isinstance(cuda, str) and cuda else None
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch what depends on the build."""
+    c: Any = torch_module._C
+    get_linalg, set_linalg = kept(c._get_linalg_preferred_backend)
+    get_blas, set_blas = kept(c._get_blas_preferred_backend)
+    put(
+        c,
+        _has_cudnn=True,
+        _is_flash_attention_available=lambda: True,
+        _get_linalg_preferred_backend=get_linalg,
+        _set_linalg_preferred_backend=set_linalg,
+        _get_blas_preferred_backend=get_blas,
+        _set_blas_preferred_backend=set_blas,
+    )
+    # torch.backends.cudnn is an object in front of a module, which is where its functions look names up.
+    put(
+        torch_module.backends.cudnn.m,
+        _init=lambda: True,
+        version=lambda: int(gpu().provenance.get("cudnn_version") or ASSUMED_CUDNN),
+    )
+    refuse(torch_module, "torch.backends.cuda.cufft_plan_cache", REFUSED_FFT)
+    refuse(torch_module.backends.cuda, "torch.backends.cuda", REFUSED)
+    version: Any = torch_module.version
+    built_with = version.cuda
+
+    def recorded_version(name: str) -> Any:
+        """`torch.version.cuda`, looked up when read: the recording is not opened before a script asks for CUDA."""
+        if name != "cuda":
+            raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
+        if in_bad_fork():
+            return built_with
+        provenance = gpu().provenance
+        recorded = version_text(provenance.get("cuda_version") or provenance.get("cuda_runtime_version"))
+        return recorded if recorded is not None else built_with
+
+    del version.cuda
+    put(version, __getattr__=recorded_version)

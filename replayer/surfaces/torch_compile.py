@@ -1,0 +1,43 @@
+"""torch.compile under replay: the code runs eagerly, with the same results, names and checkpoints.
+
+    model = torch.compile(model)        # said once: under replay, torch.compile runs eagerly
+    model.state_dict()                  # keys begin with "_orig_mod.", as compiled modules' do
+
+Kernels are timed op by op. A module comes back as the `OptimizedModule` that torch.compile makes, with the compiler
+switched off, so that what scripts do with it (`_orig_mod`, `isinstance`, saving) works; a function comes back as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from replayer.surfaces.seam import put
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch torch.compile; nn.Module.compile calls it."""
+    said: list[str] = []
+
+    def compile_eagerly(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
+        if model is None:  # used as a decorator with options
+
+            def decorate(decorated: Callable[..., Any]) -> Any:
+                return compile_eagerly(decorated, disable=disable, **options)
+
+            return decorate
+        if disable:
+            return model
+        if not said:
+            said.append("torch.compile")
+            print("trace: under replay, torch.compile runs eagerly", file=sys.stderr)
+        if isinstance(model, torch_module.nn.Module):
+            dynamo: Any = import_module("torch._dynamo")  # takes a second, so only where a script compiles a module
+            return dynamo.disable(model)
+        return model
+
+    compile_eagerly.__name__ = compile_eagerly.__qualname__ = "compile"
+    put(torch_module, compile=compile_eagerly)

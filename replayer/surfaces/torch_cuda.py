@@ -1,0 +1,225 @@
+"""torch.cuda itself: is there a GPU, how many, which is current, what can it do.
+
+torch's own Python stays. It asks C functions (`torch._C._cuda_*`), which a CPU build lacks and a CUDA build would
+answer by loading a driver; those are ours. So `with torch.cuda.device(1)`, "Invalid device id", lazy initialisation and
+the rest behave as the installed release does.
+
+    torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , where one GPU was recorded
+
+What is left of torch.cuda is on the lists below: REFUSED raises NotEmulated by name, IGNORED answers a constant.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+from replayer.device_properties import DeviceProperties
+from replayer.devices import checked
+from replayer.state import gpu, in_bad_fork
+from replayer.surfaces.seam import ignore, put, refusal, refuse, refuse_construction
+from replayer.surfaces.torch_cuda_cudart import VirtualCudart
+
+_NVML = "nothing of it is in a recording; guard the call, or use nvidia-smi on the machine that was recorded"
+_KERNELS = "own kernels cannot be timed from a recording; run this part without them"
+_NCCL = "call torch.distributed or nn.DataParallel, which are timed as a whole"
+_TUNING = "tuning chooses kernels on a device; the recording holds the kernels that were chosen"
+_WHOLE = "the whole device was recorded; use it undivided"
+_GDS = "there is no GPU memory to read files into; load through host memory"
+
+REFUSED = {
+    "utilization": _NVML,
+    "temperature": _NVML,
+    "power_draw": _NVML,
+    "clock_rate": _NVML,
+    "memory_usage": _NVML,
+    "device_memory_used": _NVML,
+    "list_gpu_processes": _NVML,
+    "_compile_kernel": _KERNELS,
+}
+
+REFUSED_PARTS = {"get_num_locality_domains": _WHOLE, "is_localization_supported": _WHOLE}
+REFUSED_TUNABLE = {"tune_gemm_in_file": _TUNING, "mgpu_tune_gemm_in_file": _TUNING}
+
+# C functions that serve one public name each. A call reaches them through torch's own Python.
+REFUSED_C = {
+    "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
+    "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
+    "_cuda_sleep": ("torch.cuda._sleep", "launch real work instead"),
+    "_cuda_jiterator_compile_and_launch_kernel": ("torch.cuda.jiterator", _KERNELS),
+    "_cuda_getCublasWorkspaceSize": ("torch.backends.cuda.cublas_workspace_size", "leave the default"),
+    "_cuda_setCublasWorkspaceSize": ("torch.backends.cuda.cublas_workspace_size", "leave the default"),
+    "_cuda_getCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size", "leave the default"),
+    "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size", "leave the default"),
+    "_cuda_tunableop_enable": ("torch.cuda.tunable.enable", _TUNING),
+    "_cuda_tunableop_tuning_enable": ("torch.cuda.tunable.tuning_enable", _TUNING),
+    "_cuda_record_untuned_enable": ("torch.cuda.tunable.record_untuned_enable", _TUNING),
+    "_cuda_tunableop_set_max_tuning_duration": ("torch.cuda.tunable.set_max_tuning_duration", _TUNING),
+    "_cuda_tunableop_get_max_tuning_duration": ("torch.cuda.tunable.get_max_tuning_duration", _TUNING),
+    "_cuda_tunableop_set_max_tuning_iterations": ("torch.cuda.tunable.set_max_tuning_iterations", _TUNING),
+    "_cuda_tunableop_get_max_tuning_iterations": ("torch.cuda.tunable.get_max_tuning_iterations", _TUNING),
+    "_cuda_tunableop_set_filename": ("torch.cuda.tunable.set_filename", _TUNING),
+    "_cuda_tunableop_get_filename": ("torch.cuda.tunable.get_filename", _TUNING),
+    "_cuda_tunableop_get_results": ("torch.cuda.tunable.get_results", _TUNING),
+    "_cuda_tunableop_get_validators": ("torch.cuda.tunable.get_validators", _TUNING),
+    "_cuda_tunableop_read_file": ("torch.cuda.tunable.read_file", _TUNING),
+    "_cuda_tunableop_set_rotating_buffer_size": ("torch.cuda.tunable.set_rotating_buffer_size", _TUNING),
+    "_cuda_tunableop_get_rotating_buffer_size": ("torch.cuda.tunable.get_rotating_buffer_size", _TUNING),
+    "_cuda_tunableop_set_numerical_check_tolerances": ("torch.cuda.tunable.set_numerical_check_tolerances", _TUNING),
+    "_cuda_tunableop_set_cublaslt_requested_algo_count": (
+        "torch.cuda.tunable.set_cublaslt_requested_algo_count",
+        _TUNING,
+    ),
+    "_cuda_tunableop_wildcard_fallback_enable": ("torch.cuda.tunable.wildcard_fallback_enable", _TUNING),
+    "_nccl_version": ("torch.cuda.nccl.version", _NCCL),
+    "_nccl_unique_id": ("torch.cuda.nccl.unique_id", _NCCL),
+    "_nccl_init_rank": ("torch.cuda.nccl.init_rank", _NCCL),
+    "_nccl_all_reduce": ("torch.cuda.nccl.all_reduce", _NCCL),
+    "_nccl_reduce": ("torch.cuda.nccl.reduce", _NCCL),
+    "_nccl_broadcast": ("torch.cuda.nccl.broadcast", _NCCL),
+    "_nccl_all_gather": ("torch.cuda.nccl.all_gather", _NCCL),
+    "_nccl_reduce_scatter": ("torch.cuda.nccl.reduce_scatter", _NCCL),
+    "_gds_register_buffer": ("torch.cuda.gds.gds_register_buffer", _GDS),
+    "_gds_deregister_buffer": ("torch.cuda.gds.gds_deregister_buffer", _GDS),
+}
+
+IGNORED_C: dict[str, tuple[object, str]] = {
+    "_cuda_ipc_collect": (None, "no memory is shared with other processes, so there is nothing to collect"),
+    "_cuda_clearCublasWorkspaces": (None, "workspaces are part of the recorded memory"),
+    "_cuda_getCurrentBlasHandle": (0x5555_0000_1000, "asked for to load cuBLAS early, which costs nothing here"),
+    "_cuda_isCurrentStreamCapturing": (False, "graph capture is refused, so nothing ever captures"),
+    "_cuda_set_cudnn_benchmark_limit": (None, "the recording holds the algorithms that cuDNN chose"),
+    "_cuda_get_cudnn_benchmark_limit": (10, "cuDNN's own default, in torch"),
+    "_cuda_get_conv_benchmark_empty_cache": (False, "nothing is tried out, so no cache needs emptying"),
+    "_cuda_tunableop_is_enabled": (False, "off by default, and switching it on is refused"),
+    "_cuda_tunableop_tuning_is_enabled": (False, "off as TunableOp itself is off"),
+    "_cuda_record_untuned_is_enabled": (False, "off by default, and switching it on is refused"),
+}
+
+# Queued by torch for its first use of CUDA, to warn when this build lacks kernels for the device. The recording proves
+# that the recorded build had them; what this build has does not matter.
+_BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
+
+
+class Driver:
+    """What a process knows of its virtual driver beside its devices."""
+
+    def __init__(self) -> None:
+        self._visible: int | None = None  # CUDA reads CUDA_VISIBLE_DEVICES once, when it starts
+        self._sync_debug_mode = 0
+
+    def start(self) -> None:
+        """What `torch.cuda._lazy_init` calls once per process."""
+        visible = self.device_count()
+        if not visible:
+            raise RuntimeError("No CUDA GPUs are available")
+        self._visible = visible
+
+    def device_count(self) -> int:
+        """The recorded devices, or fewer where CUDA_VISIBLE_DEVICES lists fewer.
+
+        Which ordinals it lists does not matter: they name GPUs of another machine. "2,3" are two devices.
+        """
+        if self._visible is not None:
+            return self._visible
+        if in_bad_fork():
+            return 0  # what CUDA finds in a forked child of a process that used it
+        recorded = gpu().device_count()
+        listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if listed is None:
+            return recorded
+        visible = 0
+        for ordinal in listed.split(","):
+            if not ordinal.strip() or ordinal.strip().startswith("-"):
+                break  # an invalid ordinal hides itself and all that follow
+            visible += 1
+        return min(recorded, visible)
+
+    def devices_at_hand(self) -> int:
+        """What is_available goes by: none in a forked child of a process that used CUDA."""
+        return 0 if in_bad_fork() else self.device_count()
+
+    def set_sync_debug_mode(self, mode: int) -> None:
+        """Kept and told back. Warnings are not given: they are for finding what blocks, and a replay shows that."""
+        self._sync_debug_mode = mode
+
+    def get_sync_debug_mode(self) -> int:
+        return self._sync_debug_mode
+
+
+def properties_of(index: int) -> DeviceProperties:
+    device = gpu().devices[index]
+    return DeviceProperties.of(device.name, device.memory.capacity_bytes, device.properties, index)
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch `torch.cuda` and the C functions below it."""
+    driver = Driver()
+    cuda: Any = torch_module.cuda
+    c: Any = torch_module._C
+
+    def set_device(index: int) -> None:
+        gpu().set_device(checked(index))
+
+    def exchange_device(index: int) -> int:
+        """Make `index` current and return the one before; a negative index changes nothing and returns -1."""
+        if index < 0:
+            return -1
+        checked(index)
+        before = gpu().current_device()
+        gpu().set_device(index)
+        return before
+
+    def arch_flags() -> str:
+        """The architectures of the recorded devices: that build had kernels for them."""
+        capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
+        return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
+
+    # A CUDA build has C functions that no table here names, in newer releases. They must not reach a driver either.
+    for name in dir(c):
+        if name.startswith(("_cuda_", "_nccl_")):
+            put(c, **{name: refusal(f"torch._C.{name}", "it is not known to this version of the virtual GPU")})
+    for name, (call, advice) in REFUSED_C.items():
+        put(c, **{name: refusal(call, advice)})
+    ignore(c, IGNORED_C)
+    put(
+        c,
+        _has_cuda=True,
+        _cuda_init=driver.start,
+        _cuda_isInBadFork=in_bad_fork,
+        _cuda_getDeviceCount=driver.devices_at_hand,
+        _cuda_getDevice=lambda: gpu().current_device(),
+        _cuda_setDevice=set_device,
+        _cuda_exchangeDevice=exchange_device,
+        _cuda_maybeExchangeDevice=exchange_device,
+        _cuda_hasPrimaryContext=lambda index: cuda.is_initialized(),
+        _cuda_canDeviceAccessPeer=lambda device, peer: device != peer,
+        _cuda_getArchFlags=arch_flags,
+        _cuda_synchronize=lambda: gpu().synchronize_device(gpu().current_device()),
+        _cuda_set_sync_debug_mode=driver.set_sync_debug_mode,
+        _cuda_get_sync_debug_mode=driver.get_sync_debug_mode,
+        _CudaDeviceProperties=DeviceProperties,
+    )
+    refuse(cuda, "torch.cuda", REFUSED)
+    refuse(cuda.tunable, "torch.cuda.tunable", REFUSED_TUNABLE)
+    refuse_construction(cuda.gds, "torch.cuda.gds", {"GdsFile": _GDS})
+    refuse(cuda.green_contexts, "torch.cuda.green_contexts", REFUSED_PARTS)
+    refuse(cuda.GreenContext, "torch.cuda.GreenContext", {"create": _WHOLE, "max_workqueue_concurrency": _WHOLE})
+    partition = getattr(cuda.green_contexts, "SMPartition", None)  # newer releases
+    refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
+    refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
+    # What torch.cuda copied from torch._C when it was imported, and what C++ would have put there at its first use.
+    put(
+        cuda,
+        _is_in_bad_fork=in_bad_fork,
+        _exchange_device=exchange_device,
+        _maybe_exchange_device=exchange_device,
+        _cudart=VirtualCudart(),
+        _CudaDeviceProperties=DeviceProperties,
+        _get_device_properties=properties_of,
+        device_count=driver.device_count,  # torch's own asks NVML before CUDA has been started
+        has_magma=True,
+        _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
+    )
+    put(cuda.nccl, is_available=lambda tensors: False)  # so that comm.reduce_add goes by plain copies

@@ -1,0 +1,177 @@
+"""torch.cuda.memory: how much device memory is used, how much is left, and the allocator's statistics.
+
+torch's own Python asks C functions (`torch._C._cuda_memoryStats`...), and those are ours: they answer from
+`replayer.allocator.DeviceMemory`. The four figures that training loops print at each step are answered directly, for
+torch's Python builds and sorts the whole table of statistics for each of them.
+
+    torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
+    print(torch.cuda.memory_summary())
+
+What is left of torch.cuda.memory raises NotEmulated by name: see REFUSED_C, REFUSED_CLASSES and REFUSED.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from replayer.allocator import Block, DeviceMemory, OutOfMemory
+from replayer.allocator_settings import parse_settings
+from replayer.errors import NotEmulated
+from replayer.state import gpu
+from replayer.surfaces.seam import put, refusal, refuse, refuse_construction
+
+_HISTORY = "the history of allocations is not kept; use torch.cuda.memory_stats, or take the snapshot on a real GPU"
+_POOL = "drop the pool: the allocator's own pools are emulated"
+_CACHE = "leave the cache on, or set its limits in PYTORCH_ALLOC_CONF"
+_ALLOCATOR = "keep torch's own allocator, which is emulated; a plugged-in one would need a GPU"
+_PINNED = "pinned memory is the host's own and is not cached"
+
+REFUSED_C = {
+    "_cuda_memorySnapshot": ("torch.cuda.memory_snapshot", _HISTORY),
+    "_cuda_record_memory_history": ("torch.cuda.memory._record_memory_history", _HISTORY),
+    "_cuda_record_memory_history_legacy": ("torch.cuda.memory._record_memory_history", _HISTORY),
+    "_cuda_allocationTraceback": ("torch.cuda.memory._allocation_traceback", _HISTORY),
+    "_cuda_attach_out_of_memory_observer": ("torch._C._cuda_attach_out_of_memory_observer", _HISTORY),
+    "_cuda_setMemoryMetadata": ("torch.cuda.memory._set_memory_metadata", _HISTORY),
+    "_cuda_getMemoryMetadata": ("torch.cuda.memory._get_memory_metadata", _HISTORY),
+    "_cuda_hostMemoryStats": ("torch.cuda.host_memory_stats", _PINNED),
+    "_cuda_resetAccumulatedHostMemoryStats": ("torch.cuda.reset_accumulated_host_memory_stats", _PINNED),
+    "_cuda_resetPeakHostMemoryStats": ("torch.cuda.reset_peak_host_memory_stats", _PINNED),
+    "_cuda_cudaHostAllocator": ("torch.cuda.memory._host_allocator", _PINNED),
+    "_cuda_getAllocator": ("torch.cuda.memory._get_current_allocator", _ALLOCATOR),
+    "_cuda_customAllocator": ("torch.cuda.memory.CUDAPluggableAllocator", _ALLOCATOR),
+    "_cuda_changeCurrentAllocator": ("torch.cuda.memory.change_current_allocator", _ALLOCATOR),
+    "_cuda_beginAllocateToPool": ("torch.cuda.use_mem_pool", _POOL),
+    "_cuda_beginAllocateCurrentThreadToPool": ("torch.cuda.use_mem_pool", _POOL),
+    "_cuda_endAllocateToPool": ("torch.cuda.use_mem_pool", _POOL),
+    "_cuda_releasePool": ("torch.cuda.use_mem_pool", _POOL),
+}
+
+# Their constructors run code that a C function cannot stop, and in a build without CUDA their base is a dummy.
+REFUSED_CLASSES = {"MemPool": _POOL, "CUDAPluggableAllocator": _ALLOCATOR}
+REFUSED = {"_use_uvm": _ALLOCATOR}  # it would compile an allocator first
+
+
+def memory_of(index: int) -> DeviceMemory:
+    """The memory of device `index`. Raises what the allocator raises for a device that it has not seen."""
+    devices = gpu().devices
+    if not 0 <= index < len(devices):
+        raise RuntimeError(f"Invalid device argument {index}: did you call init?")
+    return devices[index].memory
+
+
+class RawBlocks:
+    """What caching_allocator_alloc gave out, by address: other libraries hand back bare pointers."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, tuple[DeviceMemory, Block]] = {}
+
+    def allocate(self, size_bytes: int, stream: int) -> int:
+        memory = memory_of(gpu().current_device())
+        try:
+            block = memory.malloc(size_bytes, stream)
+        except OutOfMemory as full:
+            raise torch.OutOfMemoryError(str(full)) from None
+        if block is None:
+            return 0
+        self._blocks[block.address] = (memory, block)
+        return block.address
+
+    def delete(self, address: int) -> None:
+        if not address:
+            return
+        if address not in self._blocks:
+            raise RuntimeError(f"invalid device pointer: {address:#x}")
+        memory, block = self._blocks.pop(address)
+        memory.free(block)
+
+
+def enable_caching(enabled: bool) -> None:
+    """The cache is on; switching it on again does nothing."""
+    if not enabled:
+        raise NotEmulated("torch.cuda.caching_allocator_enable(False)", _CACHE)
+
+
+def apply_settings(text: str) -> None:
+    """New allocator settings for the rest of the run; what `text` does not name stays."""
+    for device in gpu().devices:
+        device.memory.apply(parse_settings(text, device.memory.settings))
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch the C functions below `torch.cuda.memory`, and what of it is asked at every step."""
+    c: Any = torch_module._C
+    cuda: Any = torch_module.cuda
+    module: Any = cuda.memory
+    raw = RawBlocks()
+
+    def memory(device: Any) -> DeviceMemory | None:
+        """None before CUDA has been started, when torch answers 0 for any device."""
+        if not cuda.is_initialized():
+            return None
+        return memory_of(module._get_device_index(device, optional=True))
+
+    def memory_allocated(device: Any = None) -> int:
+        asked = memory(device)
+        return 0 if asked is None else asked.allocated_bytes
+
+    def max_memory_allocated(device: Any = None) -> int:
+        asked = memory(device)
+        return 0 if asked is None else asked.peak_allocated_bytes
+
+    def memory_reserved(device: Any = None) -> int:
+        asked = memory(device)
+        return 0 if asked is None else asked.reserved_bytes
+
+    def max_memory_reserved(device: Any = None) -> int:
+        asked = memory(device)
+        return 0 if asked is None else asked.peak_reserved_bytes
+
+    def list_gpu_processes(device: Any = None) -> str:
+        """This process alone: what other processes of the recorded machine used is not known."""
+        index = module._get_device_index(device, optional=True)
+        asked = memory_of(index)
+        used_mib = (asked.capacity_bytes - asked.free_bytes) / (1 << 20)
+        return f"GPU:{index}\nprocess {os.getpid():>10d} uses {used_mib:>12.3f} MB GPU memory"
+
+    def empty_cache() -> None:
+        for device in gpu().devices:
+            device.memory.empty_cache()
+
+    for name, (call, advice) in REFUSED_C.items():
+        put(c, **{name: refusal(call, advice)})
+    refuse_construction(module, "torch.cuda", REFUSED_CLASSES)
+    refuse(module, "torch.cuda.memory", REFUSED)
+    put(
+        c,
+        _cuda_memoryStats=lambda index: memory_of(index).stats(),
+        _cuda_resetPeakMemoryStats=lambda index: memory_of(index).reset_peak(),
+        _cuda_resetAccumulatedMemoryStats=lambda index: memory_of(index).reset_accumulated(),
+        _cuda_emptyCache=empty_cache,
+        _cuda_setMemoryFraction=lambda fraction, index: memory_of(index).set_memory_fraction(fraction),
+        _cuda_getMemoryFraction=lambda index: memory_of(index).memory_fraction,
+        _cuda_cudaCachingAllocator_raw_alloc=raw.allocate,
+        _cuda_cudaCachingAllocator_raw_delete=raw.delete,
+        _cuda_cudaCachingAllocator_enable=enable_caching,
+        _cuda_cudaCachingAllocator_is_enabled=lambda: True,
+        _cuda_cudaCachingAllocator_set_allocator_settings=apply_settings,
+        _accelerator_setAllocatorSettings=apply_settings,
+        _cuda_getAllocatorBackend=lambda: "native",
+    )
+    for owner in (cuda, module):
+        put(
+            owner,
+            memory_allocated=memory_allocated,
+            max_memory_allocated=max_memory_allocated,
+            memory_reserved=memory_reserved,
+            max_memory_reserved=max_memory_reserved,
+            list_gpu_processes=list_gpu_processes,
+        )
+    # torch.cuda.memory copied these when it was imported without a GPU.
+    for name in ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool"):
+        put(module, **{name: getattr(c, name)})
+    put(module, _cuda_releasePool=c._cuda_releasePool)

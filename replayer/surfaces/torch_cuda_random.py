@@ -1,0 +1,143 @@
+"""torch.cuda's random generators: states that scripts can save and restore. No random number is drawn on a virtual GPU.
+
+    state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as CUDA's
+    torch.cuda.set_rng_state(state)
+
+torch's own `torch.cuda.random` stays: it asks `torch.cuda.default_generators`, which are ours. A generator is a real
+CPU generator underneath, so that code which draws from it for a payload on the host gets numbers that the seed decides.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any, Self, overload
+
+import torch
+
+from replayer.state import gpu
+from replayer.surfaces.seam import generic, put, refusal
+
+BaseGenerator: Any = torch.Generator
+DEFAULT_SEED = 67280421310721  # PyTorch's own
+_STATE = struct.Struct("<Qq")  # CUDAGeneratorImpl: seed, Philox offset
+_SEED = struct.Struct("<Q")
+
+
+class Generator(BaseGenerator):  # type: ignore[misc]
+    """A generator of device "cuda"."""
+
+    def __new__(cls, index: int = 0) -> Self:
+        self: Self = BaseGenerator.__new__(cls)
+        self._index = index
+        self._offset = 0
+        self.manual_seed(DEFAULT_SEED)
+        return self
+
+    _index: int
+    _seed: int
+    _offset: int
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self._index)
+
+    def manual_seed(self, seed: int) -> Self:
+        super().manual_seed(seed)  # refuses what is out of range
+        self._seed, self._offset = seed % (1 << 64), 0
+        return self
+
+    def seed(self) -> int:
+        seed: int = super().seed()
+        self.manual_seed(seed)
+        return seed
+
+    def initial_seed(self) -> int:
+        return self._seed
+
+    def get_offset(self) -> int:
+        return self._offset
+
+    def set_offset(self, offset: int) -> None:
+        if offset % 4:
+            raise RuntimeError("offset must be a multiple of 4")
+        self._offset = offset
+
+    def get_state(self) -> torch.Tensor:
+        return torch.frombuffer(bytearray(_STATE.pack(self._seed, self._offset)), dtype=torch.uint8)
+
+    def set_state(self, state: torch.Tensor) -> None:
+        """Take a state of 16 bytes, or of 8 as old releases saved it. Raises with torch's types and words."""
+        if state.device.type != "cpu" or state.dtype != torch.uint8:
+            raise TypeError("RNG state must be a torch.ByteTensor")
+        raw = bytes(state.contiguous().numpy())
+        if len(raw) not in (_SEED.size, _STATE.size):
+            raise RuntimeError("RNG state is wrong size")
+        seed, offset = _STATE.unpack(raw) if len(raw) == _STATE.size else (*_SEED.unpack(raw), 0)
+        self.manual_seed(seed)
+        self._offset = offset
+
+    def clone_state(self) -> Generator:
+        other = Generator(self._index)
+        other.set_state(self.get_state())
+        return other
+
+    def graphsafe_get_state(self) -> Self:
+        return self
+
+    def graphsafe_set_state(self, other: Generator) -> Self:
+        self.set_state(other.get_state())
+        return self
+
+    philox_state = refusal("torch.Generator.philox_state", "it feeds own kernels, which a recording cannot time")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._index, self.get_state())
+
+
+def _restore(index: int, state: torch.Tensor) -> Generator:
+    generator = Generator(index)
+    generator.set_state(state)
+    return generator
+
+
+class DefaultGenerators(Sequence[Generator]):
+    """`torch.cuda.default_generators`: one per device, made when first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Generator] = {}
+
+    def __len__(self) -> int:
+        return gpu().device_count()
+
+    @overload
+    def __getitem__(self, index: int) -> Generator: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Generator]: ...
+    def __getitem__(self, index: int | slice) -> Generator | Sequence[Generator]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError("tuple index out of range")
+        index %= len(self)
+        if index not in self._made:
+            self._made[index] = Generator(index)
+        return self._made[index]
+
+    def __iter__(self) -> Iterator[Generator]:
+        return (self[i] for i in range(len(self)))
+
+
+def _any_generator(device: Any = "cpu") -> Any:
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if device.type != "cuda":
+        return BaseGenerator(device)
+    return Generator(device.index if device.index is not None else gpu().current_device())
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch the default generators of torch.cuda, and torch.Generator for device "cuda"."""
+    put(torch_module.cuda, default_generators=DefaultGenerators())
+    put(torch_module, Generator=generic("Generator", BaseGenerator, _any_generator))
+    put(Generator, __module__="torch")

@@ -1,0 +1,303 @@
+"""torch.cuda.Stream and Event, current and default streams, synchronising; and torch.Stream and torch.Event for "cuda".
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        y = f(x)                                        # y's kernels are timed on `side`
+    torch.cuda.current_stream().wait_stream(side)
+
+torch's own functions around them (`torch.cuda.stream`, `current_stream`, `synchronize`) stay; the classes are ours,
+with the C classes `torch.Stream` and `torch.Event` as bases, so that `isinstance` holds whichever name a script
+imported.
+
+Note [Streams come from a pool]
+CUDA streams in PyTorch come from a pool of 32 per device and priority, handed out in turn. The 33rd
+`torch.cuda.Stream()` is the first one again, and work on both is serialised. The pool below does the same. It also
+keeps the number of virtual streams bounded in scripts that make a stream per step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import torch
+
+from replayer.devices import checked
+from replayer.state import gpu
+from replayer.streams import VirtualEvent, VirtualStream
+from replayer.surfaces.seam import generic, put, refusal
+
+if TYPE_CHECKING:
+    from replayer.gpu import VirtualGpu
+
+POOL_STREAMS = 32
+_CUDA = 1  # c10::DeviceType::CUDA
+_HIGHEST, _LOWEST = -5, 0  # what cudaDeviceGetStreamPriorityRange answers since Volta
+_HANDLE = 0x5555_1000_0000  # where made-up cudaStream_t and cudaEvent_t addresses begin
+
+BaseStream: Any = torch.Stream  # as they were before anything was patched
+BaseEvent: Any = torch.Event
+
+
+class StreamPool:
+    """The streams of one virtual GPU by torch's stream ids. See Note [Streams come from a pool]."""
+
+    def __init__(self, owner: VirtualGpu) -> None:
+        self.owner = owner
+        self._by_id = {(d.index, 0): d.default_stream for d in owner.devices}
+        self._ids = {d.default_stream: 0 for d in owner.devices}
+        self._next: dict[tuple[int, int], int] = {}
+
+    def id_of(self, stream: VirtualStream) -> int:
+        return self._ids[stream]
+
+    def by_id(self, device: int, stream_id: int) -> VirtualStream:
+        return self._by_id[device, stream_id]
+
+    def take(self, device: int, priority: int) -> int:
+        """The id of the next stream of that device and priority, laid out as PyTorch does: index, kind, 1."""
+        turn = self._next.get((device, priority), 0)
+        self._next[device, priority] = (turn + 1) % POOL_STREAMS
+        stream_id = turn << 5 | (1 - priority) << 1 | 1
+        if (device, stream_id) not in self._by_id:
+            stream = self.owner.new_stream(device, priority)
+            self._by_id[device, stream_id] = stream
+            self._ids[stream] = stream_id
+        return stream_id
+
+
+class _Pools:
+    """The pool of the GPU at hand: a process has one GPU, but may be given another before its first stream."""
+
+    def __init__(self) -> None:
+        self._pool: StreamPool | None = None
+
+    def now(self) -> StreamPool:
+        if self._pool is None or self._pool.owner is not gpu():
+            self._pool = StreamPool(gpu())
+        return self._pool
+
+
+class Stream(BaseStream):  # type: ignore[misc]
+    """torch.cuda.Stream. Equal streams are the same queue, whatever object holds them."""
+
+    pools: _Pools
+    virtual: VirtualStream
+    _before: list[VirtualStream]
+
+    def __new__(cls, device: Any = None, priority: int = 0, **known: Any) -> Self:
+        if "stream_ptr" in known:
+            refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
+        if "stream_id" in known:
+            index, stream_id = known["device_index"], known["stream_id"]
+        else:
+            index = _index(device)
+            stream_id = cls.pools.now().take(index, max(_HIGHEST, min(_LOWEST, priority)))
+        self: Self = BaseStream.__new__(cls, stream_id=stream_id, device_index=index, device_type=_CUDA)
+        self.virtual = cls.pools.now().by_id(index, stream_id)
+        self._before = []
+        return self
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return _LOWEST, _HIGHEST
+
+    @property
+    def priority(self) -> int:
+        return self.virtual.priority
+
+    @property
+    def cuda_stream(self) -> int:
+        return _HANDLE + (self.device_index << 20) + (self.stream_id << 4) if self.stream_id else 0
+
+    @property
+    def native_handle(self) -> int:
+        return self.cuda_stream
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream
+
+    def wait_event(self, event: Any) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        gpu().stream_wait_stream(self.virtual, stream.virtual)
+
+    def record_event(self, event: Any = None) -> Any:
+        event = event if event is not None else Event()
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return gpu().query_stream(self.virtual)
+
+    def synchronize(self) -> None:
+        gpu().synchronize_stream(self.virtual)
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def __enter__(self) -> Self:
+        """`with stream:` makes it current, and its device too."""
+        self._before += [gpu().current_stream(gpu().current_device()), gpu().current_stream(self.device_index)]
+        gpu().set_stream(self.virtual)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        gpu().set_stream(self._before.pop())
+        gpu().set_stream(self._before.pop())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and self.virtual is other.virtual
+
+    def __hash__(self) -> int:
+        return hash((self.cuda_stream, self.device))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class ExternalStream(Stream):
+    """torch.cuda.ExternalStream: refused by name."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **known: Any) -> NoReturn:
+        refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
+
+
+class Event(BaseEvent):  # type: ignore[misc]
+    """torch.cuda.Event. `blocking` is kept out: a waiting host waits to the same moment, spinning or not."""
+
+    virtual: VirtualEvent
+    enable_timing: bool
+    device_index: int | None
+
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> Self:
+        if interprocess:
+            refusal("torch.cuda.Event(interprocess=True)", "synchronise processes by torch.distributed")()
+        self: Self = BaseEvent.__new__(cls, device="cpu")
+        self.virtual = VirtualEvent()
+        self.enable_timing = enable_timing
+        self.device_index = None
+        return self
+
+    @property
+    def device(self) -> torch.device | None:
+        return None if self.device_index is None else torch.device("cuda", self.device_index)
+
+    @property
+    def cuda_event(self) -> int:
+        """A made-up cudaEvent_t; 0 before the first record, which creates it."""
+        return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
+
+    @property
+    def event_id(self) -> int:
+        return self.cuda_event
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_event)
+
+    def record(self, stream: Any = None) -> None:
+        virtual = stream.virtual if stream is not None else gpu().current_stream(gpu().current_device())
+        if self.device_index is not None and self.device_index != virtual.device:
+            raise RuntimeError(f"Event device {self.device_index} does not match recording stream's device {virtual.device}.")
+        self.device_index = virtual.device
+        gpu().record_event(self.virtual, virtual)
+
+    def wait(self, stream: Any = None) -> None:
+        virtual = stream.virtual if stream is not None else gpu().current_stream(gpu().current_device())
+        gpu().stream_wait_event(virtual, self.virtual)
+
+    def query(self) -> bool:
+        return gpu().query_event(self.virtual)
+
+    def synchronize(self) -> None:
+        gpu().synchronize_event(self.virtual)
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds to `end_event`. Raises ValueError or RuntimeError with CUDA's words where it cannot tell."""
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self.virtual.time_ns is None or end_event.virtual.time_ns is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return gpu().elapsed_ms(self.virtual, end_event.virtual)
+
+    ipc_handle = refusal("torch.cuda.Event.ipc_handle", "synchronise processes by torch.distributed")
+    from_ipc_handle = staticmethod(refusal("torch.cuda.Event.from_ipc_handle", "synchronise by torch.distributed"))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Event {self.cuda_event:#x}>" if self.cuda_event else "<torch.cuda.Event uninitialized>"
+
+
+def _index(device: Any) -> int:
+    """The index that a stream's `device` argument means: None, negative and "cuda" are the current one."""
+    if isinstance(device, str):
+        device = torch.device(device)
+    index = device.index if isinstance(device, torch.device) else getattr(device, "idx", device)
+    if index is None or index < 0:
+        index = gpu().current_device()
+    return checked(index)
+
+
+def is_cuda(device: Any) -> bool:
+    """Whether a generic constructor's `device` means the virtual GPU: the accelerator is what no device means."""
+    return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
+
+
+def _any_stream(device: Any = None, **options: Any) -> Any:
+    if "stream_id" in options:
+        return Stream(**options) if options.get("device_type") == _CUDA else BaseStream(**options)
+    return Stream(device, **options) if is_cuda(device) else BaseStream(device, **options)
+
+
+def _any_event(device: Any = None, **options: Any) -> Any:
+    return Event(**options) if is_cuda(device) else BaseEvent(device, **options)
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch the stream and event classes, and the C functions that name streams by id."""
+    pools = Stream.pools = _Pools()
+
+    def named(stream: VirtualStream) -> tuple[int, int, int]:
+        return pools.now().id_of(stream), stream.device, _CUDA
+
+    def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+        gpu().set_stream(pools.now().by_id(device_index, stream_id))
+
+    def current_raw_stream(device_index: int) -> int:
+        stream_id, index, kind = named(gpu().current_stream(device_index))
+        handle: int = Stream(stream_id=stream_id, device_index=index, device_type=kind).cuda_stream
+        return handle
+
+    cuda: Any = torch_module.cuda
+    put(
+        torch_module._C,
+        _cuda_getCurrentStream=lambda index: named(gpu().current_stream(checked(index))),
+        _cuda_getDefaultStream=lambda index: named(gpu().devices[checked(index)].default_stream),
+        _cuda_getCurrentRawStream=current_raw_stream,
+        _cuda_setStream=set_stream,
+        _CudaStreamBase=Stream,
+        _CudaEventBase=Event,
+    )
+    put(cuda, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
+    put(cuda.streams, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
+    put(
+        torch_module,
+        Stream=generic("Stream", BaseStream, _any_stream),
+        Event=generic("Event", BaseEvent, _any_event),
+    )
+    for cls in (Stream, ExternalStream, Event):
+        put(cls, __module__="torch.cuda.streams", __qualname__=cls.__name__)

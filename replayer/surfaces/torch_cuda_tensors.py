@@ -1,0 +1,101 @@
+"""torch.cuda.FloatTensor and its kin: the old names of tensor types, which are no C types in a build without CUDA.
+
+Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
+valid = Tensor(64, 1).fill_(1.0)            # on cuda:0
+images.type(Tensor)                         # copied there
+isinstance(valid, torch.cuda.FloatTensor)   # True
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from replayer.errors import NotEmulated
+from replayer.surfaces.seam import put
+from replayer.tensor import VirtualTensor
+
+DTYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "BoolTensor": torch.bool,
+}
+
+
+class _TensorType(type):
+    """A type of tensors: a dtype on the device."""
+
+    dtype: torch.dtype
+    is_cuda = True
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+
+
+def _make(cls: _TensorType, *args: Any) -> torch.Tensor:
+    """`FloatTensor(2, 3)` and `FloatTensor(torch.Size([2, 3]))` are sizes, `FloatTensor([2, 3])` is data."""
+    if len(args) == 1 and not isinstance(args[0], int | torch.Size):
+        return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
+    size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
+    return torch.empty(tuple(size), dtype=cls.dtype, device="cuda")
+
+
+class _Sparse:
+    """The sparse types, which no tensor of the virtual GPU has."""
+
+    def __new__(cls, *_args: Any, **_options: Any) -> NoReturn:
+        raise NotEmulated(f"torch.cuda.sparse.{cls.__name__}", "use torch.sparse_coo_tensor")
+
+
+def _named(types: dict[str, Any], asked: Any) -> Any:
+    """The type that `asked` names or is, or None."""
+    if isinstance(asked, _TensorType):
+        return asked
+    return types.get(asked.removeprefix("torch.cuda.")) if isinstance(asked, str) and "torch.cuda." in asked else None
+
+
+def install(torch_module: ModuleType) -> None:
+    """Provide the types, and make what takes a type take them."""
+    namespace = {"__new__": _make, "__module__": "torch.cuda"}
+    types = {name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in DTYPES.items()}
+    put(torch_module.cuda, **types)
+    sparse: Any = torch_module.cuda.sparse
+    put(sparse, **{name: type(name, (_Sparse,), {}) for name in DTYPES if hasattr(sparse, name)})
+
+    def taking_types(convert: Any) -> Any:
+        """`Tensor.type`, which tells the type or converts to one."""
+
+        @wraps(convert)
+        def to_type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **options: Any) -> Any:
+            known = _named(types, dtype)
+            if known is not None:
+                return self.to("cuda" if not self.is_cuda else self.device, known.dtype, non_blocking=non_blocking)
+            return convert(self, dtype, non_blocking, **options)
+
+        return to_type
+
+    set_default_type = torch_module.set_default_tensor_type
+
+    @wraps(set_default_type)
+    def set_default_tensor_type(asked: Any) -> None:
+        known = _named(types, asked)
+        if known is None:
+            torch_module.set_default_device(None)
+            set_default_type(asked)
+        else:
+            torch_module.set_default_dtype(known.dtype)
+            torch_module.set_default_device("cuda")
+
+    put(torch_module.Tensor, type=taking_types(torch_module.Tensor.type))
+    put(VirtualTensor, type=taking_types(VirtualTensor.type))
+    put(torch_module, set_default_tensor_type=set_default_tensor_type)

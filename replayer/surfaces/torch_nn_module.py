@@ -1,0 +1,49 @@
+"""torch.nn.Module on its way to the device and back: `to`, `cuda`, `cpu` keep each parameter's identity, as on CUDA.
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.cuda()    # optimizer still updates model's parameters
+
+Note [Swapping parameters]
+CUDA changes `parameter.data` in place; between a plain and a virtual tensor PyTorch cannot do that, but it can swap the two
+objects (`torch.__future__.set_swap_module_params_on_conversion`). Swapping refuses weak references and poisons the
+gradients of a graph that is still alive, so it is on only while a module crosses between host and device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from replayer.tensor import VirtualTensor
+
+
+def install(torch: ModuleType) -> None:
+    """Patch torch.nn.Module."""
+    module_class = torch.nn.Module
+    apply = module_class._apply
+
+    def crosses(module: Any, fn: Callable[[Any], Any]) -> bool:
+        """Whether `fn` turns plain parameters into virtual ones or back, tried on an empty tensor of each kind."""
+        kinds: dict[bool, Any] = {}
+        for parameter in module.parameters():
+            kinds.setdefault(type(parameter) is VirtualTensor, parameter)
+        with torch.no_grad():
+            return any(
+                (type(fn(torch.empty(0, dtype=parameter.dtype, device=parameter.device))) is VirtualTensor) is not virtual
+                for virtual, parameter in kinds.items()
+            )
+
+    @wraps(apply)
+    def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        future = torch.__future__
+        if future.get_swap_module_params_on_conversion() or not crosses(self, fn):
+            return apply(self, fn, recurse)
+        future.set_swap_module_params_on_conversion(True)
+        try:
+            return apply(self, fn, recurse)
+        finally:
+            future.set_swap_module_params_on_conversion(False)
+
+    module_class._apply = _apply

@@ -1,0 +1,78 @@
+"""torch.optim: `step` and `zero_grad` are phases of the script, and the first optimizer's `step` ends a step.
+
+    optimizer.zero_grad()       # phase "zero_grad"
+    loss.backward()
+    optimizer.step()            # phase "optimizer"; when it returns, the training step is over
+
+Every optimizer class, also the user's, has its `step` wrapped by torch when its first instance is made
+(`Optimizer.profile_hook_step`). We wrap there and not by torch's step hooks: hooks are not called when a step fails.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from replayer.state import started
+from replayer.surfaces.seam import Section, put
+from replayer.tensor import VirtualTensor
+
+
+class FirstOptimizer:
+    """Which optimizer ends a step: the first that ever stepped, or, when that is gone, the next that does."""
+
+    def __init__(self) -> None:
+        self._first: weakref.ref[Any] | None = None
+
+    def is_(self, optimizer: object) -> bool:
+        first = self._first() if self._first is not None else None
+        if first is None:
+            self._first, first = weakref.ref(optimizer), optimizer
+        return first is optimizer
+
+
+def install(torch_module: ModuleType) -> None:
+    """Wrap what wraps `step`, and `zero_grad` of the base class and of classes that have their own."""
+    cls: Any = torch_module.optim.Optimizer
+    wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
+    stepping, zeroing = Section("optimizer"), Section("zero_grad")
+    first = FirstOptimizer()
+
+    def wrap_step_with_phase(step: Callable[..., Any]) -> Callable[..., Any]:
+        hooked = wrap_step(step)
+
+        @wraps(hooked)
+        def step_as_phase(self: Any, *args: Any, **kwargs: Any) -> Any:
+            ends_step = not stepping.inside and first.is_(self)
+            with stepping:
+                result = hooked(self, *args, **kwargs)
+            if ends_step and (gpu := started()) is not None:
+                gpu.end_step()
+            return result
+
+        return step_as_phase
+
+    @wraps(patch_class)
+    def patch_class_with_phase(self: Any) -> None:
+        """Called by torch for each new optimizer."""
+        patch_class(self)
+        own = vars(type(self)).get("zero_grad")
+        if own is not None and not hasattr(own, "is_phase"):
+            put(type(self), zero_grad=as_phase(own))
+
+    def as_phase(zero_grad: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = zeroing.around(zero_grad)
+        put(wrapped, is_phase=True)
+        return wrapped
+
+    # Clipping gradients has a list of its own of what foreach kernels take.
+    torch_module.utils._foreach_utils._foreach_supported_types.append(VirtualTensor)
+    put(
+        cls,
+        profile_hook_step=staticmethod(wrap_step_with_phase),
+        _patch_step_function=patch_class_with_phase,
+        zero_grad=as_phase(cls.zero_grad),
+    )

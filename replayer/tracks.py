@@ -1,0 +1,155 @@
+"""The virtual timeline: streams, what is put on them, and the waiting for it.
+
+    tracks = Tracks(score, clock, timeline, tally)
+    end_ns = tracks.put(claims, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
+    tracks.wait(end_ns)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from replayer.clock import Clock
+from replayer.costs import FLOOR_NS
+from replayer.matching import StepClaims
+from replayer.parts import Instance
+from replayer.score import Score
+from replayer.sites import Site
+from replayer.streams import VirtualStream
+from replayer.tally import Tally
+from traces.equivalents import canonical_op
+from traces.model import NONE, DeviceKind, Origin
+
+if TYPE_CHECKING:
+    from replayer.timeline import Timeline
+
+_FIRST_SIDE_STREAM = 1_000  # recorded side streams are numbered beyond what a script's own reach
+
+
+@dataclass(slots=True, eq=False)
+class HostThread:
+    """One host thread of the script: `host_ns` is its virtual present."""
+
+    row: int  # of the timeline's threads
+    host_ns: int
+    device: int = 0
+    streams: dict[int, VirtualStream] = field(default_factory=dict)  # current stream per device
+
+
+class Tracks:
+    """All streams of this process, by (device, CUDA's number), and how work comes to lie on them."""
+
+    def __init__(self, score: Score, clock: Clock, timeline: Timeline, tally: Tally) -> None:
+        self.score = score
+        self.clock = clock
+        self.timeline = timeline
+        self.tally = tally
+        self.streams: dict[tuple[int, int], VirtualStream] = {}
+        self._side: dict[tuple[int, int], VirtualStream] = {}  # by device and the recorder's stream number
+
+    def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
+        """The stream of this number, made at first use."""
+        stream = self.streams.get((device, number))
+        if stream is None:
+            stream = self.streams[device, number] = VirtualStream(device, number, priority)
+        return stream
+
+    def _recorded_stream(self, device: int, number: int) -> VirtualStream:
+        key = (device, number)
+        if key not in self._side:
+            self._side[key] = self.stream(device, _FIRST_SIDE_STREAM + len(self._side))
+        return self._side[key]
+
+    def put(
+        self,
+        claims: StepClaims,
+        chosen: Iterable[int],
+        stream: VirtualStream,
+        began_ns: int,
+        scale: float,
+        row: int,
+        origin: Origin,
+    ) -> int:
+        """Put recorded kernels on their own side streams or else on `stream`; returns when the last one ends.
+
+        Args:
+            chosen: their indices in the recorded step, in launch order.
+            began_ns: the host time that stands for the recorded segment's start.
+            scale: by which their recorded durations are multiplied.
+            row: of the op that launched them, or NONE.
+        """
+        kernels, ended_ns, work = claims.step.kernels, claims.ended_ns, self.timeline.work
+        end_ns, charged_ns = stream.ready_ns, 0
+        for k in chosen:
+            launch_ns, latency_ns, gap_ns, duration_ns, number, device, edge, edge_gap_ns, kind, name, size = kernels[k]
+            on = stream if number == NONE else self._recorded_stream(device, number)
+            if edge >= 0 and ended_ns[edge]:
+                on.wait(ended_ns[edge] + edge_gap_ns - gap_ns)
+            if scale != 1.0:
+                duration_ns = max(int(duration_ns * scale), FLOOR_NS)
+            end_ns = ended_ns[k] = on.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
+            charged_ns += duration_ns
+            work((on.device, on.number, kind, name, end_ns - duration_ns, duration_ns, row, size, origin))
+        self.tally.charged_ns[origin] += charged_ns
+        return end_ns
+
+    def estimate(
+        self, stream: VirtualStream, site: Site, launched_ns: int, row: int, copy: tuple[int, Origin] | None = None
+    ) -> int:
+        """Put an op on `stream` that the recording does not hold; returns when it ends."""
+        kind = DeviceKind.KERNEL if copy is None else DeviceKind.MEMCPY
+        duration_ns, origin = self._cost(site) if copy is None else copy
+        end_ns = stream.push(launched_ns, self.score.latency_ns, 0, duration_ns)
+        self.log(stream, kind, self.timeline.strings_of(site)[0], end_ns, duration_ns, row, NONE, origin)
+        return end_ns
+
+    def log(
+        self, stream: VirtualStream, kind: int, name: int, end_ns: int, duration_ns: int, row: int, size_bytes: int, origin: int
+    ) -> None:
+        """Note work that has been put on a stream."""
+        self.tally.charged_ns[origin] += duration_ns
+        row_ns = end_ns - duration_ns
+        self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
+
+    def _cost(self, site: Site) -> tuple[int, Origin]:
+        """The estimated duration of an op: the nearest recorded shape scaled, else a roofline."""
+        shapes, dtype = _seen(site)
+        canonical, speed = canonical_op(site.op), self.score.speed
+        samples = self.score.samples.get(self.score.keys(site).named)
+        if not samples:
+            return speed.duration_ns(canonical, shapes + site.outputs, dtype), Origin.ROOFLINE
+        own_ns = speed.duration_ns(canonical, shapes, dtype)
+        costs = [(speed.duration_ns(canonical, other, kind), ns) for other, kind, ns in samples]
+        cost_ns, recorded_ns = min(costs, key=lambda cost: abs(cost[0] - own_ns))
+        return max(int(recorded_ns * own_ns / cost_ns), FLOOR_NS), Origin.SCALED
+
+    def scale(self, site: Site, instance: Instance) -> float:
+        """How many times the recorded instance's work this op is."""
+        shapes, _ = _seen(site)
+        canonical, speed = canonical_op(site.op), self.score.speed
+        own_ns = speed.duration_ns(canonical, shapes, instance.dtype)
+        return own_ns / speed.duration_ns(canonical, instance.shapes, instance.dtype)
+
+    def mark(self, host_ns: int) -> int:
+        """What a CUDA event recorded on the first device now would read: the end of all work launched so far."""
+        return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == 0)])
+
+    def wait(self, until_ns: int) -> None:
+        """Really wait."""
+        before_ns = self.clock.now_ns()
+        if until_ns > before_ns:
+            self.clock.wait_until(until_ns)
+            self.tally.waited_ns += self.clock.now_ns() - before_ns
+
+    def block(self, thread: HostThread, until_ns: int) -> None:
+        """The host waits for the device until `until_ns`."""
+        thread.host_ns = max(thread.host_ns, until_ns)
+        self.wait(thread.host_ns)
+
+
+def _seen(site: Site) -> tuple[tuple[tuple[int, ...], ...], str]:
+    """A site's shapes and dtype as a recording would show them."""
+    dtype = next((dtype for shape, dtype in zip(site.shapes, site.dtypes, strict=True) if shape), "")
+    return tuple(shape for shape in site.shapes if shape), dtype

@@ -1,0 +1,205 @@
+"""`trace replay` as a user types it: small scripts, small traces, real waiting, the script's own exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.replayer.recordings import Op, recording
+from traces.file import load, save
+from traces.model import Origin
+
+pytestmark = pytest.mark.real_time
+
+TRAIN = """
+import sys
+import torch
+from torch import nn
+
+steps = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(steps * 4, 8), torch.randint(0, 4, (steps * 4,)))
+for x, y in torch.utils.data.DataLoader(data, batch_size=4):
+    x, y = x.cuda(), y.cuda()
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("device", x.device, torch.cuda.get_device_name(), "loss", loss.item())
+"""
+
+PHASES_MS = {"h2d": 2, "forward": 20, "loss": 1, "backward": 40, "optimizer": 3}
+
+
+@pytest.fixture(scope="module")
+def phase_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A phase-grained trace of 66 ms steps."""
+    phases, at_us = [], 0
+    for name, ms in PHASES_MS.items():
+        phases.append((name, at_us, at_us + ms * 1000))
+        at_us += ms * 1000
+    trace = recording(phases, [], steps=2)
+    trace.grain = "phase"
+    trace.phases.device = trace.phases.device * 0
+    trace.phases.device_start_ns = trace.phases.start_ns.copy()
+    trace.phases.device_end_ns = trace.phases.end_ns
+    path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
+    save(trace, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def kernel_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kernel-grained trace of the forward pass of TRAIN's model; backward and optimizer hold one kernel each."""
+    ops = [
+        Op("aten::addmm", 5_100, 50, kernel=(5_160, 3_000), shapes=((16,), (4, 8), (8, 16))),
+        Op("aten::relu", 5_200, 50, kernel=(8_161, 2_000), shapes=((4, 16),)),
+        Op("aten::addmm", 5_300, 50, kernel=(10_162, 3_000), shapes=((4,), (4, 16), (16, 4))),
+        Op("aten::old_backward", 7_100, 50, kernel=(13_163, 9_000), shapes=((4, 4),)),
+        Op("aten::mul_", 9_100, 50, kernel=(22_164, 1_000), shapes=((16, 8),)),
+    ]
+    phases = [("loader", 0, 5_000), ("forward", 5_000, 7_000), ("backward", 7_000, 9_000), ("optimizer", 9_000, 30_000)]
+    path = tmp_path_factory.mktemp("traces") / "kernels.msgpack"
+    save(recording(phases, ops, steps=2), path)
+    return path
+
+
+def trace_command(*words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tui.cli", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, **options)
+
+
+def written(folder: Path, text: str, name: str = "train.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_script_trains_at_the_pace_of_a_phase_grained_trace(tmp_path: Path, phase_trace: Path) -> None:
+    script = written(tmp_path, TRAIN)
+    done = trace_command("replay", "--report", "r.json", "-o", "out.msgpack", script, "8", "--trace", phase_trace, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "device cuda:0 Tesla P100-PCIE-16GB loss 1.0" in done.stdout
+    facts = json.loads((tmp_path / "r.json").read_text())
+    assert facts["compute_side"]["recorded_median_ns"] == 66_000_000
+    assert abs(facts["compute_side"]["error"]) < 0.05
+    for name, ms in PHASES_MS.items():
+        assert abs(facts["phases"][name]["replayed_median_ns"] - ms * 1e6) < max(0.02 * ms * 1e6, 0.5e6), name
+    assert facts["coverage"]["phase"] == pytest.approx(1, abs=0.01)
+    assert sum(facts["coverage"].values()) == pytest.approx(1)
+    replayed = load(tmp_path / "out.msgpack")
+    assert len(replayed.steps) == 8
+    assert replayed.provenance["source"] == "replay"
+
+
+def test_a_kernel_grained_trace_is_matched_and_what_does_not_match_is_charged_by_phase(
+    tmp_path: Path, kernel_trace: Path
+) -> None:
+    script = written(tmp_path, TRAIN)
+    options = ("--report", "r.json", "-o", "out.msgpack")
+    done = trace_command("replay", *options, script, "6", "--trace", kernel_trace, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    replayed = load(tmp_path / "out.msgpack")
+    origin, duration = replayed.device.origin, replayed.device.duration_ns
+    in_steps = replayed.device.start_ns >= replayed.steps.start_ns[0]
+    exact_ms = duration[in_steps & (origin == Origin.EXACT)].sum() / 1e6
+    phase_ms = duration[in_steps & (origin == Origin.PHASE)].sum() / 1e6
+    assert exact_ms == pytest.approx(6 * 8)
+    assert phase_ms == pytest.approx(6 * 10)
+    facts = json.loads((tmp_path / "r.json").read_text())
+    assert facts["coverage"]["exact"] > 0.4 and facts["coverage"]["phase"] > 0.5
+    assert any(entry["op"].startswith("aten::_foreach") for entry in facts["missing"])
+
+
+def test_strict_ends_the_script_at_the_first_op_that_is_not_exact(tmp_path: Path, kernel_trace: Path) -> None:
+    done = trace_command("replay", "--strict", written(tmp_path, TRAIN), "--trace", kernel_trace, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "NotExact: --strict:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("sys.exit(3)", 3), ("raise ValueError('mine')", 1), ("import os; os._exit(5)", 5), ("", 0)],
+)
+def test_the_exit_code_is_the_scripts(tmp_path: Path, phase_trace: Path, ending: str, code: int) -> None:
+    script = written(tmp_path, TRAIN + "\n" + ending + "\n")
+    done = trace_command("replay", script, "1", "--trace", phase_trace, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert ("ValueError: mine" in done.stderr) is ("mine" in ending)
+
+
+def test_a_script_that_asks_for_a_device_that_was_not_recorded_gets_cudas_error(tmp_path: Path, phase_trace: Path) -> None:
+    script = written(tmp_path, "import torch\ntorch.zeros(2).to('cuda:1')\n")
+    done = trace_command("replay", script, "--trace", phase_trace, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "CUDA error: invalid device ordinal" in done.stderr
+
+
+def test_a_forked_child_meets_cudas_own_refusal_and_the_parent_goes_on(tmp_path: Path, phase_trace: Path) -> None:
+    text = TRAIN + """
+import os
+pid = os.fork()
+if pid == 0:
+    try:
+        torch.zeros(2, device="cuda")
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print("parent", torch.zeros(2, device="cuda").device)
+"""
+    done = trace_command("replay", written(tmp_path, text), "1", "--trace", phase_trace, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Cannot re-initialize CUDA in forked subprocess" in done.stdout
+    assert "parent cuda:0" in done.stdout
+
+
+def test_ctrl_c_reaches_the_script_and_its_exit_code_comes_back(tmp_path: Path, phase_trace: Path) -> None:
+    script = written(tmp_path, TRAIN.replace("steps = int", "print('up', flush=True)\nsteps = int"))
+    command = [sys.executable, "-m", "tui.cli", "replay", str(script), "10000", "--trace", str(phase_trace)]
+    child = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    time.sleep(1.5)
+    os.killpg(child.pid, signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    assert child.returncode == 130
+
+
+def test_a_script_that_never_uses_the_gpu_is_told_so_and_runs_as_ever(tmp_path: Path, phase_trace: Path) -> None:
+    script = written(tmp_path, "import torch\nprint(torch.zeros(2).sum())\n")
+    done = trace_command("replay", script, "--trace", phase_trace, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "tensor(0.)\n")
+    assert "did not use the GPU" in done.stderr
+
+
+def test_loader_workers_and_the_pinning_thread_work_beside_the_virtual_gpu(tmp_path: Path, phase_trace: Path) -> None:
+    text = TRAIN.replace("batch_size=4)", "batch_size=4, num_workers=2, pin_memory=True)").replace(
+        "x.cuda(), y.cuda()", "x.cuda(non_blocking=True), y.cuda(non_blocking=True)"
+    )
+    done = trace_command("replay", written(tmp_path, text), "3", "--trace", phase_trace, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "loss 1.0" in done.stdout
+
+
+def test_the_recorded_loader_makes_whole_steps_comparable(tmp_path: Path, kernel_trace: Path) -> None:
+    script = written(tmp_path, TRAIN)
+    done = trace_command(
+        "replay", "--loader", "recorded", "--report", "r.json", script, "8", "--trace", kernel_trace, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    steps = json.loads((tmp_path / "r.json").read_text())["steps"]
+    assert steps["recorded_median_ns"] == 30_000_000
+    assert abs(steps["error"]) < 0.05

@@ -1,0 +1,217 @@
+"""What befalls files: cut anywhere, a bit flipped anywhere, a disk that fills up at any write.
+
+The right data, a flagged prefix of it, or a TraceFormatError: nothing else may come of any of it (traces/FORMAT.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.traces.sound_traces import differences, small_trace
+from traces.checks import fault
+from traces.file import TraceStream, load, save
+from traces.frames import FRAME, HEADER
+from traces.model import TABLES, Trace, TraceFormatError, TraceWriteError
+
+REFERENCES = {"host.parent", "device.launch", "values.step"}  # become NONE where they point behind a cut
+
+
+def compact(path: Path) -> None:
+    save(small_trace(), path)
+
+
+def streamed(path: Path) -> None:
+    """One row a frame, so that most cuts leave some rows of a table and lose others."""
+    trace = small_trace()
+    stream = TraceStream(path)
+    try:
+        stream.header(trace)
+        stream.add_strings(trace.strings.texts)
+        for name in reversed(TABLES):  # launches before what launches them, phases before their steps
+            for row in range(len(getattr(trace, name))):
+                stream.add(name, getattr(trace, name).take(slice(row, row + 1)))
+    finally:
+        stream.close()
+
+
+def assert_flagged_prefix(found: Trace, whole: Trace) -> None:
+    assert found.problems == whole.problems | {"truncated-file": 1}
+    assert found.lacks[:-1] == whole.lacks and found.lacks[-1].startswith("the end of the recording: the file is cut at")
+    assert found.strings.texts == whole.strings.texts[: len(found.strings)]
+    assert (found.devices, found.threads, found.provenance) == (whole.devices, whole.threads, whole.provenance)
+    assert fault(found) is None
+    for name, kind in TABLES.items():
+        mine, all_of_it = getattr(found, name), getattr(whole, name)
+        for column in kind.DTYPES.keys() - {reference.partition(".")[2] for reference in REFERENCES}:
+            assert getattr(mine, column).tolist() == getattr(all_of_it, column)[: len(mine)].tolist()
+
+
+@pytest.mark.parametrize("write", [compact, streamed])
+def test_cut_at_every_byte(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    path = tmp_path / "t.msgpack"
+    write(path)
+    data = path.read_bytes()
+    assert differences(load(path), small_trace()) == []
+    first_frame = HEADER.size + FRAME.size + int.from_bytes(data[HEADER.size + 1 : HEADER.size + 5], "big") - 13
+
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        if length < first_frame:
+            with pytest.raises(TraceFormatError, match=r"the file is empty|nothing to recover") as error:
+                load(path)
+            assert "\n" not in str(error.value) and str(path) in str(error.value)
+        else:
+            assert_flagged_prefix(load(path), small_trace())
+
+
+def test_a_cut_file_tells_what_it_lost(tmp_path: Path) -> None:
+    path = tmp_path / "t.msgpack"
+    trace = small_trace()
+    trace.provenance["long"] = [str(number**9) for number in range(9000)]  # so that the tables get a frame of their own
+    save(trace, path)
+    data = path.read_bytes()
+    assert data.count(b"\xc9\0\0") == 3  # texts, tables, end
+    cut = data.rindex(b"\xc9\0\0") - 1
+    path.write_bytes(data[:cut])
+
+    assert load(path).lacks == [
+        "memory addresses",
+        f"the end of the recording: the file is cut at byte {cut}, 2 of 2 steps rows are missing,"
+        " 2 of 2 phases rows are missing, 4 of 4 host rows are missing, 2 of 2 device rows are missing,"
+        " 2 of 2 memory rows are missing, 1 of 1 values rows are missing",
+    ]
+
+
+@pytest.mark.parametrize("write", [compact, streamed])
+def test_every_byte_flipped(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    path = tmp_path / "t.msgpack"
+    write(path)
+    data = path.read_bytes()
+
+    with path.open("r+b", buffering=0) as file:
+        for at, byte in enumerate(data):
+            for mask in (255, *(1 << bit for bit in range(8))):
+                os.pwrite(file.fileno(), bytes([byte ^ mask]), at)
+                with pytest.raises(TraceFormatError) as error:
+                    load(path)
+                assert "\n" not in str(error.value) and str(path) in str(error.value)
+            os.pwrite(file.fileno(), data[at : at + 1], at)
+    assert differences(load(path), small_trace()) == []
+
+
+def test_bytes_behind_the_end_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.msgpack"
+    compact(path)
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"\0\0")
+
+    with pytest.raises(TraceFormatError, match=f"at byte {size}: 2 bytes after the end"):
+        load(path)
+
+
+class Disk:
+    """Stands in for os.write: takes at most 40 bytes at a time, and fails at the k-th call."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int, error: BaseException) -> None:
+        self.calls = 0
+        self._write = os.write
+        self._fails_at = fails_at
+        self._error = error
+        monkeypatch.setattr(os, "write", self)
+
+    def __call__(self, file: int, data: memoryview) -> int:
+        self.calls += 1
+        if self.calls == self._fails_at:
+            raise self._error
+        return self._write(file, data[:40])
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_disk_that_fills_up_while_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.msgpack"
+    path.write_bytes(b"what was there before")
+
+    for fails_at in range(1, 100):
+        with monkeypatch.context() as patch:
+            disk = Disk(patch, fails_at, FULL)
+            try:
+                save(small_trace(), path)
+            except TraceWriteError as error:
+                assert str(error) == f"{path}: not written: No space left on device"
+                assert isinstance(error, OSError)
+            else:
+                break
+        assert os.listdir(tmp_path) == ["t.msgpack"] and path.read_bytes() == b"what was there before"
+
+    assert 5 < disk.calls < fails_at
+    assert os.listdir(tmp_path) == ["t.msgpack"] and differences(load(path), small_trace()) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fails_after_the_last_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, call, fail)
+
+    with pytest.raises(TraceWriteError, match=r"t\.msgpack: not written: Input/output error"):
+        save(small_trace(), tmp_path / "t.msgpack")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupted_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Disk(monkeypatch, 3, KeyboardInterrupt())
+
+    with pytest.raises(KeyboardInterrupt):
+        save(small_trace(), tmp_path / "t.msgpack")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_fills_up_while_streaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.part"
+    recovered = 0
+
+    for fails_at in range(1, 200):
+        with monkeypatch.context() as patch:
+            Disk(patch, fails_at, FULL)
+            try:
+                streamed(path)
+            except TraceWriteError as error:
+                assert str(error) == f"{path}: not written: No space left on device"
+            else:
+                break
+        try:
+            found = load(path)
+        except TraceFormatError as error:
+            assert (recovered == 0 and "nothing to recover" in error.reason) or error.reason == "the file is empty"
+        else:
+            recovered += 1
+            assert_flagged_prefix(found, small_trace())
+
+    assert 20 < recovered < fails_at
+    assert differences(load(path), small_trace()) == []
+
+
+def test_after_a_failed_write_a_stream_takes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = TraceStream(tmp_path / "t.part")
+    stream.header(small_trace())
+    with monkeypatch.context() as patch:
+        Disk(patch, 2, FULL)
+        with pytest.raises(TraceWriteError, match="No space left on device"):
+            stream.add_strings(["a text that does not compress: 0123456789 abcdefghijklmnopqrstuvwxyz"])
+
+    with pytest.raises(TraceWriteError, match="a write failed before"):
+        stream.add_strings(["one more"])
+    stream.close()
+
+    assert load(tmp_path / "t.part").strings.texts == []

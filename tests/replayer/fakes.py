@@ -1,0 +1,74 @@
+"""A virtual GPU that only remembers: what was launched, copied and read; real memory, trivial streams, no time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replayer.allocator import DeviceMemory
+from replayer.sites import Site
+from replayer.streams import VirtualStream
+
+
+class FakeDevice:
+    def __init__(self, index: int, capacity_bytes: int) -> None:
+        self.index = index
+        self.name = "Fake GPU"
+        self.properties: dict[str, Any] = {"major": 8, "minor": 0}
+        self.memory = DeviceMemory(index, capacity_bytes)
+        self.default_stream = VirtualStream(index, 0)
+
+
+class FakeGpu:
+    """`launches`, `copies` and `reads` are logs; `values` are what reads are answered with, by op name."""
+
+    def __init__(self, devices: int = 1, capacity_bytes: int = 64 << 30) -> None:
+        self.devices = [FakeDevice(i, capacity_bytes) for i in range(devices)]
+        self.launches: list[tuple[Site, int]] = []
+        self.copies: list[tuple[Site, str, int, int, bool]] = []
+        self.reads: list[tuple[Site, int, str, int]] = []
+        self.values: dict[str, list[float]] = {}
+        self._current = 0
+
+    def device_count(self) -> int:
+        return len(self.devices)
+
+    def current_device(self) -> int:
+        return self._current
+
+    def set_device(self, index: int) -> None:
+        self._current = index
+
+    def current_stream(self, device: int) -> VirtualStream:
+        return self.devices[device].default_stream
+
+    def launch(self, site: Site, device: int) -> None:
+        if site.launches:
+            self.launches.append((site, device))
+
+    def copy(self, site: Site, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
+        self.copies.append((site, kind, size_bytes, device, blocking))
+
+    def read(self, site: Site, device: int, dtype: str, count: int) -> list[float] | None:
+        self.reads.append((site, device, dtype, count))
+        return self.values.get(site.op)
+
+    def enter_phase(self, name: str) -> None:
+        pass
+
+    def leave_phase(self, name: str) -> None:
+        pass
+
+    def end_step(self) -> None:
+        pass
+
+    def synchronize_device(self, device: int) -> None:
+        pass
+
+    @property
+    def launched(self) -> list[str]:
+        """The names of the launched ops, without namespace."""
+        return [site.op.removeprefix("aten::") for site, _ in self.launches]
+
+    def live_bytes(self, device: int = 0) -> int:
+        """Bytes that tensors asked for and still hold."""
+        return self.devices[device].memory._all.requested_bytes.now

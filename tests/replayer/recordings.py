@@ -1,0 +1,199 @@
+"""Small hand-made recordings and a clock that never sleeps, for tests of the time core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from replayer.player import Player
+from replayer.score import Score
+from replayer.sites import Site
+from replayer.tracks import HostThread
+from traces.model import (
+    Device,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    Phases,
+    StepKind,
+    Steps,
+    Strings,
+    Thread,
+    Trace,
+    shapes_text,
+)
+
+US = 1_000
+
+
+class FakeClock:
+    """Time that stands still but for waits and what a test adds to `time_ns`."""
+
+    def __init__(self, time_ns: int = 1_000_000 * US) -> None:
+        self.time_ns = time_ns
+        self.waits: list[int] = []
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+    def wait_until(self, deadline_ns: int) -> None:
+        if deadline_ns > self.time_ns:
+            self.waits.append(deadline_ns)
+            self.time_ns = deadline_ns
+
+
+class Log:
+    """Stands in for the timeline: keeps the rows it is given."""
+
+    def __init__(self) -> None:
+        self.strings = Strings()
+        self.device: list[dict[str, int]] = []
+        self.phases: list[tuple[str, int, int, int, int]] = []
+        self.steps: list[tuple[int, int, int]] = []
+        self.ops = 0
+        self.memory_rows: list[tuple[int, ...]] = []
+
+    def memory(self, row: tuple[int, ...]) -> None:
+        self.memory_rows.append(row)
+
+    def strings_of(self, site: Site) -> tuple[int, int, int]:
+        return (self.strings.add(site.op), 0, 0)
+
+    def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
+        self.ops += 1
+        return self.ops - 1
+
+    def work(self, row: tuple[int, ...]) -> None:
+        names = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
+        self.device.append(dict(zip(names, map(int, row), strict=True)))
+
+    def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
+        self.phases.append((name, start_ns, end_ns, device_start_ns, device_end_ns))
+
+    def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
+        self.steps.append((start_ns, end_ns, recorded_step))
+
+
+@dataclass
+class Op:
+    """One recorded op: its host time, and one kernel (None: none) launched `launch_us` after the op's start."""
+
+    name: str
+    start_us: int
+    host_us: int
+    kernel: tuple[int, int] | None = None  # start, duration in us
+    shapes: tuple[tuple[int, ...], ...] = ((4, 4),)
+    launch_us: int = 1
+    stream: int = 7
+    children: list[Op] = field(default_factory=list)
+
+
+def recording(phases: list[tuple[str, int, int]], ops: list[Op], *, steps: int = 1, period_us: int = 0) -> Trace:
+    """A one-device kernel-grained recording whose steps all hold the same ops and phases (name, start, end in us)."""
+    strings = Strings()
+    host: list[dict[str, Any]] = []
+    device: list[dict[str, Any]] = []
+    dtype = strings.add("float32")
+    launch_name = strings.add("cudaLaunchKernel")
+
+    def add(op: Op, base_us: int, parent: int) -> None:
+        row = len(host)
+        host.append(
+            {
+                "thread": 0,
+                "kind": HostKind.OP,
+                "name": strings.add(op.name),
+                "start_ns": (base_us + op.start_us) * US,
+                "duration_ns": op.host_us * US,
+                "parent": parent,
+                "shapes": strings.add(shapes_text(op.shapes)),
+                "dtypes": dtype,
+            }
+        )
+        for child in op.children:
+            add(child, base_us, row)
+        if op.kernel is not None:
+            start_us, duration_us = op.kernel
+            host.append(
+                {
+                    "thread": 0,
+                    "kind": HostKind.RUNTIME,
+                    "name": launch_name,
+                    "start_ns": (base_us + op.start_us + op.launch_us) * US,
+                    "duration_ns": 1 * US,
+                    "parent": row,
+                    "shapes": -1,
+                    "dtypes": -1,
+                }
+            )
+            device.append(
+                {
+                    "device": 0,
+                    "stream": op.stream,
+                    "kind": DeviceKind.KERNEL,
+                    "name": strings.add(f"kernel of {op.name}"),
+                    "start_ns": (base_us + start_us) * US,
+                    "duration_ns": duration_us * US,
+                    "launch": len(host) - 1,
+                }
+            )
+
+    step_rows, phase_rows = [], []
+    end_us = max(end for _, _, end in phases)
+    for s in range(steps):
+        base_us = 10_000 + s * (period_us or end_us)
+        step_rows.append((base_us * US, end_us * US))
+        for name, start, end in phases:
+            phase_rows.append((s, strings.add(name), (base_us + start) * US, (end - start) * US))
+        for op in ops:
+            add(op, base_us, -1)
+
+    def table(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+        return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
+
+    return Trace(
+        grain="kernel",
+        strings=strings,
+        devices=[Device(0, 0, "Tesla P100-PCIE-16GB", 16 << 30)],
+        threads=[Thread(0, 1, "main", "main")],
+        steps=Steps.of(
+            rank=[0] * steps,
+            start_ns=[s for s, _ in step_rows],
+            duration_ns=[d for _, d in step_rows],
+            kind=[StepKind.STEADY] * steps,
+        ),
+        phases=Phases.of(
+            step=[p[0] for p in phase_rows],
+            name=[p[1] for p in phase_rows],
+            start_ns=[p[2] for p in phase_rows],
+            duration_ns=[p[3] for p in phase_rows],
+        ),
+        host=HostSpans.of(**table(host)),
+        device=DeviceSpans.of(**table(device)),
+    )
+
+
+class Stage:
+    """A player on a fake clock with one main thread and the default stream."""
+
+    def __init__(self, trace: Trace, *, strict: bool = False, pad_loader: bool = False) -> None:
+        self.clock = FakeClock()
+        self.log = Log()
+        self.score = Score.of(trace, min(trace.ranks))
+        self.player = Player(self.score, self.clock, self.log, strict=strict, pad_loader=pad_loader)  # type: ignore[arg-type]
+        self.thread = HostThread(0, self.clock.now_ns())
+        self.stream = self.player.tracks.stream(0, 0)
+        self._sites: dict[tuple[str, tuple[tuple[int, ...], ...]], Site] = {}
+
+    def op(self, name: str, *shapes: tuple[int, ...]) -> int:
+        shapes = shapes or ((4, 4),)
+        site = self._sites.setdefault((name, shapes), Site(name, shapes, ("float32",) * len(shapes)))
+        return self.player.play(self.thread, self.stream, site)
+
+    def within(self, phase: str, *ops: str, wait_us: int = 0) -> None:
+        self.player.course.enter(self.thread, phase)
+        for name in ops:
+            self.op(name)
+        self.clock.time_ns += wait_us * US
+        self.player.course.leave(self.thread, phase)

@@ -1,0 +1,215 @@
+# mypy: allow-untyped-calls
+"""torch.accelerator, torch.backends, torch.compile, profilers, comm, tensor types. Runs in the warm interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.cuda.comm
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from replayer.errors import NotEmulated
+from tests.replayer.surfaces.fake_gpu import GIB, use
+
+cuda: Any = torch.cuda  # torch has no types for much of this
+
+# --- torch.accelerator
+
+
+def test_the_accelerator_is_cuda() -> None:
+    use(devices=2)
+    assert torch.accelerator.is_available()
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.accelerator.device_count() == 2
+    assert torch.get_device_module() is torch.cuda and torch.get_device_module("cuda") is torch.cuda
+    torch.accelerator.set_device_index("cuda:1")
+    assert torch.accelerator.current_device_index() == 1 == torch.cuda.current_device()
+    with torch.accelerator.device_index(0):
+        assert torch.cuda.current_device() == 0
+    assert torch.float16 in torch.accelerator.get_device_capability()["supported_dtypes"]
+
+
+def test_the_accelerator_has_the_streams_of_cuda() -> None:
+    gpu = use(devices=2)
+    side = cuda.Stream("cuda:1")
+    torch.accelerator.set_stream(side)
+    assert torch.accelerator.current_stream() == side and torch.cuda.current_device() == 1
+    gpu.work(side.virtual, 1000)
+    torch.accelerator.synchronize()
+    assert gpu.now_ns == 1000
+
+
+def test_the_accelerator_tells_the_memory_of_cuda() -> None:
+    use()
+    held = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    assert torch.accelerator.memory_allocated() == held.numel() == torch.accelerator.max_memory_allocated()
+    assert torch.accelerator.memory_stats()["allocated_bytes.all.current"] == held.numel()
+    torch.accelerator.reset_peak_memory_stats()
+    torch.accelerator.empty_cache()
+    assert torch.accelerator.get_memory_info()[1] == 16 * GIB
+
+
+# --- torch.backends
+
+
+def test_versions_are_those_of_the_recording() -> None:
+    use()
+    assert torch.version.cuda == "10.2"
+    assert torch.backends.cudnn.version() == 7605
+    assert torch.backends.cudnn.is_available() and torch.backends.cuda.is_built()
+    assert torch.backends.cudnn.is_acceptable(torch.ones(1, device="cuda"))
+
+
+def test_versions_that_were_not_recorded_are_those_of_the_build() -> None:
+    gpu = use()
+    gpu.provenance = {"cuda_runtime_version": 12040}
+    assert torch.version.cuda == "12.4"
+    gpu.provenance = {}
+    assert torch.version.cuda is None or torch.version.cuda[0].isdigit()
+    assert torch.backends.cudnn.version() == 90100
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        torch.version.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_flags_keep_what_is_set() -> None:
+    use()
+    cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
+    cudnn.benchmark = cudnn.deterministic = cuda.matmul.allow_tf32 = True
+    assert cudnn.benchmark and cudnn.deterministic and cuda.matmul.allow_tf32
+    with cudnn.flags(enabled=False):
+        assert not cudnn.enabled
+    assert cudnn.enabled
+    torch.set_float32_matmul_precision("high")
+    assert torch.get_float32_matmul_precision() == "high"
+    cuda.enable_flash_sdp(False)
+    assert not cuda.flash_sdp_enabled() and cuda.is_flash_attention_available()
+    assert cuda.preferred_linalg_library("cusolver") == torch._C._LinalgBackend.Cusolver
+    assert cuda.preferred_blas_library("cublaslt") == cuda.preferred_blas_library()
+
+
+def test_the_plan_cache_of_cufft_is_refused_by_name() -> None:
+    use()
+    with pytest.raises(NotEmulated, match="cufft_plan_cache"):
+        torch.backends.cuda.cufft_plan_cache.clear()
+
+
+# --- torch.compile
+
+
+def test_compiled_modules_and_functions_run_eagerly_and_say_so_once() -> None:
+    use()
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        model = torch.nn.Linear(4, 2).cuda()
+        compiled: Any = torch.compile(model, mode="max-autotune")
+        assert compiled(torch.ones(3, 4, device="cuda")).shape == (3, 2)
+        assert list(compiled.state_dict()) == ["_orig_mod.weight", "_orig_mod.bias"]
+
+        @torch.compile(fullgraph=True)
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        assert double(torch.ones(2, device="cuda")).shape == (2,)
+        model.compile()
+        assert model(torch.ones(3, 4, device="cuda")).shape == (3, 2)
+    assert said.getvalue() == "trace: under replay, torch.compile runs eagerly\n"
+
+
+# --- profilers
+
+
+@pytest.mark.parametrize("activities", ["CPU CUDA", "CUDA", ""])
+def test_profilers_profile_the_host_and_wait_for_the_device(activities: str) -> None:
+    gpu = use()
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    gpu.work(cuda.current_stream().virtual, 1000)
+    asked = [getattr(ProfilerActivity, name) for name in activities.split()]
+    with profile(activities=asked or None, record_shapes=True) as profiled:
+        x.sum().backward()
+    assert "aten::sum" in {event.key for event in profiled.key_averages()}
+    assert gpu.now_ns == (1000 if "CUDA" in activities else 0)
+
+
+def test_scheduled_profiles_hand_over_their_traces() -> None:
+    use()
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    written: list[int] = []
+
+    def ready(profiled: object) -> None:
+        written.append(1)
+
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, schedule=schedule(wait=1, warmup=1, active=1), on_trace_ready=ready) as profiled:
+        for _ in range(3):
+            x.sum().backward()
+            profiled.step()
+    assert written == [1]
+
+
+def test_old_profilers_and_nvtx_ranges_are_accepted() -> None:
+    use()
+    x = torch.ones(4, device="cuda")
+    with torch.autograd.profiler.profile(use_device="cuda") as profiled:
+        x + x
+    assert profiled.key_averages()
+    with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range("step"):
+        assert torch.cuda.nvtx.range_push("inner") == -2
+        torch.cuda.nvtx.range_pop()
+
+
+# --- torch.cuda.comm
+
+
+def test_comm_on_one_device_copies_and_concatenates() -> None:
+    use(devices=2)
+    x = torch.ones(4, 3)
+    (there,) = torch.cuda.comm.broadcast(x, ["cuda:1"])
+    assert there.device == torch.device("cuda", 1)
+    (chunk,) = torch.cuda.comm.scatter(x, [1])
+    assert chunk.shape == (4, 3) and chunk.is_cuda
+    assert torch.cuda.comm.gather([there, there], destination="cpu").shape == (8, 3)
+    [[copy]] = torch.cuda.comm.broadcast_coalesced([x], [0])
+    assert copy.device == torch.device("cuda", 0)
+    assert torch.cuda.comm.reduce_add([there, there], 1).device == there.device
+
+
+def test_comm_over_several_devices_is_refused_by_name() -> None:
+    use(devices=2)
+    with pytest.raises(NotEmulated, match=r"torch\.cuda\.comm\.scatter over 2 devices is not emulated"):
+        torch.cuda.comm.scatter(torch.ones(4), [0, 1])
+
+
+# --- torch.cuda.FloatTensor and its kin
+
+
+def test_old_tensor_types_make_and_convert_tensors_of_the_device() -> None:
+    use()
+    made: Any = cuda.FloatTensor(2, 3)
+    assert made.shape == (2, 3) and made.is_cuda and made.dtype == torch.float32
+    assert cuda.LongTensor([1, 2]).shape == (2,)
+    assert cuda.HalfTensor(torch.Size([4])).shape == (4,)
+    assert cuda.FloatTensor().numel() == 0
+    assert torch.ones(2).type(cuda.HalfTensor).dtype == torch.float16
+    assert torch.ones(2).type("torch.cuda.LongTensor").is_cuda
+    assert made.type(cuda.DoubleTensor).dtype == torch.float64
+    assert torch.ones(2).type(torch.float64).dtype == torch.float64
+    assert torch.ones(2).type() == "torch.FloatTensor"
+    assert isinstance(made, cuda.FloatTensor) and not isinstance(made, cuda.HalfTensor)
+    assert not isinstance(torch.ones(1), cuda.FloatTensor)
+    with pytest.raises(NotEmulated, match=r"torch\.cuda\.sparse\.FloatTensor"):
+        cuda.sparse.FloatTensor(2, 3)
+
+
+def test_the_default_tensor_type_may_be_one_of_the_device() -> None:
+    use()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        torch.set_default_tensor_type("torch.cuda.HalfTensor")
+        assert torch.ones(2).is_cuda and torch.ones(2).dtype == torch.float16
+        torch.set_default_tensor_type(torch.FloatTensor)
+        assert not torch.ones(2).is_cuda

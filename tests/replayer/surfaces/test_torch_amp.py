@@ -1,0 +1,104 @@
+# mypy: allow-untyped-calls, allow-untyped-decorators
+"""Autocast and gradient scaling for "cuda". Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+import torch
+
+from tests.replayer.surfaces.fake_gpu import use
+
+
+def test_autocast_acts_on_the_device_and_is_told_as_cuda() -> None:
+    use()
+    model, x = torch.nn.Linear(4, 2).cuda(), torch.ones(3, 4, device="cuda")
+    assert not torch.is_autocast_enabled("cuda")
+    with torch.autocast("cuda"):
+        assert torch.is_autocast_enabled("cuda") and torch.is_autocast_enabled()
+        assert torch.get_autocast_dtype("cuda") == torch.float16
+        assert not torch.is_autocast_enabled("cpu")
+        assert model(x).dtype == torch.float16
+        with torch.autocast("cuda", enabled=False):
+            assert model(x).dtype == torch.float32
+    assert model(x).dtype == torch.float32
+    assert not torch.is_autocast_enabled()
+
+
+def test_autocast_to_bfloat16_and_on_the_host_beside_it() -> None:
+    use(name="NVIDIA A100-SXM4-40GB")
+    x = torch.ones(2, 2, device="cuda")
+    with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
+        assert (x @ x).dtype == torch.bfloat16
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+
+
+def test_the_old_spellings_mean_cuda() -> None:
+    use()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch.cuda.amp is deprecated
+        with torch.cuda.amp.autocast(dtype=torch.bfloat16):
+            assert torch.is_autocast_enabled("cuda")
+            assert torch.get_autocast_gpu_dtype() == torch.bfloat16
+        torch.cuda.amp.GradScaler()
+    torch.set_autocast_enabled(True)
+    torch.set_autocast_gpu_dtype(torch.bfloat16)
+    assert torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+
+
+def test_autocast_is_of_its_thread() -> None:
+    use()
+    seen: list[bool] = []
+    with torch.autocast("cuda"):
+        thread = threading.Thread(target=lambda: seen.append(torch.is_autocast_enabled("cuda")))
+        thread.start()
+        thread.join()
+    assert seen == [False]
+
+
+def test_custom_functions_cast_their_inputs() -> None:
+    use()
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float16)
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            assert not torch.is_autocast_enabled("cuda")
+            return x * 2
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * 2
+
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    with torch.autocast("cuda"):
+        y = Function.apply(x)
+    assert y.dtype == torch.float16
+    y.sum().backward()
+    assert x.grad is not None and x.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_scaler_steps_where_no_infinity_was_recorded(fused: bool) -> None:
+    gpu = use()
+    model = torch.nn.Linear(4, 2).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(2):
+        with torch.autocast("cuda"):
+            loss = model(torch.ones(3, 4, device="cuda")).float().sum()
+        scaler.scale(loss).backward()
+        if not fused:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    assert gpu.phases.count("step") == 2
+    assert "_amp_foreach_non_finite_check_and_unscale_" in gpu.launched or fused
+    assert scaler.get_scale() == 65536.0
+    scaler.load_state_dict(scaler.state_dict())

@@ -1,0 +1,178 @@
+# mypy: allow-untyped-calls
+"""torch.cuda itself: devices, properties, initialisation, forks. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from replayer.errors import NotEmulated
+from tests.replayer.surfaces.fake_gpu import GIB, use
+
+INVALID = "CUDA error: invalid device ordinal\nGPU device may be out of range"
+
+
+def test_devices_of_the_recording_are_there() -> None:
+    use(devices=2)
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 2
+    assert torch.cuda.get_device_name() == "Tesla V100-SXM2-16GB"
+    assert torch.cuda.get_device_capability("cuda:1") == (7, 0)
+    assert torch.cuda.is_bf16_supported(including_emulation=False) is False
+    assert torch.cuda.can_device_access_peer(0, 1)
+
+
+def test_current_device_follows_set_device_and_its_context_managers() -> None:
+    use(devices=3)
+    torch.cuda.set_device("cuda:1")
+    assert torch.cuda.current_device() == 1
+    with torch.cuda.device(2):
+        assert torch.cuda.current_device() == 2
+        with torch.cuda.device_of(torch.ones(1)), torch.cuda.device(None):
+            assert torch.cuda.current_device() == 2
+    assert torch.cuda.current_device() == 1
+    torch.cuda.set_device(-1)
+    assert torch.cuda.current_device() == 1
+
+
+@pytest.mark.parametrize("use_it", ["set_device", "device", "Stream", "to", "zeros", "index"])
+def test_a_device_that_was_not_recorded_gives_the_error_of_cuda(use_it: str) -> None:
+    use(devices=1)
+    calls = {
+        "set_device": lambda: torch.cuda.set_device(1),
+        "device": lambda: torch.cuda.device(1).__enter__(),
+        "Stream": lambda: torch.cuda.Stream("cuda:1"),
+        "to": lambda: torch.ones(1).to("cuda:1"),
+        "zeros": lambda: torch.zeros(1, device="cuda:1"),
+        "index": lambda: torch.accelerator.set_device_index(1),
+    }
+    with pytest.raises(torch.AcceleratorError, match=re.escape(INVALID)) as caught:
+        calls[use_it]()
+    assert "asynchronously reported" in str(caught.value)
+    assert isinstance(caught.value, RuntimeError)
+    assert torch.cuda.current_device() == 0
+
+
+def test_properties_of_a_device_that_was_not_recorded_give_the_error_of_torch() -> None:
+    use(devices=1)
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        torch.cuda.get_device_properties(1)
+
+
+def test_recorded_properties_go_before_those_of_the_chip() -> None:
+    use(name="Tesla V100-SXM2-16GB", numSms=79, sharedMemPerBlockOptin=98304)
+    properties: Any = torch.cuda.get_device_properties(0)
+    assert properties.multi_processor_count == 79
+    assert properties.shared_memory_per_block_optin == 98304
+    assert (properties.major, properties.minor, properties.warp_size) == (7, 0, 32)
+    assert properties.total_memory == 16 * GIB
+    assert properties.L2_cache_size == 6 << 20
+    assert repr(properties).startswith(
+        "_CudaDeviceProperties(name='Tesla V100-SXM2-16GB', major=7, minor=0, total_memory=16384MB,"
+        " multi_processor_count=79, uuid="
+    )
+    assert isinstance(properties, torch.cuda._CudaDeviceProperties)
+
+
+def test_architectures_are_those_of_the_recorded_devices() -> None:
+    use(devices=2, name="Tesla P100-PCIE-16GB")
+    assert torch.cuda.get_arch_list() == ["sm_60"]
+    assert torch.cuda.get_gencode_flags() == "-gencode compute=compute_60,code=sm_60"
+    torch.cuda.init()  # must not warn that this build has no kernels for a P100: warnings are errors here
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices"),
+    [("0", 1), ("2,3", 2), ("0,1,2,3,4", 3), ("", 0), ("-1", 0), ("1,-1,2", 1), ("GPU-8932f937", 1)],
+)
+def test_visible_devices_limit_how_many_there_are(visible: str, devices: int) -> None:
+    use(devices=3)
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    assert torch.cuda.device_count() == devices
+    assert torch.cuda.is_available() is (devices > 0)
+    if devices:
+        torch.cuda.init()
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # too late, as for a CUDA that has been started
+        assert torch.cuda.device_count() == devices
+    else:
+        with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
+            torch.cuda.init()
+
+
+def test_cuda_is_initialised_by_its_first_use_and_not_before() -> None:
+    use()
+    torch.manual_seed(7)
+    assert not torch.cuda.is_initialized()
+    torch.ones(1).cuda()
+    assert torch.cuda.is_initialized()
+    assert torch.cuda.initial_seed() == 7
+
+
+def _in_child(ask: object) -> str:
+    """What `ask` returns or raises in a forked child."""
+    assert callable(ask)
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        try:
+            answer = repr(ask())
+        except RuntimeError as error:
+            answer = str(error)
+        os.write(writer, answer.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return os.read(reader, 4096).decode()
+
+
+@pytest.mark.parametrize("use_it", ["cuda", "zeros", "set_device", "synchronize"])
+def test_a_forked_child_cannot_use_what_its_parent_started(use_it: str) -> None:
+    use()
+    torch.cuda.init()
+    calls = {
+        "cuda": lambda: torch.ones(1).cuda(),
+        "zeros": lambda: torch.zeros(1, device="cuda"),
+        "set_device": lambda: torch.cuda.set_device(0),
+        "synchronize": lambda: torch.cuda.synchronize(),
+    }
+    assert _in_child(calls[use_it]) == (
+        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn'"
+        " start method"
+    )
+
+
+def test_a_forked_child_may_ask_and_seed() -> None:
+    use()
+    torch.cuda.init()
+
+    def ask() -> object:
+        torch.manual_seed(1)
+        return torch.cuda.is_available(), torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()
+
+    assert _in_child(ask) == "(False, False, True)"
+
+
+def test_a_forked_child_of_a_process_that_used_no_cuda_may_use_it() -> None:
+    use()
+    assert _in_child(lambda: torch.ones(2, device="cuda").shape[0]) == "2"
+
+
+def test_sync_debug_mode_is_kept() -> None:
+    use()
+    torch.cuda.set_sync_debug_mode("warn")
+    assert torch.cuda.get_sync_debug_mode() == 1
+
+
+def test_the_cuda_runtime_takes_profiler_marks_and_refuses_the_rest_by_name() -> None:
+    gpu = use()
+    torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())
+    with torch.cuda.profiler.profile():
+        pass
+    held = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    free_bytes, total_bytes = torch.cuda.cudart().cudaMemGetInfo(0)
+    assert total_bytes == 16 * GIB
+    assert total_bytes - free_bytes == gpu.devices[0].memory.reserved_bytes > held.numel()
+    with pytest.raises(NotEmulated, match=r"torch\.cuda\.cudart\(\)\.cudaHostRegister is not emulated"):
+        torch.cuda.cudart().cudaHostRegister(0, 0, 0)

@@ -1,0 +1,104 @@
+# mypy: allow-untyped-calls
+"""Random states of torch.cuda. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import pytest
+import torch
+
+from tests.replayer.surfaces.fake_gpu import use
+
+
+def test_states_have_the_size_and_the_content_of_cuda() -> None:
+    use()
+    torch.cuda.manual_seed(5)
+    state = torch.cuda.get_rng_state()
+    assert state.dtype == torch.uint8 and state.device.type == "cpu"
+    assert bytes(state.tolist()) == (5).to_bytes(8, "little") + bytes(8)
+
+
+def test_states_go_through_a_checkpoint() -> None:
+    use(devices=2)
+    torch.cuda.manual_seed_all(11)
+    torch.cuda.manual_seed(12)
+    file = io.BytesIO()
+    torch.save({"cuda": torch.cuda.get_rng_state_all()}, file)
+    torch.cuda.manual_seed_all(0)
+    file.seek(0)
+    torch.cuda.set_rng_state_all(torch.load(file)["cuda"])
+    assert [g.initial_seed() for g in torch.cuda.default_generators] == [12, 11]
+
+
+def test_a_seed_set_before_cuda_is_started_counts() -> None:
+    use(devices=2)
+    torch.manual_seed(3)
+    torch.cuda.manual_seed(4)
+    assert torch.cuda.initial_seed() == 4
+    torch.cuda.set_device(1)
+    assert torch.cuda.initial_seed() == 3
+
+
+def test_default_seed_is_that_of_pytorch() -> None:
+    use()
+    assert torch.cuda.initial_seed() == 67280421310721
+
+
+def test_seed_all_gives_all_devices_one_new_seed() -> None:
+    use(devices=2)
+    torch.cuda.init()
+    torch.cuda.seed_all()
+    seeds = {g.initial_seed() for g in torch.cuda.default_generators}
+    assert len(seeds) == 1 and seeds != {67280421310721}
+    torch.cuda.seed()
+    torch.seed()
+
+
+def test_fork_rng_restores_the_states_of_the_devices() -> None:
+    use()
+    torch.manual_seed(1)
+    with torch.random.fork_rng(devices=[0]):
+        torch.manual_seed(2)
+        assert torch.cuda.initial_seed() == 2
+    assert torch.cuda.initial_seed() == 1
+
+
+def test_generators_of_the_device_are_made_by_torch_generator() -> None:
+    use(devices=2)
+    generator = torch.Generator(device="cuda:1").manual_seed(9)
+    assert generator.device == torch.device("cuda", 1)
+    assert isinstance(generator, torch.Generator)
+    assert torch.Generator("cuda").device == torch.device("cuda", 0)
+    assert torch.Generator().device == torch.device("cpu")
+    assert torch.randn(3, device="cuda", generator=torch.Generator("cuda")).shape == (3,)
+    copied = pickle.loads(pickle.dumps(generator))
+    assert copied.initial_seed() == 9 and copied.device == generator.device
+    assert generator.clone_state().initial_seed() == 9
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "text"),
+    [
+        ([0] * 12, "RuntimeError", "RNG state is wrong size"),
+        ([0.0] * 16, "TypeError", "RNG state must be a torch.ByteTensor"),
+    ],
+)
+def test_wrong_states_are_refused_with_the_words_of_torch(state: list[float], error: str, text: str) -> None:
+    use()
+    with pytest.raises((RuntimeError, TypeError), match=text) as caught:
+        torch.cuda.default_generators[0].set_state(
+            torch.tensor(state, dtype=torch.uint8 if error == "RuntimeError" else torch.float32)
+        )
+    assert type(caught.value).__name__ == error
+
+
+def test_offsets_are_kept_in_the_state() -> None:
+    use()
+    torch.cuda.init()
+    torch.cuda._set_rng_state_offset(8)
+    state = torch.cuda.get_rng_state()
+    torch.cuda.manual_seed(0)
+    torch.cuda.set_rng_state(state)
+    assert torch.cuda._get_rng_state_offset() == 8

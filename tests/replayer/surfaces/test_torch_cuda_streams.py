@@ -1,0 +1,160 @@
+"""Streams and events through torch.cuda and torch. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from replayer.errors import NotEmulated
+from tests.replayer.surfaces.fake_gpu import use
+
+MS = 1_000_000
+torch_any: Any = torch  # torch has no types for most of this
+cuda: Any = torch.cuda
+
+
+def test_the_default_stream_is_the_current_one() -> None:
+    use()
+    assert cuda.current_stream() == cuda.default_stream()
+    assert cuda.current_stream().cuda_stream == 0
+    assert cuda.current_stream("cuda").device == torch.device("cuda", 0)
+
+
+def test_streams_are_told_apart_and_hash_by_what_they_are() -> None:
+    use(devices=2)
+    side, other = cuda.Stream(), cuda.Stream(device="cuda:1")
+    again = cuda.Stream(stream_id=side.stream_id, device_index=0, device_type=side.device_type)
+    assert side == again and hash(side) == hash(again) and side is not again
+    assert side != other and side != cuda.current_stream() and side != "a stream"
+    assert side.cuda_stream not in (0, other.cuda_stream)
+    assert isinstance(side, cuda.Stream) and isinstance(side, torch.Stream)
+    assert not isinstance(side, cuda.Event)
+    assert repr(other).startswith("<torch.cuda.Stream device=cuda:1 cuda_stream=0x")
+
+
+def test_the_pool_hands_out_32_streams_in_turn() -> None:
+    gpu = use()
+    streams = [cuda.Stream() for _ in range(33)]
+    assert streams[32] == streams[0]
+    assert len(set(streams)) == 32 == len(gpu.streams)
+    assert cuda.Stream(priority=-1) not in streams
+
+
+def test_priorities_are_clamped_to_the_range_of_the_device() -> None:
+    use()
+    assert cuda.Stream(priority=-1).priority == -1
+    assert cuda.Stream(priority=7).priority == 0
+    assert cuda.Stream(priority=-99).priority == -5
+    assert cuda.Stream.priority_range() == (0, -5)
+
+
+@pytest.mark.parametrize("spelling", ["torch.cuda.stream", "with stream"])
+def test_a_stream_context_changes_stream_and_device_and_restores_both(spelling: str) -> None:
+    use(devices=2)
+    outer, inner = cuda.Stream(device=0), cuda.Stream(device=1)
+
+    def within(stream: Any) -> Any:
+        return cuda.stream(stream) if spelling == "torch.cuda.stream" else stream
+
+    with within(outer):
+        with within(inner):
+            assert cuda.current_device() == 1
+            assert cuda.current_stream() == inner
+            assert cuda.current_stream(0) == outer
+        assert cuda.current_device() == 0
+        assert cuda.current_stream() == outer
+        assert cuda.current_stream(1) == cuda.default_stream(1)
+    assert cuda.current_stream() == cuda.default_stream()
+
+
+def test_stream_context_of_none_does_nothing() -> None:
+    use()
+    with cuda.stream(None):
+        assert cuda.current_stream() == cuda.default_stream()
+
+
+def test_a_stream_waits_for_another_and_for_an_event() -> None:
+    gpu = use()
+    main, side, third = cuda.current_stream(), cuda.Stream(), cuda.Stream()
+    gpu.work(side.virtual, 5 * MS)
+    event = side.record_event()
+    gpu.work(side.virtual, 2 * MS)
+    main.wait_stream(side)
+    third.wait_event(event)
+    assert main.virtual.ready_ns == 7 * MS
+    assert third.virtual.ready_ns == 5 * MS
+    assert not main.query() and not event.query()
+    third.synchronize()
+    assert gpu.now_ns == 5 * MS and event.query()
+    cuda.synchronize()
+    assert gpu.now_ns == 7 * MS and main.query()
+
+
+def test_events_time_what_lies_between_them() -> None:
+    gpu = use()
+    start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    start.record()
+    gpu.work(cuda.current_stream().virtual, 3 * MS)
+    end.record(cuda.current_stream())
+    end.synchronize()
+    assert start.elapsed_time(end) == 3.0
+
+
+def test_elapsed_time_refuses_with_the_words_of_cuda() -> None:
+    gpu = use()
+    plain, start, end = cuda.Event(), *(cuda.Event(enable_timing=True) for _ in range(2))
+    with pytest.raises(ValueError, match="must be created with argument 'enable_timing=True'"):
+        start.elapsed_time(plain)
+    with pytest.raises(ValueError, match="must be recorded before calculating elapsed time"):
+        start.elapsed_time(end)
+    start.record()
+    gpu.work(cuda.current_stream().virtual, MS)
+    end.record()
+    with pytest.raises(RuntimeError, match="must be completed before calculating elapsed time"):
+        start.elapsed_time(end)
+
+
+def test_an_event_never_recorded_is_over_and_no_reason_to_wait() -> None:
+    gpu = use()
+    event = cuda.Event()
+    assert event.query() and event.device is None and event.cuda_event == 0
+    event.synchronize()
+    event.wait()
+    assert gpu.now_ns == 0
+    assert repr(event) == "<torch.cuda.Event uninitialized>"
+
+
+def test_an_event_stays_on_the_device_where_it_was_first_recorded() -> None:
+    use(devices=2)
+    event = cuda.Event()
+    event.record(cuda.current_stream(1))
+    assert event.device == torch.device("cuda", 1)
+    with pytest.raises(RuntimeError, match="Event device 1 does not match recording stream's device 0"):
+        event.record(cuda.current_stream(0))
+
+
+def test_interprocess_events_and_foreign_streams_are_refused_by_name() -> None:
+    use()
+    with pytest.raises(NotEmulated, match="interprocess"):
+        cuda.Event(interprocess=True)
+    with pytest.raises(NotEmulated, match="from_ipc_handle"):
+        cuda.Event.from_ipc_handle(torch.device("cuda"), b"")
+    with pytest.raises(NotEmulated, match="ExternalStream"):
+        cuda.ExternalStream(1234)
+    with pytest.raises(NotEmulated, match="get_stream_from_external"):
+        cuda.get_stream_from_external(1234)
+
+
+def test_generic_streams_and_events_are_those_of_the_device() -> None:
+    use(devices=2)
+    assert isinstance(torch_any.Stream(), cuda.Stream)
+    assert torch_any.Stream(1).device == torch.device("cuda", 1)
+    assert isinstance(torch_any.Stream(device="cuda:1", priority=-1), cuda.Stream)
+    event = torch_any.Event("cuda", enable_timing=True)
+    assert isinstance(event, cuda.Event) and isinstance(event, torch.Event)
+    torch_any.Stream().record_event(event)
+    assert event.query()
+    assert torch_any.Event("cpu").device == torch.device("cpu")
+    assert issubclass(cuda.Stream, torch.Stream)

@@ -1,0 +1,99 @@
+"""Claims: order, the three nets, and that no recorded time is given twice."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.matching import StepClaims
+from replayer.score import Score
+from replayer.sites import Site
+from replayer.values import RecordedValues
+from tests.replayer.recordings import Op, recording
+from traces.equivalents import canonical_op, canonical_shapes
+from traces.model import Origin, Trace, Values
+
+
+def site(op: str, *shapes: tuple[int, ...]) -> Site:
+    return Site(op, shapes, ("float32",) * len(shapes))
+
+
+def test_the_kth_call_takes_the_kth_recorded_call() -> None:
+    ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, i + 1)) for i in range(4)]
+    score = Score.of(recording([("forward", 0, 100)], ops))
+    segment = StepClaims(score.step(0)).segment("forward")
+    keys = score.keys(site("aten::mm", (4, 4)))
+    taken = [segment.claim(keys) for _ in range(5)]
+    assert [claim and claim.instance.kernels for claim in taken] == [(0,), (1,), (2,), (3,), None]
+
+
+def test_a_call_matches_at_the_level_it_sees_and_takes_all_kernels_below() -> None:
+    inner = Op("aten::cudnn_convolution", 4, 8, kernel=(20, 30), shapes=((1, 3, 8, 8), (4, 3, 3, 3)))
+    outer = Op("aten::conv2d", 0, 20, shapes=((1, 3, 8, 8), (4, 3, 3, 3)), children=[inner])
+    score = Score.of(recording([("forward", 0, 100)], [outer]))
+    segment = StepClaims(score.step(0)).segment("forward")
+    claim = segment.claim(score.keys(site("aten::convolution", (1, 3, 8, 8), (4, 3, 3, 3), (4,))))
+    assert claim is not None
+    assert claim.origin is Origin.EQUIVALENT
+    assert (claim.instance.start_ns, claim.instance.kernels) == (0, (0,))
+    assert segment.claim(score.keys(site("aten::cudnn_convolution", (1, 3, 8, 8), (4, 3, 3, 3)))) is None
+    assert segment.rest() == []
+
+
+def test_a_lent_instance_is_still_there_for_the_op_that_asks_exactly_but_is_no_rest() -> None:
+    score = Score.of(recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
+    segment = StepClaims(score.step(0)).segment("forward")
+    lent = segment.claim(score.keys(site("aten::mm", (9, 9))))
+    assert lent is not None and lent.origin is Origin.SCALED
+    assert segment.open_ns == 0
+    exact = segment.claim(score.keys(site("aten::mm", (4, 4))))
+    assert exact is not None and exact.origin is Origin.EXACT
+    assert segment.rest() == []
+
+
+def test_another_dtype_is_no_match() -> None:
+    score = Score.of(recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
+    segment = StepClaims(score.step(0)).segment("forward")
+    assert segment.claim(score.keys(Site("aten::mm", ((4, 4),), ("float16",)))) is None
+
+
+names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "aten::nothing"])
+
+
+@given(st.lists(names, max_size=12), st.lists(names, max_size=20))
+def test_claims_and_rest_together_give_every_kernel_at_most_once(recorded: list[str], played: list[str]) -> None:
+    ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3)) for i, name in enumerate(recorded)]
+    score = Score.of(recording([("forward", 0, 200)], ops))
+    segment = StepClaims(score.step(0)).segment("forward")
+    given_out: list[int] = []
+    for name in played:
+        claim = segment.claim(score.keys(site(name, (4, 4))))
+        if claim is not None and claim.origin is not Origin.SCALED:
+            given_out.extend(claim.instance.kernels)
+    given_out.extend(segment.rest())
+    assert sorted(given_out) == list(range(len(recorded)))
+    assert segment.open_ns == 0
+
+
+def test_canonical_names_join_releases_backends_and_in_place_forms() -> None:
+    assert canonical_op("aten::cudnn_batch_norm") == canonical_op("native_batch_norm")
+    assert canonical_op("aten::add_") == canonical_op("aten::add") == "add"
+    assert canonical_op("aten::_foreach_add_") != canonical_op("aten::add_")
+    assert canonical_op("aten::__and__") == "__and__".rstrip("_")
+    assert canonical_shapes(((4, 8), (8,), (2, 4), (8,), ())) == ((2, 4), (4, 8))
+    assert canonical_shapes(((8,), ())) == ((8,),)
+
+
+def test_recorded_values_are_answered_in_order_per_step_and_only_at_their_size() -> None:
+    trace = Trace()
+    trace.values = Values.of(
+        rank=[0, 0, 0, 0], step=[0, 0, 0, 1], read=[0, 1, 1, 2], op=[0] * 4, dtype=[0] * 4, value=[2.5, 1.0, 0.0, 9.0]
+    )
+    values = RecordedValues.of(trace, 0)
+    values.begin_step(0)
+    assert values.next(3) is None
+    assert values.next(1) == [2.5]
+    assert values.next(2) == [1.0, 0.0]
+    assert values.next(1) is None
+    values.begin_step(1)
+    assert values.next(1) == [9.0]

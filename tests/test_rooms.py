@@ -1,0 +1,62 @@
+"""Imports run one way: tui -> {tracer, replayer} -> traces. Proven on the source, and once by running it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("traces", "tracer", "replayer", "tui")
+FORBIDDEN = {
+    "traces": {"tracer", "replayer", "tui", "torch", "textual", "typer"},
+    "tracer": {"replayer", "tui", "textual", "typer"},
+    "replayer": {"tracer", "tui", "textual", "typer"},
+    "tui": {"torch"},  # the script's process needs torch; the command beside it does not
+}
+# What users and tests hold must not reach into what only a checkout has.
+UNINSTALLED = {"tests", "examples", "benchmarks"}
+
+
+def imports_of(source: str) -> Iterator[str]:
+    """The top-level name of every import in the source, wherever it stands."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield (node.module or "").partition(".")[0]
+
+
+def test_the_reader_of_imports_sees_them_all() -> None:
+    source = "import a.b, c\nfrom d.e import f\nfrom . import g\ndef h():\n    import i\n"
+    assert sorted(imports_of(source)) == ["a", "c", "d", "i"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_lies_below(room: str) -> None:
+    files = sorted((ROOT / room).rglob("*.py"))
+    assert files
+    for file in files:
+        wrong = (FORBIDDEN[room] | UNINSTALLED).intersection(imports_of(file.read_text(encoding="utf-8")))
+        assert not wrong, f"{file.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_every_module_of_traces_loads_without_torch_and_without_a_terminal() -> None:
+    program = """
+import importlib, pkgutil, sys, traces
+for module in pkgutil.walk_packages(traces.__path__, "traces."):
+    importlib.import_module(module.name)
+print(sorted({"torch", "textual", "typer", "rich", "pandas"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_examples_know_nothing_of_this_tool() -> None:
+    for file in sorted((ROOT / "examples").glob("*.py")):
+        wrong = set(ROOMS).intersection(imports_of(file.read_text(encoding="utf-8")))
+        assert not wrong, f"{file.name} imports {sorted(wrong)}"

@@ -1,0 +1,175 @@
+"""A small training run by hand: a convolution, a loss, a backward and an optimizer op per step, on one device.
+
+Per step, in microseconds: loader 0..20, h2d 20..30, forward 30..50, loss 50..60, backward 60..80, optimizer 80..100.
+Every phase but the loader has one op with one runtime call, whose kernel starts 5 after the call and takes 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from traces.model import (
+    NONE,
+    Device,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    MemoryEvents,
+    Origin,
+    Phases,
+    Steps,
+    Thread,
+    Trace,
+)
+
+US = 1000
+MS = 1000 * US
+START_NS = 1_700_000_000 * 10**9 + 123_456
+MAIN, BACKWARD = 0, 1
+_PHASES = (
+    ("loader", 0, 20),
+    ("h2d", 20, 30),
+    ("forward", 30, 50),
+    ("loss", 50, 60),
+    ("backward", 60, 80),
+    ("optimizer", 80, 100),
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    op: str
+    shapes: str
+    start_us: int
+    kernel: str
+    kind: DeviceKind = DeviceKind.KERNEL
+    thread: int = MAIN
+    inner: str = ""  # an op within, around the launch
+
+
+def calls(batch: int) -> list[Call]:
+    image = f"{batch},3,8,8"
+    return [
+        Call("aten::to", image, 21, "Memcpy HtoD (Pageable -> Device)", DeviceKind.MEMCPY, inner="aten::copy_"),
+        Call("aten::conv2d", f"{image};4,3,3,3", 31, "volta_sgemm_nn", inner="aten::cudnn_convolution"),
+        Call("aten::cross_entropy_loss", f"{batch},10;{batch}", 51, "softmax", inner="aten::_log_softmax"),
+        Call("ConvolutionBackward0", f"{batch},4,6,6", 61, "volta_sgemm_tn", thread=BACKWARD),
+        Call("aten::add_", "4,3,3,3;4,3,3,3", 81, "vectorized_add"),
+    ]
+
+
+def training(
+    steps: int = 4,
+    batch: int = 32,
+    stretch: float = 1.0,
+    made: list[Call] | None = None,
+    loader_us: int = 20,
+    kernel_us: int = 10,
+    jitter_us: tuple[int, ...] = (0,),
+) -> Trace:
+    """`stretch` multiplies all times but the loader's; `jitter_us` is added to the optimizer phase, step by step."""
+    trace = Trace(
+        devices=[Device(0, 0, "Tesla V100-DGXS-32GB", 32 << 30, {"computeMajor": 7})],
+        threads=[Thread(0, 100, "main", "main"), Thread(0, 200, "autograd", "backward")],
+        provenance={"source": "hand", "clock": "unix"},
+    )
+    strings = trace.strings
+    runtime = strings.add("cudaLaunchKernel")
+    step_rows: list[dict[str, int]] = []
+    phase_rows: list[dict[str, int]] = []
+    host: list[dict[str, Any]] = []
+    device: list[dict[str, Any]] = []
+    at_ns = START_NS
+    for number in range(steps):
+        zero_ns, extra_ns = at_ns, jitter_us[number % len(jitter_us)] * US
+
+        def time_ns(us: float, zero_ns: int = zero_ns) -> int:
+            """Of a time within the step: `loader_us` for the loader, the rest stretched."""
+            return zero_ns + round(us / 20 * loader_us * US if us <= 20 else loader_us * US + (us - 20) * stretch * US)
+
+        for name, start, end in _PHASES:
+            end_ns = time_ns(end) + (extra_ns if name == "optimizer" else 0)
+            row = {"step": number, "name": strings.add(name), "start_ns": time_ns(start)}
+            row |= {"duration_ns": end_ns - time_ns(start), "device": 0 if name != "loader" else NONE}
+            row |= {"device_start_ns": time_ns(start) if name != "loader" else NONE}
+            row |= {"device_end_ns": end_ns + 7 * US if name != "loader" else NONE}
+            phase_rows.append(row)
+        at_ns = time_ns(100) + extra_ns
+        step_rows.append({"rank": 0, "number": number + 5, "start_ns": zero_ns, "duration_ns": at_ns - zero_ns})
+        for call in made if made is not None else calls(batch):
+            start_ns = time_ns(call.start_us)
+            span = {
+                "thread": call.thread,
+                "start_ns": start_ns,
+                "duration_ns": 8 * US,
+                "shapes": strings.add(call.shapes),
+            }
+            span |= {"kind": HostKind.OP, "dtypes": strings.add("float32"), "name": strings.add(call.op), "up": 0}
+            host.append(span)
+            if call.inner:
+                host.append(span | {"name": strings.add(call.inner), "duration_ns": 7 * US, "up": 1})
+            launch = {"thread": call.thread, "kind": HostKind.RUNTIME, "name": runtime, "start_ns": start_ns + US}
+            host.append(launch | {"duration_ns": US, "shapes": NONE, "dtypes": NONE, "up": 1})
+            kernel: dict[str, Any] = {"device": 0, "stream": 7, "kind": call.kind, "name": strings.add(call.kernel)}
+            kernel |= {"start_ns": start_ns + 6 * US, "duration_ns": round(kernel_us * US * stretch), "host": host[-1]}
+            device.append(kernel | {"bytes": 4096 if call.kind == DeviceKind.MEMCPY else NONE})
+    # The model wants host spans by thread; rows of one call stay together, each span's parent the one before it.
+    host.sort(key=lambda row: row["thread"])
+    rows = {id(row): place for place, row in enumerate(host)}
+    trace.steps = Steps.of(**_columns(step_rows))
+    trace.phases = Phases.of(**_columns(phase_rows))
+    parents = [place - 1 if row["up"] else NONE for place, row in enumerate(host)]
+    trace.host = HostSpans.of(parent=parents, **_columns([{k: v for k, v in r.items() if k != "up"} for r in host]))
+    launches = [rows[id(row["host"])] for row in device]
+    trace.device = DeviceSpans.of(
+        launch=launches, **_columns([{k: v for k, v in row.items() if k != "host"} for row in device])
+    )
+    trace.memory = MemoryEvents.of(
+        thread=[MAIN] * 3,
+        device=[0, 0, NONE],
+        time_ns=[START_NS + 32 * US, START_NS + 42 * US, START_NS + 43 * US],
+        bytes=[1 << 20, -(1 << 20), 64],
+        address=[4096, 4096, 8192],
+        allocated_bytes=[3 << 20, 2 << 20, NONE],
+        reserved_bytes=[4 << 20, 4 << 20, NONE],
+    )
+    return trace
+
+
+def replay_of(recorded: Trace, stretch: float = 1.0, batch: int = 32, **notes: Any) -> Trace:
+    """As the replayer writes it: ops as the dispatcher names them, launching by themselves; each step twice."""
+    names = {
+        "aten::to": "aten::_to_copy",
+        "aten::conv2d": "aten::convolution",
+        "aten::cross_entropy_loss": "aten::_log_softmax",
+    }
+    made = [Call(names.get(c.op, c.op), c.shapes, c.start_us, c.kernel, c.kind) for c in calls(batch)]
+    trace = training(2 * len(recorded.steps), stretch=stretch, made=made, loader_us=3)
+    trace.steps.recorded_step[:] = [row for row in range(len(recorded.steps)) for _ in range(2)]
+    trace.device.launch[:] = trace.host.parent[trace.device.launch]
+    trace.device.origin[:] = Origin.EXACT
+    copies = trace.device.kind == DeviceKind.MEMCPY
+    trace.device.origin[copies] = Origin.SCALED
+    trace.provenance = {"source": "replay", "replay": {"loader": "real", **notes}}
+    return trace
+
+
+def phase_grained(steps: int = 3) -> Trace:
+    """A published table: phases with their times on the device, and nothing else."""
+    trace = training(steps)
+    phases = trace.phases
+    phases.origin[:] = Origin.PUBLISHED
+    return Trace(
+        grain="phase",
+        strings=trace.strings,
+        devices=trace.devices,
+        steps=trace.steps,
+        phases=phases,
+        provenance={"source": "published"},
+    )
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}

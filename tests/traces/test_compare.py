@@ -1,0 +1,281 @@
+"""Comparing traces: which steps, how far apart, the same program or not, and the JSON that scripts rely on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
+from traces.changes import changes
+from traces.compare import compare
+from traces.equivalents import canonical_op
+from traces.kineto import read_kineto
+from traces.model import NONE, Device, MemoryEvents, Origin, StepKind, Trace
+from traces.program import same_program
+
+
+def test_a_trace_compared_with_itself_has_no_error() -> None:
+    trace = training(jitter_us=(0, 3, 1, 2))
+    same = compare(trace, trace)
+    assert (same.same_program, same.steps.error, same.compute_side.error, same.gpu_busy.error) == (True, 0.0, 0.0, 0.0)
+    assert {phase.error for phase in same.phases.values()} == {0.0}
+    assert same.changes == {kind: {"added": [], "gone": [], "longer": [], "shorter": []} for kind in ("kernels", "ops")}
+    assert not same.replay and same.coverage is None and same.within_tolerance
+
+
+def test_the_keys_that_scripts_rely_on() -> None:
+    # GIVEN a replay with the notes that the replayer leaves
+    missing = [{"op": "aten::foo", "shapes": "2,2", "count": 3}]
+    notes: dict[str, Any] = {
+        "lag_ns_per_step": 7,
+        "us_per_op": 12.5,
+        "ops_per_step": 5,
+        "uncharged_ns": 100 * US,
+        "missing": missing,
+    }
+    recorded = training(steps=2)
+    report = json.loads(json.dumps(compare(recorded, replay_of(recorded, **notes)).to_json()))
+    # THEN the report has every promised key, and shares that add up
+    spread = {"recorded_median_ns", "replayed_median_ns", "error", "noise_floor"}
+    assert report["version"] == 1 and report["same_program"] is True and report["reason"]
+    assert spread <= report["steps"].keys() and spread <= report["compute_side"].keys()
+    assert all({"recorded_median_ns", "replayed_median_ns", "error"} <= p.keys() for p in report["phases"].values())
+    # 20 spans of 10 us, 4 of them scaled copies; 100 us were not charged
+    assert report["coverage"] == pytest.approx(
+        {"exact": 16 / 30, "equivalent": 0, "scaled": 4 / 30, "phase": 0, "roofline": 0, "uncharged": 10 / 30}
+    )
+    assert report["host"] == {"lag_ns_per_step": 7, "us_per_op": 12.5, "ops_per_step": 5}
+    memory = report["memory"]["cuda:0"]
+    assert (memory["recorded_peak_bytes"], memory["replayed_peak_bytes"]) == (3 << 20, 3 << 20)
+    assert report["missing"] == missing
+
+
+def test_a_measured_trace_has_no_coverage_and_no_host_figures() -> None:
+    report = compare(training(), training()).to_json()
+    assert report["coverage"] is None and report["missing"] == []
+    assert report["host"] == {"lag_ns_per_step": None, "us_per_op": None, "ops_per_step": None}
+
+
+def test_a_replay_is_compared_with_the_steps_that_drove_it() -> None:
+    # GIVEN a recording of which every other step is slow, and a replay of only slow steps, the first a warm-up
+    recorded = training(steps=4, jitter_us=(0, 50))
+    replay = training(steps=4, jitter_us=(500, 50, 50, 50))
+    replay.steps.recorded_step[:] = [0, 1, 3, 3]
+    replay.steps.kind[0] = StepKind.WARMUP
+    result = compare(recorded, replay)
+    # THEN it is compared with slow steps, and the warm-up with nothing
+    assert result.steps_compared == {"recorded": 3, "replayed": 3}
+    assert result.steps.error == 0.0 and result.phases["optimizer"].error == 0.0
+    # WHEN all replayed steps are warm-up THEN they are all there is
+    replay.steps.kind[:] = StepKind.WARMUP
+    assert compare(recorded, replay).steps_compared == {"recorded": 4, "replayed": 4}
+    # WHEN a row is not the recording's THEN it is not looked up
+    replay.steps.recorded_step[:] = [99, 1, NONE, 1]
+    assert compare(recorded, replay).steps_compared == {"recorded": 2, "replayed": 2}
+
+
+def test_a_replay_is_judged_without_loading_unless_loading_was_padded() -> None:
+    recorded = training()
+    replay = replay_of(recorded)
+    assert (compare(recorded, replay).judged, compare(recorded, replay).within_tolerance) == ("compute_side", True)
+    replay.provenance["replay"]["loader"] = "recorded"
+    judged = compare(recorded, replay)
+    assert judged.judged == "steps" and not judged.within_tolerance
+    assert judged.steps.error == pytest.approx(83 / 100 - 1)
+    assert compare(recorded, replay, tolerance=0.2).within_tolerance
+
+
+def test_the_noise_floor_is_half_the_interquartile_range_over_the_median() -> None:
+    trace = training(steps=5, jitter_us=(0, 10, 20, 30, 40))
+    assert compare(trace, trace).steps.noise_floor == pytest.approx((30 - 10) / 2 / 120)
+    assert compare(training(steps=3), trace).steps.noise_floor is None
+
+
+def test_an_error_needs_a_recorded_figure() -> None:
+    # GIVEN a recording that never waited for data
+    result = compare(training(loader_us=0), training(loader_us=20))
+    assert result.phases["loader"].recorded_median_ns == 0
+    assert result.phases["loader"].error is None
+
+
+def test_phases_compare_on_the_host_and_between_events() -> None:
+    recorded, other = training(), training(stretch=2)
+    forward = compare(recorded, other).phases["forward"]
+    assert (forward.recorded_median_ns, forward.replayed_median_ns, forward.error) == (20 * US, 40 * US, 1.0)
+    assert (forward.device_recorded_median_ns, forward.device_replayed_median_ns) == (27 * US, 47 * US)
+    assert compare(recorded, other).phases["loader"].device_error is None
+
+
+def test_traces_without_steps_are_compared_as_wholes() -> None:
+    recorded, other = training(), training(kernel_us=11)
+    for trace in (recorded, other):
+        trace.steps, trace.phases = Trace().steps, Trace().phases
+    result = compare(recorded, other, tolerance=0.2)
+    assert (result.judged, result.within_tolerance, result.same_program) == ("gpu_busy", True, True)
+    assert result.gpu_busy.error == pytest.approx(0.06) and result.steps.recorded_median_ns is None
+    assert not compare(recorded, Trace()).within_tolerance
+
+
+def test_streams_pair_by_number_else_by_business() -> None:
+    recorded, other = training(), training()
+    recorded.device.stream[::5] = 20
+    other.device.stream[:] = np.where(np.arange(len(other.device)) % 5 == 0, 9, 1)
+    pairs = [(s.recorded_stream, s.replayed_stream) for s in compare(recorded, other).streams]
+    assert pairs == [(7, 1), (20, 9)]
+    other.device.stream[:] = 7
+    rows = compare(recorded, other).streams
+    assert [(s.recorded_stream, s.replayed_stream) for s in rows] == [(7, 7), (20, None)]
+    assert rows[0].replayed_busy == pytest.approx(0.5) and rows[1].replayed_busy is None
+
+
+def test_memory_of_several_ranks_is_told_apart() -> None:
+    trace = training()
+    trace.devices = [*trace.devices, Device(1, 0, "GPU")]
+    trace.memory = MemoryEvents.of(device=[0, 1], time_ns=[0, 0], bytes=[5, 6])
+    assert [m["recorded_peak_bytes"] for m in compare(trace, trace).memory.values()] == [5, 6]
+    assert list(compare(trace, trace).memory) == ["rank 0 cuda:0", "rank 1 cuda:0"]
+
+
+# --- what changed
+
+
+def test_changes_are_per_step_so_that_lengths_do_not_matter() -> None:
+    found = changes(training(steps=3), training(steps=7), np.arange(3), np.arange(7))
+    assert found == {kind: {"added": [], "gone": [], "longer": [], "shorter": []} for kind in ("kernels", "ops")}
+
+
+def test_kernels_and_ops_added_gone_longer_and_shorter() -> None:
+    recorded = training(steps=2, made=[c for c in calls(32) if c.kernel != "softmax"])
+    other = training(steps=4, made=[*calls(32)[1:], Call("aten::mul", "2,2", 91, "mul_kernel")])
+    other.device.duration_ns[0::5] = 30 * US  # the convolution
+    other.device.duration_ns[2::5] = 4 * US  # the backward
+    found = changes(recorded, other, np.arange(2), np.arange(4))["kernels"]
+    assert [c.name for c in found["added"]] == ["mul_kernel", "softmax"]
+    assert [c.name for c in found["gone"]] == ["Memcpy HtoD (Pageable -> Device)"]
+    assert [dataclasses.astuple(c) for c in found["longer"]] == [("volta_sgemm_nn", 1.0, 1.0, 10 * US, 30 * US)]
+    assert [c.name for c in found["shorter"]] == ["volta_sgemm_tn"]
+    assert [c.name for c in changes(recorded, other, np.arange(2), np.arange(4))["ops"]["longer"]] == [
+        "aten::cudnn_convolution"
+    ]
+    assert not changes(recorded, other, np.arange(2), np.arange(4), tolerance=2.5)["kernels"]["longer"]
+
+
+def test_a_step_replayed_twice_counts_twice() -> None:
+    recorded = training(steps=2)
+    recorded.device.duration_ns[:5] = 40 * US
+    (longer, *_) = changes(recorded, training(steps=1, kernel_us=60), np.array([0, 0, 1]), np.array([0]))["kernels"][
+        "longer"
+    ]
+    assert longer.recorded_ns == 30 * US
+
+
+def test_names_of_one_op_in_two_releases_are_one() -> None:
+    recorded = training()
+    found = changes(recorded, replay_of(recorded), np.arange(4), np.arange(8))["ops"]
+    assert not found["added"] and not found["gone"]
+
+
+# --- the same program?
+
+
+def _verdict(recorded: Trace, other: Trace) -> tuple[bool | None, str]:
+    verdict = same_program(recorded, other, np.arange(len(recorded.steps)), np.arange(len(other.steps)))
+    return verdict.same, verdict.reason
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.floats(0.2, 5))
+def test_a_program_is_itself_at_any_length_and_pace(ours: int, theirs: int, pace: float) -> None:
+    assert _verdict(training(ours), training(theirs, stretch=pace))[0] is True
+
+
+def test_a_replay_names_ops_otherwise_and_is_the_same_program() -> None:
+    recorded = training()
+    same, reason = _verdict(recorded, replay_of(recorded))
+    assert same and reason == "100 % of the ops with GPU work in forward and loss have the same shapes"
+
+
+def test_another_batch_size_is_named() -> None:
+    same, reason = _verdict(training(batch=32), training(batch=64))
+    assert same is False
+    assert reason == "same ops, other shapes: e.g. aten::cudnn_convolution 32x3x8x8 recorded, 64x3x8x8 here"
+    assert not compare(training(batch=32), training(batch=64)).within_tolerance
+
+
+def test_other_ops_are_another_program() -> None:
+    others = [Call(f"aten::op{i}", f"{i + 2},7", 31 + i, f"kernel {i}") for i in range(4)]
+    same, reason = _verdict(training(), training(made=others))
+    assert same is False and reason.startswith("other ops: only 0 %")
+
+
+def test_without_shapes_the_names_decide() -> None:
+    recorded, bare, alien = training(), training(), training(made=[Call("aten::tanh", "3,3", 31, "tanh")])
+    for trace in (bare, alien):
+        trace.host.shapes[:] = NONE
+    assert _verdict(recorded, bare) == (
+        True,
+        "100 % of the ops with GPU work have the same names (shapes were not recorded)",
+    )
+    assert _verdict(recorded, alien)[0] is False
+
+
+def test_a_phase_grained_trace_has_only_phases_to_tell_by() -> None:
+    same, reason = _verdict(phase_grained(), training())
+    assert same is True and "forward, backward, optimizer" in reason and "cannot be told" in reason
+    inference = training(made=calls(32)[:2])
+    inference.phases = inference.phases.take(inference.phases.name == inference.strings.find("forward"))
+    assert _verdict(phase_grained(), inference) == (False, "only one of them has the phase backward")
+    assert _verdict(phase_grained(), Trace())[0] is None
+
+
+def test_a_trace_without_gpu_work_is_not_that_program() -> None:
+    idle = training()
+    idle.device = idle.device.take(slice(0, 0))
+    assert _verdict(training(), idle) == (False, "the second trace has no op with GPU work, the other has 8")
+
+
+def test_canonical_names() -> None:
+    assert canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
+    assert canonical_op("aten::add_") == canonical_op("aten::add.Tensor") == "add"
+    assert canonical_op("aten::_log_softmax") == "log_softmax"
+
+
+def test_coverage_of_a_phase_grained_replay() -> None:
+    recorded = phase_grained()
+    replay = training(steps=3)
+    replay.steps.recorded_step[:] = [0, 1, 2]
+    replay.device.origin[:] = Origin.PHASE
+    coverage = compare(recorded, replay).coverage
+    assert coverage is not None and coverage["phase"] == 1.0
+
+
+# --- real recordings
+
+
+def test_real_against_real(shared_traces: Path) -> None:
+    first, again, workers = (
+        read_kineto(shared_traces / f"v100_resnet50_{name}.json.gz")
+        for name in ("workers0", "workers0_rerun", "workers4")
+    )
+    rerun = compare(first, again)
+    assert rerun.same_program
+    assert rerun.compute_side.error == pytest.approx(0.0143, abs=0.0005)
+    assert rerun.steps.recorded_median_ns == pytest.approx(176.3 * MS, rel=1e-3)
+    assert not rerun.changes["kernels"]["added"] and not rerun.changes["kernels"]["gone"]
+    loading = compare(first, workers)
+    assert loading.same_program and loading.phases["loader"].error == pytest.approx(-0.98, abs=0.01)
+    assert {change.name for change in loading.changes["kernels"]["gone"]}
+
+
+def test_real_batch_sizes_are_told_apart(shared_traces: Path) -> None:
+    small, large = (read_kineto(shared_traces / f"a100_particle_fwd_bs{size}.json.gz") for size in (2, 32))
+    result = compare(small, large)
+    assert result.same_program is False
+    assert result.reason.startswith("same ops, other shapes: e.g. aten::") and result.reason.endswith("here")

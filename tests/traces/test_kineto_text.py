@@ -1,0 +1,197 @@
+"""Damage: whatever is done to a recording's bytes, the importer gives a trace or one clear line. And the op tree."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.traces.test_kineto_eras import call, kernel, op, training_step
+from traces.kineto import read_kineto, read_kineto_bytes
+from traces.kineto.nesting import ROUNDING_NS, nesting_order, parents
+from traces.kineto.text import parse
+from traces.model import NONE, Trace, TraceImportError
+
+EVENTS = [op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0)]
+TEXT = orjson.dumps(
+    {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "GPU"}],
+        "traceEvents": EVENTS,
+        "displayTimeUnit": "ms",
+    },
+    option=orjson.OPT_INDENT_2,
+)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "rank", "name", "x"]), inner),
+    max_leaves=5,
+)
+
+
+def consistent(trace: Trace) -> bool:
+    rows = len(trace.host)
+    return bool((trace.host.parent < rows).all() and (trace.device.launch < rows).all() and (trace.host.duration_ns >= 0).all())
+
+
+def attempt(data: bytes) -> Trace | None:
+    try:
+        trace = read_kineto_bytes(data)
+    except TraceImportError as error:
+        assert "\n" not in str(error)
+        return None
+    assert consistent(trace)
+    return trace
+
+
+def test_truncation_at_every_byte_keeps_the_events_before_the_cut() -> None:
+    whole = read_kineto_bytes(TEXT)
+    assert whole.problems == {}
+    for length in range(0, len(TEXT), 7):
+        trace = attempt(TEXT[:length])
+        ended = TEXT[:length].count(b'"args"') - 1  # the event of the last args may be cut
+        if trace is not None:
+            assert len(trace.host) + len(trace.device) >= ended
+            if length < len(TEXT.rstrip(b" }\n")):
+                assert trace.problems.keys() & {"truncated-json", "unreadable-header"}
+        else:
+            assert ended <= 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(TEXT) - 1), st.integers(0, 255)), min_size=1, max_size=8))
+def test_damaged_bytes_never_end_in_a_traceback(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(TEXT)
+    for position, value in changes:
+        data[position] = value
+    attempt(bytes(data))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_removed_and_doubled_stretches_never_end_in_a_traceback(data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(TEXT)))
+    end = data.draw(st.integers(begin, min(len(TEXT), begin + 300)))
+    attempt(TEXT[:begin] + TEXT[end:])
+    attempt(TEXT[:end] + TEXT[begin:])
+
+
+@settings(deadline=None, max_examples=60)
+@given(json_values)
+def test_any_value_in_any_place_of_an_event_is_survived(value: Any) -> None:
+    for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args"):
+        for event in (op("aten::add", 1, 2, Input_Dims=[[1]]), kernel(3, 4)):
+            attempt(json.dumps({"traceEvents": [{**event, key: value}, call(3, 2)]}).encode())
+    for key in ("Input Dims", "Input type", "External id", "correlation", "device", "stream", "Sequence number"):
+        events = [op("aten::add", 1, 2), kernel(3, 4)]
+        for event in events:
+            event["args"][key] = value
+        attempt(json.dumps({"traceEvents": events}).encode())
+    for key in ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "record_shapes"):
+        attempt(json.dumps({"traceEvents": [op("aten::add", 1, 2), kernel(3, 4)], key: value}).encode())
+
+
+def test_one_bad_event_costs_only_itself() -> None:
+    lines = [orjson.dumps(event) for event in EVENTS]
+    lines[4] = lines[4].replace(b'"ts":', b'"ts" ')
+    for text in (b'{"traceEvents":[' + b",".join(lines) + b"]}", b"[" + b",\n".join(lines) + b"]"):
+        problems: Counter[str] = Counter()
+        document = parse(text, problems, "x")
+        assert document.events == EVENTS[:4] + EVENTS[5:]
+        assert problems == {"unreadable-event": 1}
+
+
+def test_what_follows_the_events_is_read_after_a_repair() -> None:
+    text = b'{"a": 1, "traceEvents": [{"ph": "X", "v": nan},], "distributedInfo": {"rank": 2}}'
+    problems: Counter[str] = Counter()
+    document = parse(text, problems, "x")
+    assert document.header == {"a": 1, "distributedInfo": {"rank": 2}}
+    assert document.events == [{"ph": "X", "v": None}]
+    assert problems == {"non-finite-number": 1, "trailing-comma": 1}
+
+
+def test_only_wrong_escapes_are_mended() -> None:
+    text = rb'[{"ph": "X", "v": "\\c \c \n \ud83d\ude00 \ud83d \u00e9 \q"}]'
+    problems: Counter[str] = Counter()
+    document = parse(text, problems, "x")
+    assert document.events == [{"ph": "X", "v": "\\c \\c \n \U0001f600 \ufffd \u00e9 \\q"}]
+    assert problems == {"invalid-escape": 2, "half-character": 1}
+
+
+def test_files_and_folders_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(TraceImportError, match="cannot be read"):
+        read_kineto(tmp_path / "missing.json")
+    with pytest.raises(TraceImportError, match=r"no \.json"):
+        read_kineto(tmp_path)
+
+
+def test_gzip_of_several_members_and_damaged_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(gzip.compress(TEXT[:500]) + gzip.compress(TEXT[500:]))
+    assert read_kineto(path).problems == {}
+    packed = bytearray(gzip.compress(TEXT, compresslevel=0))
+    packed[-5] ^= 1  # in the checksum: all text is there
+    path.write_bytes(packed)
+    trace = read_kineto(path)
+    assert trace.problems.keys() <= {"damaged-gzip", "truncated-json"}
+    assert "damaged-gzip" in trace.problems
+
+
+@pytest.mark.parametrize("names", [("rank0.json", "rank10.json", "rank2.json"), ("a.json", "b.json", "c.json")])
+def test_ranks_are_told_by_the_files_names_or_order(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for index, name in enumerate(names):
+        (tmp_path / name).write_bytes(orjson.dumps({"traceEvents": [op(f"op{index}", index, 1)]}))
+    trace = read_kineto(tmp_path)
+    assert trace.ranks == ([0, 2, 10] if names[0] == "rank0.json" else [0, 1, 2])
+    files = [trace.provenance["ranks"][str(rank)]["file"] for rank in trace.ranks]
+    assert files == sorted(names, key=lambda name: (len(name), name))
+
+
+# --- the op tree
+
+spans = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(0, 8), st.integers(0, 2), st.integers(0, 3)),
+    max_size=14,
+)
+
+
+@settings(deadline=None)
+@given(spans, st.sampled_from([1, ROUNDING_NS // 2, ROUNDING_NS, 5 * ROUNDING_NS]))
+def test_parents_are_those_of_a_search_through_all_spans(drawn: list[tuple[int, ...]], unit_ns: int) -> None:
+    thread, start, duration, outer, entry = (np.array([d[i] for d in drawn], "i8") for i in range(5))
+    start, duration = start * unit_ns, duration * unit_ns
+    order = nesting_order(thread, start, duration, outer, entry)
+    expected_order = sorted(
+        range(len(drawn)), key=lambda row: (thread[row], start[row], -duration[row], outer[row], entry[row], row)
+    )
+    assert order.tolist() == expected_order
+
+    thread, start, end = thread[order], start[order], (start + duration)[order]
+    found, _ = parents(thread, start, end)
+
+    for row in range(len(drawn)):
+        enclosing = [
+            above
+            for above in range(row)
+            if thread[above] == thread[row]
+            and (end[above] >= end[row] or (end[above] > start[row] and end[row] - end[above] <= ROUNDING_NS))
+        ]
+        assert found[row] == (max(enclosing) if enclosing else NONE)
+
+
+def test_real_overlaps_are_counted_and_rounded_ends_are_not() -> None:
+    one = np.zeros(3, "i4")
+    _, overlaps = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]))
+    assert overlaps == 1
+    _, overlaps = parents(one[:2], np.array([0, 5000]), np.array([10_000, 11_000]))
+    assert overlaps == 0

@@ -1,0 +1,190 @@
+"""What is measured, against brute force and against hand-made runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.traces.handmade import START_NS, US, phase_grained, training
+from traces.kineto import read_kineto
+from traces.measure import (
+    Busy,
+    Work,
+    busy_by_device,
+    busy_by_stream,
+    busy_in_steps,
+    busy_ns,
+    compute_side_ns,
+    device_time_by_origin,
+    kernel_table,
+    launch_phases,
+    launch_steps,
+    memory_peaks,
+    op_of,
+    op_table,
+    phase_times,
+    steady_steps,
+    window_ns,
+)
+from traces.model import NONE, DeviceKind, DeviceSpans, MemoryEvents, Origin, StepKind, Trace
+
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
+
+
+@given(spans, spans)
+def test_busy_is_the_number_of_covered_nanoseconds(
+    intervals: list[tuple[int, int]], windows: list[tuple[int, int]]
+) -> None:
+    # GIVEN intervals in any order, overlapping, touching or empty
+    busy = Busy([s for s, _ in intervals], [s + d for s, d in intervals])
+    # WHEN compared with the set of nanoseconds that they cover
+    covered = {ns for start, duration in intervals for ns in range(start, start + duration)}
+    # THEN the whole and every window agree, and what is merged is apart
+    assert busy.total_ns == len(covered)
+    expected = [len(covered & set(range(s, s + d))) for s, d in windows]
+    assert busy.within([s for s, _ in windows], [s + d for s, d in windows]).tolist() == expected
+    assert (busy.start_ns[1:] > busy.end_ns[:-1]).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 30), st.integers(0, 9), st.integers(0, 4)))
+)
+def test_busy_counts_each_device_and_only_work(rows: list[tuple[int, int, int, int, int]]) -> None:
+    names = ("device", "stream", "start_ns", "duration_ns", "kind")
+    trace = Trace(device=DeviceSpans.of(**{name: [row[i] for row in rows] for i, name in enumerate(names)}))
+    covered = {
+        (d, ns)
+        for d, _, start, length, kind in rows
+        if kind <= DeviceKind.MEMSET
+        for ns in range(start, start + length)
+    }
+    assert busy_ns(trace) == len(covered)
+    by_stream = {
+        (d, s, ns) for d, s, start, n, kind in rows if kind <= DeviceKind.MEMSET for ns in range(start, start + n)
+    }
+    assert sum(busy.total_ns for busy in busy_by_stream(trace).values()) == len(by_stream)
+
+
+def test_an_empty_trace_measures_as_nothing() -> None:
+    trace = Trace()
+    assert busy_ns(trace) == 0
+    assert window_ns(trace) == (0, 0)
+    assert not phase_times(trace) and not kernel_table(trace) and not op_table(trace) and not memory_peaks(trace)
+    assert not len(op_of(trace)) and not len(launch_steps(trace)) and not len(compute_side_ns(trace))
+
+
+def test_phases_tile_the_step_and_the_compute_side_leaves_loading_out() -> None:
+    trace = training(steps=3, loader_us=50, jitter_us=(0, 4, 8))
+    times = phase_times(trace)
+    assert list(times) == ["loader", "h2d", "forward", "loss", "backward", "optimizer"]
+    assert np.array_equal(sum(t.host_ns for t in times.values()), trace.steps.duration_ns)
+    assert compute_side_ns(trace).tolist() == [80 * US, 84 * US, 88 * US]
+    assert times["loader"].device_ns is None
+    forward = times["forward"].device_ns
+    assert forward is not None and forward.tolist() == [27 * US] * 3
+
+
+def test_phases_of_one_name_are_summed_and_a_step_without_counts_zero() -> None:
+    # GIVEN two steps, of which the first goes through the loss twice and the second not at all
+    trace = training(steps=2)
+    loss, forward = trace.strings.find("loss"), trace.strings.find("forward")
+    rows = np.flatnonzero(trace.phases.name == loss)
+    trace.phases.name[rows[1]] = forward
+    trace.phases.name[rows[0] - 1] = loss
+    assert phase_times(trace)["loss"].host_ns.tolist() == [30 * US, 0]
+    assert phase_times(trace)["forward"].host_ns.tolist() == [0, 30 * US]
+
+
+def test_work_belongs_to_the_step_and_phase_that_launched_it() -> None:
+    # GIVEN kernels that all start a whole step late
+    trace = training(steps=3)
+    trace.device.start_ns += 100 * US
+    # THEN they stay with their launch; without a launch they go by their start
+    assert launch_steps(trace).tolist() == [s for s in range(3) for _ in range(5)]
+    names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[:5]]
+    assert names == ["h2d", "forward", "loss", "backward", "optimizer"]
+    trace.device.launch[0] = NONE
+    trace.device.launch[14] = NONE
+    assert launch_steps(trace)[[0, 14]].tolist() == [1, NONE]
+
+
+def test_the_ops_around_a_launch() -> None:
+    trace = training(steps=2)
+    inner = [trace.strings[int(trace.host.name[row])] for row in op_of(trace)[:5]]
+    outer = [trace.strings[int(trace.host.name[row])] for row in op_of(trace, outermost=True)[:5]]
+    assert inner == [
+        "aten::copy_",
+        "aten::cudnn_convolution",
+        "aten::_log_softmax",
+        "ConvolutionBackward0",
+        "aten::add_",
+    ]
+    assert outer == ["aten::to", "aten::conv2d", "aten::cross_entropy_loss", "ConvolutionBackward0", "aten::add_"]
+    # WHEN a damaged table has a span that is its own ancestor THEN the walk ends
+    trace.host.parent[:] = np.arange(len(trace.host))
+    assert (op_of(trace) == NONE).all()
+
+
+def test_tables_count_kernels_and_ops() -> None:
+    trace = training(steps=3)
+    trace.device.duration_ns[1::5] = 50 * US
+    assert kernel_table(trace)[0] == Work("volta_sgemm_nn", 3, 150 * US)
+    # GIVEN a second kernel of the same convolution
+    trace.device.launch[2] = trace.device.launch[1]
+    conv = {w.name: w for w in op_table(trace, outermost=True)}["aten::conv2d"]
+    assert (conv.count, conv.device_ns) == (3, 160 * US)
+
+
+def test_busy_time_within_steps() -> None:
+    trace = training(steps=2)
+    (busy,) = busy_by_device(trace).values()
+    assert busy_in_steps(trace, busy, 0).tolist() == [50 * US, 50 * US]
+    # GIVEN a second rank's steps THEN they hold nothing of this rank's device
+    trace.steps.rank[1] = 1
+    assert busy_in_steps(trace, busy, 0).tolist() == [50 * US, 0]
+
+
+def test_memory_peaks_are_recorded_totals_or_sums() -> None:
+    assert memory_peaks(training())[0].allocated_bytes == 3 << 20
+    assert memory_peaks(training())[0].source == "recorded"
+    # GIVEN events without totals: 300 bytes held from before are freed, then 100 + 200 are allocated
+    bare = Trace(memory=MemoryEvents.of(device=[0] * 4, time_ns=[4, 1, 2, 3], bytes=[200, -300, 100, -50]))
+    peak = memory_peaks(bare)[0]
+    assert (peak.allocated_bytes, peak.reserved_bytes, peak.source) == (300, None, "summed")
+
+
+def test_origins_are_weighed_by_time_and_phases_stand_in_for_kernels() -> None:
+    trace = training(steps=2)
+    trace.device.origin[:5] = Origin.EXACT
+    trace.device.launch[9] = NONE
+    trace.device.start_ns[9] = START_NS - 5
+    assert device_time_by_origin(trace) == {Origin.EXACT: 50 * US, Origin.MEASURED: 40 * US}
+    assert device_time_by_origin(phase_grained(1)) == {Origin.PUBLISHED: (17 + 27 + 17 + 27 + 27) * US}
+
+
+def test_warm_up_is_left_out_unless_there_is_nothing_else() -> None:
+    trace = training(steps=3)
+    trace.steps.kind[0] = StepKind.WARMUP
+    assert steady_steps(trace).tolist() == [1, 2]
+    trace.steps.kind[:] = StepKind.WARMUP
+    assert steady_steps(trace).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "busy_ms", "loading_ms"),
+    [
+        ("v100_resnet50_workers0", [89.4, 99.5, 97.8, 107.3, 94.9, 98.8], [68.7, 68.8, 73.4, 71.4, 70.8, 62.6]),
+        ("v100_resnet50_workers4", [102.8, 100.4, 101.8, 104.7, 102.5, 94.5], [4.3, 0.1, 0.1, 1.3, 1.4, 1.4]),
+    ],
+)
+def test_the_main_case_measures_as_the_index_says(
+    shared_traces: Path, name: str, busy_ms: list[float], loading_ms: list[float]
+) -> None:
+    trace = read_kineto(shared_traces / f"{name}.json.gz")
+    (busy,) = busy_by_device(trace).values()
+    assert (busy_in_steps(trace, busy, 0) / 1e6).tolist() == pytest.approx(busy_ms, abs=0.051)
+    assert (phase_times(trace)["loader"].host_ns / 1e6).tolist() == pytest.approx(loading_ms, abs=0.15)

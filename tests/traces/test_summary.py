@@ -1,0 +1,70 @@
+"""The dict behind `trace info --json`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.traces.handmade import START_NS, US, phase_grained, training
+from traces.kineto import read_kineto
+from traces.model import StepKind, Trace
+from traces.summary import summarise
+
+
+def test_the_keys_that_scripts_rely_on() -> None:
+    trace = training(steps=2)
+    trace.problems = {"kernel-without-launch": 3}
+    trace.lacks = ["call stacks"]
+    trace.steps.kind[0] = StepKind.WARMUP
+    summary = json.loads(json.dumps(summarise(trace)))
+    assert (summary["version"], summary["grain"], summary["ranks"]) == (1, "kernel", [0])
+    assert summary["devices"][0]["name"] == "Tesla V100-DGXS-32GB"
+    assert summary["devices"][0]["total_memory_bytes"] == 32 << 30
+    assert summary["counts"] == {"kernels": 8, "copies": 2, "host_ops": 16, "memory_events": 3, "steps": 2}
+    assert summary["gpu_busy_ns"] == 100 * US
+    assert summary["steps"][0]["start_ns"] == START_NS and summary["steps"][0]["duration_ns"] == 100 * US
+    assert [step["kind"] for step in summary["steps"]] == ["warmup", "steady"]
+    assert summary["problems"] == {"kernel-without-launch": 3} and summary["lacks"] == ["call stacks"]
+    assert summary["provenance"] == {"source": "hand", "clock": "unix"}
+
+
+def test_what_people_want_beside() -> None:
+    summary = summarise(training(steps=2))
+    assert summary["compute_side_median_ns"] == 80 * US
+    assert summary["phases"]["forward"] == {"median_ns": 20 * US, "device_median_ns": 27 * US}
+    assert summary["kernels"][0]["count"] == 2
+    assert {row["name"] for row in summary["calls"]} >= {"aten::conv2d"}
+    assert {row["name"] for row in summary["ops"]} >= {"aten::cudnn_convolution"}
+    assert summary["memory"]["cuda:0"]["peak_allocated_bytes"] == 3 << 20
+    # 100 us of work between 27 us into the first step and 97 us into the second
+    assert summary["gpus"]["cuda:0"]["idle_share"] == pytest.approx(1 - 100 / 170)
+    assert summary["gpus"]["cuda:0"]["streams"] == {"7": 100 * US}
+
+
+def test_empty_and_phase_grained_traces_sum_up_too() -> None:
+    empty = summarise(Trace())
+    assert empty["gpu_busy_ns"] == 0 and empty["step_median_ns"] is None and empty["steps"] == []
+    phases = summarise(phase_grained())
+    assert phases["grain"] == "phase" and phases["counts"]["kernels"] == 0
+    assert phases["phases"]["backward"]["device_median_ns"] == 27 * US
+
+
+def _indexed(shared_traces: Path) -> dict[str, tuple[int, int, int, float]]:
+    """Kernels, copies and sets, memory events and busy ms of each single-file recording, as its index says."""
+    rows = {}
+    for line in (shared_traces / "INDEX.md").read_text().splitlines():
+        if (named := re.match(r"\| `(\w+)` ", line)) and len(cells := line.split("|")) > 11:
+            rows[named[1]] = (int(cells[6]), int(cells[7]), int(cells[8]), float(cells[10]))
+    return rows
+
+
+@pytest.mark.parametrize("name", ["v100_resnet50_workers0", "mi300x_resnet18_no_pool", "gpu_graph_vllm_decode"])
+def test_counts_and_busy_time_agree_with_the_index(shared_traces: Path, name: str) -> None:
+    kernels, copies, memory_events, busy_ms = _indexed(shared_traces)[name]
+    summary = summarise(read_kineto(shared_traces / f"{name}.json.gz"))
+    counts = summary["counts"]
+    assert (counts["kernels"], counts["copies"], counts["memory_events"]) == (kernels, copies, memory_events)
+    assert round(summary["gpu_busy_ns"] / 1e6, 3) == busy_ms

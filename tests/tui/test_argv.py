@@ -1,0 +1,78 @@
+"""Which words are ours and which are the script's: the rule as a table, and what holds for any words."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tui.argv import split
+
+OPTIONS = {"--trace": True, "-o": True, "--output": True, "--loader": True, "--strict": False, "--help": False}
+
+TABLE = [
+    # words -> ours | the script's
+    ("train.py", "| train.py"),
+    ("train.py --trace t", "--trace t | train.py"),
+    ("train.py --trace=t --lr 0.1", "--trace=t | train.py --lr 0.1"),
+    ("train.py --lr 0.1 --trace t -v", "--trace t | train.py --lr 0.1 -v"),
+    ("--trace t train.py", "--trace t | train.py"),
+    ("-o r --strict train.py --trace t", "-o r --strict --trace t | train.py"),
+    ("-or train.py --trace t", "-or --trace t | train.py"),
+    ("--output=r train.py --trace t", "--output=r --trace t | train.py"),
+    # after the script everything else is the script's, whatever it is called
+    ("train.py --trace t -o x --strict --help -t5", "--trace t | train.py -o x --strict --help -t5"),
+    ("train.py --tra t", "| train.py --tra t"),
+    ("train.py --tracefile t", "| train.py --tracefile t"),
+    # one --trace is ours: the first
+    ("--trace t train.py --trace u", "--trace t | train.py --trace u"),
+    ("--trace=t train.py --trace=u", "--trace=t | train.py --trace=u"),
+    ("train.py --trace t --trace u", "--trace t | train.py --trace u"),
+    # after -- nothing is ours, and before the script the -- itself is nobody's
+    ("--trace t -- train.py --trace u", "--trace t | train.py --trace u"),
+    ("--trace t -- -m package --strict", "--trace t | -m package --strict"),
+    ("train.py --trace t -- --trace u", "--trace t | train.py -- --trace u"),
+    ("train.py -- --trace u", "| train.py -- --trace u"),
+    # -m MODULE ends our options as a script does
+    ("-m package.train --trace t -o x", "--trace t | -m package.train -o x"),
+    ("--strict -m package --lr 1 --trace t", "--strict --trace t | -m package --lr 1"),
+    ("-mpackage --trace t", "--trace t | -mpackage"),
+    ("-m --trace --trace t", "--trace t | -m --trace"),
+    # a value that looks like a script or an option is still a value
+    ("--trace train.py train.py", "--trace train.py | train.py"),
+    ("-o --strict train.py", "-o --strict | train.py"),
+    ("train.py --trace --lr", "--trace --lr | train.py"),
+    ("- --trace t", "--trace t | -"),
+    # what is no option of ours stays in front, to be refused
+    ("--frobnicate train.py", "--frobnicate | train.py"),
+    ("-o", "-o |"),
+    ("", "|"),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), TABLE)
+def test_the_rule(words: str, expected: str) -> None:
+    ours, _, script = expected.partition("|")
+    assert split(words.split(), OPTIONS) == (ours.split(), script.split())
+
+
+def test_a_trace_option_without_its_file_is_refused() -> None:
+    with pytest.raises(typer.BadParameter, match="FILE"):
+        split(["train.py", "--trace"], OPTIONS)
+
+
+some_words = st.lists(st.sampled_from(["train.py", "--trace=t", "-o", "x", "--strict", "--", "-m", "--lr", "-", "0.1"]))
+
+
+@given(some_words)
+def test_no_word_is_lost_and_none_is_made(words: list[str]) -> None:
+    ours, script = split(words, OPTIONS)
+    dropped = 1 if len(ours) + len(script) < len(words) else 0
+    assert sorted([*ours, *script, *["--"] * dropped]) == sorted(words)
+
+
+@given(some_words)
+def test_the_script_gets_its_words_in_their_order(words: list[str]) -> None:
+    _, script = split(["--trace=t", "train.py", *words], OPTIONS)
+    assert script == ["train.py", *words]

@@ -1,0 +1,289 @@
+"""The `trace` command: what it imports, what it prints where, and how trouble becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traces.file import load, save
+from traces.launch import ROOT, ChildResult
+from traces.model import Device, DeviceKind, DeviceSpans, Steps, Trace
+from tui.cli import run
+from tui.commands import replay as replay_command
+from tui.commands.import_ import default_name
+
+
+def small_trace(kind: DeviceKind = DeviceKind.KERNEL) -> Trace:
+    trace = Trace(devices=[Device(rank=0, index=0, name="Tesla T1000")])
+    name = trace.strings.add("relu_kernel")
+    trace.device = DeviceSpans.of(
+        device=[0], stream=[7], kind=[kind], name=[name], start_ns=[1_000], duration_ns=[5_000]
+    )
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[10_000])
+    return trace
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: it holds t.msgpack, a small trace."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRACE_DEBUG", raising=False)
+    save(small_trace(), tmp_path / "t.msgpack")
+    return tmp_path
+
+
+# --- what it imports ---
+
+
+@pytest.mark.parametrize("words", [["--help"], ["replay", "--help"], ["import", "-h"], ["nonsense"], []])
+def test_help_and_refusals_import_nothing_heavy(words: list[str]) -> None:
+    program = f"""
+import sys
+from tui.cli import run
+code = run({words})
+heavy = {{"torch", "numpy", "textual", "rich", "orjson", "msgpack"}} & sys.modules.keys()
+sys.exit(f"heavy: {{heavy}}" if heavy else code)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    if words == ["nonsense"]:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "trace: No such command 'nonsense'; see trace --help\n"
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("Usage: trace")
+
+
+# --- trouble ---
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("info", "Missing argument 'TRACE'; see trace info --help"),
+        ("info nope", "nope"),
+        ("info .", ""),
+        ("info empty", "empty: not a readable trace at byte 0"),
+        ("info t.msgpack --frob", "No such option: --frob; see trace info --help"),
+        ("diff t.msgpack", "Missing argument 'B'; see trace diff --help"),
+        ("diff t.msgpack nope", "nope"),
+        ("diff t.msgpack t.msgpack --tolerance -1", "--tolerance"),
+        ("export t.msgpack -o nowhere/x.json", "nowhere: no such folder; make it first"),
+        ("export t.msgpack", "Missing option"),
+        ("import nope.json", "nope.json: cannot be read: No such file or directory"),
+        ("import empty", "empty"),
+        ("import t.msgpack -o t.msgpack", "would overwrite the recording itself"),
+        ("replay script.py", "Missing option '--trace'; see trace replay --help"),
+        ("replay script.py --trace", "a FILE must follow it"),
+        ("replay --trace t.msgpack", "Missing argument 'SCRIPT'"),
+        ("replay --trace t.msgpack -m", "a MODULE must follow it"),
+        ("replay --loader fast --trace t.msgpack script.py", "'fast' is not one of 'real', 'recorded'"),
+        ("replay --trace nope script.py", "nope"),
+        ("replay --trace idle.msgpack script.py", "holds no GPU work"),
+        ("replay --report nowhere/r.json --trace t.msgpack script.py", "nowhere: no such folder"),
+        ("replay -o . --trace t.msgpack script.py", "is a folder"),
+    ],
+)
+def test_trouble_is_one_line_and_exit_code_2(
+    folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "empty").touch()
+    (folder / "script.py").write_text("print('not reached')")
+    save(small_trace(DeviceKind.SYNC), folder / "idle.msgpack")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    # WHEN a command cannot do what it was told
+    code = run(words.split())
+    # THEN there is one line, on stderr, and no file has changed
+    out, err = capfd.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("trace: ") and err.count("\n") == 1 and said in err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_traceback_for_those_who_ask(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACE_DEBUG", "1")
+    with pytest.raises(Exception, match="nope"):
+        run(["info", "nope"])
+
+
+def test_a_mistake_of_ours_is_not_dressed_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.commands.info.summarise", lambda trace: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(["info", "t.msgpack"])
+
+
+def test_ctrl_c_is_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(trace: Trace) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tui.commands.info.summarise", interrupted)
+    assert run(["info", "t.msgpack"]) == 130
+
+
+def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tui.cli import main; main()"
+    command = [sys.executable, "-c", program, "info", "t.msgpack", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+# --- data on stdout, narration on stderr ---
+
+
+def test_import_info_export_diff_of_a_real_recording(
+    folder: Path, shared_traces: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recording = str(shared_traces / "mi250_minitoy.json.gz")
+    assert run(["import", recording]) == 0
+    out, err = capfd.readouterr()
+    assert out == "" and "14 kernels" in err and "AMD Radeon Graphics" in err
+    assert "next: trace info mi250_minitoy.msgpack, or trace replay SCRIPT --trace mi250_minitoy.msgpack" in err
+
+    assert run(["import", recording, "-o", "named.msgpack", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["counts"]["kernels"] == 14 and err == ""
+
+    assert run(["info", "named.msgpack", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["counts"]["steps"] == 2
+    assert run(["info", "named.msgpack"]) == 0
+    assert "named.msgpack" in capfd.readouterr().out
+
+    assert run(["export", "named.msgpack", "-o", "x.json.gz", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"files": ["x.json.gz"]}
+
+    assert run(["diff", "named.msgpack", "mi250_minitoy.msgpack", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["same_program"] is True
+    assert run(["diff", "named.msgpack", "mi250_minitoy.msgpack"]) == 0
+    assert "named.msgpack" in capfd.readouterr().out
+
+
+def test_what_was_wrong_with_a_recording_is_said_by_kind(
+    folder: Path, shared_traces: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for broken in sorted((shared_traces / "broken").iterdir()):
+        code = run(["import", str(broken), "-o", "b.msgpack"])
+        err = capfd.readouterr().err
+        if code == 0:
+            problems = load("b.msgpack").problems
+            assert all(f"trace: {count} x {kind}: " in err for kind, count in problems.items()), broken.name
+            assert "counted while reading" not in err, broken.name
+        else:
+            assert code == 2 and err.count("\n") == 1, broken.name
+
+
+@pytest.mark.parametrize(
+    ("recording", "name"),
+    [
+        ("a/worker0.pt.trace.json.gz", "worker0.msgpack"),
+        ("trace.json", "trace.msgpack"),
+        ("v1.2.json", "v1.2.msgpack"),
+        ("rank0.1623.pt.trace.json", "rank0.1623.msgpack"),
+        (".json", "trace.msgpack"),
+    ],
+)
+def test_the_name_of_an_imported_recording(recording: str, name: str) -> None:
+    assert default_name(Path(recording)) == name
+
+
+# --- replay, the parent's side: here nothing but the child is made up ---
+
+PID = 4711
+
+
+@pytest.fixture
+def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The child that `trace replay` would run: `code` it returns, `timelines` it leaves; `words`, `config` it got."""
+    made_up: dict[str, Any] = {"code": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
+
+    def run_child(room: str, config: dict[str, Any], words: list[str]) -> ChildResult:
+        made_up.update(config=config, words=words)
+        for pid in made_up["timelines"]:
+            save(small_trace(), Path(config["out"]) / f"replay-{pid}.msgpack")
+        booted, started = frozenset(made_up["booted"]), frozenset(made_up["started"])
+        return ChildResult(made_up["code"], PID, booted, started, started)
+
+    monkeypatch.setattr(replay_command, "run_child", run_child)
+    return made_up
+
+
+def test_a_replay_ends_with_a_report(folder: Path, child: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    words = "replay -o r.msgpack --report r.json --loader recorded train.py --trace t.msgpack --lr 0.1 -o x"
+    assert run(words.split()) == 0
+    out, err = capfd.readouterr()
+    assert out == "" and "this replay" in err
+    assert child["words"] == ["train.py", "--lr", "0.1", "-o", "x"]
+    assert (child["config"]["trace"], child["config"]["loader"]) == (str(folder / "t.msgpack"), "recorded")
+    assert child["config"]["strict"] is False
+    assert json.loads(Path("r.json").read_text())["version"] == 1
+    assert len(load("r.msgpack").device) == 1
+    assert not Path(child["config"]["out"]).exists()
+    assert sorted(path.name for path in folder.iterdir()) == ["r.json", "r.msgpack", "t.msgpack"]
+
+
+def test_the_exit_code_is_the_scripts(child: dict[str, Any]) -> None:
+    for child["code"] in (0, 1, 3, 143):
+        assert run("replay train.py --trace t.msgpack".split()) == child["code"]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 2), (3, 3)])
+def test_a_lost_result_is_told_and_does_not_pass_for_success(
+    child: dict[str, Any], code: int, expected: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, facts: dict[str, Any]) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(replay_command, "write_json", full)
+    child["code"] = code
+    assert run("replay --report r.json train.py --trace t.msgpack".split()) == expected
+    assert capfd.readouterr().err == "trace: r.json: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("made_up", "said"),
+    [
+        ({"booted": [], "started": []}, "trace: nothing was replayed: the script's interpreter ignores PYTHONPATH"),
+        ({"started": []}, "trace: nothing was replayed: the script did not import torch"),
+        ({}, "trace: nothing was replayed: the script did not use the GPU"),
+    ],
+)
+def test_a_script_that_leaves_the_gpu_alone(
+    folder: Path, child: dict[str, Any], made_up: dict[str, Any], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    child.update(made_up, timelines=[])
+    assert run("replay -o r.msgpack train.py --trace t.msgpack".split()) == 0
+    err = capfd.readouterr().err
+    assert err.startswith(said) and err.count("\n") == 1
+    assert not (folder / "r.msgpack").exists()
+
+
+def test_of_several_processes_the_scripts_own_is_reported(
+    child: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    child["timelines"] = [1, PID, 99999]
+    assert run("replay train.py --trace t.msgpack".split()) == 0
+    assert f"3 processes used the GPU; the figures are those of process {PID}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train.py --trace t.msgpack --report=r.json", "--report"),
+        ("train.py --trace t.msgpack -o r", "-o"),
+        ("-m train --trace t.msgpack --strict", "--strict"),
+        ("train.py --trace t.msgpack --steps 3", None),
+    ],
+)
+def test_a_script_that_refuses_an_option_of_ours(
+    child: dict[str, Any], words: str, told: str | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    child.update(code=2, timelines=[])
+    assert run(["replay", *words.split()]) == 2
+    err = capfd.readouterr().err
+    assert (f"trace: {told} stands after the script" in err) if told else ("stands after" not in err)

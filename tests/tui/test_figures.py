@@ -1,0 +1,59 @@
+"""Units, cut names and tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tui.figures import count_text, error_text, fit, kernel_text, paint, share_text, size_text, table, time_text
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [(0, "0 ns"), (417, "417 ns"), (12_345, "12.3 µs"), (176_100_000, "176.1 ms"), (1_204_000_000, "1.204 s"),
+     (61_000_000_000, "61.0 s"), (-2_500, "-2.5 µs"), (None, "-")],
+)  # fmt: skip
+def test_times(time_ns: int | None, text: str) -> None:
+    assert time_text(time_ns) == text
+
+
+def test_other_figures() -> None:
+    assert time_text(2_500, signed=True) == "+2.5 µs" and time_text(0, signed=True) == "0 ns"
+    assert [size_text(n) for n in (512, 1536, 34 << 30, None, -1)] == ["512 B", "1.5 KiB", "34.0 GiB", "-", "-"]
+    assert [count_text(n) for n in (8772, 4.5, 3.0, 1234.5)] == ["8,772", "4.5", "3", "1,234"]
+    assert [share_text(s) for s in (0.972, None)] == ["97.2 %", "-"]
+    assert [error_text(e) for e in (0.0132, -0.5, 0.0001, -0.0001, None)] == [
+        "+1.3 %",
+        "-50.0 %",
+        "0.0 %",
+        "0.0 %",
+        "-",
+    ]
+    assert paint("x", "red", colour=False) == "x" and paint("x", "red", colour=True) == "\x1b[31mx\x1b[0m"
+
+
+def test_kernels_lose_what_says_least() -> None:
+    assert (
+        kernel_text("void at::native::relu<float (*)(int)>(int, float (*)(int))") == "at::native::relu<float (*)(int)>"
+    )
+    assert kernel_text("Memcpy HtoD (Pageable -> Device)") == "Memcpy HtoD (Pageable -> Device)"
+    assert kernel_text("volta_sgemm_nn") == "volta_sgemm_nn"
+    assert kernel_text("odd)") == "odd)"
+
+
+def test_names_are_cut_and_marked() -> None:
+    assert fit("a  b\nc", 10) == "a b c"
+    assert fit("volta_sgemm", 6) == "volta…"
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=60), st.integers(0, 10**9)), max_size=5), st.integers(40, 120), st.booleans()
+)
+def test_tables_never_pass_the_width_and_align_to_the_right(
+    rows: list[tuple[str, int]], width: int, stretch: bool
+) -> None:
+    lines = table(["name", "figure"], [[name, str(figure)] for name, figure in rows], width=width, stretch=stretch)
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines[0]) == width if stretch else len(lines[0]) <= width
+    assert all(line.endswith(str(figure)) for line, (_, figure) in zip(lines[1:], rows, strict=True))

@@ -1,0 +1,90 @@
+"""Where output goes: whole files or none, a sign of life only where a person watches, colour only where it shows."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from tui import progress
+from tui.errors import line_for
+from tui.outputs import require_place_for, write_json
+from tui.terminal import look
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal, and when something has been written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.written.set()
+        return super().write(text)
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    write_json(path, {"a": 1})
+    assert json.loads(path.read_text()) == {"a": 1}
+    # WHEN what is to be written is no JSON THEN the old file stands, and nothing lies beside it
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"a": float("nan")})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_to_a_folder_that_went_away_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_json(tmp_path / "gone" / "r.json", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_to_something_that_is_no_file_does_not_replace_it() -> None:
+    null = Path("/dev/null")
+    write_json(null, {"a": 1})
+    assert null.is_char_device()
+
+
+def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
+    require_place_for(None)
+    require_place_for(tmp_path / "new.json")
+    for path, kind in ((tmp_path, IsADirectoryError), (tmp_path / "no" / "r.json", FileNotFoundError)):
+        with pytest.raises(kind) as caught:
+            require_place_for(path)
+        assert line_for(caught.value) is not None
+
+
+def test_a_sign_of_life_on_a_terminal_is_wiped_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(progress, "_FIRST_S", 0.0)
+    with progress.working("reading x.json"):
+        assert terminal.written.wait(10)
+    shown = terminal.getvalue()
+    assert "reading x.json ... 0 s" in shown and shown.endswith("\r\x1b[K")
+
+
+def test_quick_work_and_piped_work_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr("sys.stderr", stream)
+        with progress.working("reading x.json"):
+            pass
+        assert stream.getvalue() == ""
+
+
+def test_colour_only_where_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "77")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert look(Terminal()) == {"width": 77, "colour": True}
+    assert look(io.StringIO()) == {"width": 100, "colour": False}
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert look(Terminal())["colour"] is False

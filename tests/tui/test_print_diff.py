@@ -1,0 +1,97 @@
+"""`trace diff`, and the end of a replay, as people see them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
+from tests.tui.goldens import assert_golden
+from traces.compare import Comparison, compare
+from traces.model import Trace
+from tui.print_diff import diff_text
+
+
+def _text(comparison: Comparison, **options: bool | int) -> str:
+    return diff_text(comparison.to_json(), "v100.msgpack", "other.msgpack", **options)  # type: ignore[arg-type]
+
+
+def two_recordings() -> Comparison:
+    recorded = training(jitter_us=(0, 10, 20, 30, 40), steps=5)
+    other = training(
+        loader_us=40, kernel_us=11, steps=7, made=[*calls(32)[:-1], Call("aten::mul", "2,2", 91, "mul_kernel")]
+    )
+    return compare(recorded, other)
+
+
+def a_replay() -> Comparison:
+    recorded = training()
+    missing = [{"op": f"aten::foo{i}", "shapes": "2,2", "count": 3} for i in range(10)]
+    notes = {
+        "lag_ns_per_step": 350 * US,
+        "us_per_op": 12.5,
+        "ops_per_step": 684,
+        "uncharged_ns": 4 * US,
+        "missing": missing,
+    }
+    replay = replay_of(recorded, 1.01, **notes)  # type: ignore[arg-type]
+    replay.memory.allocated_bytes[0] += 512
+    return compare(recorded, replay)
+
+
+def test_two_recordings() -> None:
+    assert_golden("diff_recordings", _text(two_recordings()))
+
+
+def test_a_replay_and_its_recording() -> None:
+    assert_golden("diff_replay", _text(a_replay()))
+
+
+def test_another_program_is_said_first() -> None:
+    text = _text(compare(training(batch=32), training(batch=64)))
+    assert text.splitlines()[3].startswith("NOT the same program: same ops, other shapes")
+    assert "\nNot the same program; the whole step differs by 0.0 %" in text
+
+
+def test_a_slow_host_is_named_as_the_reason() -> None:
+    recorded = training()
+    slow = replay_of(recorded, 1.5, lag_ns_per_step=40 * US)
+    assert "The host here is slower than the recorded one, by 40.0 µs per step." in _text(
+        compare(recorded, slow), width=200
+    )
+    assert "slower" not in _text(compare(recorded, replay_of(recorded, 1.5, lag_ns_per_step=1 * US)))
+
+
+def test_without_steps_whole_traces_are_compared() -> None:
+    bare = training()
+    bare.steps, bare.phases = Trace().steps, Trace().phases
+    text = _text(compare(bare, bare))
+    assert "Whole traces" in text and "Within 5.0 %: GPU busy time" in text
+
+
+def test_nothing_to_compare() -> None:
+    text = _text(compare(Trace(), Trace()))
+    assert "cannot be told" in text and "Nothing to judge" in text
+
+
+def test_phase_grained() -> None:
+    text = _text(compare(phase_grained(), phase_grained()))
+    assert "without kernels" in text and "Phases on the GPU" in text
+
+
+@pytest.mark.parametrize("comparison", [two_recordings(), a_replay()], ids=["recordings", "replay"])
+def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes(comparison: Comparison) -> None:
+    for width in (72, 80, 100):
+        assert max(map(len, _text(comparison, width=width).splitlines())) <= width
+    coloured = _text(comparison, colour=True)
+    assert "\x1b[1m" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == _text(comparison)
+
+
+def test_longer_is_red_and_shorter_blue() -> None:
+    recorded = training()
+    slower = _text(compare(recorded, training(stretch=1.5)), colour=True)
+    assert "\x1b[31mwhole step" in slower and "\x1b[34m" not in slower
+    faster = _text(compare(recorded, training(stretch=0.5)), colour=True)
+    assert "\x1b[34mwhole step" in faster

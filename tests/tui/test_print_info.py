@@ -1,0 +1,47 @@
+"""`trace info` as people see it."""
+
+from __future__ import annotations
+
+import re
+
+from tests.traces.handmade import phase_grained, training
+from tests.tui.goldens import assert_golden
+from traces.model import StepKind, Trace
+from traces.summary import summarise
+from tui.print_info import info_text
+
+
+def test_a_kernel_grained_recording() -> None:
+    trace = training(steps=10, jitter_us=(0, 3))
+    trace.steps.kind[0] = StepKind.WARMUP
+    trace.lacks = ["call stacks"]
+    trace.problems = {"kernel-without-launch": 12}
+    trace.provenance |= {"torch": "2.13.0", "argv": ["train.py", "--lr", "0.1"], "flags": {"tf32": False, "note": ""}}
+    trace.memory.allocated_bytes[:] = -1
+    assert_golden("info_kernel", info_text(summarise(trace), "v100.msgpack"))
+
+
+def test_a_phase_grained_recording() -> None:
+    assert_golden("info_phase", info_text(summarise(phase_grained()), "p100"))
+
+
+def test_an_empty_trace_says_that_there_is_nothing_to_replay() -> None:
+    assert "nothing to replay" in info_text(summarise(Trace()), "empty.msgpack")
+
+
+def test_long_provenance_is_cut() -> None:
+    trace = training()
+    trace.provenance = {f"fact {i}": "x" * 200 for i in range(40)}
+    text = info_text(summarise(trace), "v100.msgpack")
+    assert "and 16 more (--json shows all)" in text and "fact 24" not in text
+
+
+def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes() -> None:
+    trace = training()
+    trace.strings.texts[trace.strings.find("volta_sgemm_nn")] = "void " + "very_long_kernel_name<" * 20
+    summary = summarise(trace)
+    for width in (60, 80, 100):
+        assert max(map(len, info_text(summary, "v100.msgpack", width=width).splitlines())) <= width
+    coloured = info_text(summary, "v100.msgpack", colour=True)
+    assert "\x1b[1m" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == info_text(summary, "v100.msgpack")

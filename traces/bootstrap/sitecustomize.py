@@ -1,0 +1,170 @@
+"""What runs first in every interpreter of a traced run: it waits for torch and then starts the room that was asked for.
+
+`traces.launch` puts this folder in front on PYTHONPATH and names a session folder in the environment; Python itself
+imports a module called `sitecustomize` before anything of the user's runs. So a script, its subprocesses, its spawned
+workers and torchrun's children are all reached, and argv, `__main__`, `sys.path[0]` and tracebacks are the script's
+own, for it is run by `python script.py` and by nothing else.
+
+    TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
+    # train.py: import torch   ->   replayer.child.start(config), then train.py goes on
+
+What the script can see of it: TRACE_SESSION and this folder on PYTHONPATH in `os.environ` (its descendants need both),
+and in `sys.modules` our modules under private names (Note [Whose module is it]). `sys.path` is as without us, and a
+`sitecustomize` of the user's own has run and is the one that `import sitecustomize` gives.
+
+Note [Whose module is it]
+    A script may have a `traces.py` or a package `tracer` of its own beside it, and our rooms have these names too.
+    Ours are found by where they lie, only while the room starts; the user's of the same name step aside for that
+    time. Afterwards ours move to private names (`replayer.gpu` -> `_trace_replayer.gpu`). For a room this means:
+    import at the top of a module or within `start`; later on only relative imports find us.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+
+# Nothing more than that is imported before torch is: a script may have a `json.py` of its own beside it.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+
+class AfterImport:
+    """A meta path entry that finds nothing itself: the others find `trigger`, and `then` is called when that has
+    run."""
+
+    def __init__(self, trigger: str, then: Callable[[], None]) -> None:
+        self.trigger = trigger
+        self.then = then
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self.trigger:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            self._call_after(spec.loader)
+        return spec
+
+    def _call_after(self, loader: Any) -> None:
+        # On the loader itself and only until it ran: torch.__loader__ and torch.__spec__ then look as ever.
+        exec_module = loader.exec_module
+
+        def exec_and_call(module: ModuleType) -> None:
+            del loader.exec_module
+            exec_module(module)
+            if self in sys.meta_path:  # a reload of the trigger must not start a second time
+                sys.meta_path.remove(self)
+                self.then()
+
+        loader.exec_module = exec_and_call
+
+
+class RoomsByLocation:
+    """A meta path entry that finds our rooms in `root`, so that `root` need not be on the script's `sys.path`."""
+
+    def __init__(self, root: str, rooms: set[str]) -> None:
+        self.root = root
+        self.rooms = rooms
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return importlib.machinery.PathFinder.find_spec(name, [self.root]) if name in self.rooms else None
+
+
+class Session:
+    """One run of `traces.launch.run_child`, as one of its processes sees it: the folder that TRACE_SESSION names."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        with open(os.path.join(folder, "trigger"), encoding="utf-8") as file:
+            self.trigger = file.read()
+
+    def tell(self, word: str) -> None:
+        """Leave word for the parent: one file per process."""
+        with open(os.path.join(self.folder, "handshake", str(os.getpid())), "a", encoding="utf-8") as file:
+            file.write(word + "\n")
+
+    def start(self) -> None:
+        import json
+
+        self.tell("trigger")
+        with open(os.path.join(self.folder, "session.json"), encoding="utf-8") as file:
+            session = json.load(file)
+        rooms = {"traces", session["room"]}
+        theirs = {name: sys.modules.pop(name) for name in modules_of(rooms)}
+        finder = RoomsByLocation(session["root"], rooms)
+        sys.meta_path.insert(0, finder)
+        try:
+            importlib.import_module(session["room"] + ".child").start(session["config"])
+        except Exception as error:
+            if not is_told_in_a_line(error) or os.environ.get("TRACE_DEBUG") == "1":
+                raise
+            print(f"trace: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        finally:
+            sys.meta_path.remove(finder)
+            make_private(rooms)
+            sys.modules.update(theirs)
+        self.tell("started")
+
+
+def modules_of(rooms: set[str]) -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] in rooms]
+
+
+def is_told_in_a_line(error: Exception) -> bool:
+    model = sys.modules.get("traces.model")
+    return model is not None and isinstance(error, model.TraceError)
+
+
+def make_private(rooms: set[str]) -> None:
+    """Move what was imported of `rooms` to private names. See Note [Whose module is it]."""
+    for name in modules_of(rooms):
+        module = sys.modules.pop(name)
+        private = "_trace_" + name
+        sys.modules[private] = module
+        for thing in vars(module).values():
+            # An exception of ours that goes through a queue is pickled by reference: by the name that it can be found
+            # at.
+            if isinstance(thing, (type, type(make_private))) and thing.__module__ == name:
+                thing.__module__ = private
+        module.__name__ = private
+        if module.__spec__ is not None:
+            module.__spec__.name = private
+            module.__package__ = module.__spec__.parent
+
+
+def join_session(folder: str) -> None:
+    try:
+        session = Session(folder)
+        session.tell("boot")
+    except FileNotFoundError:
+        return  # a process that outlived the run it belonged to: nobody waits for its word
+    if session.trigger in sys.modules:  # a .pth file has already imported it
+        session.start()
+    else:
+        sys.meta_path.insert(0, AfterImport(session.trigger, session.start))
+
+
+def give_way() -> None:
+    """Take this folder off `sys.path` and import again: the user's own sitecustomize, or natively's error."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    sys.path_importer_cache.pop(here, None)
+    del sys.modules["sitecustomize"]
+    importlib.import_module("sitecustomize")
+
+
+if "TRACE_SESSION" in os.environ:
+    join_session(os.environ["TRACE_SESSION"])
+give_way()

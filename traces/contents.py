@@ -1,0 +1,192 @@
+"""What the frames of a trace file say: a sequence of items, each a msgpack pair of a kind and a value.
+
+    header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts where they are known
+    strings  texts that continue the string table
+    TABLE    rows that continue that table, see columns.py
+    end      how many texts and rows there must be by now; the only item of the end frame
+
+    content = b"".join([*text_items(trace), *number_items(trace)])
+    assembly = Assembly(); assembly.add(content, offset_bytes=17)
+    assembly.trace()                    # equal to `trace`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from traces.columns import MAX_ROWS, pack_table, unpack_table
+from traces.frames import Damaged
+from traces.model import TABLES, Device, Strings, Table, Thread, Trace
+
+_TEXTS_PER_ITEM = 1 << 14
+_HEADER_TYPES = {
+    "grain": str,
+    "devices": list,
+    "threads": list,
+    "provenance": dict,
+    "problems": dict,
+    "lacks": list,
+    "rows": list,
+}
+
+
+def text_items(trace: Trace) -> Iterator[bytes]:
+    """The header and the strings of `trace`, which come first in a file: nothing can be read without them."""
+    yield header_item(trace, [len(getattr(trace, name)) for name in TABLES])
+    yield from strings_item(trace.strings.texts)
+
+
+def number_items(trace: Trace) -> Iterator[bytes]:
+    """The tables of `trace`, what is pointed to before what points."""
+    for name in TABLES:
+        yield from table_items(name, getattr(trace, name), 0, compact=True)
+
+
+def header_item(trace: Trace, rows: list[int]) -> bytes:
+    """`rows`: how many each of TABLES will have in the end, or nothing.
+
+    JSON inside, not msgpack: provenance comes from anywhere, and may hold integers beyond 64 bits.
+    """
+    header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
+    header["devices"] = [asdict(device) for device in trace.devices]
+    header["threads"] = [asdict(thread) for thread in trace.threads]
+    header["rows"] = rows
+    return _pack("header", json.dumps(header, separators=(",", ":"), default=_plain))
+
+
+def strings_item(texts: list[str]) -> Iterator[bytes]:
+    for first in range(0, len(texts), _TEXTS_PER_ITEM):
+        yield _pack("strings", texts[first : first + _TEXTS_PER_ITEM])
+
+
+def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
+    for first in range(0, len(table), MAX_ROWS):
+        part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
+        yield _pack(name, pack_table(part, first_row + first, compact))
+
+
+def end_item(strings: int, rows: list[int]) -> bytes:
+    return _pack("end", [strings, *rows])
+
+
+class Assembly:
+    """Puts items together again, in their order in the file. Its methods raise Damaged."""
+
+    def __init__(self) -> None:
+        self._header: dict[str, Any] | None = None
+        self._texts: list[str] = []
+        self._parts: dict[str, list[Table]] = {name: [] for name in TABLES}
+        self._rows = dict.fromkeys(TABLES, 0)
+
+    def add(self, content: bytes, offset_bytes: int) -> None:
+        """The content of the data frame at `offset_bytes`."""
+        try:
+            for kind, value in _unpack(content):
+                self._add(kind, value)
+        except Damaged as error:
+            raise Damaged(error.reason, offset_bytes) from error
+
+    def _add(self, kind: str, value: Any) -> None:
+        if kind == "header":
+            self._header = _parse_header(value)
+        elif kind == "strings":
+            if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+                raise Damaged("strings that are not text")
+            self._texts += value
+        elif kind in TABLES:
+            part = unpack_table(TABLES[kind], value, self._rows[kind])
+            self._parts[kind].append(part)
+            self._rows[kind] += len(part)
+        else:
+            raise Damaged(f"unknown item {kind!r}")
+
+    def trace(self) -> Trace:
+        if self._header is None:
+            raise Damaged("no header among its frames")
+        header = {name: self._header[name] for name in _HEADER_TYPES if name != "rows"}
+        tables: dict[str, Any] = {name: _join(kind, self._parts[name]) for name, kind in TABLES.items()}
+        header["devices"] = [_make_device(device) for device in header["devices"]]
+        header["threads"] = [_make_thread(thread) for thread in header["threads"]]
+        return Trace(strings=Strings(self._texts), **header, **tables)
+
+    def check_end(self, content: bytes, offset_bytes: int) -> None:
+        """Compare with what the end frame counts."""
+        if content != end_item(len(self._texts), list(self._rows.values())):
+            raise Damaged("the end frame does not count what precedes it", offset_bytes)
+
+    def missing(self) -> str:
+        """Of a cut file: ", 12 of 30 device rows are missing", as far as its header told the numbers."""
+        expected = zip(TABLES, self._header["rows"] if self._header else [], strict=False)
+        lost = [(count - self._rows[name], count, name) for name, count in expected if count > self._rows[name]]
+        return "".join(f", {missing} of {count} {name} rows are missing" for missing, count, name in lost)
+
+
+def _join(kind: type[Table], parts: list[Table]) -> Table:
+    if len(parts) == 1:
+        return parts[0]
+    return kind.of(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in kind.DTYPES if parts})
+
+
+def _pack(kind: str, value: Any) -> bytes:
+    packed = msgpack.packb([kind, value], unicode_errors="surrogatepass")
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
+    unpacker = msgpack.Unpacker(max_buffer_size=len(content), unicode_errors="surrogatepass", strict_map_key=True)
+    unpacker.feed(content)
+    whole_bytes = 0
+    try:
+        for item in unpacker:
+            if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str):
+                raise Damaged("an item that is not a pair of kind and value")
+            whole_bytes = unpacker.tell()
+            yield item[0], item[1]
+    except (ValueError, msgpack.UnpackException) as error:
+        raise Damaged(f"not msgpack ({error})") from error
+    if whole_bytes != len(content):
+        raise Damaged("an item that ends too early")
+
+
+def _parse_header(text: Any) -> dict[str, Any]:
+    try:
+        header: dict[str, Any] = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"header is not JSON ({error})") from error
+    for name, kind in _HEADER_TYPES.items():
+        if not isinstance(header, dict) or not isinstance(header.get(name), kind):
+            raise Damaged(f"header without {name!r}")
+    if not all(type(count) is int for count in [*header["problems"].values(), *header["rows"]]):
+        raise Damaged("header with a count that is no number")
+    if not all(isinstance(lack, str) for lack in header["lacks"]):
+        raise Damaged("header with a lack that is not text")
+    return header
+
+
+def _make_device(values: Any) -> Device:
+    types = {"rank": int, "index": int, "name": str, "total_memory_bytes": int, "properties": dict}
+    return Device(**_typed(values, types, "device"))
+
+
+def _make_thread(values: Any) -> Thread:
+    return Thread(**_typed(values, {"rank": int, "tid": int, "name": str, "role": str}, "thread"))
+
+
+def _typed(values: Any, types: dict[str, type[Any]], what: str) -> dict[str, Any]:
+    if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != types:
+        raise Damaged(f"header with a {what} that is none")
+    return dict(values)
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar as the Python number that it is, for json."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise ValueError(f"provenance or properties hold a {type(value).__name__}, which is no JSON value")

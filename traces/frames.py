@@ -1,0 +1,181 @@
+"""The container of a trace file: checksummed frames, and how a reader tells a cut file from a damaged one.
+
+A file is a header, then frames, then an end frame. Each is a msgpack object of its own, so `msgpack.Unpacker` walks any
+trace file; FORMAT.md gives the layout byte by byte. This module knows nothing of what the frames say.
+
+    writer = FrameWriter(sink=parts.append)
+    writer.add(DATA, b"...")            # header and first frame are now in `parts`
+    writer.add(END, b"")
+    scan(b"".join(parts)).frames[0].content()   # b"..."
+"""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from traces.words import WORDS
+
+FORMAT_VERSION = 1
+HEADER = struct.Struct(">15sH")  # msgpack: an array of two, the string "trace-replay", a uint16
+MAGIC = b"\x92\xactrace-replay\xcd"  # not text, so no editor's encoding or line ends can produce it
+
+# marker 0xC9 (msgpack ext32), length after `kind`, kind, codec, length when decompressed, CRC of payload, CRC of head
+FRAME = struct.Struct(">BIbBIII")
+FRAME_MARKER = 0xC9
+_COUNTED_FROM = 6  # msgpack counts an ext's length from behind its type byte
+_HEAD_CRC = FRAME.size - 4
+
+DATA, END = 1, 2  # frame kinds
+STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)  # codecs
+
+# A frame never decompresses to more: a reader's memory is bounded whatever a file says.
+MAX_CONTENT_BYTES = 64 << 20
+
+# Byte planes have no context from byte to byte (lc=0) and no alignment (pb=0): 5 % smaller than lzma's own settings.
+_FILTERS = {
+    LZMA_TEXT: [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lc": 3, "lp": 0, "pb": 0}],
+    LZMA_PLANES: [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lc": 0, "lp": 0, "pb": 0}],
+}
+
+
+class Damaged(Exception):
+    """Bytes that no writer of ours produced. Whoever knows the file's name makes a TraceFormatError of it."""
+
+    def __init__(self, reason: str, offset_bytes: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.offset_bytes = offset_bytes
+
+
+def compress(codec: int, content: bytes, level: int = 9) -> bytes:
+    """`level` is DEFLATED's: 1 is quick, 9 is small."""
+    if codec == STORED:
+        return content
+    if codec == DEFLATED:
+        deflate = zlib.compressobj(level, wbits=-zlib.MAX_WBITS, zdict=WORDS)
+        return deflate.compress(content) + deflate.flush()
+    return lzma.compress(content, format=lzma.FORMAT_RAW, filters=_FILTERS[codec])
+
+
+def _decompress(codec: int, payload: bytes, content_bytes: int) -> bytes:
+    """At most `content_bytes` long, whatever the payload says."""
+    if codec == STORED:
+        return payload
+    at_most = max(1, content_bytes)  # to zlib, 0 means without limit
+    if codec == DEFLATED:
+        return zlib.decompressobj(-zlib.MAX_WBITS, WORDS).decompress(payload, at_most)
+    return lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=_FILTERS[codec]).decompress(payload, at_most)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One whole frame whose checksums are right."""
+
+    offset_bytes: int
+    kind: int
+    codec: int
+    content_bytes: int
+    payload: bytes
+
+    def content(self) -> bytes:
+        """The decompressed content. Raises Damaged."""
+        try:
+            content = _decompress(self.codec, self.payload, self.content_bytes)
+        except (zlib.error, lzma.LZMAError) as error:
+            raise Damaged(f"frame cannot be decompressed ({error})", self.offset_bytes) from error
+        if len(content) != self.content_bytes:
+            raise Damaged(f"frame holds {len(content)} bytes, not {self.content_bytes}", self.offset_bytes)
+        return content
+
+
+class FrameWriter:
+    """Hands header and frames to `sink`, each as one bytes object, so that a frame is one write."""
+
+    def __init__(self, sink: Callable[[bytes], None]) -> None:
+        header = HEADER.pack(MAGIC, FORMAT_VERSION)
+        self._sink = sink
+        self._chain = zlib.crc32(header)
+        sink(header)
+
+    def add(self, kind: int, content: bytes, codec: int = STORED, payload: bytes | None = None) -> None:
+        """Append a frame, whose `payload` is the `content` compressed by `codec`."""
+        if len(content) > MAX_CONTENT_BYTES:
+            raise ValueError(f"a frame of {len(content)} bytes; the format's limit is {MAX_CONTENT_BYTES}")
+        payload = content if payload is None else payload
+        length = FRAME.size - _COUNTED_FROM + len(payload)
+        head = FRAME.pack(FRAME_MARKER, length, kind, codec, len(content), zlib.crc32(payload), 0)[:_HEAD_CRC]
+        chain = zlib.crc32(head, self._chain)
+        self._sink(head + chain.to_bytes(4, "big") + payload)
+        self._chain = chain
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a file holds: its whole data frames, the end frame if it is there, and where the whole frames end."""
+
+    frames: list[Frame]
+    end: Frame | None
+    whole_bytes: int
+
+
+def scan(data: bytes) -> Scan:
+    """Walk the frames of `data`, a file's bytes, up to the end frame or the cut. Raises Damaged.
+
+    Note [Cut or damaged]: a file that ends inside a frame was cut, and what precedes is as it was written. Anything
+    else that is wrong is damage. The head has its own checksum so that a flipped length is not mistaken for a cut; it
+    is chained from frame to frame so that a lost, doubled or swapped frame is damage too.
+    """
+    check_header(data)
+    chain = zlib.crc32(data[: HEADER.size])
+    frames: list[Frame] = []
+    at = HEADER.size
+    while len(data) - at >= FRAME.size:
+        marker, length, kind, codec, content_bytes, payload_crc, head_crc = FRAME.unpack_from(data, at)
+        chain = zlib.crc32(data[at : at + _HEAD_CRC], chain)
+        if marker != FRAME_MARKER or chain != head_crc:
+            raise Damaged("wrong checksum of a frame's head", at)
+        if kind not in (DATA, END) or codec not in (STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES):
+            raise Damaged(f"unknown frame kind {kind} or codec {codec}", at)
+        if content_bytes > MAX_CONTENT_BYTES or length < FRAME.size - _COUNTED_FROM:
+            raise Damaged(f"impossible frame length {length} ({content_bytes} decompressed)", at)
+        behind = at + _COUNTED_FROM + length
+        if behind > len(data):
+            break
+        frame = Frame(at, kind, codec, content_bytes, data[at + FRAME.size : behind])
+        if zlib.crc32(frame.payload) != payload_crc:
+            raise Damaged("wrong checksum of a frame's content", at)
+        at = behind
+        if kind == END:
+            if at != len(data):
+                raise Damaged(f"{len(data) - at} bytes after the end", at)
+            return Scan(frames, frame, at)
+        frames.append(frame)
+    if not frames:
+        raise Damaged("cut before the end of its first frame; nothing to recover", at)
+    return Scan(frames, None, at)
+
+
+def check_header(data: bytes) -> None:
+    """Raise Damaged if `data`, the beginning of a file, is not that of a trace of this format."""
+    if not data:
+        raise Damaged("the file is empty")
+    if not data.startswith(MAGIC[: len(data)]):
+        raise Damaged(_what_it_is_instead(data))
+    if len(data) < HEADER.size:
+        raise Damaged("cut inside the file's header; nothing to recover", len(data))
+    version = HEADER.unpack_from(data)[1]
+    if version > FORMAT_VERSION:
+        raise Damaged(f"written by a newer trace-replay (format {version}); upgrade", len(MAGIC))
+    if version < FORMAT_VERSION:
+        raise Damaged(f"format {version} never existed", len(MAGIC))
+
+
+def _what_it_is_instead(data: bytes) -> str:
+    start = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    is_json = start in (b"{", b"[")
+    what = "it looks like JSON" if is_json else "it is gzip" if data[:2] == b"\x1f\x8b" else "it is no trace"
+    return f"{what}; a profiler's recording is imported first: trace import FILE -o NEW.msgpack"

@@ -1,0 +1,230 @@
+"""One trace out of the recordings of one or several ranks.
+
+    trace = assemble([("rank0.json", document0), ("rank1.json", document1)], problems)
+
+Ranks keep their own threads and devices; their tables follow one another, steps and memory events in order of time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from traces.kineto.eras import TORCH_OF_ERA, Clock, era
+from traces.kineto.groups import Groups
+from traces.kineto.spans import Tables, read_tables
+from traces.kineto.steps import read_steps
+from traces.kineto.tables import joined
+from traces.kineto.text import Document
+from traces.model import (
+    NONE,
+    Column,
+    Device,
+    DeviceKind,
+    DeviceSpans,
+    HostSpans,
+    MemoryEvents,
+    Phases,
+    Steps,
+    Strings,
+    Trace,
+)
+
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)|(\d+)(?=\D*$)", re.IGNORECASE)
+_HEADER_FACTS = (
+    "cupti_version",
+    "cuda_runtime_version",
+    "cuda_driver_version",
+    "roctracer_version",
+    "hip_runtime_version",
+    "hip_driver_version",
+    "record_shapes",
+    "profile_memory",
+    "with_stack",
+    "with_flops",
+    "with_modules",
+    "trace_id",
+)
+
+
+@dataclass
+class _Rank:
+    """One rank's recording, on its way into the trace."""
+
+    tables: Tables
+    devices: list[Device]
+    steps: Steps
+    phases: Phases
+    facts: dict[str, Any]
+    lacks: set[str]
+    rank: int = 0
+
+
+def assemble(documents: Iterable[tuple[str, Document]], problems: Counter[str]) -> Trace:
+    """Make the trace out of documents and their files' names."""
+    strings = Strings()
+    ranks: list[_Rank] = []
+    for name, document in documents:
+        ranks.append(_read_rank(name, document, strings, problems))
+        del document  # before the next is read: it is ten times the size of what is kept
+    for part, number in zip(ranks, _rank_numbers(ranks), strict=True):
+        part.rank = number
+    ranks.sort(key=lambda part: part.rank)
+    trace = Trace(strings=strings, problems=dict(sorted(problems.items())))
+    _join_tables(trace, ranks)
+    first = ranks[0].facts
+    trace.provenance = {key: value for key, value in first.items() if key not in ("file", "distributed")}
+    trace.provenance["ranks"] = {
+        str(part.rank): {key: part.facts[key] for key in ("file", "distributed") if key in part.facts} for part in ranks
+    }
+    trace.lacks = sorted(set.union(*(part.lacks for part in ranks)))
+    return trace
+
+
+def _rank_numbers(ranks: list[_Rank]) -> list[int]:
+    """Each recording's rank: as its file says, else as the file's name does, else its place; the first way that tells
+    all of them apart is taken."""
+    told = [part.facts.get("distributed", {}).get("rank") for part in ranks]
+    said = [rank for rank in told if type(rank) is int and 0 <= rank < 1 << 31]
+    if len(set(said)) == len(ranks):
+        return said
+    if len(ranks) == 1:
+        return [0]
+    matches = [_RANK_IN_NAME.search(str(part.facts["file"]).partition(".")[0]) for part in ranks]
+    named = [int(next(filter(None, match.groups()))[:9]) for match in matches if match]
+    return named if len(set(named)) == len(ranks) else list(range(len(ranks)))
+
+
+def _distributed(document: Document) -> dict[str, Any]:
+    told = document.header.get("distributedInfo")
+    return told if isinstance(told, dict) else {}
+
+
+def _read_rank(name: str, document: Document, strings: Strings, problems: Counter[str]) -> _Rank:
+    groups = Groups.of(document.events, problems)
+    header, bare = document.header, document.bare
+    clock = Clock.of(header, document.events, document.exact_ns)
+    kinds = groups.categories
+    fractional = any(isinstance(event.get("ts"), float) for event in next(iter(groups.complete.values()), [])[:8])
+    the_era = era(bare, header, kinds, clock, fractional)
+    tables = read_tables(groups, clock, strings, problems)
+    devices, visible = _devices(header, tables)
+    steps, phases, steps_from = read_steps(tables, strings)
+    starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]
+    facts: dict[str, Any] = {
+        "source": "kineto",
+        "file": name,
+        "era": the_era,
+        "torch": TORCH_OF_ERA[the_era],
+        "clock": Clock.name(np.concatenate(starts) if starts else np.empty(0, "i8")),
+        "steps_from": steps_from,
+        "visible_devices": visible,
+        **{key: header[key] for key in _HEADER_FACTS if isinstance(header.get(key), int | float | str)},
+    }
+    if distributed := _distributed(document):
+        facts["distributed"] = distributed
+    return _Rank(tables, devices, steps, phases, facts, _lacks(tables, steps_from, devices))
+
+
+def _devices(header: dict[str, Any], tables: Tables) -> tuple[list[Device], int]:
+    """The GPUs that were used (if none was: those listed), and how many were visible.
+
+    Kernels on AMD carry agent numbers (2 on a machine with GPUs 0 to 7), memory events the HIP ordinal. So neither
+    looks up its properties by number, and the two are brought together by their order.
+    """
+    listed = header.get("deviceProperties", header.get("computeProperties"))
+    properties = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
+    by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}
+    memory, spans = tables.memory, tables.device
+    is_amd = any(key.startswith(("hip_", "roctracer")) for key in header) or any(
+        "AMD" in str(p.get("name", "")) for p in properties
+    )
+    used = np.unique(spans.device).tolist()
+    on_device = memory.device != NONE
+    allocated = np.unique(memory.device[on_device]).tolist()
+    if is_amd and used and len(allocated) <= len(used):
+        agent_of = dict(zip(allocated, used, strict=False))
+        memory.device = np.array([agent_of.get(n, NONE) for n in memory.device.tolist()], "i4")
+        allocated = used
+    numbers = sorted(set(used) | set(allocated)) or sorted(by_id)
+    devices = []
+    for number in numbers:
+        known = by_id.get(number, {}) if not is_amd or not used else (properties[0] if properties else {})
+        total = known.get("totalGlobalMem")
+        total_bytes = total if type(total) is int else NONE
+        facts = {key: value for key, value in known.items() if key not in ("id", "name", "totalGlobalMem")}
+        devices.append(Device(0, number, str(known.get("name", "")), total_bytes, facts))
+    return devices, len(properties)
+
+
+def _lacks(tables: Tables, steps_from: str, devices: list[Device]) -> set[str]:
+    """What a reader may miss in a rank's recording."""
+    host, memory = tables.host, tables.memory
+    on_device = memory.device != NONE
+    missing = {
+        "host events": not len(host),
+        "GPU work": not np.isin(tables.device.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)).any(),
+        "steps": steps_from == "none",
+        "shapes": not (host.shapes != NONE).any(),
+        "dtypes": not (host.dtypes != NONE).any(),
+        "sequence numbers": not (host.sequence != NONE).any(),
+        "device memory events": not on_device.any(),
+        "memory addresses": on_device.any() and not memory.address[on_device].any(),
+        "memory totals": on_device.any() and not (memory.allocated_bytes[on_device] != NONE).any(),
+        "device properties": not any(device.name or device.properties for device in devices),
+        "call stacks": True,  # those of single ops are dropped; Python functions are kept as spans
+        "values": True,
+    }
+    return {what for what, is_missing in missing.items() if is_missing}
+
+
+def _join_tables(trace: Trace, ranks: list[_Rank]) -> None:
+    hosts: list[HostSpans] = []
+    devices: list[DeviceSpans] = []
+    memories: list[MemoryEvents] = []
+    steps: list[Steps] = []
+    phases: list[Phases] = []
+    host_rows = step_rows = 0
+    for part in ranks:
+        tables = part.tables
+        row_of_device = {d.index: len(trace.devices) + i for i, d in enumerate(part.devices)}
+        for table in (tables.device, tables.memory, part.phases):
+            table.device = _renumbered(table.device, row_of_device)
+        for thread_column in (tables.host, tables.memory):
+            thread_column.thread = _shifted(thread_column.thread, len(trace.threads))
+        tables.host.parent = _shifted(tables.host.parent, host_rows)
+        tables.device.launch = _shifted(tables.device.launch, host_rows)
+        part.phases.step = _shifted(part.phases.step, step_rows)
+        trace.devices += [replace(device, rank=part.rank) for device in part.devices]
+        trace.threads += [replace(thread, rank=part.rank) for thread in tables.threads]
+        part.steps.rank = np.full(len(part.steps), part.rank, "i4")
+        host_rows += len(tables.host)
+        step_rows += len(part.steps)
+        hosts.append(tables.host)
+        devices.append(tables.device)
+        memories.append(tables.memory)
+        steps.append(part.steps)
+        phases.append(part.phases)
+    trace.host, trace.device = joined(HostSpans, hosts), joined(DeviceSpans, devices)
+    trace.memory, trace.steps = joined(MemoryEvents, memories), joined(Steps, steps)
+    trace.phases = joined(Phases, phases)
+    if len(ranks) > 1:
+        trace.memory = trace.memory.take(np.argsort(trace.memory.time_ns, kind="stable"))
+        order = np.argsort(trace.steps.start_ns, kind="stable")
+        trace.steps = trace.steps.take(order)
+        trace.phases.step = np.argsort(order)[trace.phases.step].astype("i4")
+        trace.phases = trace.phases.take(np.argsort(trace.phases.step, kind="stable"))
+
+
+def _renumbered(column: Column, row_of: dict[int, int]) -> Column:
+    numbers, which = np.unique(column, return_inverse=True)
+    return np.array([row_of.get(n, NONE) for n in numbers.tolist()], "i4")[which]
+
+
+def _shifted(column: Column, by: int) -> Column:
+    return np.where(column == NONE, NONE, column + by).astype("i4") if by else column

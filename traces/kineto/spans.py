@@ -1,0 +1,206 @@
+"""Host, device and memory tables out of the events of one rank.
+
+    tables = read_tables(groups, clock, strings, problems)
+    tables.device.launch  # rows of tables.host
+
+A device span points at the runtime call that launched it, by correlation; the op is that call's parent, by nesting.
+Flow events are never asked: in newer files most of their ends have no start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traces.kineto import columns as cols
+from traces.kineto.eras import (
+    ANNOTATION_NAME,
+    DEVICE_CATEGORIES,
+    HOST_CATEGORIES,
+    WINDOW_CATEGORY,
+    Clock,
+    external_ids_are_ops,
+)
+from traces.kineto.groups import Event, Groups
+from traces.kineto.nesting import nesting_order, parents
+from traces.kineto.roles import roles_of
+from traces.kineto.shapes import Shapes
+from traces.kineto.tables import joined, matching
+from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
+
+_ABSENT = -(1 << 40)
+_WORK = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
+_OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
+_DIGITS = re.compile(r"-?\d+")
+
+
+@dataclass
+class Tables:
+    """One rank's tables. The `device` columns hold the profiler's numbers still, and the threads have no rank yet."""
+
+    threads: list[Thread]
+    host: HostSpans
+    device: DeviceSpans
+    memory: MemoryEvents
+
+
+@dataclass
+class _HostColumns:
+    """Host spans before they are ordered, with what only the joins need."""
+
+    spans: HostSpans
+    external: Column
+    correlation: Column
+
+
+def read_tables(groups: Groups, clock: Clock, strings: Strings, problems: Counter[str]) -> Tables:
+    names, threads = cols.Names(strings), cols.Threads()
+    host = _read_host(groups, clock, names, threads, problems)
+    memory = _read_memory(groups.memory, clock, threads, problems)
+    renumber, rows = roles_of(threads, groups.thread_names(), host.spans, strings)
+    host.spans.thread = renumber[host.spans.thread]
+    memory.thread = renumber[memory.thread]
+    host = _nested(host, problems)
+    device = _read_device(groups, clock, names, host, problems)
+    return Tables(rows, host.spans, device, memory)
+
+
+def _read_host(groups: Groups, clock: Clock, names: cols.Names, threads: cols.Threads, problems: Counter[str]) -> _HostColumns:
+    shapes = Shapes(names.strings)
+    parts: list[_HostColumns] = []
+    for category, events in groups.complete.items():
+        if category in DEVICE_CATEGORIES or category == WINDOW_CATEGORY:
+            continue
+        kind = HOST_CATEGORIES.get(category, HostKind.OTHER)
+        read = cols.read(events, clock, names, problems)
+        spans = HostSpans.of(
+            name=read.names,
+            thread=threads.rows(read.pids, read.tids),
+            kind=np.full(len(read), kind),
+            start_ns=read.start_ns,
+            duration_ns=read.duration_ns,
+        )
+        external = correlation = np.full(len(read), NONE)
+        if kind == HostKind.OP:
+            spans.shapes, spans.dtypes = shapes.ids(read.args)
+            spans.sequence = cols.numbers(read.args, "Sequence number", NONE)
+            forward = cols.numbers(read.args, "Fwd thread id", 0)
+            spans.forward_thread = np.where((forward > 0) & (forward < 1 << 31), forward, NONE).astype("i4")
+            external = cols.numbers(read.args, "External id", NONE)
+            if category == "Operator":
+                spans.kind[matching(read.names, ANNOTATION_NAME, names.strings)] = HostKind.ANNOTATION
+        elif kind == HostKind.RUNTIME:
+            correlation = cols.numbers(read.args, "correlation", NONE)
+        parts.append(_HostColumns(spans, external, correlation))
+    return _HostColumns(
+        joined(HostSpans, [p.spans for p in parts]),
+        np.concatenate([p.external for p in parts] or [np.empty(0, "i8")]),
+        np.concatenate([p.correlation for p in parts] or [np.empty(0, "i8")]),
+    )
+
+
+def _nested(host: _HostColumns, problems: Counter[str]) -> _HostColumns:
+    spans = host.spans
+    outer = np.array([_OUTER[kind] for kind in HostKind])[spans.kind]
+    order = nesting_order(spans.thread, spans.start_ns, spans.duration_ns, outer, host.external)
+    spans = spans.take(order)
+    spans.parent, overlaps = parents(spans.thread, spans.start_ns, spans.end_ns)
+    if overlaps:
+        problems["partial-overlap"] += overlaps
+    return _HostColumns(spans, host.external[order], host.correlation[order])
+
+
+def _read_device(groups: Groups, clock: Clock, names: cols.Names, host: _HostColumns, problems: Counter[str]) -> DeviceSpans:
+    parts: list[DeviceSpans] = []
+    externals: list[Column] = [np.empty(0, "i8")]
+    correlations: list[Column] = [np.empty(0, "i8")]
+    for category, events in groups.complete.items():
+        if category not in DEVICE_CATEGORIES:
+            continue
+        read = cols.read(events, clock, names, problems)
+        kind = DEVICE_CATEGORIES[category]
+        size = NONE if kind in (DeviceKind.MEMCPY, DeviceKind.MEMSET) else 0
+        parts.append(
+            DeviceSpans.of(
+                name=read.names,
+                device=_told(read.args, "device", read.pids),
+                stream=_told(read.args, "stream", read.tids),
+                kind=np.full(len(read), kind),
+                start_ns=read.start_ns,
+                duration_ns=read.duration_ns,
+                bytes=cols.numbers(read.args, "bytes", NONE) if size else np.full(len(read), NONE),
+            )
+        )
+        external = cols.numbers(read.args, "External id", 0)
+        externals.append(external if external.any() else cols.numbers(read.args, "external id", 0))
+        is_annotation = kind == DeviceKind.ANNOTATION
+        correlations.append(np.zeros(len(read), "i8") if is_annotation else cols.numbers(read.args, "correlation", 0))
+    spans = joined(DeviceSpans, parts)
+    external, correlation = np.concatenate(externals), np.concatenate(correlations)
+    spans.launch = _launches(host, spans, external, correlation)
+    work = np.isin(spans.kind, _WORK)
+    _count(problems, "kernel-without-launch", work & (spans.launch == NONE))
+    if len(host.spans):
+        early = spans.start_ns < host.spans.start_ns[spans.launch]
+        _count(problems, "kernel-before-launch", (spans.launch != NONE) & early)
+    return spans.take(np.lexsort((spans.start_ns, spans.stream, spans.device)))
+
+
+def _launches(host: _HostColumns, device: DeviceSpans, external: Column, correlation: Column) -> Column:
+    """The host row that launched each device span: the runtime call with its correlation; where that is not recorded,
+    the op whose id it carries, in the eras in which it does."""
+    called = host.correlation > 0
+    launch = _lookup(np.where(correlation > 0, correlation, _ABSENT), host.correlation, called)
+    missing = (launch == NONE) & (external > 0) & (device.kind != DeviceKind.ANNOTATION)
+    if missing.any() and external_ids_are_ops(external, correlation):
+        is_op = (host.external > 0) & (host.spans.kind == HostKind.OP)
+        by_id = _lookup(np.where(missing, external, _ABSENT), host.external, is_op)
+        found = by_id != NONE
+        found[found] &= host.spans.start_ns[by_id[found]] <= device.start_ns[found]
+        launch[found] = by_id[found]
+    return launch
+
+
+def _lookup(wanted: Column, ids: Column, usable: Column) -> Column:
+    """For each wanted id the first usable row that has it, or NONE."""
+    rows = np.flatnonzero(usable)
+    if not len(rows):
+        return np.full(len(wanted), NONE, "i4")
+    rows = rows[np.argsort(ids[rows], kind="stable")]
+    sorted_ids = ids[rows]
+    position = np.minimum(np.searchsorted(sorted_ids, wanted), len(rows) - 1)
+    return np.where(sorted_ids[position] == wanted, rows[position], NONE).astype("i4")
+
+
+def _read_memory(events: list[Event], clock: Clock, threads: cols.Threads, problems: Counter[str]) -> MemoryEvents:
+    events, times = cols.instants(events, clock, problems)
+    args = [event.get("args", {}) for event in events]
+    kind = cols.numbers(args, "Device Type", 0)
+    memory = MemoryEvents.of(
+        time_ns=times,
+        thread=threads.rows([e["pid"] for e in events], [e["tid"] for e in events]),
+        device=np.where(kind == 0, NONE, cols.numbers(args, "Device Id", 0)),
+        bytes=cols.numbers(args, "Bytes", 0),
+        address=cols.numbers(args, "Addr", 0, "u8"),
+        allocated_bytes=cols.numbers(args, "Total Allocated", NONE),
+        reserved_bytes=cols.numbers(args, "Total Reserved", NONE),
+    )
+    return memory.take(np.argsort(memory.time_ns, kind="stable"))
+
+
+def _told(args: list[Event], key: str, fallback: list[Any]) -> Column:
+    """A number out of each event's args, else the one in its pid or tid (5, "5" or "stream 5")."""
+    told = cols.numbers(args, key, _ABSENT)
+    for row in np.flatnonzero(told == _ABSENT).tolist():
+        digits = _DIGITS.search(str(fallback[row]))
+        told[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0
+    return told
+
+
+def _count(problems: Counter[str], kind: str, wrong: Column) -> None:
+    if wrong.any():
+        problems[kind] += int(wrong.sum())

@@ -1,0 +1,126 @@
+"""Runs a script in a child interpreter, exactly as Python would, with one of our rooms at work inside it.
+
+The child is `python script.py arguments`, nothing else, so that argv, `__main__`, `sys.path[0]`, tracebacks,
+pickling, spawned workers and the exit code need no care of ours. What reaches into it is
+`bootstrap/sitecustomize.py`, which Python imports by itself and which calls `<room>.child.start(config)` as soon as
+torch has been imported, there and in every descendant.
+
+    result = run_child("replayer", {"trace": "/data/v100.msgpack"}, ["train.py", "--lr", "0.1"])
+    result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
+    result.started     # the processes in which the room is at work: empty if torch was never imported
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+ROOT = BOOTSTRAP.parents[1]  # the folder that our rooms lie in
+
+
+@dataclass(frozen=True)
+class ChildResult:
+    """How a run ended, and how far our bootstrap got in which processes (the child itself has `pid`).
+
+    `booted`: Python ran the bootstrap. `triggered`: torch was imported. `started`: the room's `start` returned.
+    """
+
+    returncode: int
+    pid: int
+    booted: frozenset[int]
+    triggered: frozenset[int]
+    started: frozenset[int]
+
+
+def run_child(
+    room: str,
+    config: Mapping[str, Any],
+    words: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    trigger: str = "torch",
+    root: Path = ROOT,
+) -> ChildResult:
+    """Run `python WORDS...` to its end, with `<room>.child.start(config)` called in it once `trigger` is imported.
+
+    `words` are a script and its arguments, or `-m`, a module and its arguments. `config` holds JSON values. stdin,
+    stdout and stderr are the child's; `env` replaces the environment; `root` is the folder that package `room` lies
+    in. Ctrl-C reaches the child, and this function returns when the child has dealt with it.
+    """
+    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
+        session = Path(folder)
+        (session / "trigger").write_text(trigger, encoding="utf-8")
+        facts = {"room": room, "root": str(root), "config": dict(config)}
+        (session / "session.json").write_text(json.dumps(facts), encoding="utf-8")
+        (session / "handshake").mkdir()
+        with _Relay() as relay:
+            environment = _environment(os.environ if env is None else env, session)
+            child = subprocess.Popen([sys.executable, *words], env=environment)
+            relay.to(child)
+            code = child.wait()
+        said = {int(file.name): file.read_text(encoding="utf-8").split() for file in (session / "handshake").iterdir()}
+    return ChildResult(
+        returncode=128 - code if code < 0 else code,
+        pid=child.pid,
+        booted=frozenset(pid for pid, told in said.items() if "boot" in told),
+        triggered=frozenset(pid for pid, told in said.items() if "trigger" in told),
+        started=frozenset(pid for pid, told in said.items() if "started" in told),
+    )
+
+
+def _environment(env: Mapping[str, str], session: Path) -> dict[str, str]:
+    # An empty entry in PYTHONPATH means the current folder, so an empty PYTHONPATH must not be appended.
+    path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
+    return {**env, "PYTHONPATH": path, "TRACE_SESSION": str(session)}
+
+
+class _Relay:
+    """While entered, signals that would end us go to the child instead.
+
+    A terminal sends Ctrl-C to the child as well as to us: then we only wait. Where there is no terminal, whoever sent
+    the signal sent it to us alone. A signal that we were started with ignored (nohup) stays ignored, as it would be
+    natively.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []  # signals that came before the child was there
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Relay:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._pass_on)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def to(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        for number in self._early:
+            child.send_signal(number)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if self._child is None:
+            self._early.append(number)
+        elif number != signal.SIGINT or not _in_foreground_of_a_terminal():
+            self._child.send_signal(number)
+
+
+def _in_foreground_of_a_terminal() -> bool:
+    with suppress(OSError), open("/dev/tty", "rb") as terminal:  # no terminal: the open fails
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False

@@ -1,0 +1,292 @@
+"""What can be read off a trace: busy time, steps, phases, the ops behind the kernels, memory.
+
+Shared by info, diff and replay. Everything here is plain numpy over whole columns, and nothing here judges or prints.
+
+    trace = load("v100.msgpack")
+    busy_ns(trace)                          # 603557000: the union of all GPU work, per device, summed
+    np.median(compute_side_ns(trace))       # a step without its wait for data
+    phase_times(trace)["forward"].host_ns   # one figure per step
+
+Work on a device belongs to the step and phase in which the host *launched* it: the host runs ahead of the GPU by up to
+a step and more, so start times would shift it to later steps. Only work without a known launch goes by its start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traces.model import NONE, Column, DeviceKind, HostKind, Origin, StepKind, Trace
+
+WORK_KINDS = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
+
+
+class Busy:
+    """A set of intervals, merged where they touch or overlap, that can be asked how much of a window they cover.
+
+    Busy(start_ns=[0, 5, 20], end_ns=[10, 12, 30]).total_ns           # 22
+    Busy(start_ns=[0, 5, 20], end_ns=[10, 12, 30]).within([8], [25])  # array([9])
+    """
+
+    def __init__(self, start_ns: Any, end_ns: Any) -> None:
+        start = np.asarray(start_ns, dtype=np.int64)
+        end = np.asarray(end_ns, dtype=np.int64)
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], np.maximum.accumulate(end[order]) if len(end) else end
+        first = np.ones(len(start), dtype=bool)
+        first[1:] = start[1:] > end[:-1]
+        last = np.append(first[1:], True)[: len(start)]
+        self.start_ns: Column = start[first]
+        self.end_ns: Column = end[last]
+        self._before = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
+
+    @property
+    def total_ns(self) -> int:
+        return int(self._before[-1])
+
+    def within(self, start_ns: Any, end_ns: Any) -> Column:
+        """The covered nanoseconds in each window, one per pair of times."""
+        return np.asarray(self._until(np.asarray(end_ns)) - self._until(np.asarray(start_ns)))
+
+    def _until(self, time_ns: Column) -> Column:
+        """The covered nanoseconds before each time."""
+        if not len(self.start_ns):
+            return np.zeros(len(time_ns), dtype=np.int64)
+        row = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        inside = np.clip(time_ns, self.start_ns[row], self.end_ns[row]) - self.start_ns[row]
+        return np.asarray(np.where(row < 0, 0, self._before[row] + inside))
+
+
+def work_rows(trace: Trace) -> Column:
+    """The rows of `trace.device` during which a device is busy."""
+    return np.flatnonzero(np.isin(trace.device.kind, WORK_KINDS))
+
+
+def busy_by_device(trace: Trace) -> dict[int, Busy]:
+    """The busy time of every device that did any work, by row of `trace.devices`."""
+    spans = trace.device.take(work_rows(trace))
+    chosen = {int(device): spans.device == device for device in np.unique(spans.device)}
+    return {device: Busy(spans.start_ns[mask], spans.end_ns[mask]) for device, mask in chosen.items()}
+
+
+def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Busy]:
+    """The busy time of every stream, by (row of `trace.devices`, number of the stream)."""
+    spans = trace.device.take(work_rows(trace))
+    streams = sorted(set(zip(spans.device.tolist(), spans.stream.tolist(), strict=True)))
+    chosen = {key: (spans.device == key[0]) & (spans.stream == key[1]) for key in streams}
+    return {key: Busy(spans.start_ns[mask], spans.end_ns[mask]) for key, mask in chosen.items()}
+
+
+def busy_ns(trace: Trace) -> int:
+    """GPU busy time: the union of kernels, copies and memsets of each device, summed over devices."""
+    return sum(busy.total_ns for busy in busy_by_device(trace).values())
+
+
+def window_ns(trace: Trace) -> tuple[int, int]:
+    """The first start and the last end of anything in the trace; (0, 0) for an empty one."""
+    tables = [table for table in (trace.steps, trace.host, trace.device, trace.phases) if len(table)]
+    if not tables:
+        return 0, 0
+    return min(int(t.start_ns.min()) for t in tables), max(int(t.end_ns.max()) for t in tables)
+
+
+def steady_steps(trace: Trace) -> Column:
+    """The rows of the steps that are not warm-up; all rows if every step is."""
+    steady = np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
+    return steady if len(steady) else np.arange(len(trace.steps))
+
+
+def busy_in_steps(trace: Trace, busy: Busy, device: int) -> Column:
+    """How long `busy` of that device covers each step's window on the host; 0 in steps of other ranks."""
+    mine = trace.steps.rank == (trace.devices[device].rank if device < len(trace.devices) else 0)
+    return np.asarray(np.where(mine, busy.within(trace.steps.start_ns, trace.steps.end_ns), 0))
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """One phase over all steps: its time in each, 0 where a step went without it; phases of one name are summed.
+
+    `host_ns` is the time between the phase's begin and end on the host; the phases of a step add up to the step.
+    `device_ns` is what a pair of CUDA events at the same two points would read, or None if no step has any.
+    """
+
+    host_ns: Column
+    device_ns: Column | None
+
+
+def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
+    """The phases by name, in the order of their first occurrence."""
+    phases, steps = trace.phases, len(trace.steps)
+    inside = phases.take((phases.step >= 0) & (phases.step < steps))
+    names, first = np.unique(inside.name, return_index=True)
+    timed = (inside.device_start_ns != NONE) & (inside.device_end_ns != NONE)
+    elapsed_ns = np.where(timed, inside.device_end_ns - inside.device_start_ns, 0)
+    found = {}
+    for name in names[np.argsort(first)]:
+        rows = inside.name == name
+        device_ns = _sum_by(inside.step[rows], elapsed_ns[rows], steps) if timed[rows].any() else None
+        found[trace.strings[int(name)]] = PhaseTimes(
+            _sum_by(inside.step[rows], inside.duration_ns[rows], steps), device_ns
+        )
+    return found
+
+
+def compute_side_ns(trace: Trace) -> Column:
+    """Each step without its wait for data (its `loader` phase), which is the part that a GPU and its host decide."""
+    loader = phase_times(trace).get("loader")
+    return np.asarray(trace.steps.duration_ns - (loader.host_ns if loader else 0))
+
+
+def launch_time_ns(trace: Trace) -> Column:
+    """When each device span was launched on the host; its own start where the launch is not known."""
+    spans = trace.device
+    if not len(trace.host):
+        return np.asarray(spans.start_ns)
+    return np.asarray(np.where(spans.launch >= 0, trace.host.start_ns[spans.launch], spans.start_ns))
+
+
+def launch_steps(trace: Trace) -> Column:
+    """The row of `trace.steps` in which each device span was launched, or NONE."""
+    return _enclosing(
+        trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank, launch_time_ns(trace), _device_ranks(trace)
+    )
+
+
+def launch_phases(trace: Trace) -> Column:
+    """The row of `trace.phases` in which each device span was launched, or NONE."""
+    phases = trace.phases
+    ranks = np.where(phases.step >= 0, trace.steps.rank[phases.step], 0) if len(trace.steps) else np.zeros(len(phases))
+    return _enclosing(phases.start_ns, phases.end_ns, ranks, launch_time_ns(trace), _device_ranks(trace))
+
+
+def op_of(trace: Trace, *, outermost: bool = False) -> Column:
+    """The op span that launched each device span (the innermost around the launch, or the outermost), or NONE."""
+    host = trace.host
+    launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
+    found = np.full(len(launch), NONE, dtype=np.int64)
+    if not len(host):
+        return found
+    # A parent stands before its children; what does not is ignored, so that the walk ends on any input.
+    parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
+    is_op = host.kind == HostKind.OP
+    at = launch.astype(np.int64)
+    pending = np.flatnonzero(at >= 0)
+    while len(pending):
+        hit = is_op[at[pending]]
+        found[pending[hit]] = at[pending[hit]]
+        if not outermost:
+            pending = pending[~hit]
+        at[pending] = parent[at[pending]]
+        pending = pending[at[pending] >= 0]
+    return found
+
+
+@dataclass(frozen=True)
+class Work:
+    """A row of a table of kernels or ops: `count` is how many kernels, or how many ops with device work."""
+
+    name: str
+    count: int
+    device_ns: int
+
+
+def kernel_table(trace: Trace) -> list[Work]:
+    """Kernels, copies and memsets by name, most device time first."""
+    spans = trace.device.take(work_rows(trace))
+    return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))
+
+
+def op_table(trace: Trace, *, outermost: bool = False) -> list[Work]:
+    """Ops by name with the device time of the work they launched, most first; work without an op is left out."""
+    rows = work_rows(trace)
+    op = op_of(trace, outermost=outermost)[rows]
+    rows, op = rows[op >= 0], op[op >= 0]
+    first_of_op = np.zeros(len(op))
+    first_of_op[np.unique(op, return_index=True)[1]] = 1
+    return _table(trace, trace.host.name[op], trace.device.duration_ns[rows], first_of_op)
+
+
+@dataclass(frozen=True)
+class MemoryPeak:
+    """The most memory that a device held. `source` says how that is known:
+
+    "recorded"  every event came with the device's total after it
+    "summed"    allocations minus frees since the recording began: what was held before and never freed is not in it
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int | None
+    source: str
+
+
+def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
+    """The memory peak of every device that has memory events, by row of `trace.devices`."""
+    events = trace.memory
+    peaks = {}
+    for device in np.unique(events.device[events.device >= 0]):
+        here = events.take(events.device == device)
+        recorded = here.allocated_bytes[here.allocated_bytes != NONE]
+        reserved = here.reserved_bytes[here.reserved_bytes != NONE]
+        reserved_bytes = int(reserved.max()) if len(reserved) else None
+        if len(recorded):
+            peaks[int(device)] = MemoryPeak(int(recorded.max()), reserved_bytes, "recorded")
+        else:
+            # Frees of older memory drive the sum below zero; that much at least was held when the recording began.
+            total = np.cumsum(here.bytes[np.argsort(here.time_ns, kind="stable")])
+            peaks[int(device)] = MemoryPeak(
+                max(int(total.max()), 0) - min(int(total.min()), 0), reserved_bytes, "summed"
+            )
+    return peaks
+
+
+def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
+    """Nanoseconds of device work launched within steps, by where the times come from.
+
+    Without any device spans (a phase-grained trace) the phases' times on the device stand in for them.
+    """
+    rows = work_rows(trace)
+    if len(rows):
+        if len(trace.steps):
+            rows = rows[launch_steps(trace)[rows] >= 0]
+        origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
+    else:
+        phases = trace.phases.take((trace.phases.device_start_ns != NONE) & (trace.phases.device_end_ns != NONE))
+        origin, duration_ns = phases.origin, phases.device_end_ns - phases.device_start_ns
+    sums = np.zeros(len(Origin), dtype=np.int64)
+    np.add.at(sums, origin, duration_ns)
+    return {kind: int(sums[kind]) for kind in Origin if sums[kind]}
+
+
+def _sum_by(index: Column, values: Column, size: int) -> Column:
+    sums = np.zeros(size, dtype=np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
+def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> list[Work]:
+    names, index = np.unique(name, return_inverse=True)
+    times = _sum_by(index, duration_ns, len(names))
+    counts = _sum_by(index, counted.astype(np.int64), len(names))
+    columns = zip(names.tolist(), counts.tolist(), times.tolist(), strict=True)
+    rows = [Work(trace.strings[name], count, time_ns) for name, count, time_ns in columns]
+    return sorted(rows, key=lambda row: (-row.device_ns, -row.count, row.name))
+
+
+def _device_ranks(trace: Trace) -> Column:
+    ranks = np.array([device.rank for device in trace.devices] or [0], dtype=np.int64)
+    return np.asarray(ranks[np.where(trace.device.device < len(ranks), trace.device.device, 0)])
+
+
+def _enclosing(start_ns: Column, end_ns: Column, ranks: Column, time_ns: Column, time_ranks: Column) -> Column:
+    """For each time the row of the window of the same rank that holds it, or NONE. A rank's windows do not overlap."""
+    found = np.full(len(time_ns), NONE, dtype=np.int64)
+    for rank in np.unique(ranks):
+        rows = np.flatnonzero(ranks == rank)
+        rows = rows[np.argsort(start_ns[rows], kind="stable")]
+        asked = np.flatnonzero(time_ranks == rank)
+        at = np.searchsorted(start_ns[rows], time_ns[asked], side="right") - 1
+        row = rows[at]
+        found[asked] = np.where((at >= 0) & (time_ns[asked] < end_ns[row]), row, NONE)
+    return found

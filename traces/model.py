@@ -1,0 +1,386 @@
+"""What a recording is: columnar tables of what the GPUs and the host did.
+
+Every event kind is a table of equally long numpy columns; text is an index into one shared string table. A `Trace`
+holds one or several ranks. All times are integer nanoseconds since the Unix epoch where the recording knew it, else since
+the recording's own zero (`provenance["clock"]` says which).
+
+    trace = Trace()
+    name = trace.strings.add("aten::relu_")
+    trace.host = HostSpans.of(name=[name], start_ns=[100], duration_ns=[50])
+    trace.host.end_ns  # array([150])
+
+How the tables hang together:
+
+    steps <-- phases            a step is tiled, without gap or overlap, by its phases
+    threads <-- host            host spans nest by time on one thread; `parent` is the index of the enclosing span
+    host <-- device.launch      a device span points at the host span that launched it: the runtime call where it was
+                                recorded (its parent is the op), else the op itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[Any]
+Shape = tuple[int, ...]
+NONE = -1  # an absent index, count or size in any signed column
+
+# The phases of a training step, in the order in which a plain loop goes through them. `other` is what no rule names.
+PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")
+
+
+class TraceError(Exception):
+    """The root of every error that this package raises on purpose; its text is one line for a person.
+
+    TraceError
+    +-- TraceFormatError    a trace file (or a file given as one) that cannot be read
+    +-- TraceWriteError     a trace file that cannot be written; an OSError too
+    +-- TraceImportError    a foreign recording that cannot be imported
+    +-- TraceLibraryError   a name that is neither a file nor in the library
+    """
+
+
+class TraceFormatError(TraceError):
+    """A file that is not a readable trace: names the file, the offset in bytes, and the reason."""
+
+    def __init__(self, path: object, offset_bytes: int, reason: str) -> None:
+        super().__init__(f"{path}: not a readable trace at byte {offset_bytes}: {reason}")
+        self.offset_bytes = offset_bytes
+        self.reason = reason
+
+
+class TraceWriteError(TraceError, OSError):
+    """A trace file that could not be written: names the file and the reason."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path}: not written: {reason}")
+        self.reason = reason
+
+
+class TraceImportError(TraceError):
+    """A foreign recording of which nothing can be imported."""
+
+
+class TraceLibraryError(TraceError):
+    """A trace name that is neither a file nor an entry of the library."""
+
+
+class HostKind(IntEnum):
+    """What a host span is."""
+
+    OP = 0  # a PyTorch operator, autograd node or anything else the profiler calls an op
+    RUNTIME = 1  # a call into the GPU runtime or driver (cudaLaunchKernel, cudaStreamSynchronize, hipMemcpy...)
+    ANNOTATION = 2  # record_function ranges: ProfilerStep, DataLoader, Optimizer.step, the user's own
+    PYTHON = 3  # a Python function, from stacks
+    OTHER = 4  # profiler overhead and whatever else had a duration
+
+
+class DeviceKind(IntEnum):
+    """What a device span is. KERNEL, MEMCPY and MEMSET are work and make a device busy; the others are not."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+    SYNC = 3  # a synchronisation row that some profilers write on the device's tracks
+    ANNOTATION = 4  # a user range projected onto the device's timeline
+
+
+class Origin(IntEnum):
+    """Where a device span's time comes from. In a replayed trace this is the coverage; see DESIGN of matching."""
+
+    MEASURED = 0  # a profiler or a CUDA event measured it on this run
+    EXACT = 1  # replayed: the same op, shapes and dtype were recorded
+    EQUIVALENT = 2  # replayed: recorded under another name of the same op
+    SCALED = 3  # replayed: same op and dtype at another shape, scaled
+    PHASE = 4  # replayed: what was left of the recorded phase when it ended
+    ROOFLINE = 5  # replayed: estimated from bytes, FLOPs and the device's speed
+    PUBLISHED = 6  # taken from a published table
+
+
+class StepKind(IntEnum):
+    """How a step was recorded."""
+
+    STEADY = 0
+    WARMUP = 1
+
+
+@dataclass
+class Table:
+    """Base of the tables: equally long columns, one numpy array each, whose dtypes are `DTYPES`."""
+
+    DTYPES: ClassVar[dict[str, str]] = {}
+    DEFAULTS: ClassVar[dict[str, int]] = {}
+
+    @classmethod
+    def of(cls, **columns: Any) -> Self:
+        """Make a table; a column that is not given takes its default (NONE for indices, else 0)."""
+        unknown = columns.keys() - cls.DTYPES.keys()
+        if unknown:
+            raise ValueError(f"{cls.__name__} has no column {sorted(unknown)[0]!r}")
+        rows = len(next(iter(columns.values()))) if columns else 0
+        arrays = {}
+        for name, dtype in cls.DTYPES.items():
+            if name in columns:
+                arrays[name] = np.asarray(columns[name], dtype=dtype)
+                if arrays[name].shape != (rows,):
+                    raise ValueError(f"{cls.__name__}.{name} has shape {arrays[name].shape}, not ({rows},)")
+            else:
+                arrays[name] = np.full(rows, cls.DEFAULTS.get(name, 0), dtype=dtype)
+        return cls(**arrays)
+
+    @classmethod
+    def empty(cls) -> Self:
+        return cls.of()
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def columns(self) -> dict[str, Column]:
+        return {name: getattr(self, name) for name in self.DTYPES}
+
+    def take(self, rows: Any) -> Self:
+        """The chosen rows (an index array, a mask or a slice), as a new table."""
+        return type(self)(**{name: column[rows] for name, column in self.columns().items()})
+
+
+class _Spans(Table):
+    """What tables with a start and a duration share."""
+
+    start_ns: Column
+    duration_ns: Column
+
+    @property
+    def end_ns(self) -> Column:
+        return np.asarray(self.start_ns + self.duration_ns)
+
+
+@dataclass
+class Steps(_Spans):
+    """One row per training step and rank, in order of time. `number` is the script's own count where known."""
+
+    DTYPES = {"rank": "i4", "number": "i8", "start_ns": "i8", "duration_ns": "i8", "kind": "u1", "recorded_step": "i4"}
+    DEFAULTS = {"recorded_step": NONE}
+    rank: Column
+    number: Column
+    start_ns: Column
+    duration_ns: Column
+    kind: Column  # StepKind
+    recorded_step: Column  # in a replayed trace: the row of the recording's `steps` that drove this step, else NONE
+
+
+@dataclass
+class Phases(_Spans):
+    """The phases of each step, in order of time; together they tile their step on the host.
+
+    `device_start_ns` and `device_end_ns` are what a pair of CUDA events recorded at the host's start and end of the
+    phase would read: the end event completes when all work launched before it has completed. NONE where no device was used.
+    """
+
+    DTYPES = {
+        "step": "i4",
+        "name": "i4",
+        "start_ns": "i8",
+        "duration_ns": "i8",
+        "device": "i4",
+        "device_start_ns": "i8",
+        "device_end_ns": "i8",
+        "origin": "u1",
+    }
+    DEFAULTS = {"device": NONE, "device_start_ns": NONE, "device_end_ns": NONE}
+    step: Column  # row of `steps`
+    name: Column  # string, one of PHASES
+    start_ns: Column
+    duration_ns: Column
+    device: Column  # row of `devices` whose stream the events would sit on, or NONE
+    device_start_ns: Column
+    device_end_ns: Column
+    origin: Column  # Origin
+
+
+@dataclass
+class HostSpans(_Spans):
+    """Ops, runtime calls, annotations and Python frames, ordered by (thread, start, longest first)."""
+
+    DTYPES = {
+        "thread": "i4",
+        "kind": "u1",
+        "name": "i4",
+        "start_ns": "i8",
+        "duration_ns": "i8",
+        "parent": "i4",
+        "shapes": "i4",
+        "dtypes": "i4",
+        "sequence": "i8",
+        "forward_thread": "i4",
+    }
+    DEFAULTS = {"parent": NONE, "shapes": NONE, "dtypes": NONE, "sequence": NONE, "forward_thread": NONE}
+    thread: Column  # row of `threads`
+    kind: Column  # HostKind
+    name: Column  # string
+    start_ns: Column
+    duration_ns: Column
+    parent: Column  # row of the enclosing host span, or NONE
+    shapes: Column  # string, see `shapes_text`, or NONE if not recorded
+    dtypes: Column  # string: torch dtype names of the same arguments, ';' between them ("float32;int64"), or NONE
+    sequence: Column  # autograd sequence number that ties a backward node to its forward op, or NONE
+    forward_thread: Column  # on backward nodes: the profiler's logical id (> 0) of the forward thread, else NONE
+
+
+@dataclass
+class DeviceSpans(_Spans):
+    """Kernels, copies, memsets (and synchronisation and annotation rows), ordered by (device, stream, start)."""
+
+    DTYPES = {
+        "device": "i4",
+        "stream": "i8",
+        "kind": "u1",
+        "name": "i4",
+        "start_ns": "i8",
+        "duration_ns": "i8",
+        "launch": "i4",
+        "bytes": "i8",
+        "origin": "u1",
+    }
+    DEFAULTS = {"launch": NONE, "bytes": NONE}
+    device: Column  # row of `devices`
+    stream: Column  # the profiler's number of the stream
+    kind: Column  # DeviceKind
+    name: Column  # string
+    start_ns: Column
+    duration_ns: Column
+    launch: Column  # row of `host` that launched it, or NONE (launched before the window)
+    bytes: Column  # of copies and memsets, or NONE
+    origin: Column  # Origin
+
+
+@dataclass
+class MemoryEvents(Table):
+    """Allocations (positive) and frees (negative) of host and device memory, ordered by time."""
+
+    DTYPES = {
+        "thread": "i4",
+        "device": "i4",
+        "time_ns": "i8",
+        "bytes": "i8",
+        "address": "u8",
+        "allocated_bytes": "i8",
+        "reserved_bytes": "i8",
+    }
+    DEFAULTS = {"thread": NONE, "device": NONE, "allocated_bytes": NONE, "reserved_bytes": NONE}
+    thread: Column
+    device: Column  # row of `devices`, or NONE for host memory
+    time_ns: Column
+    bytes: Column
+    address: Column  # 0 where not recorded
+    allocated_bytes: Column  # device total after the event, or NONE where not recorded
+    reserved_bytes: Column
+
+
+@dataclass
+class Values(Table):
+    """What the host read from a device, element by element, in order. Rows of one read share `read`."""
+
+    DTYPES = {"rank": "i4", "step": "i4", "read": "i8", "op": "i4", "dtype": "i4", "value": "f8"}
+    DEFAULTS = {"step": NONE}
+    rank: Column
+    step: Column  # row of `steps`, or NONE outside any
+    read: Column
+    op: Column  # string
+    dtype: Column  # string, torch dtype name
+    value: Column
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU of one rank. `properties` keeps the recorder's own names (computeMajor, numSms...)."""
+
+    rank: int
+    index: int
+    name: str
+    total_memory_bytes: int = NONE
+    properties: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One host thread of one rank. `role` is "main", "backward", "loader" or "other"."""
+
+    rank: int
+    tid: int
+    name: str = ""
+    role: str = "other"
+
+
+class Strings:
+    """The shared string table: text to index and back. Indices are stable; text is never removed."""
+
+    def __init__(self, texts: list[str] | None = None) -> None:
+        self.texts: list[str] = texts if texts is not None else []
+        self._index = {text: i for i, text in enumerate(self.texts)}
+
+    def add(self, text: str) -> int:
+        index = self._index.get(text)
+        if index is None:
+            index = self._index[text] = len(self.texts)
+            self.texts.append(text)
+        return index
+
+    def find(self, text: str) -> int:
+        """The index of `text`, or NONE if it is not in the table."""
+        return self._index.get(text, NONE)
+
+    def __getitem__(self, index: int) -> str:
+        return self.texts[index] if index >= 0 else ""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass
+class Trace:
+    """One recording. `grain` is "kernel" (torch.profiler) or "phase" (CUDA events or published tables)."""
+
+    grain: str = "kernel"
+    strings: Strings = field(default_factory=Strings)
+    devices: list[Device] = field(default_factory=list)
+    threads: list[Thread] = field(default_factory=list)
+    steps: Steps = field(default_factory=Steps.empty)
+    phases: Phases = field(default_factory=Phases.empty)
+    host: HostSpans = field(default_factory=HostSpans.empty)
+    device: DeviceSpans = field(default_factory=DeviceSpans.empty)
+    memory: MemoryEvents = field(default_factory=MemoryEvents.empty)
+    values: Values = field(default_factory=Values.empty)
+    provenance: dict[str, Any] = field(default_factory=dict)  # JSON values only
+    problems: dict[str, int] = field(default_factory=dict)  # kind (kebab-case words) -> count
+    lacks: list[str] = field(default_factory=list)  # what a reader may miss: "shapes", "memory addresses", ...
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted({d.rank for d in self.devices} | {t.rank for t in self.threads}) or [0]
+
+
+TABLES: dict[str, type[Table]] = {
+    "steps": Steps,
+    "phases": Phases,
+    "host": HostSpans,
+    "device": DeviceSpans,
+    "memory": MemoryEvents,
+    "values": Values,
+}
+
+
+def shapes_text(shapes: Iterable[Shape]) -> str:
+    """Tensor shapes as stored: "32,3,224,224;64,3,7,7". 0-dim tensors and non-tensors are left out, for profilers
+    write both as `[]`; tensor lists are flattened."""
+    return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
+
+
+def parse_shapes(text: str) -> tuple[Shape, ...]:
+    """The inverse of `shapes_text`."""
+    return tuple(tuple(map(int, part.split(","))) for part in text.split(";")) if text else ()

@@ -1,0 +1,111 @@
+"""Which phase of a training step an event belongs to: one rule for recordings and for running scripts.
+
+The importer feeds it a recorded step's events, the replayer feeds it the script's as they happen; so both are cut alike.
+
+    cut = PhaseCut()
+    cut.enter("loader", 0); cut.leave("loader", 5)
+    cut.op(PLAIN, 7)            # forward begins where the loader ended
+    cut.op(LOSS, 20)
+    cut.enter("backward", 30); cut.leave("backward", 60)
+    cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
+
+Segments tile the time from the first event to `close`. loader, h2d, zero_grad, optimizer and backward are entered and left by
+name; forward, loss and other are told by the ops between them and last until the next segment begins.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Classes of ops, as far as phases care.
+PLAIN, LOSS, READ = range(3)
+
+# Ops that begin the loss, at any level of the op tree, without namespace: composite names as profilers record them, and what
+# they decompose to below autograd.
+LOSS_OPS = frozenset(
+    "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
+    " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
+    " hinge_embedding_loss cosine_embedding_loss margin_ranking_loss triplet_margin_loss soft_margin_loss multi_margin_loss"
+    " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss gaussian_nll_loss".split()
+)
+
+# Ops by which the host reads a device's value. They never begin a forward pass.
+READ_OPS = frozenset("item _local_scalar_dense is_nonzero".split())
+
+_OPEN_ENDED = frozenset({"forward", "loss", "other"})
+
+
+class Segment(NamedTuple):
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+def op_class(name: str) -> int:
+    """LOSS, READ or PLAIN for an op name with or without namespace and overload ("aten::mse_loss", "mse_loss.default")."""
+    bare = name.rpartition("::")[2].partition(".")[0]
+    return LOSS if bare in LOSS_OPS else READ if bare in READ_OPS else PLAIN
+
+
+class PhaseCut:
+    """Cuts one thread's time into phase segments. Times are integer nanoseconds and must not run backwards."""
+
+    def __init__(self) -> None:
+        self.current = ""  # name of the segment under way, "" before the first event
+        self.inside = False  # within an entered and not yet left segment
+        self.segments: list[Segment] = []
+        self._start_ns = 0
+        self._boundary_ns: int | None = None  # where an entered segment ended: the next one begins there
+        self._after_backward = False
+
+    def enter(self, name: str, now_ns: int) -> bool:
+        """An explicit segment begins. Returns whether a new segment began.
+
+        A copy to the device in the midst of a forward pass, loss, backward or optimizer belongs to that.
+        """
+        if self.inside or (name == "h2d" and self.current in _OPEN_ENDED and self._boundary_ns is None):
+            return False
+        self.inside = True
+        self._after_backward = False
+        return self._begin(name, now_ns)
+
+    def leave(self, name: str, now_ns: int) -> None:
+        """The explicit segment ends, if it is the one under way."""
+        if self.inside and self.current == name:
+            self.inside = False
+            self._boundary_ns = now_ns
+            self._after_backward = name == "backward"
+
+    def op(self, kind: int, now_ns: int) -> bool:
+        """An op of class `kind` begins. Returns whether a new segment began with it."""
+        if self.inside:
+            return False
+        if kind == LOSS:
+            if self.current == "loss" and self._boundary_ns is None:
+                return False
+            self._after_backward = False
+            return self._begin("loss", now_ns)
+        if self.current in _OPEN_ENDED and self._boundary_ns is None:
+            return False
+        return self._begin("other" if kind == READ or self._after_backward else "forward", now_ns)
+
+    def close(self, now_ns: int) -> list[Segment]:
+        """End the segment under way and hand out all segments; the cut is then as new, but knows what came before."""
+        if self.current:
+            self._end(now_ns)
+        done, self.segments = self.segments, []
+        self.current, self.inside, self._boundary_ns = "", False, None
+        return done
+
+    def _begin(self, name: str, now_ns: int) -> bool:
+        boundary_ns, self._boundary_ns = self._boundary_ns, None
+        if name == self.current:
+            return False
+        if self.current:
+            now_ns = now_ns if boundary_ns is None else boundary_ns
+            self._end(now_ns)
+        self.current, self._start_ns = name, now_ns
+        return True
+
+    def _end(self, now_ns: int) -> None:
+        self.segments.append(Segment(self.current, self._start_ns, now_ns))

@@ -1,0 +1,62 @@
+"""`trace import`: a profiler's JSON becomes a trace file; what was wrong with it is said by kind.
+
+    $ trace import worker0.pt.trace.json.gz -o v100.msgpack
+    trace: 8772 kernels, 324 copies, 32124 host ops, 12838 memory events, 6 steps on Tesla V100-DGXS-32GB
+    trace: wrote v100.msgpack; next: trace info v100.msgpack, or trace replay SCRIPT --trace v100.msgpack
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from traces.file import save
+from traces.kineto import read_kineto
+from traces.model import TraceError
+from traces.summary import summarise
+from tui.outputs import require_place_for, to_json
+from tui.problems import explain
+from tui.progress import working
+
+_ENDINGS = (".gz", ".json", ".trace", ".pt")  # of the profiler's own file names: worker0.pt.trace.json.gz
+
+
+def run(recording: Path, output: Path | None, json: bool) -> int:
+    target = output or Path(default_name(recording))
+    if target.exists() and recording.exists() and target.samefile(recording):
+        raise TraceError(f"{target}: would overwrite the recording itself; name another file with -o")
+    require_place_for(target)
+    with working(f"reading {recording}"):
+        trace = read_kineto(recording)
+    with working(f"writing {target}"):
+        save(trace, target)
+    facts = summarise(trace)
+    if json:
+        print(to_json({**facts, "output": str(target)}))
+        return 0
+    print(f"trace: {_contents(facts)}", file=sys.stderr)
+    for kind, count in sorted(trace.problems.items()):
+        print(f"trace: {count} x {kind}: {explain(kind)}", file=sys.stderr)
+    name = shlex.quote(str(target))
+    hint = f"trace info {name}"
+    if facts["counts"]["kernels"]:
+        hint += f", or trace replay SCRIPT --trace {name}"
+    print(f"trace: wrote {target}; next: {hint}", file=sys.stderr)
+    return 0
+
+
+def default_name(recording: Path) -> str:
+    """The recording's name without the profiler's endings, as a trace file in the current folder."""
+    name = recording.resolve().name
+    for ending in _ENDINGS:
+        name = name.removesuffix(ending)
+    return (name or "trace") + ".msgpack"
+
+
+def _contents(facts: dict[str, Any]) -> str:
+    counts = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in facts["counts"].items())
+    names = sorted({device["name"] or "an unnamed GPU" for device in facts["devices"]})
+    ranks = f", {len(facts['ranks'])} ranks" if len(facts["ranks"]) > 1 else ""
+    return f"{counts} on {', '.join(names) or 'no GPU'}{ranks}"

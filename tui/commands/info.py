@@ -1,0 +1,21 @@
+"""`trace info`: what is in a trace, as text for people or as JSON for scripts."""
+
+from __future__ import annotations
+
+import sys
+
+from traces.file import load
+from traces.library import find
+from traces.summary import summarise
+from tui.outputs import to_json
+from tui.print_info import info_text
+from tui.terminal import look
+
+
+def run(name: str, json: bool) -> int:
+    summary = summarise(load(find(name)))
+    if json:
+        print(to_json(summary))
+    else:
+        print(info_text(summary, name, **look(sys.stdout)))
+    return 0

@@ -1,0 +1,105 @@
+"""Figures and tables as text for people: human units, right-aligned columns, names cut to fit a narrow terminal.
+
+    time_text(176_100_000)                       # "176.1 ms"
+    table(["kernel", "time"], [["sgemm", "81.0 µs"]], width=30)
+    # ["kernel                  time",
+    #  "sgemm                81.0 µs"]
+
+Nothing here writes to a terminal or asks what it can do: the caller says how wide it is and whether it takes colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ABSENT = "-"
+
+_TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
+_SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "blue": "\x1b[34m", "green": "\x1b[32m"}
+_RESET = "\x1b[0m"
+
+
+def time_text(time_ns: float | None, *, signed: bool = False) -> str:
+    """ "1.204 s", "176.1 ms", "12.3 µs", "417 ns": three to four digits that matter."""
+    if time_ns is None:
+        return ABSENT
+    sign = "-" if time_ns < 0 else "+" if signed and time_ns > 0 else ""
+    size = abs(time_ns)
+    for unit_ns, unit in _TIMES:
+        if size >= unit_ns:
+            value = size / unit_ns
+            return f"{sign}{value:.{3 if unit == 's' and value < 10 else 1}f} {unit}"
+    return f"{sign}{round(size)} ns"
+
+
+def size_text(size_bytes: float | None) -> str:
+    """ "31.7 GiB", "512 B"."""
+    if size_bytes is None or size_bytes < 0:
+        return ABSENT
+    for unit_bytes, unit in _SIZES:
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f} {unit}"
+    return f"{round(size_bytes)} B"
+
+
+def count_text(count: float) -> str:
+    """ "8,772"; means per step that are not whole keep one decimal: "4.5"."""
+    return f"{count:,.0f}" if float(count).is_integer() or count >= 100 else f"{count:.1f}"
+
+
+def share_text(share: float | None) -> str:
+    """ "97.2 %"."""
+    return ABSENT if share is None else f"{100 * share:.1f} %"
+
+
+def error_text(error: float | None) -> str:
+    """A relative difference with its sign: "+1.3 %"."""
+    if error is None:
+        return ABSENT
+    text = f"{100 * error:+.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+
+
+def paint(text: str, style: str, *, colour: bool) -> str:
+    """`text` in a style ("bold", "dim", "red", "blue", "green"), or as it is where colour is not wanted."""
+    return f"{_STYLES[style]}{text}{_RESET}" if colour and style and text else text
+
+
+def fit(text: str, width: int) -> str:
+    """`text` in at most `width` characters; what is cut is marked. Spaces and breaks become one space."""
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def kernel_text(name: str) -> str:
+    """A kernel's name without what says least: a leading "void" and the list of its parameters' types."""
+    name = name.removeprefix("void ")
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[at], 0)
+        if depth == 0:
+            return name if at == 0 or name[at - 1] == " " else name[:at]  # "Memcpy HtoD (Pageable -> Device)" is whole
+    return name
+
+
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
+) -> list[str]:
+    """Lines of a table at most `width` wide. The first column is cut to what the others leave; those are right-aligned.
+
+    `stretch` makes it exactly `width` wide, so that the columns of several tables stand under each other.
+    """
+    lines = [list(heads), *map(list, rows)]
+    columns = range(1, len(heads))
+    widths = [max(len(line[column]) for line in lines) for column in columns]
+    first = max(width - indent - sum(widths) - 2 * len(widths), 8)
+    if not stretch:
+        first = min(first, max(len(fit(line[0], first)) for line in lines))
+    return [
+        " " * indent
+        + "  ".join([fit(line[0], first).ljust(first), *(line[c].rjust(widths[c - 1]) for c in columns)]).rstrip()
+        for line in lines
+    ]

@@ -1,0 +1,44 @@
+"""Where results go: JSON on stdout, or a file under its final name only when it is whole.
+
+    require_place_for(Path("out/report.json"))  # before the long work: OSError says what is wrong
+    write_json(Path("out/report.json"), facts)
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def to_json(facts: dict[str, Any]) -> str:
+    return json.dumps(facts, indent=2, allow_nan=False)
+
+
+def require_place_for(path: Path | None) -> None:
+    """Raise the OSError that writing `path` at the end would raise, as far as that can be known now."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file in it", str(path))
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such folder; make it first", str(folder))
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, "this folder cannot be written to", str(folder))
+
+
+def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """Write `facts` to `path`, atomically where it is a file. Raises OSError as the file system does."""
+    text = to_json(facts) + "\n"
+    if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to replace
+        path.write_text(text, encoding="utf-8")
+        return
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)  # still there only if something failed

@@ -1,0 +1,290 @@
+"""`trace diff` for people, and the end of every replay: are they the same program, how far apart, and where.
+
+    comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
+    print(diff_text(comparison.to_json(), "v100.msgpack", "replay.msgpack"))
+
+Longer is red and shorter blue where there is colour; the sign says the same without.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from tui.figures import (
+    ABSENT,
+    count_text,
+    error_text,
+    fit,
+    kernel_text,
+    paint,
+    share_text,
+    size_text,
+    table,
+    time_text,
+)
+
+_SHOWN_CHANGES = 5  # of each kind; the JSON has more
+_SHOWN_MISSING = 8
+_STEPS_FOR_A_SPREAD = 4
+_CHANGE_TITLES = {
+    "longer": "take longer",
+    "shorter": "take less time",
+    "added": "only in {second}",
+    "gone": "only in {first}",
+}
+_JUDGED = {"steps": "the whole step", "compute_side": "the step without data loading", "gpu_busy": "GPU busy time"}
+_COVERAGE = {
+    "exact": "the op was recorded with these shapes",
+    "equivalent": "recorded under another name",
+    "scaled": "from the op at another shape",
+    "phase": "rest of a phase's recorded time",
+    "roofline": "estimated from bytes and FLOPs",
+    "uncharged": "nothing known, no time charged",
+}
+
+
+def diff_text(comparison: dict[str, Any], recorded: str, other: str, *, width: int = 80, colour: bool = False) -> str:
+    """The text for a terminal `width` wide. `comparison` is of `Comparison.to_json`; the names are what people say."""
+    page = _Page(comparison, width, colour)
+    lines = [
+        *page.names(recorded, other),
+        "",
+        *page.program(),
+        "",
+        *page.per_step(),
+        *page.phases(),
+        *page.streams(),
+        *page.coverage(),
+        *page.host(),
+        *page.memory(),
+        *page.missing(),
+        *page.changes("kernels", "Kernels"),
+        *page.changes("ops", "Ops"),
+        *page.verdict(),
+    ]
+    return "\n".join(lines)
+
+
+class _Page:
+    def __init__(self, comparison: dict[str, Any], width: int, colour: bool) -> None:
+        self.of = comparison
+        self.width = width
+        self.colour = colour
+        self.first, self.second = ("recorded", "replayed") if comparison["replay"] else ("A", "B")
+
+    def names(self, recorded: str, other: str) -> list[str]:
+        """Which is which, and how many steps of each are compared."""
+        counts = self.of["steps_compared"]
+        # Of a replay's recording the steps count as often as they were replayed: no number that would mean anything.
+        ours = 0 if self.of["replay"] else counts["recorded"]
+        rows = ((self.first, recorded, ours), (self.second, other, counts["replayed"]))
+        longest = max(len(self.first), len(self.second))
+        lines = []
+        for which, name, count in rows:
+            text = fit(f"{name}, {count} steps" if count else name, self.width - longest - 2)
+            lines.append(f"{self.bold(which.ljust(longest))}  {text}")
+        return lines
+
+    def program(self) -> list[str]:
+        same, reason = self.of["same_program"], self.of["reason"]
+        if same is None:
+            return _wrapped(f"Whether this is the same program cannot be told: {reason}.", self.width)
+        if same:
+            return _wrapped(f"The same program: {reason}.", self.width)
+        said = f"NOT the same program: {reason}. The figures below compare different work."
+        return self.said(said, "red")
+
+    def per_step(self) -> list[str]:
+        steps, busy = self.of["steps"], self.of["gpu_busy"]
+        if steps["recorded_median_ns"] is None:
+            row = ["GPU busy", *self.pair(busy["recorded_median_ns"], busy["replayed_median_ns"])]
+            return self.times("Whole traces, for not both have steps", [row])
+        rows = [
+            [words, *self.pair(self.of[key]["recorded_median_ns"], self.of[key]["replayed_median_ns"])]
+            for key, words in (
+                ("steps", "whole step"),
+                ("compute_side", "without data loading"),
+                ("gpu_busy", "GPU busy"),
+            )
+        ]
+        if min(self.of["steps_compared"].values()) >= _STEPS_FOR_A_SPREAD:
+            for key, words in (("p5", "fast steps (5th percentile)"), ("p95", "slow steps (95th percentile)")):
+                rows.append([words, *self.pair(steps[f"recorded_{key}_ns"], steps[f"replayed_{key}_ns"])])
+        lines = self.times("Median per step", rows)
+        floors = [
+            f"{share_text(self.of[key]['noise_floor'])} {words}"
+            for key, words in (("steps", "of a whole step"), ("compute_side", "without data loading"))
+            if self.of[key]["noise_floor"]
+        ]
+        if floors:
+            said = (
+                f"Steps of {self.first_name()} differ among themselves by {', '.join(floors)}: less than that is noise."
+            )
+            lines = self.noted(lines, said)
+        if self.of["judged"] == "compute_side":
+            lines = self.noted(
+                lines, "Data was really loaded, by this machine: the step without it is what to compare."
+            )
+        return lines
+
+    def phases(self) -> list[str]:
+        phases = self.of["phases"].items()
+        rows = [[name, *self.pair(p["recorded_median_ns"], p["replayed_median_ns"])] for name, p in phases]
+        lines = self.times("Phases on the host, per step", rows)
+        timed = [
+            [name, *self.pair(p["device_recorded_median_ns"], p["device_replayed_median_ns"])]
+            for name, p in phases
+            if p["device_recorded_median_ns"] is not None or p["device_replayed_median_ns"] is not None
+        ]
+        return lines + self.times("Phases on the GPU, per step", timed)
+
+    def streams(self) -> list[str]:
+        rows = []
+        for row in self.of["streams"]:
+            numbers = [str(n) for n in (row["recorded_stream"], row["replayed_stream"]) if n is not None]
+            stream = "/".join(dict.fromkeys(numbers))
+            busy = [row["recorded_busy"], row["replayed_busy"]]
+            points = ABSENT if None in busy else f"{100 * (busy[1] - busy[0]):+.1f} points"
+            rows.append([f"{row['device']} stream {stream}", share_text(busy[0]), share_text(busy[1]), points])
+        if not rows:
+            return []
+        return self.titled(
+            table(["Busy share", self.first, self.second, "change"], rows, width=self.width, stretch=True)
+        )
+
+    def coverage(self) -> list[str]:
+        coverage = self.of["coverage"]
+        if coverage is None:
+            return []
+        rows = [
+            [f"{kind}: {words}", f"{100 * coverage[kind]:.2f} %"]
+            for kind, words in _COVERAGE.items()
+            if coverage[kind] or kind == "exact"
+        ]
+        return self.titled(
+            table(["Where the replay's GPU time comes from", "share"], rows, width=self.width, stretch=True)
+        )
+
+    def host(self) -> list[str]:
+        host = self.of["host"]
+        if all(value is None for value in host.values()):
+            return []
+        rows = [
+            ["behind the recorded host (lag), per step", time_text(host["lag_ns_per_step"])],
+            ["time per op", ABSENT if host["us_per_op"] is None else f"{host['us_per_op']:.1f} µs"],
+            ["ops per step", ABSENT if host["ops_per_step"] is None else count_text(round(host["ops_per_step"], 1))],
+        ]
+        return self.titled(table(["Replaying host", ""], rows, width=self.width, stretch=True))
+
+    def memory(self) -> list[str]:
+        rows, summed = [], False
+        for device, peak in self.of["memory"].items():
+            a, b = peak["recorded_peak_bytes"], peak["replayed_peak_bytes"]
+            change = ABSENT
+            if a is not None and b is not None:
+                change = "same" if a == b else ("+" if b > a else "-") + size_text(abs(b - a))
+            rows.append([device, size_text(a), size_text(b), change])
+            summed |= "summed" in (peak["recorded_source"], peak["replayed_source"])
+        if not rows:
+            return []
+        lines = self.titled(
+            table(["Memory peak", self.first, self.second, "change"], rows, width=self.width, stretch=True)
+        )
+        if summed:
+            note = "Summed up where totals were not recorded: what was held from before is missing."
+            lines = self.noted(lines, note)
+        return lines
+
+    def missing(self) -> list[str]:
+        missing = self.of["missing"]
+        rows = [
+            [f"{row['op']} {row['shapes'].replace(',', 'x').replace(';', ' ')}", count_text(row["count"])]
+            for row in missing[:_SHOWN_MISSING]
+        ]
+        if len(missing) > _SHOWN_MISSING:
+            rows.append([f"and {len(missing) - _SHOWN_MISSING} more", ""])
+        if not rows:
+            return []
+        return self.titled(table(["Not in the recording", "calls"], rows, width=self.width, stretch=True))
+
+    def changes(self, key: str, title: str) -> list[str]:
+        lines: list[str] = []
+        for kind, words in _CHANGE_TITLES.items():
+            changes = self.of["changes"][key][kind]
+            rows = []
+            for change in changes[:_SHOWN_CHANGES]:
+                a, b = change["recorded_ns"], change["replayed_ns"]
+                counts = [count_text(round(change[f"{which}_count"], 1)) for which in ("recorded", "replayed")]
+                number = counts[0] if counts[0] == counts[1] else "→".join(counts)
+                times = [time_text(a) if counts[0] != "0" else ABSENT, time_text(b) if counts[1] != "0" else ABSENT]
+                rows.append([kernel_text(change["name"]), number, *times, time_text(b - a, signed=True)])
+            if rows:
+                words = words.format(first=self.first_name(), second=self.second_name())
+                head = f"{title} that {words}" if kind in ("longer", "shorter") else f"{title} {words}"
+                heads = [f"{head}, per step", "count", self.first, self.second, "change"]
+                lines += self.titled(table(heads, rows, width=self.width, stretch=True))
+        return lines
+
+    def verdict(self) -> list[str]:
+        error, tolerance = self.of[self.of["judged"]]["error"], share_text(self.of["tolerance"])
+        inner = self.of["compute_side"]["error"]
+        beside = f", without data loading by {error_text(inner)}" if self.of["judged"] == "steps" else ""
+        differs = f"{_JUDGED[self.of['judged']]} differs by {error_text(error)}{beside}."
+        if self.of["within_tolerance"]:
+            return self.said(f"Within {tolerance}: {differs}", "green")
+        if error is None:
+            return self.said("Nothing to judge: neither steps nor GPU work in both.", "red")
+        if self.of["same_program"] is False:
+            return self.said(f"Not the same program; {differs}", "red")
+        behind_ns = self.of["host"]["lag_ns_per_step"] or 0
+        if behind_ns > self.of["tolerance"] * (self.of["steps"]["recorded_median_ns"] or 0):
+            differs += f" The host here is slower than the recorded one, by {time_text(behind_ns)} per step."
+        return self.said(f"Beyond {tolerance}: {differs}", "red")
+
+    def first_name(self) -> str:
+        return "the recording" if self.of["replay"] else "A"
+
+    def second_name(self) -> str:
+        return "the replay" if self.of["replay"] else "B"
+
+    def pair(self, recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
+        """The cells of a time in both traces."""
+        if recorded_ns is None or replayed_ns is None:
+            return [time_text(recorded_ns), time_text(replayed_ns), ABSENT, ABSENT]
+        error = replayed_ns / recorded_ns - 1 if recorded_ns else None
+        change = time_text(replayed_ns - recorded_ns, signed=True)
+        return [time_text(recorded_ns), time_text(replayed_ns), change, error_text(error)]
+
+    def times(self, title: str, rows: list[list[str]]) -> list[str]:
+        """A table of `pair` rows; those that differ by more than the tolerance are coloured."""
+        if not rows:
+            return []
+        lines = self.titled(
+            table([title, self.first, self.second, "change", "error"], rows, width=self.width, stretch=True)
+        )
+        for number, row in enumerate(rows, start=1):
+            error = row[-1]
+            if error != ABSENT and abs(float(error.removesuffix(" %"))) > 100 * self.of["tolerance"]:
+                lines[number] = paint(lines[number], "blue" if error.startswith("-") else "red", colour=self.colour)
+        return lines
+
+    def titled(self, lines: list[str]) -> list[str]:
+        return [self.bold(lines[0]), *lines[1:], ""]
+
+    def noted(self, lines: list[str], note: str) -> list[str]:
+        """`lines` of a table with a sentence under it."""
+        return [*lines[:-1], *_wrapped(note, self.width, "  "), ""]
+
+    def said(self, sentence: str, style: str) -> list[str]:
+        return [paint(line, style, colour=self.colour) for line in _wrapped(sentence, self.width)]
+
+    def bold(self, text: str) -> str:
+        return paint(text, "bold", colour=self.colour)
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` in lines; a figure is not parted from its percent sign."""
+    whole = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

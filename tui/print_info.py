@@ -1,0 +1,151 @@
+"""`trace info` for people: what a recording holds, most asked first, and what to type next.
+
+print(info_text(summarise(load("v100.msgpack")), "v100.msgpack"))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tui.figures import ABSENT, count_text, fit, kernel_text, paint, share_text, size_text, table, time_text
+
+_GRAINS = {
+    "kernel": "kernel-grained: every op and every kernel",
+    "phase": "phase-grained: the phases of each step, no kernels",
+}
+_MOST_STEPS = 8  # shown one by one
+_MOST_FACTS = 24  # lines of provenance
+
+
+def info_text(summary: dict[str, Any], name: str, *, width: int = 80, colour: bool = False) -> str:
+    """The text for a terminal `width` wide; `name` is what the person called the trace, `summary` is of `summarise`."""
+
+    def heading(text: str) -> str:
+        return paint(text, "bold", colour=colour)
+
+    ranks = summary["ranks"]
+    what = _GRAINS.get(summary["grain"], summary["grain"])
+    several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
+    lines = [heading(fit(name, width)), fit(f"  {what}{several}", width), ""]
+    sections = [
+        ("Where it comes from", _provenance(summary, width)),
+        ("Devices", _devices(summary, width)),
+        ("What is in it", _counts(summary)),
+        ("Steps", _steps(summary, width)),
+        ("Phases, median of the steps", _phases(summary, width)),
+        ("Kernels with the most GPU time", _work(summary, "kernels", "kernel", width)),
+        ("Ops with the most GPU time (innermost around the launch)", _work(summary, "ops", "op", width)),
+        ("Memory peak", _memory(summary, width)),
+        ("What it lacks", [f"  {fit(text, width - 2)}" for text in summary["lacks"]]),
+        ("Problems found in it", _problems(summary, width)),
+    ]
+    for title, body in sections:
+        if body:
+            lines += [heading(title), *body, ""]
+    return "\n".join([*lines, *_next(summary, name)])
+
+
+def _provenance(summary: dict[str, Any], width: int) -> list[str]:
+    facts = [(key, value) for key, value in _flat(summary["provenance"]) if value not in ("", None)]
+    longest = min(max((len(key) for key, _ in facts), default=0), 24)
+    lines = [f"  {fit(key, longest).ljust(longest)}  {fit(str(value), width - longest - 4)}" for key, value in facts]
+    rest = len(lines) - _MOST_FACTS
+    return lines if rest <= 0 else [*lines[:_MOST_FACTS], f"  and {rest} more (--json shows all)"]
+
+
+def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested facts one by one, "flags.tf32"; lists as one text."""
+    found: list[tuple[str, Any]] = []
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{prefix}{key}.")
+        else:
+            found.append((prefix + key, ", ".join(map(str, value)) if isinstance(value, list) else value))
+    return found
+
+
+def _devices(summary: dict[str, Any], width: int) -> list[str]:
+    gpus, several = summary["gpus"], len(summary["ranks"]) > 1
+    rows = []
+    for device in summary["devices"]:
+        label = f"cuda:{device['index']}"
+        label = f"rank {device['rank']} {label}" if several else label
+        gpu = gpus.get(label)
+        used = (
+            [time_text(gpu["busy_ns"]), share_text(gpu["idle_share"]), str(len(gpu["streams"]))]
+            if gpu
+            else [ABSENT] * 3
+        )
+        rows.append([f"{label} {device['name']}", size_text(device["total_memory_bytes"]), *used])
+    return table(["", "memory", "busy", "idle", "streams"], rows, width=width, indent=2) if rows else []
+
+
+def _counts(summary: dict[str, Any]) -> list[str]:
+    counts = {key: count_text(value) for key, value in summary["counts"].items()}
+    return [
+        f"  {counts['kernels']} kernels, {counts['copies']} copies and memsets, {counts['host_ops']} host ops,",
+        f"  {counts['memory_events']} memory events, {counts['steps']} steps, over {time_text(summary['window_ns'])};"
+        f" GPU busy {time_text(summary['gpu_busy_ns'])}",
+    ]
+
+
+def _steps(summary: dict[str, Any], width: int) -> list[str]:
+    steps = summary["steps"]
+    if not steps:
+        return []
+    several = len(summary["ranks"]) > 1
+    rows = []
+    for step in steps[:_MOST_STEPS]:
+        label = f"rank {step['rank']} step {step['number']}" if several else f"step {step['number']}"
+        label += " (warm-up)" if step["kind"] == "warmup" else ""
+        rows.append([label, time_text(step["duration_ns"]), time_text(step["compute_side_ns"])])
+    if len(steps) > _MOST_STEPS:
+        rows.append([f"and {len(steps) - _MOST_STEPS} more", "", ""])
+    rows.append(["median", time_text(summary["step_median_ns"]), time_text(summary["compute_side_median_ns"])])
+    return table(["", "whole step", "without data loading"], rows, width=width, indent=2)
+
+
+def _phases(summary: dict[str, Any], width: int) -> list[str]:
+    rows = [
+        [name, time_text(phase["median_ns"]), time_text(phase["device_median_ns"])]
+        for name, phase in summary["phases"].items()
+    ]
+    return table(["", "on the host", "on the GPU"], rows, width=width, indent=2) if rows else []
+
+
+def _work(summary: dict[str, Any], key: str, head: str, width: int) -> list[str]:
+    busy_ns = summary["gpu_busy_ns"]
+    rows = [
+        [
+            kernel_text(row["name"]),
+            count_text(row["count"]),
+            time_text(row["device_ns"]),
+            share_text(row["device_ns"] / busy_ns if busy_ns else None),
+        ]
+        for row in summary[key]
+    ]
+    return table([head, "count", "time", "of busy"], rows, width=width, indent=2) if rows else []
+
+
+def _memory(summary: dict[str, Any], width: int) -> list[str]:
+    rows = [
+        [device, size_text(peak["peak_allocated_bytes"]), size_text(peak["peak_reserved_bytes"]), peak["source"]]
+        for device, peak in summary["memory"].items()
+    ]
+    if not rows:
+        return []
+    lines = table(["", "allocated", "reserved", "known as"], rows, width=width, indent=2)
+    if any(peak["source"] == "summed" for peak in summary["memory"].values()):
+        lines.append("  summed: from allocations and frees; what was held from before is missing")
+    return lines
+
+
+def _problems(summary: dict[str, Any], width: int) -> list[str]:
+    rows = [[kind, count_text(count)] for kind, count in summary["problems"].items()]
+    return table(["kind", "count"], rows, width=width, indent=2) if rows else []
+
+
+def _next(summary: dict[str, Any], name: str) -> list[str]:
+    if not summary["steps"] and not summary["gpu_busy_ns"]:
+        return ["Next: nothing to replay here, for no GPU work was recorded."]
+    return [f"Next: trace replay YOUR_SCRIPT.py --trace {name}", f"      trace diff {name} OTHER.msgpack"]
