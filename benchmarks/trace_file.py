@@ -53,11 +53,11 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def hta_seconds(path: Path) -> float | None:
-    from hta.common.trace_file import create_rank_to_trace_dict  # noqa: F401  (fails early where HTA is not installed)
     from hta.common.trace_parser import parse_trace_dataframe
+    from hta.configs.parser_config import ParserConfig
 
     try:
-        return seconds(lambda: parse_trace_dataframe(str(path)))
+        return seconds(lambda: parse_trace_dataframe(str(path), ParserConfig.get_default_cfg()))
     except Exception as failure:
         print(f"  Holistic Trace Analysis does not read {path.name}: {type(failure).__name__}", file=sys.stderr)
         return None

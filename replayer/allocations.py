@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from replayer.allocator import DeviceMemory, OutOfMemory
+from replayer.allocator import OutOfMemory
+from replayer.ledger import Ledger, Ticket
 
 if TYPE_CHECKING:
-    from replayer.allocator import Block
     from replayer.gpu import VirtualGpu
 
 KNOWN_LIMIT = 4096  # elements of a host-to-device copy that is remembered
@@ -35,7 +35,7 @@ class Allocation:
 
     __slots__ = ("__weakref__", "block", "known", "memory", "size_bytes")
 
-    def __init__(self, memory: DeviceMemory, block: Block | None, size_bytes: int) -> None:
+    def __init__(self, memory: Ledger, block: Ticket | None, size_bytes: int) -> None:
         self.memory = memory
         self.block = block
         self.size_bytes = size_bytes
@@ -60,7 +60,7 @@ class Allocation:
 
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
     """Memory of `device` for its current stream. Raises torch.OutOfMemoryError in PyTorch's words."""
-    memory = gpu.devices[device].memory
+    memory = gpu.devices[device].ledger
     try:
         return Allocation(memory, memory.malloc(size_bytes, gpu.current_stream(device).number), size_bytes)
     except OutOfMemory as full:

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """Autocast on the virtual device: which ops run in low precision, which in float32, as CUDA has it.
 
 PyTorch's own autocast kernels only cast tensors that C++ sees on CUDA, so the same lists (ATen/autocast_mode.h) are registered
@@ -62,7 +63,7 @@ class Autocast:
 
     def __init__(self) -> None:
         self._casts = _Casts()
-        self._off = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+        self._off = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
     def forget(self) -> None:
         """What `torch.clear_autocast_cache` does beside its own."""

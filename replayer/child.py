@@ -8,6 +8,7 @@ Config keys: `trace` (path of the recording), `out` (directory for this run's ti
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from pathlib import Path
@@ -48,6 +49,7 @@ def _make(config: dict[str, Any]) -> VirtualGpu:
         pad_loader=config["loader"] == "recorded",
     )
     atexit.register(_finish, gpu, trace, config, os.getpid())
+    gc.freeze()  # the score holds a hundred thousand objects for ever; a collection in the midst of a step need not visit them
     return gpu
 
 
@@ -55,7 +57,7 @@ def _finish(gpu: VirtualGpu, trace: Trace, config: dict[str, Any], pid: int) -> 
     """Write the timeline's end. A forked child inherits this hook but not the GPU."""
     if os.getpid() != pid:
         return
-    gpu.player.course.stop(gpu.thread())
+    gpu.stop()
     try:
         gpu.timeline.close(_header(gpu, trace, config))
     except (OSError, TraceError) as failure:
@@ -64,15 +66,12 @@ def _finish(gpu: VirtualGpu, trace: Trace, config: dict[str, Any], pid: int) -> 
 
 def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
     tally = gpu.player.tally
-    ops, steps = max(tally.ops, 1), max(tally.steps, 1)
     missing = sorted(tally.missing.items(), key=lambda item: -item[1])
     replay = {
         "recording": Path(config["trace"]).name,
         "loader": config["loader"],
         "strict": bool(config["strict"]),
-        "lag_ns_per_step": tally.lag_ns // steps,
-        "us_per_op": round(tally.busy_ns / ops / 1000, 3),
-        "ops_per_step": tally.ops // steps,
+        **tally.host_medians(),
         "uncharged_ns": tally.uncharged_ns,
         "charged_ns": {Origin(origin).name.lower(): ns for origin, ns in tally.charged_ns.items() if ns},
         "missing": [
@@ -82,7 +81,7 @@ def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
         "reads_unrecorded": tally.reads_unrecorded,
     }
     return Trace(
-        grain="kernel",
+        grain=trace.grain,
         devices=gpu.score.devices,
         threads=gpu.threads,
         provenance={"source": "replay", "recorded": trace.provenance, "replay": replay},

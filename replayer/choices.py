@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """Choices that CUDA makes above the dispatcher: which kernels a composite op means on this device.
 
 They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for
@@ -98,9 +99,17 @@ def batch_norm(
     return aten.native_batch_norm.default(input, weight, bias, mean, variance, training, momentum, eps)[0]
 
 
+def ctc_loss(
+    log_probs: Any, targets: Any, inputs: Any, lengths: Any, blank: int = 0, reduction: int = 1, zero_infinity: bool = False
+) -> Any:
+    """`torch.ctc_loss` reads the lengths on the host, as on CUDA; for tensor subclasses C++ would leave them where they are."""
+    return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
+
+
 def register() -> None:
     """Register the choices."""
     library = torch.library.Library("aten", "IMPL")
     library.impl("batch_norm", batch_norm, "AutogradPrivateUse1")
+    library.impl("ctc_loss.Tensor", ctc_loss, "AutogradPrivateUse1")
     library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
     state.keep(library)

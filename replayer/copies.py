@@ -8,8 +8,8 @@ non-blocking one on the device; whatever is not contiguous goes through a tempor
     x.sum().item()             # aten::_local_scalar_dense: the recorded value, else what is known, else 1.0
 
 Note [Where values come from]
-In this order: what the recording holds for this read (`VirtualGpu.read`); what the host knows the memory to contain (`Allocation.known`,
-after `zeros`, `fill_` or a small copy to the device); a fixed placeholder.
+In this order: what the recording holds for this read (`VirtualGpu.read`); what the host knows the memory to contain
+(`Allocation.known`, after `zeros`, `fill_` or a small copy to the device); a fixed placeholder.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from replayer.allocations import KNOWN_LIMIT, Uniform, allocate, placeholder
-from replayer.dispatch import maker
-from replayer.plans import Plans, on_device
+from replayer.dispatch import make
+from replayer.inference import on_device
+from replayer.plans import Plans
 from replayer.sites import Site
 from replayer.specs import BACKEND, Spec
 from replayer.state import gpu
@@ -32,33 +33,17 @@ aten = torch.ops.aten
 class Copies:
     """The handlers of ops that copy or read, bound to one plan cache."""
 
-    def __init__(self, plans: Plans, tensor_class: type, run: Callable[..., Any]) -> None:
+    def __init__(self, plans: Plans, tensor_class: Any) -> None:
         self._plans = plans
         self._tensor_class = tensor_class
-        self._run = run
-        self._make = maker(tensor_class)
 
     def handlers(self) -> dict[Any, Callable[..., Any]]:
-        filled = {
-            aten.zeros_like.default: lambda args: 0,
-            aten.ones_like.default: lambda args: 1,
-            aten.full_like.default: lambda args: args[1],
-            aten.new_zeros.default: lambda args: 0,
-            aten.new_ones.default: lambda args: 1,
-            aten.new_full.default: lambda args: args[2],
-        }
-        return {op: self._filled(op, value) for op, value in filled.items()} | {
+        return {
             aten.copy_.default: self.copy_,
             aten._to_copy.default: self.to_copy,
             aten._local_scalar_dense.default: self.scalar,
             aten.equal.default: self.equal,
-            aten.zero_.default: self.zero_,
-            aten.fill_.Scalar: self.fill_,
-            aten._amp_foreach_non_finite_check_and_unscale_.default: self.unscale_,
-            aten._amp_update_scale_.default: self.update_scale_,
-            aten.index.Tensor: self.index,
-            aten.index_put_.default: self.index_put_,
-            aten._index_put_impl_.default: self.index_put_impl_,
+            aten.allclose.default: self.allclose,
         }
 
     # -- copies ----------------------------------------------------------------------------------------------------
@@ -84,7 +69,7 @@ class Copies:
         memory_format: torch.memory_format | None = None,
     ) -> Any:
         """`Tensor.to`, when something changes: an empty tensor of the new kind and a copy into it."""
-        options = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
+        options: dict[str, Any] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
         if device is not None and device.type not in ("cuda", BACKEND):
             look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
             look = torch.empty_like(look, **options)
@@ -102,7 +87,7 @@ class Copies:
         if spec is None:
             look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
             spec = self._plans.looks[key] = self._plans.specs.like(torch.empty_like(look, **options), index)
-        return self._make(spec, allocate(gpu(), index, spec.extent_bytes))
+        return make(spec, allocate(gpu(), index, spec.extent_bytes))
 
     def _on_device(self, target: Any, source: Any) -> None:
         here, there = target.spec, source.spec
@@ -185,82 +170,25 @@ class Copies:
 
     def equal(self, one: Any, other: Any) -> bool:
         """`torch.equal`: a comparison on the device whose answer the host waits for."""
-        if tuple(one.shape) != tuple(other.shape):
-            return False
+        return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other)
+
+    def allclose(self, one: Any, other: Any, *_tolerances: Any, **_options: Any) -> bool:
+        """`torch.allclose`; values that the host knows count as close if they are equal."""
+        return self._same("aten::allclose", one, other)
+
+    def _same(self, op: str, one: Any, other: Any) -> bool:
         spec = one.spec if type(one) is self._tensor_class else other.spec
-        site = self._read_site("aten::equal", spec)
+        site = self._read_site(op, spec)
         gpu().launch(site, spec.index)
         recorded = gpu().read(site, spec.index, "bool", 1)
         if recorded is not None:
             return bool(recorded[0])
-        if one is other or (one.spec is other.spec and one.allocation is other.allocation):
+        if type(one) is not self._tensor_class or type(other) is not self._tensor_class:
+            raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!")
+        if one.spec is other.spec and one.allocation is other.allocation:
             return True
         mine, theirs = known_values(one), known_values(other)
         return mine is not None and theirs is not None and bool((torch.as_tensor(mine) == torch.as_tensor(theirs)).all())
-
-    # -- ops after which the content is known ----------------------------------------------------------------------
-
-    def zero_(self, target: Any) -> Any:
-        return self.fill_(target, 0, aten.zero_.default)
-
-    def fill_(self, target: Any, value: Any, func: Any = aten.fill_.Scalar) -> Any:
-        known = target.allocation.known
-        args = (target,) if func is aten.zero_.default else (target, value)
-        self._run(self._plans.route(func), args, {})
-        spec: Spec = target.spec
-        uniform = Uniform(_cast(value, spec.dtype), spec.dtype)
-        if (spec.extent_bytes == target.allocation.size_bytes and spec.dense) or known == uniform:
-            target.allocation.known = uniform
-        return target
-
-    def _filled(self, op: Any, value: Callable[[Any], Any]) -> Callable[..., Any]:
-        """`zeros_like` and its kind: a new tensor of one value."""
-
-        def make(*args: Any, **kwargs: Any) -> Any:
-            made = self._run(self._plans.route(op), args, kwargs)
-            if type(made) is self._tensor_class:  # not so for zeros_like(x, device="cpu")
-                dtype = made.spec.dtype
-                made.allocation.known = Uniform(_cast(value(args), dtype), dtype)
-            return made
-
-        return make
-
-    def unscale_(self, tensors: Any, found_inf: Any, inverse_scale: Any) -> None:
-        """Without a recorded value no gradient counts as infinite: `found_inf` stays what it was."""
-        known = found_inf.allocation.known
-        self._run(self._plans.route(aten._amp_foreach_non_finite_check_and_unscale_.default), (tensors, found_inf, inverse_scale), {})
-        found_inf.allocation.known = known
-
-    def update_scale_(self, scale: Any, growth_tracker: Any, *rest: Any) -> Any:
-        """The scale stays what it was."""
-        known = scale.allocation.known
-        self._run(self._plans.route(aten._amp_update_scale_.default), (scale, growth_tracker, *rest), {})
-        scale.allocation.known = known
-        return scale
-
-    # -- indices of the host -----------------------------------------------------------------------------------------
-
-    def index(self, source: Any, indices: Any) -> Any:
-        return self._run(self._plans.route(aten.index.Tensor), (source, self._moved(source, indices)), {})
-
-    def index_put_(self, target: Any, indices: Any, values: Any, *rest: Any, **options: Any) -> Any:
-        arguments = (target, self._moved(target, indices), values, *rest)
-        return self._run(self._plans.route(aten.index_put_.default), arguments, options)
-
-    def index_put_impl_(self, target: Any, indices: Any, values: Any, *rest: Any, **options: Any) -> Any:
-        arguments = (target, self._moved(target, indices), values, *rest)
-        return self._run(self._plans.route(aten._index_put_impl_.default), arguments, options)
-
-    def _moved(self, beside: Any, indices: Any) -> list[Any]:
-        """Indices may lie on the host: they are copied over first."""
-        moved = []
-        for index in indices:
-            if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class:
-                if type(beside) is not self._tensor_class:
-                    raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-                index = index.to(beside.spec.placement)
-            moved.append(index)
-        return moved
 
     # -- sites -------------------------------------------------------------------------------------------------------
 
@@ -300,18 +228,8 @@ def _known_or_placeholder(tensor: Any) -> torch.Tensor | float | int | bool:
     return placeholder(tensor.spec.dtype) if known is None else known
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if dtype is torch.bool:
-        return bool(value)
-    return value if dtype.is_complex else float(value) if dtype.is_floating_point else int(value)
-
-
 def _check_broadcast(target: tuple[int, ...], source: tuple[int, ...]) -> None:
     if target == source:
         return
-    if len(source) > len(target) or any(
-        b not in (a, 1) for a, b in zip(reversed(target), reversed(source), strict=False)
-    ):
-        raise RuntimeError(
-            f"output with shape {list(target)} doesn't match the broadcast shape {list(source)}"
-        )
+    if len(source) > len(target) or any(b not in (a, 1) for a, b in zip(reversed(target), reversed(source), strict=False)):
+        raise RuntimeError(f"output with shape {list(target)} doesn't match the broadcast shape {list(source)}")

@@ -15,7 +15,7 @@ from replayer.matching import SegmentClaims, StepClaims
 from replayer.score import Score
 from replayer.tracks import HostThread, Tracks
 from traces.model import NONE, DeviceKind, Origin, StepKind
-from traces.phases import PhaseCut
+from traces.phases import LOSS, PLAIN, READ, PhaseCut
 
 
 class Course:
@@ -29,6 +29,7 @@ class Course:
         self._cut = PhaseCut()
         self.step = StepClaims(score.step(0))
         self.segment: SegmentClaims | None = None
+        self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
         self._number = 0
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
@@ -37,23 +38,32 @@ class Course:
         self._loader_ns = 0
         self._ops_in: dict[tuple[str, int], int] = {}  # ops per segment, from the step before
 
-    def op(self, thread: HostThread, phase_class: int) -> SegmentClaims:
-        """An op is called: the segment it belongs to."""
-        if self._cut.op(phase_class, thread.host_ns):
-            self._turn(thread)
+    def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentClaims:
+        """An op is called where `turns` says that it begins another segment: that segment.
+
+        `now_ns` is when it was called, by the wall clock; it may be played later.
+        """
+        began = self._cut.op(phase_class, thread.host_ns)
+        self._look()
+        if began:
+            self._turn(thread, now_ns)
         segment = self.segment
         if segment is None:  # the first op after a step that ended within a phase entered by name
             segment = self._begin(thread, self._cut.current or "other")
-        segment.ops += 1
         return segment
+
+    def _look(self) -> None:
+        self.turns = self._cut.turns(PLAIN), self._cut.turns(LOSS), self._cut.turns(READ)
 
     def enter(self, thread: HostThread, name: str) -> None:
         """The script enters a phase by name."""
-        if not self._cut.enter(name, thread.host_ns):
+        began = self._cut.enter(name, thread.host_ns)
+        self._look()
+        if not began:
             return
         if name == "loader" and not self._number and not any(done[0] == "backward" for done in self._done):
             self._restart(thread)  # what came before the first batch was set-up, not part of the first step
-        self._turn(thread)
+        self._turn(thread, self._tracks.clock.now_ns())
 
     def leave(self, thread: HostThread, name: str) -> None:
         """The script leaves a phase by name; without effect unless it is the one under way."""
@@ -62,6 +72,7 @@ class Course:
         if name == "loader":
             self._leave_loader(thread)
         self._cut.leave(name, thread.host_ns)
+        self._look()
 
     def _leave_loader(self, thread: HostThread) -> None:
         """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` the shorter is made up for."""
@@ -75,13 +86,14 @@ class Course:
                 ended_ns = due_ns
         thread.host_ns = max(thread.host_ns, ended_ns)
 
-    def _turn(self, thread: HostThread) -> None:
+    def _turn(self, thread: HostThread, now_ns: int) -> None:
         """One segment ends and another begins."""
-        self._finish(thread)
+        self._finish(thread, now_ns)
         self._begin(thread, self._cut.current)
 
     def _begin(self, thread: HostThread, name: str) -> SegmentClaims:
-        self._tracks.wait(thread.host_ns)
+        if name == "loader":  # from here on the script's own time is real
+            self._tracks.wait(thread.host_ns)
         self.segment = self.step.segment(name)
         self._begun_ns = thread.host_ns
         self._begun_device_ns = self._tracks.mark(thread.host_ns)
@@ -92,13 +104,13 @@ class Course:
         return self.segment
 
     def _restart(self, thread: HostThread) -> None:
-        self._finish(thread)
+        self._finish(thread, self._tracks.clock.now_ns())
         self.step = StepClaims(self._score.step(0))
         self._tracks.tally.restart()
         self._step_start_ns = NONE
         self._done.clear()
 
-    def _finish(self, thread: HostThread) -> None:
+    def _finish(self, thread: HostThread, now_ns: int) -> None:
         """The segment under way ends: charge what is left of it, on the device and on the host."""
         segment, self.segment = self.segment, None
         if segment is None:
@@ -108,7 +120,6 @@ class Course:
         if score is not None:
             self._charge_rest(thread, segment)
             due_ns += max(score.host_ns - segment.position_ns, 0)
-        now_ns = tracks.clock.now_ns()
         if now_ns > due_ns and score is not None:
             tracks.tally.lag_ns += now_ns - due_ns
         thread.host_ns = max(due_ns, now_ns)
@@ -136,7 +147,7 @@ class Course:
         if self._strict:
             raise NotExact(f"the rest of phase {segment.name}", (), "recorded but not called")
         began_ns = thread.host_ns - segment.position_ns
-        self._tracks.put(self.step, rest, self._tracks.stream(0, 0), began_ns, 1.0, NONE, Origin.PHASE)
+        self._tracks.put_rest(self.step, rest, self._tracks.stream(0, 0), began_ns)
 
     def _top_up(self, segment: SegmentClaims, share: float) -> None:
         """Bring a phase-grained segment's device time up to `share` of the recorded duration."""
@@ -170,8 +181,9 @@ class Course:
     def end_step(self, thread: HostThread) -> None:
         """The first optimizer's step has returned: the step ends here."""
         tracks = self._tracks
-        self._finish(thread)
+        self._finish(thread, tracks.clock.now_ns())
         self._cut.close(thread.host_ns)
+        self._look()
         self._charge_unvisited(thread)
         tracks.wait(thread.host_ns)
         first_ns = self._done[0][1] if self._done else thread.host_ns
@@ -192,19 +204,15 @@ class Course:
         for score, name_visited in self.step.unvisited():
             if name_visited:
                 self._begin(thread, score.name)
-                self._finish(thread)
+                self._finish(thread, self._tracks.clock.now_ns())
             else:
                 self._tracks.tally.uncharged_ns += score.work_ns or score.device_ns
 
     def _count(self) -> None:
         tally, now_ns = self._tracks.tally, self._tracks.clock.now_ns()
-        if self._number == 0:
-            tally.forget_host()
-        else:
-            tally.steps += 1
-            tally.busy_ns += now_ns - self._wall_ns - tally.waited_ns - self._loader_ns
+        tally.end_step(now_ns - self._wall_ns - tally.waited_ns - self._loader_ns, keep=self._number > 0)
         self._wall_ns = now_ns
-        tally.waited_ns = self._loader_ns = 0
+        self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
         """The script ends: a step under way is dropped, and the host waits for the device as a process does at exit."""

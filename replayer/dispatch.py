@@ -3,7 +3,7 @@
 This is the hot path: it runs some 700 times per training step of a ResNet-50, and every microsecond in it is a
 microsecond that the replaying host lags behind. So it is one flat function over local names.
 
-    dispatch, run = dispatcher(plans, VirtualTensor)
+    dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 """
 
@@ -17,7 +17,9 @@ import torch
 from replayer import state
 from replayer.allocations import Allocation, allocate
 from replayer.allocator import OutOfMemory
-from replayer.plans import Constant, Kind, New, Plan, Plans, Reshaped, Same, View, Where
+from replayer.guard import expect_unwinding
+from replayer.outcomes import Constant, Kind, New, Plan, Reshaped, Same, View, Where
+from replayer.plans import Plans
 from replayer.specs import Spec
 from replayer.state import _STATE
 
@@ -25,26 +27,18 @@ Dispatch = Callable[..., Any]
 Run = Callable[[Any, Any, Any], Any]
 
 
-def maker(tensor_class: type) -> Callable[[Spec, Allocation], Any]:
-    """A function that makes a virtual tensor of a look on an allocation."""
-    wrap = torch.Tensor._make_wrapper_subclass
-    strided = torch.strided
-
-    def make(spec: Spec, allocation: Allocation) -> Any:
-        made = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
-        made.spec = spec
-        made.allocation = allocation
-        return made
-
-    return make
+def make(spec: Spec, allocation: Allocation) -> Any:
+    """A virtual tensor of a look on an allocation."""
+    made: Any = torch.Tensor._make_wrapper_subclass(*spec.wrapping)
+    made.spec = spec
+    made.allocation = allocation
+    return made
 
 
-def dispatcher(plans: Plans, tensor_class: type) -> tuple[Dispatch, Run]:
-    """The `__torch_dispatch__` of `tensor_class`, and the same for one route without its special handler."""
+def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
+    """The `__torch_dispatch__` of virtual tensors, and the same for one route without its special handler."""
     routes = plans.routes
     wrap = torch.Tensor._make_wrapper_subclass
-    strided = torch.strided
-    make = maker(tensor_class)
     detach = torch.ops.aten.detach.default
     new, news, same, view = int(Kind.NEW), int(Kind.NEWS), int(Kind.SAME), int(Kind.VIEW)
 
@@ -52,16 +46,20 @@ def dispatcher(plans: Plans, tensor_class: type) -> tuple[Dispatch, Run]:
         if func is detach:  # autograd detaches each output that it saves, and each gradient
             source = args[0]
             spec = source.spec
-            made = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
+            made: Any = wrap(*spec.wrapping)
             made.spec = spec
             made.allocation = source.allocation
             return made
         route = routes.get(id(func))
         if route is None:
             route = plans.route(func)
-        if route.special is not None:
-            return route.special(*args, **kwargs)
-        return run(route, args, kwargs)
+        try:
+            if route.special is not None:
+                return route.special(*args, **kwargs)
+            return run(route, args, kwargs)
+        except BaseException:
+            expect_unwinding()  # Note [Errors inside backward]
+            raise
 
     def run(route: Any, args: Any, kwargs: Any) -> Any:
         gpu = _STATE.gpu or state.gpu()
@@ -71,6 +69,8 @@ def dispatcher(plans: Plans, tensor_class: type) -> tuple[Dispatch, Run]:
         key = keyer(args, kwargs)
         plan = route.plans.get(key)
         if plan is None:
+            if kwargs and plans.leaves(kwargs):
+                return plans.elsewhere(route.func, args, kwargs)
             plan = plans.learn(route, key, args, kwargs, gpu.current_device())
         device = plan.device
         kind = plan.kind
@@ -78,23 +78,23 @@ def dispatcher(plans: Plans, tensor_class: type) -> tuple[Dispatch, Run]:
         if kind == new:
             spec = plan.spec
             size_bytes = plan.size_bytes
-            memory = gpu.devices[device].memory
+            memory = gpu.devices[device].ledger
             try:
                 block = memory.malloc(size_bytes, gpu.current_stream(device).number)
             except OutOfMemory as full:
                 raise torch.OutOfMemoryError(str(full)) from None
-            result = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
+            result = wrap(*spec.wrapping)
             result.spec = spec
             result.allocation = Allocation(memory, block, size_bytes)
         elif kind == same:
             result = args[plan.at]
         elif kind == view:
             spec = plan.spec
-            result = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
+            result = wrap(*spec.wrapping)
             result.spec = spec
             result.allocation = args[plan.at].allocation
         elif kind == news:
-            memory = gpu.devices[device].memory
+            memory = gpu.devices[device].ledger
             stream = gpu.current_stream(device).number
             result = []
             for pair in plan.news:
@@ -106,7 +106,7 @@ def dispatcher(plans: Plans, tensor_class: type) -> tuple[Dispatch, Run]:
                     block = memory.malloc(size_bytes, stream)
                 except OutOfMemory as full:
                     raise torch.OutOfMemoryError(str(full)) from None
-                made = wrap(tensor_class, spec.shape, spec.stride, spec.offset, None, spec.dtype, strided, spec.placement)
+                made: Any = wrap(*spec.wrapping)
                 made.spec = spec
                 made.allocation = Allocation(memory, block, size_bytes)
                 result.append(made)

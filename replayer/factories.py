@@ -1,9 +1,10 @@
+# mypy: allow-untyped-calls
 """Kernels for tensors made from nothing: `torch.empty(..., device="cuda")` and all factories that are built on it.
 
 Registered for the dispatch keys CUDA and PrivateUse1, so they hold in every thread and need no mode. Where PyTorch has its own
 CUDA kernels (a CUDA build) ours take their place; not one of them may run, for they would look for a driver.
 
-    register(plans, VirtualTensor, copies)
+    register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
 """
 
@@ -19,7 +20,8 @@ from replayer import state
 from replayer.allocations import allocate
 from replayer.copies import Copies
 from replayer.devices import checked
-from replayer.dispatch import maker
+from replayer.dispatch import make
+from replayer.guard import raising
 from replayer.plans import Plans
 
 KEYS = ("CUDA", "PrivateUse1")
@@ -28,9 +30,8 @@ KEYS = ("CUDA", "PrivateUse1")
 class Factories:
     """The kernels, bound to one plan cache."""
 
-    def __init__(self, plans: Plans, tensor_class: type) -> None:
+    def __init__(self, plans: Plans) -> None:
         self._specs = plans.specs
-        self._make = maker(tensor_class)
 
     def empty(
         self,
@@ -49,7 +50,7 @@ class Factories:
         else:
             look = torch.empty(shape, dtype=kind, device="meta", memory_format=memory_format)
             spec = self._specs.like(look, _index(device))
-        return self._make(spec, allocate(state.gpu(), spec.index, spec.extent_bytes))
+        return make(spec, allocate(state.gpu(), spec.index, spec.extent_bytes))
 
     def empty_strided(
         self,
@@ -62,11 +63,10 @@ class Factories:
     ) -> Any:
         _refuse_pinned(pin_memory, "empty_strided")
         spec = self._specs.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), _index(device))
-        return self._make(spec, allocate(state.gpu(), spec.index, spec.extent_bytes))
-
+        return make(spec, allocate(state.gpu(), spec.index, spec.extent_bytes))
 
     def indices(self, op: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-        """`tril_indices` and `triu_indices`, whose shape comes from integers by a rule of their own: asked of the CPU's kernel."""
+        """`tril_indices` and `triu_indices`: the CPU's kernel is asked how many there are."""
 
         def make(row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: Any) -> Any:
             count = op(row, col, offset, dtype=torch.int32, device="cpu").shape[1]
@@ -87,9 +87,9 @@ def _refuse_pinned(pin_memory: bool | None, op: str) -> None:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
-def register(plans: Plans, tensor_class: type, copies: Copies, fallback: Callable[..., Any]) -> None:
+def register(plans: Plans, copies: Copies, fallback: Callable[..., Any]) -> None:
     """Register all kernels. `fallback` runs an op from its plan, for ops that arrive below the Python key."""
-    made = Factories(plans, tensor_class)
+    made = Factories(plans)
 
     def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
         return copies.copy_(target, source, non_blocking)
@@ -112,9 +112,13 @@ def register(plans: Plans, tensor_class: type, copies: Copies, fallback: Callabl
     state.keep(library)
     with warnings.catch_warnings():
         # A CUDA build has these kernels already; replacing them is what we are here for.
-        warnings.filterwarnings("ignore", message=r"Warning only once for all operators|.*Overriding a previously registered kernel", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore",
+            message=r"Warning only once for all operators|.*Overriding a previously registered kernel",
+            category=UserWarning,
+        )
         for key in KEYS:
             for name, kernel in kernels.items():
                 if key == "CUDA" and not name.startswith(("empty", "tri")):
                     continue  # no tensor is on CUDA in C++
-                library.impl(name, kernel, key)
+                library.impl(name, raising(kernel), key)

@@ -5,7 +5,7 @@ so that Adam's bias corrections or a decaying learning rate do not grow the cach
 out once per op and number of arguments, from its schema, and compiled to one Python expression:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
-    lambda a, k: (2, a[0].spec if type(a[0]) is V else look(a[0]), a[1].spec if type(a[1]) is V else look(a[1]))
+    lambda a, k: (2, a[0].spec if type(a[0]) is V else look_tensor(a[0]), a[1].spec if type(a[1]) is V else ...)
 """
 
 from __future__ import annotations
@@ -34,21 +34,26 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type) -> Keyer:
     def look(value: Any) -> Any:
         return frozen(value, tensor_class, by_value)
 
+    def look_tensor(value: Any) -> Any:
+        """A number in a tensor's place ("x + 2") counts by its type."""
+        return look(value) if isinstance(value, torch.Tensor) else type(value)
+
     # `type(x) is V` per tensor instead of catching AttributeError: an exception costs more than all of the key.
     source = f"lambda a, k: ({count}, {''.join(part + ', ' for part in parts)}*(options(k) if k else ()))"
 
     def options(kwargs: dict[str, Any]) -> list[Any]:
         return [(name, look(value)) for name, value in kwargs.items()]
 
-    made: Keyer = eval(source, {"V": tensor_class, "look": look, "options": options, "type": type, "tuple": tuple})
+    names = {"V": tensor_class, "look": look, "look_tensor": look_tensor, "options": options}
+    made: Keyer = eval(source, names)
     return made
 
 
 def _expression(kind: str, at: str, by_value: bool) -> str:
     if kind == "Tensor":
-        return f"{at}.spec if type({at}) is V else look({at})"
+        return f"{at}.spec if type({at}) is V else look_tensor({at})"
     if kind == "Optional[Tensor]":
-        return f"None if {at} is None else {at}.spec if type({at}) is V else look({at})"
+        return f"None if {at} is None else {at}.spec if type({at}) is V else look_tensor({at})"
     if kind == "List[Tensor]":
         return f"tuple([t.spec if type(t) is V else look(t) for t in {at}])"
     if kind in ("int", "SymInt", "bool", "str", "Optional[bool]", "Device", "Optional[str]"):

@@ -6,16 +6,13 @@ left unclaimed when the segment ends is the phase's own rest.
 
     claims = StepClaims(score.step(0))
     segment = claims.segment("forward")
-    claim = segment.claim(score.keys(site))
-    claim.origin, claim.instance      # Origin.EXACT, Instance(...)
+    origin, instance = segment.claim(score.keys(site))      # Origin.EXACT, Instance(...); None if nothing is left
 
 An instance found at another shape is only *lent*: an op that later asks for it exactly still gets it, but it no longer counts
 as left over.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from replayer.parts import Instance, Keys, SegmentScore, StepScore
 from replayer.sites import Site
@@ -24,11 +21,7 @@ from traces.model import Origin
 _FREE, _LENT, _CLAIMED = 0, 1, 2
 
 
-class Claim(NamedTuple):
-    """A recorded instance given to an op of the script."""
-
-    origin: Origin  # EXACT, EQUIVALENT or SCALED
-    instance: Instance
+Claim = tuple[Origin, Instance]  # a recorded instance given to an op of the script as EXACT, EQUIVALENT or SCALED
 
 
 class StepClaims:
@@ -77,13 +70,13 @@ class SegmentClaims:
         exact, equivalent, named = keys
         instance = self._next(score.exact.get(exact), exact, _CLAIMED)
         if instance is not None:
-            return Claim(Origin.EXACT, instance)
+            return Origin.EXACT, instance
         instance = self._next(score.equivalent.get(equivalent), equivalent, _CLAIMED)
         if instance is not None:
-            return Claim(Origin.EQUIVALENT, instance)
+            return Origin.EQUIVALENT, instance
         instance = self._next(score.named.get(named), named, _LENT)
         if instance is not None:
-            return Claim(Origin.SCALED, instance)
+            return Origin.SCALED, instance
         return None
 
     def _next(self, instances: list[Instance] | None, key: str, mark: int) -> Instance | None:
@@ -96,6 +89,12 @@ class SegmentClaims:
             if state[of[0]] < mark:
                 self._cursors[key] = i + 1
                 kernels = self.step.step.kernels
+                if len(of) == 1:
+                    k = of[0]
+                    if state[k] == _FREE:
+                        self.open_ns -= kernels[k].duration_ns
+                    state[k] = mark
+                    return instance
                 fresh = [k for k in of if state[k] < mark]
                 for k in fresh:
                     if state[k] == _FREE:

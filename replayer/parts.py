@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from traces.model import Shape
+import numpy as np
+
+from traces.model import Column, Shape
 
 
 class Instance(NamedTuple):
@@ -56,6 +58,27 @@ class SegmentScore:
     named: dict[str, list[Instance]] = field(default_factory=dict)
 
 
+class KernelColumns(NamedTuple):
+    """The kernels of a step as columns, for playing many at once."""
+
+    launch_ns: Column
+    latency_ns: Column
+    gap_ns: Column
+    duration_ns: Column
+    stream: Column
+    device: Column
+    edge: Column
+    edge_gap_ns: Column
+    kind: Column
+    name: Column
+    size_bytes: Column
+
+    @classmethod
+    def of(cls, kernels: list[Kernel]) -> KernelColumns:
+        table = np.array(kernels, dtype=np.int64).reshape(-1, len(cls._fields))
+        return cls(*table.T.copy())
+
+
 @dataclass(slots=True)
 class StepScore:
     """One recorded step. `segments` is keyed by (phase, its how-manieth segment of that name in the step)."""
@@ -63,3 +86,11 @@ class StepScore:
     row: int  # of the trace's `steps`, NONE if the whole recording stands in for a step
     segments: dict[tuple[str, int], SegmentScore]
     kernels: list[Kernel]
+    _columns: KernelColumns | None = None
+
+    @property
+    def columns(self) -> KernelColumns:
+        """The kernels as columns, made at first use."""
+        if self._columns is None:
+            self._columns = KernelColumns.of(self.kernels)
+        return self._columns

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from replayer.timeline import Timeline
 
 # How far the host's virtual present may run ahead of the wall clock before it is held back, and to what distance. Between two
-# points where CUDA waits nobody can tell, but for a script that reads its own clock without synchronising.
-_AHEAD_NS = 5_000_000
-_HELD_AT_NS = 1_000_000
+# points where the host really waits (for the device, for data, at a step's end) nobody can tell, but for a script that
+# reads its own clock without synchronising. The distance is what absorbs hiccups of this machine.
+_AHEAD_NS = 20_000_000
+_HELD_AT_NS = 15_000_000
 
 
 class Player:
@@ -44,17 +45,23 @@ class Player:
         self.course = Course(score, self.tracks, strict=strict, pad_loader=pad_loader)
         self._strict = strict
 
-    def play(self, thread: HostThread, stream: VirtualStream, site: Site, copy: tuple[int, Origin] | None = None) -> int:
+    def play(
+        self, thread: HostThread, stream: VirtualStream, site: Site, now_ns: int, copy: tuple[int, Origin] | None = None
+    ) -> int:
         """Play one op; returns when its work ends on the stream.
 
         Args:
+            now_ns: by the wall clock, when the script called it.
             copy: the estimated duration and its origin, for a copy: used if the recording does not hold it.
         """
-        segment = self.course.op(thread, site.phase_class)
-        now_ns = self.clock.now_ns()
+        course = self.course
+        segment = course.segment
+        if segment is None or course.turns[site.phase_class]:
+            segment = course.op(thread, site.phase_class, now_ns)
+        segment.ops += 1
         tally = self.tally
         tally.ops += 1
-        claim = segment.claim(self.score.keys(site))
+        claim = segment.claim(site.keys or self.score.keys(site))
         if claim is None:
             return self._unmatched(thread, stream, site, segment, now_ns, copy)
         origin, instance = claim

@@ -59,7 +59,6 @@ class Score:
         if site.keys is None:
             dtype = next((dtype for shape, dtype in zip(site.shapes, site.dtypes, strict=True) if shape), "")
             site.keys = self.keys_of(site.op, site.shapes, dtype)
-        assert isinstance(site.keys, Keys)
         return site.keys
 
     def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str) -> Keys:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from replayer.parts import Keys
 from traces.model import Shape
 from traces.phases import op_class
 
@@ -23,7 +24,7 @@ class Site:
     outputs: tuple[Shape, ...] = ()
     launches: bool = True  # False: views and other ops that never reach the device
     phase_class: int = field(init=False)
-    keys: object = None  # the score's own, filled at first use
+    keys: Keys | None = None  # the score's own, filled at first use
     strings: tuple[int, int, int] | None = None  # the timeline's own: name, shapes, dtypes
 
     def __post_init__(self) -> None:

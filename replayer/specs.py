@@ -3,7 +3,7 @@
 Two tensors that look alike share one `Spec` object, so that comparing what an op was called with is comparing identities,
 and a key of the plan cache hashes in nanoseconds.
 
-    specs = Specs()
+    specs = Specs(VirtualTensor)
     spec = specs.of((2, 3), (3, 1), 0, torch.float32, 0)
     spec is specs.of((2, 3), (3, 1), 0, torch.float32, 0)  # True
     spec.extent_bytes  # 24
@@ -22,9 +22,22 @@ LIMIT = 200_000  # interned specs kept; beyond it (shapes that never repeat) the
 class Spec:
     """One look. `extent_bytes` is what a storage that begins at the tensor's first element needs."""
 
-    __slots__ = ("device", "dtype", "dtype_name", "extent_bytes", "index", "itemsize", "numel", "offset", "placement", "shape", "stride")
+    __slots__ = (
+        "device",
+        "dtype",
+        "dtype_name",
+        "extent_bytes",
+        "index",
+        "itemsize",
+        "numel",
+        "offset",
+        "placement",
+        "shape",
+        "stride",
+        "wrapping",
+    )
 
-    def __init__(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int) -> None:
+    def __init__(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int, tensor_class: type) -> None:
         self.shape = shape
         self.stride = stride
         self.offset = offset
@@ -32,6 +45,8 @@ class Spec:
         self.index = index
         self.device = torch.device("cuda", index)  # what scripts see
         self.placement = torch.device(BACKEND, index)  # what C++ sees
+        # What `_make_wrapper_subclass` takes to make a tensor that looks so: made once, passed a thousand times per step.
+        self.wrapping = (tensor_class, shape, stride, offset, None, dtype, torch.strided, self.placement)
         self.dtype_name = str(dtype).removeprefix("torch.")
         self.itemsize = dtype.itemsize
         self.numel = 1
@@ -60,7 +75,8 @@ class Spec:
 class Specs:
     """The interning table. Losing an entry is harmless: equal looks then merely count as different once."""
 
-    def __init__(self) -> None:
+    def __init__(self, tensor_class: type) -> None:
+        self._tensor_class = tensor_class
         self._known: dict[tuple[Shape, Shape, int, torch.dtype, int], Spec] = {}
 
     def of(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int) -> Spec:
@@ -69,12 +85,12 @@ class Specs:
         if spec is None:
             if len(self._known) >= LIMIT:
                 self._known.clear()
-            spec = self._known.setdefault(key, Spec(*key))
+            spec = self._known.setdefault(key, Spec(*key, self._tensor_class))
         return spec
 
     def like(self, tensor: torch.Tensor, index: int) -> Spec:
         """The look of a plain tensor, moved to device `index`."""
-        return self.of(tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype, index)
+        return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> Spec:
         stride = []

@@ -1,7 +1,7 @@
 """The one place of module-level state: torch's patched functions are global, so the virtual GPU behind them is too.
 
-    start(lambda: VirtualGpu(...))     # once per process, when torch is imported
-    gpu()                              # made at the first use of CUDA, as a CUDA context is
+start(lambda: VirtualGpu(...))     # once per process, when torch is imported
+gpu()                              # made at the first use of CUDA, as a CUDA context is
 """
 
 from __future__ import annotations

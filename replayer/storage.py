@@ -36,11 +36,11 @@ class VirtualStorage(torch.UntypedStorage):
         return torch.device("cuda", self._index)
 
     @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
+    def is_cuda(self) -> bool:
         return True
 
     @property
-    def _cdata(self) -> int:  # type: ignore[override]
+    def _cdata(self) -> int:
         return id(self.allocation)
 
     def __eq__(self, other: object) -> bool:

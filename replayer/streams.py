@@ -44,6 +44,11 @@ class VirtualStream:
         self.pending.append(end_ns)
         return end_ns
 
+    def push_all(self, ends_ns: list[int]) -> None:
+        """Queue work whose ends have been worked out by the rule of `push`."""
+        self.ready_ns = ends_ns[-1]
+        self.pending.extend(ends_ns)
+
     def room_at_ns(self) -> int:
         """The earliest time at which one more launch fits into the queue, 0 if there is room now."""
         return self.pending[0] if len(self.pending) == LAUNCH_QUEUE_DEPTH else 0

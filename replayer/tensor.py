@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """A CUDA tensor without payload: real shape, strides, dtype, device, autograd graph and memory; no numbers.
 
 In C++ it lives on the device "vcuda:i", which has no kernels and needs no driver; to Python, and so to the script, it is on
@@ -21,7 +22,7 @@ import torch
 
 from replayer.allocations import Allocation
 from replayer.devices import placed, placed_arguments
-from replayer.dispatch import adopt, maker
+from replayer.dispatch import adopt, make
 from replayer.specs import Spec
 from replayer.state import plans
 from replayer.storage import VirtualStorage
@@ -29,11 +30,11 @@ from replayer.storage import VirtualStorage
 if TYPE_CHECKING:
     from replayer.streams import VirtualStream
 
-_data = torch._C.TensorBase.data  # type: ignore[attr-defined]
+_data: Any = torch._C.TensorBase.data
 
 
 class VirtualTensor(torch.Tensor):
-    """`spec` is its look, `allocation` its memory. Made by factories, copies and ops; see `dispatch.maker`."""
+    """`spec` is its look, `allocation` its memory. Made by factories, copies and ops; see `dispatch.make`."""
 
     spec: Spec
     allocation: Allocation
@@ -54,7 +55,7 @@ class VirtualTensor(torch.Tensor):
         return self.spec.index
 
     @property
-    def data(self) -> Self:  # type: ignore[override]
+    def data(self) -> Self:
         viewed: Self = _data.__get__(self)
         return viewed
 
@@ -83,10 +84,12 @@ class VirtualTensor(torch.Tensor):
         args, kwargs = placed_arguments(args, kwargs)
         return super().to(*args, **kwargs)
 
-    def cuda(self, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> torch.Tensor:
+    def cuda(  # type: ignore[override]
+        self, device: Any = None, non_blocking: bool = False, **kwargs: Any
+    ) -> torch.Tensor:
         return super().to(placed("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
-    def pin_memory(self, device: Any = None) -> NoReturn:  # type: ignore[override]
+    def pin_memory(self, device: Any = None) -> NoReturn:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
 
     def is_pinned(self, device: Any = None) -> bool:
@@ -112,13 +115,13 @@ class VirtualTensor(torch.Tensor):
             return 0
         return self.allocation.address + self.spec.offset * self.spec.itemsize
 
-    def untyped_storage(self) -> VirtualStorage:  # type: ignore[override]
+    def untyped_storage(self) -> VirtualStorage:
         return VirtualStorage.over(self.allocation, self.spec.index)
 
     def _typed_storage(self) -> torch.storage.TypedStorage:
         return torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.spec.dtype, _internal=True)
 
-    def storage(self) -> torch.storage.TypedStorage:  # type: ignore[override]
+    def storage(self) -> torch.storage.TypedStorage:
         return self._typed_storage()
 
     def is_set_to(self, tensor: torch.Tensor) -> bool:
@@ -128,14 +131,16 @@ class VirtualTensor(torch.Tensor):
         if isinstance(source, torch.storage.TypedStorage):
             source = source._untyped_storage
         if not isinstance(source, VirtualStorage):
-            return super().set_() if source is None else super().set_(source)
+            empty: Any = super().set_
+            made: Self = empty() if source is None else empty(source)
+            return made
         spec = self.spec
         shape = (source.nbytes() // spec.itemsize,) if size is None else tuple(size)
         table = plans().specs
         steps = table.contiguous(shape, spec.dtype, spec.index).stride if stride is None else tuple(stride)
         look = table.of(shape, steps, storage_offset, spec.dtype, source.device.index)
         with torch.no_grad():
-            adopt(self, maker(VirtualTensor)(look, source.allocation))
+            adopt(self, make(look, source.allocation))
         return self
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -149,7 +154,8 @@ class VirtualTensor(torch.Tensor):
         if self.requires_grad:
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         raise TypeError(
-            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"
+            " first."
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
@@ -160,7 +166,7 @@ class VirtualTensor(torch.Tensor):
             return format(self.item(), spec)
         return object.__format__(self, spec)
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with torch.no_grad():
             host = self.detach().cpu()
         text = torch._tensor_str._tensor_str(host, len("tensor(")) if tensor_contents is None else tensor_contents
@@ -189,7 +195,7 @@ class VirtualTensor(torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]
         with torch.no_grad():
-            made = maker(VirtualTensor)(self.spec, self.untyped_storage()._deepcopy_once(memo))
+            made = make(self.spec, self.untyped_storage()._deepcopy_once(memo))
         attributes = {name: value for name, value in self.__dict__.items() if name not in ("spec", "allocation")}
         made.__dict__.update(copy.deepcopy(attributes, memo))
         made.requires_grad_(self.requires_grad)
@@ -203,10 +209,10 @@ class VirtualTensor(torch.Tensor):
         is_param = getattr(self, "_is_param", False)
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
-        arguments = (storage, self.spec.offset, self.spec.shape, self.spec.stride, needs_grad, OrderedDict())
+        arguments: Any = (storage, self.spec.offset, self.spec.shape, self.spec.stride, needs_grad, OrderedDict())
         if not is_param:
             return torch._utils._rebuild_tensor_v2, arguments
-        data = maker(VirtualTensor)(self.spec, self.allocation)
+        data = make(self.spec, self.allocation)
         return torch._utils._rebuild_parameter, (data, self.requires_grad, OrderedDict())
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from replayer.sites import Site
 from traces.file import TraceStream
 from traces.model import (
+    Column,
     DeviceSpans,
     HostKind,
     HostSpans,
@@ -35,6 +36,8 @@ from traces.model import (
 
 # Rows gathered before they are handed over: some steps of a large model.
 _FLUSH_ROWS = 8_192
+
+_OP = int(HostKind.OP)
 
 # The columns that each table's rows give, in order; the others take their defaults.
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
@@ -61,6 +64,7 @@ class Timeline:
         self._rows = {name: array("q") for name in _GATHERED}
         self.work = self._rows["device"].extend  # the hot ones: extend a flat array by one row
         self.memory = self._rows["memory"].extend
+        self._host = self._rows["host"].extend
         self.host_rows = 0
         self.step_rows = 0
         self._queue: queue.SimpleQueue[tuple[list[str], dict[str, array[int]]] | None] = queue.SimpleQueue()
@@ -79,12 +83,16 @@ class Timeline:
             )
         return site.strings
 
+    def work_rows(self, table: Column) -> None:
+        """Add rows of the device table, as `work` does one: int64, one column per column of it."""
+        self._rows["device"].frombytes(np.ascontiguousarray(table, dtype=np.int64).tobytes())
+
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         """Add a host op; returns its row."""
         name, shapes, dtypes = strings
-        self._rows["host"].extend((thread, HostKind.OP, name, start_ns, end_ns - start_ns, shapes, dtypes))
-        self.host_rows += 1
-        return self.host_rows - 1
+        self._host((thread, _OP, name, start_ns, end_ns - start_ns, shapes, dtypes))
+        self.host_rows = row = self.host_rows + 1
+        return row - 1
 
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
         """Add a phase of the step under way, which will be row `step_rows`."""

@@ -33,21 +33,21 @@ class TracedMemory(DeviceMemory):
         self._held_bytes = 0
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        block = super().malloc(size_bytes, stream)
+        block = DeviceMemory.malloc(self, size_bytes, stream)
         if block is not None:
-            self._note_change(block.address)
+            self._held_bytes = held_bytes = self._held_bytes + block.size_bytes
+            reserved_bytes = self._segments.reserved_bytes
+            self._note((self._index, self._thread.host_ns, block.size_bytes, block.address, held_bytes, reserved_bytes))
         return block
 
     def free(self, block: Block) -> None:
-        address = block.address
-        super().free(block)
-        self._note_change(address)
-
-    def _note_change(self, address: int) -> None:
-        """Nothing to note if the free was postponed; a call that also does postponed frees notes their sum."""
-        held_bytes = self.allocated_bytes
-        change_bytes = held_bytes - self._held_bytes
-        if change_bytes:
-            self._held_bytes = held_bytes
-            now_ns = self._thread.host_ns
-            self._note((self._index, now_ns, change_bytes, address, held_bytes, self.reserved_bytes))
+        address, change_bytes = block.address, -block.size_bytes
+        if self._postponed:  # theirs may be done as well: note the sum
+            DeviceMemory.free(self, block)
+            change_bytes = self.allocated_bytes - self._held_bytes
+        else:
+            DeviceMemory.free(self, block)
+            if block.in_use:
+                return  # postponed
+        self._held_bytes = held_bytes = self._held_bytes + change_bytes
+        self._note((self._index, self._thread.host_ns, change_bytes, address, held_bytes, self._segments.reserved_bytes))

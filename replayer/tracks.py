@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from replayer.clock import Clock
 from replayer.costs import FLOOR_NS
 from replayer.matching import StepClaims
@@ -24,6 +26,9 @@ from traces.model import NONE, DeviceKind, Origin
 
 if TYPE_CHECKING:
     from replayer.timeline import Timeline
+
+# The columns of a row of the timeline's device table.
+_WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams are numbered beyond what a script's own reach
 
@@ -94,6 +99,30 @@ class Tracks:
             work((on.device, on.number, kind, name, end_ns - duration_ns, duration_ns, row, size, origin))
         self.tally.charged_ns[origin] += charged_ns
         return end_ns
+
+    def put_rest(self, claims: StepClaims, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
+        """As `put` with origin PHASE, for the hundreds of kernels that may be left of a phase: all at once where they can be.
+
+        With c the running sum of gaps and durations, the end of kernel i less c[i] is the greater of that of kernel i-1 and of
+        what its own launch alone would give: a running maximum.
+        """
+        columns, rows = claims.step.columns, np.array(chosen)
+        if (columns.stream[rows] != NONE).any() or (columns.edge >= 0).any():
+            self.put(claims, chosen, stream, began_ns, 1.0, NONE, Origin.PHASE)
+            return
+        duration_ns = columns.duration_ns[rows]
+        sums_ns = np.cumsum(columns.gap_ns[rows] + duration_ns)
+        alone_ns = began_ns + columns.launch_ns[rows] + columns.latency_ns[rows] + duration_ns
+        ends_ns = sums_ns + np.maximum(np.maximum.accumulate(alone_ns - sums_ns), stream.ready_ns)
+        stream.push_all(ends_ns.tolist())
+        table = np.full((len(rows), len(_WORK_COLUMNS)), NONE)
+        known = {"kind": columns.kind[rows], "name": columns.name[rows], "bytes": columns.size_bytes[rows]}
+        timed = {"start_ns": ends_ns - duration_ns, "duration_ns": duration_ns, "origin": int(Origin.PHASE)}
+        placed = {"device": stream.device, "stream": stream.number}
+        for name, values in {**placed, **known, **timed}.items():
+            table[:, _WORK_COLUMNS.index(name)] = values
+        self.timeline.work_rows(table)
+        self.tally.charged_ns[Origin.PHASE] += int(duration_ns.sum())
 
     def estimate(
         self, stream: VirtualStream, site: Site, launched_ns: int, row: int, copy: tuple[int, Origin] | None = None

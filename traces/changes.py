@@ -48,8 +48,11 @@ def changes(
     """{"kernels" | "ops": {"added" | "gone" | "longer" | "shorter": up to TOP changes, the largest first}}.
 
     The steps are rows of each trace's `steps`, repeated where a step was replayed more than once; none: everything.
-    `tolerance` is the relative change of a name's time below which it counts as the same.
+    `tolerance` is the relative change of a name's time below which it counts as the same. A phase-grained trace has no
+    kernels or ops that could be compared.
     """
+    if "phase" in (recorded.grain, other.grain):
+        return {key: {kind: [] for kind in ("added", "gone", "longer", "shorter")} for key in ("kernels", "ops")}
     return {
         "kernels": _sorted_out(_kernels(recorded, recorded_steps), _kernels(other, other_steps), tolerance),
         "ops": _sorted_out(_ops(recorded, recorded_steps), _ops(other, other_steps), tolerance, canonical_op),

@@ -78,16 +78,20 @@ class PhaseCut:
 
     def op(self, kind: int, now_ns: int) -> bool:
         """An op of class `kind` begins. Returns whether a new segment began with it."""
-        if self.inside:
+        if not self.turns(kind):
             return False
         if kind == LOSS:
-            if self.current == "loss" and self._boundary_ns is None:
-                return False
             self._after_backward = False
             return self._begin("loss", now_ns)
-        if self.current in _OPEN_ENDED and self._boundary_ns is None:
-            return False
         return self._begin("other" if kind == READ or self._after_backward else "forward", now_ns)
+
+    def turns(self, kind: int) -> bool:
+        """Whether an op of class `kind` would end what is under way."""
+        if self.inside:
+            return False
+        if self._boundary_ns is not None:
+            return True
+        return self.current != "loss" if kind == LOSS else self.current not in _OPEN_ENDED
 
     def close(self, now_ns: int) -> list[Segment]:
         """End the segment under way and hand out all segments; the cut is then as new, but knows what came before."""

@@ -160,7 +160,7 @@ class _Page:
         rows = [
             [f"{kind}: {words}", f"{100 * coverage[kind]:.2f} %"]
             for kind, words in _COVERAGE.items()
-            if coverage[kind] or kind == "exact"
+            if round(coverage[kind], 4) or kind == "exact"  # what shows as 0.00 % is left out
         ]
         return self.titled(
             table(["Where the replay's GPU time comes from", "share"], rows, width=self.width, stretch=True)

@@ -16,6 +16,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from replayer.errors import NotEmulated
 from replayer.tensor import VirtualTensor
 
 
@@ -28,6 +29,9 @@ def install(torch: ModuleType) -> None:
         """Whether `fn` turns plain parameters into virtual ones or back, tried on an empty tensor of each kind."""
         kinds: dict[bool, Any] = {}
         for parameter in module.parameters():
+            if torch.nn.parameter.is_lazy(parameter):
+                call = "moving a lazy module before its first forward"
+                raise NotEmulated(call, "run one batch through it on the CPU first, or give it its sizes")
             kinds.setdefault(type(parameter) is VirtualTensor, parameter)
         with torch.no_grad():
             return any(
@@ -38,12 +42,17 @@ def install(torch: ModuleType) -> None:
     @wraps(apply)
     def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
         future = torch.__future__
-        if future.get_swap_module_params_on_conversion() or not crosses(self, fn):
+        before = future.get_swap_module_params_on_conversion()
+        if isinstance(self, torch.jit.ScriptModule):
+            now = False  # keeps its parameters in C++, where another object can take a parameter's place
+        elif before or not crosses(self, fn):
             return apply(self, fn, recurse)
-        future.set_swap_module_params_on_conversion(True)
+        else:
+            now = True
+        future.set_swap_module_params_on_conversion(now)
         try:
             return apply(self, fn, recurse)
         finally:
-            future.set_swap_module_params_on_conversion(False)
+            future.set_swap_module_params_on_conversion(before)
 
     module_class._apply = _apply

@@ -1,7 +1,7 @@
 """torch.save and torch.load: checkpoints of true size, readable anywhere, and read back onto the virtual device.
 
-Saving needs no patch: a virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, which `torch.save` asks for its bytes.
-Loading asks a registry of locations; there "cuda" is answered here, before PyTorch's own answer.
+Saving needs no patch: a virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, which `torch.save` asks for
+its bytes. Loading asks a registry of locations; there "cuda" is answered here, before PyTorch's own answer.
 
     torch.save(model.state_dict(), "model.pt")             # as large as on a GPU
     torch.load("model.pt", map_location="cuda")            # virtual tensors

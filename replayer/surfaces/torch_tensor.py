@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils import _device
 
 from replayer.devices import placed, placed_arguments
+from replayer.state import plans
 
 _PINNED = "_replayed_pinned"  # on the storage itself, so that views are pinned too, without module-level state
 
@@ -34,6 +35,8 @@ def install(torch: ModuleType) -> None:
         setattr(torch, name, _placing(getattr(torch, name)))
     for name in _PINNING:
         setattr(torch, name, _pinning(getattr(torch, name)))
+    for name in ("_set_default_dtype", "_set_default_tensor_type"):
+        setattr(torch._C, name, _relearning(getattr(torch._C, name)))
 
 
 def _install_moves(tensor_class: Any) -> None:
@@ -106,3 +109,14 @@ def _pinning(make: Callable[..., Any]) -> Callable[..., Any]:
         return make(*args, **kwargs)
 
     return pinning
+
+
+def _relearning(change: Callable[..., Any]) -> Callable[..., Any]:
+    """What an op makes of integers depends on the default dtype."""
+
+    @wraps(change)
+    def changing(*args: Any) -> None:
+        change(*args)
+        plans().forget()
+
+    return changing

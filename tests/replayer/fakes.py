@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from replayer.allocator import DeviceMemory
+from replayer.ledger import Ledger
 from replayer.sites import Site
 from replayer.streams import VirtualStream
 
@@ -14,8 +15,14 @@ class FakeDevice:
         self.index = index
         self.name = "Fake GPU"
         self.properties: dict[str, Any] = {"major": 8, "minor": 0}
-        self.memory = DeviceMemory(index, capacity_bytes)
+        self._memory = DeviceMemory(index, capacity_bytes)
+        self.ledger = Ledger(self._memory)
         self.default_stream = VirtualStream(index, 0)
+
+    @property
+    def memory(self) -> DeviceMemory:
+        self.ledger.settle()
+        return self._memory
 
 
 class FakeGpu:
@@ -71,4 +78,5 @@ class FakeGpu:
 
     def live_bytes(self, device: int = 0) -> int:
         """Bytes that tensors asked for and still hold."""
-        return self.devices[device].memory._all.requested_bytes.now
+        live: int = self.devices[device].memory.stats()["requested_bytes"]["all"]["current"]
+        return live

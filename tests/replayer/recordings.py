@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from replayer.score import Score
 from replayer.sites import Site
 from replayer.tracks import HostThread
 from traces.model import (
+    Column,
     Device,
     DeviceKind,
     DeviceSpans,
@@ -64,9 +66,13 @@ class Log:
         self.ops += 1
         return self.ops - 1
 
-    def work(self, row: tuple[int, ...]) -> None:
+    def work(self, row: Iterable[int]) -> None:
         names = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
         self.device.append(dict(zip(names, map(int, row), strict=True)))
+
+    def work_rows(self, table: Column) -> None:
+        for row in table.tolist():
+            self.work(row)
 
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
         self.phases.append((name, start_ns, end_ns, device_start_ns, device_end_ns))
@@ -189,7 +195,7 @@ class Stage:
     def op(self, name: str, *shapes: tuple[int, ...]) -> int:
         shapes = shapes or ((4, 4),)
         site = self._sites.setdefault((name, shapes), Site(name, shapes, ("float32",) * len(shapes)))
-        return self.player.play(self.thread, self.stream, site)
+        return self.player.play(self.thread, self.stream, site, self.clock.now_ns())
 
     def within(self, phase: str, *ops: str, wait_us: int = 0) -> None:
         self.player.course.enter(self.thread, phase)

@@ -85,9 +85,11 @@ def test_work_on_two_streams_overlaps_and_wait_stream_orders_it() -> None:
     gpu.set_stream(side)
     assert gpu.current_stream(0) is side and gpu.current_device() == 0
     gpu.launch(MM, 0)  # not recorded: estimated, on the side stream
+    gpu.flush()
     assert log.device[1]["start_ns"] < default.ready_ns
     gpu.stream_wait_stream(side, default)
     gpu.launch(MM, 0)
+    gpu.flush()
     assert log.device[2]["start_ns"] >= default.ready_ns
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replayer.errors import NotExact
+from replayer.matching import StepClaims
 from tests.replayer.recordings import US, Op, Stage, recording
 from traces.model import Origin, StepKind, Trace
 
@@ -45,7 +48,7 @@ def test_a_recording_played_by_its_own_program_reproduces_every_start_and_durati
     assert [end - start for start, end, _ in stage.log.steps] == [450 * US] * 5
     assert [recorded for _, _, recorded in stage.log.steps] == [0, 1, 2, 0, 1]
     assert stage.player.tally.charged_ns[Origin.EXACT] == 5 * 260 * US
-    assert stage.player.tally.lag_ns == 0
+    assert list(stage.player.tally.step_lag_ns) == [0] * 4
 
 
 def test_the_phases_tile_the_step_and_carry_the_recorded_host_times() -> None:
@@ -237,3 +240,31 @@ def test_an_event_in_the_midst_of_a_phase_grained_phase_reads_its_share_of_the_o
         stage.player.course.end_step(stage.thread)
     # THEN, after the copy's 10 us: nothing known yet, so the first look takes the whole phase; then a quarter per op
     assert marks == [100 * US] * 4 + [32_500, 55 * US, 77_500, 100 * US]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 40)), min_size=1, max_size=12),
+    st.integers(0, 500),
+)
+def test_the_rest_of_a_phase_played_at_once_lies_where_it_would_lie_one_by_one(
+    kernels: list[tuple[int, int, int]], busy_us: int
+) -> None:
+    ops, launch_us, free_us = [], 10, 0
+    for wait_us, latency_us, duration_us in kernels:
+        launch_us += wait_us
+        start_us = max(launch_us + 1 + latency_us, free_us + 1)
+        free_us = start_us + duration_us
+        ops.append(Op("aten::old", launch_us, 1, kernel=(start_us, duration_us)))
+    trace = recording([("forward", 0, launch_us + 10)], ops)
+    rows = []
+    for at_once in (True, False):
+        stage = Stage(trace)
+        stage.stream.wait(stage.thread.host_ns + busy_us * US)
+        claims = StepClaims(stage.score.step(0))
+        chosen = claims.segment("forward").rest()
+        if at_once:
+            stage.player.tracks.put_rest(claims, chosen, stage.stream, stage.thread.host_ns)
+        else:
+            stage.player.tracks.put(claims, chosen, stage.stream, stage.thread.host_ns, 1.0, -1, Origin.PHASE)
+        rows.append((stage.log.device, stage.stream.ready_ns, list(stage.stream.pending)))
+    assert rows[0] == rows[1]

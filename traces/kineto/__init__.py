@@ -3,7 +3,7 @@
     trace = read_kineto(Path("worker0.pt.trace.json.gz"))
     trace.problems  # {"kernel-without-launch": 12}
 
-The way through this package: `text` (bytes to events), `groups` (by kind), `columns` (to numpy), `spans` with
+The way through this package: `text` (bytes to events), `groups` with `rows` (by kind), `columns` (to numpy), `spans` with
 `nesting`, `shapes` and `roles` (the tables), `steps` (steps and phases), `ranks` (one trace). `eras` has what differs
 by version.
 """
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from traces.kineto.groups import Piece
 from traces.kineto.ranks import assemble
 from traces.kineto.text import parse, read_bytes
 from traces.model import Trace, TraceImportError
@@ -37,7 +38,7 @@ def read_kineto(path: Path) -> Trace:
         if not files:
             raise TraceImportError(f"{path}: has no .json or .json.gz files; give the folder of the ranks' traces")
     with _collector_off():
-        documents = ((file.name, parse(read_bytes(file, problems), problems, str(file))) for file in files)
+        documents = ((file.name, parse(read_bytes(file, problems), problems, str(file), Piece.of)) for file in files)
         return assemble(documents, problems)
 
 
@@ -45,7 +46,7 @@ def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:
     """Import a recording of one rank from the bytes of its JSON."""
     problems: Counter[str] = Counter()
     with _collector_off():
-        return assemble([(name, parse(data, problems, name))], problems)
+        return assemble([(name, parse(data, problems, name, Piece.of))], problems)
 
 
 @contextmanager

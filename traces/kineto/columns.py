@@ -1,34 +1,31 @@
 """Events to columns, at the speed of comprehensions: the fast path trusts the events, a slow one mends them.
 
-    columns = read([{"name": "aten::add", "pid": 1, "tid": 2, "ts": 3, "dur": 4, "args": {}}], clock, names, problems)
+    columns = read(groups.complete["cpu_op"], clock, names, problems)  # of one event, {"ts": 3, "dur": 4, ...}
     columns.start_ns  # array([3000])
 
 Note [Trust, then mend]
     Nearly all files are what Kineto wrote. So each group of events is read without a look at any single event; numpy
     and the key lookups fail loudly on what is odd (no `dur`, text for a number, a stamp out of range). Only then is the
-    group copied event by event into one that can be read, and what was lost or guessed on the way is counted.
+    group mended event by event, and what was lost or guessed on the way is counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from itertools import repeat
+from dataclasses import dataclass, replace
+from itertools import compress, repeat
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from traces.kineto.eras import Clock, microseconds_as_ns
+from traces.kineto.rows import FIELDS, MISSING, Event, Rows
 from traces.model import NONE, Column, Strings
 
 _MAX_DURATION_NS = 30 * 86_400 * 10**9  # a month: longer ones are overflows of an end that was never written
 
 _HUGE = 1e300
-
-Event = dict[str, Any]
-_FIELDS = itemgetter("name", "pid", "tid", "ts", "dur", "args")
-_NO_ARGS: dict[str, Any] = {}
 
 
 class _Odd(Exception):
@@ -95,34 +92,45 @@ class Threads:
 
 @dataclass
 class Columns:
-    """What all complete events have, and their `args`."""
+    """What all complete events have, and the arguments that were taken of them."""
 
     names: Column
     pids: list[Any]
     tids: list[Any]
     start_ns: Column
     duration_ns: Column
-    args: list[Event]
+    args: dict[str, list[Any]]
+    defaults: dict[str, Any]
 
     def __len__(self) -> int:
-        return len(self.args)
+        return len(self.start_ns)
+
+    def numbers(self, key: str) -> Column:
+        """One whole number out of each event's arguments; the default where it is missing or no number."""
+        return _whole(self.args[key], self.defaults[key], "i8")
 
 
-def read(events: list[Event], clock: Clock, names: Names, problems: Counter[str]) -> Columns:
+def read(rows: Rows, clock: Clock, names: Names, problems: Counter[str]) -> Columns:
     """The columns of complete events. Those that have no readable start are left out and counted."""
+    fields = [rows.column(key) for key in FIELDS]
+    args = {key: rows.column(key) for key in rows.defaults}
     try:
-        return _read(events, clock, names, problems)
+        columns = _read(fields, clock, names, problems)
     except _TROUBLE:
-        return _read([e for event in events if (e := _mended(event, clock, problems))], clock, names, problems)
+        events = ({k: v for k, v in zip(FIELDS, row, strict=True) if v is not MISSING} for row in zip(*fields, strict=True))
+        mended = [_mended(event, clock, problems) for event in events]
+        kept = [event for event in mended if event]
+        columns = _read([[event[key] for event in kept] for key in FIELDS], clock, names, problems)
+        args = {key: list(compress(column, mended)) for key, column in args.items()}
+    return replace(columns, args=args, defaults=rows.defaults)
 
 
-def _read(events: list[Event], clock: Clock, names: Names, problems: Counter[str]) -> Columns:
-    rows = zip(*map(_FIELDS, events), strict=True)  # one visit to each event: they are spread all over the memory
-    texts, pids, tids, stamps, durations, args = map(list, rows) if events else [[] for _ in range(6)]
-    if not set(map(type, pids)) | set(map(type, tids)) <= {int, str} or not set(map(type, args)) <= {dict}:
+def _read(fields: list[list[Any]], clock: Clock, names: Names, problems: Counter[str]) -> Columns:
+    texts, pids, tids, stamps, durations = fields
+    if not set(map(type, pids)) | set(map(type, tids)) <= {int, str}:
         raise _Odd
     starts_ns = clock.start_ns(_checked(stamps, clock))
-    return Columns(names.ids(texts), pids, tids, starts_ns, _durations_ns(_numbers(durations), problems), args)
+    return Columns(names.ids(texts), pids, tids, starts_ns, _durations_ns(_numbers(durations), problems), {}, {})
 
 
 def _checked(values: list[Any], clock: Clock) -> Column:
@@ -152,7 +160,10 @@ def _instants(events: list[Event], clock: Clock) -> Column:
 
 def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
     """One whole number out of each event's args; `default` where it is missing or no number."""
-    values = list(map(dict.get, args, repeat(key), repeat(default)))
+    return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
+
+
+def _whole(values: list[Any], default: int, dtype: str) -> Column:
     try:
         column = np.array(values, dtype=dtype)
         if column.ndim == 1:
@@ -205,7 +216,7 @@ def _mended(event: dict[str, Any], clock: Clock, problems: Counter[str]) -> dict
         told = event.get(key, 0)
         mended[key] = told if type(told) in (int, str) else _number(told, 0)
     args = event.get("args")
-    return mended | {"name": name, "args": args if isinstance(args, dict) else _NO_ARGS}
+    return mended | {"name": name, "args": args if isinstance(args, dict) else {}}
 
 
 def _finite(value: Any) -> int | float | None:

@@ -95,8 +95,7 @@ DTYPES = {
 }
 
 _FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')
-_STAMP = re.compile(rb'("ts"\s*:\s*)(\d+)(?:\.(\d+))?(?![\d.eE])')
-_STAMP_DECIMALS = re.compile(rb'"ts"\s*:\s*\d+\.(\d+)')
+_STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')
 _DURATION = re.compile(rb'("dur"\s*:\s*\d+\.)(\d+)')
 _ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # all that float64 can tell apart at 1.7e15
 _ABSOLUTE_US = 10**15
@@ -114,13 +113,17 @@ def exact_digits(data: bytes) -> bytes | None:
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None
-    decimals = set(_STAMP_DECIMALS.findall(data))
-    unpadded = any(len(d) < 3 for d in decimals) and not decimals <= _ROUNDED_DECIMALS
+    pieces = _STAMP.split(data)  # text, stamp without decimals, decimals, text...: far faster than a call per stamp
+    decimals = set(pieces[2::3])
+    told = decimals - {None}
+    unpadded = any(len(d) < 3 for d in told) and not told <= _ROUNDED_DECIMALS
 
     def padded(digits: bytes) -> bytes:
         return digits.rjust(3, b"0") if unpadded else digits.ljust(3, b"0")[:3]
 
-    data = _STAMP.sub(lambda m: m[1] + m[2] + padded(m[3] or b""), data)
+    padded_of = {digits: padded(digits or b"") for digits in decimals}
+    pieces[2::3] = map(padded_of.__getitem__, pieces[2::3])
+    data = b"".join(pieces)
     return _DURATION.sub(lambda m: m[1] + padded(m[2]), data) if unpadded else data
 
 
@@ -133,10 +136,9 @@ class Clock:
     epochal: bool  # stamps do not start at zero, so that a zero is a fault
 
     @classmethod
-    def of(cls, header: dict[str, Any], events: list[Any], exact_ns: bool) -> Clock:
+    def of(cls, header: dict[str, Any], stamps: list[Any], exact_ns: bool) -> Clock:
         base = header.get("baseTimeNanoseconds", 0)
         base_ns = base if type(base) is int and 0 <= base < _MAX_US * 1000 else 0
-        stamps = [e.get("ts") for e in events[:64] if isinstance(e, dict)]
         latest = max((t for t in stamps if isinstance(t, int | float)), default=0)
         return cls(exact_ns, base_ns, exact_ns or base_ns > 0 or latest > _EPOCHAL_US)
 

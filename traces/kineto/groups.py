@@ -1,6 +1,7 @@
 """Events sorted by what they are, before any is looked into.
 
-groups = Groups.of(document.events, problems)
+pieces = Piece.of(events)  # as they are parsed
+groups = Groups.of(pieces, problems)
 groups.complete["cpu_op"]  # the complete ("ph": "X") events of a category
 """
 
@@ -9,26 +10,32 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-Event = dict[str, Any]
+from traces.kineto.rows import Event, Rows, Taken, taken
 
-_FLOWS = "stf"
+_FLOWS = ("s", "t", "f")
+_INSTANTS = ("i", "I")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
+_CLOCK_EVENTS = 64  # so many of the first events tell what kind of clock theirs is
 
 
 @dataclass
-class Groups:
-    """A file's events by kind. `categories` also has those of flows."""
+class Piece:
+    """Some of a file's events by phase and category: what was taken of complete ones, the others that matter as they are.
 
-    complete: dict[str, list[Event]]
-    memory: list[Event]
-    metadata: list[Event]
-    categories: set[str]
+    See Note [Take, then drop].
+    """
+
+    complete: dict[Any, Taken]
+    others: dict[Any, list[Event]]
+    stamps: list[Any]  # of the very first events
+    unreadable: int
 
     @classmethod
-    def of(cls, events: list[Any], problems: Counter[str]) -> Groups:
+    def of(cls, events: list[Any]) -> list[Self]:
         by_kind: defaultdict[Any, list[Event]] = defaultdict(list)
+        unreadable = 0
         try:
             for event in events:
                 by_kind[event["ph"], event.get("cat")].append(event)
@@ -39,17 +46,55 @@ class Groups:
                     category = event.get("cat")
                     by_kind[event["ph"], category if isinstance(category, str) else None].append(event)
                 else:
-                    problems["unreadable-event"] += 1
-        groups = cls({}, [], [], {category for _, category in by_kind if isinstance(category, str)})
-        for (phase, category), members in by_kind.items():
+                    unreadable += 1
+        stamps = [event.get("ts") if isinstance(event, dict) else None for event in events[:_CLOCK_EVENTS]]
+        piece = cls({}, {}, stamps, unreadable)
+        for kind, members in by_kind.items():
+            phase, category = kind
+            if phase == "X":
+                piece.complete[kind] = taken(_text(category), members)
+            elif phase in _INSTANTS:
+                piece.others[kind] = [event for event in members if event.get("name") == "[memory]"]
+            else:
+                piece.others[kind] = [] if phase in _FLOWS else members
+        return [piece]
+
+
+@dataclass
+class Groups:
+    """A file's events by kind. `categories` also has those of flows."""
+
+    complete: dict[str, Rows]
+    memory: list[Event]
+    metadata: list[Event]
+    categories: set[str]
+    stamps: list[Any]  # of the very first events
+
+    @classmethod
+    def of(cls, pieces: list[Piece], problems: Counter[str]) -> Groups:
+        complete: defaultdict[Any, list[Taken]] = defaultdict(list)
+        others: defaultdict[Any, list[Event]] = defaultdict(list)
+        stamps: list[Any] = []
+        for piece in pieces:
+            if piece.unreadable:
+                problems["unreadable-event"] += piece.unreadable
+            if len(stamps) < _CLOCK_EVENTS:
+                stamps = (stamps + piece.stamps)[:_CLOCK_EVENTS]
+            for kind, columns in piece.complete.items():
+                complete[kind].append(columns)
+            for kind, members in piece.others.items():
+                others[kind] += members
+        categories = {category for _, category in (*complete, *others) if isinstance(category, str)}
+        groups = cls({}, [], [], categories, stamps)
+        for (_, category), parts in complete.items():
+            groups.complete.setdefault(_text(category), Rows(_text(category))).pieces += parts
+        for (phase, _), members in others.items():
             if not isinstance(phase, str):
                 problems["unreadable-event"] += len(members)
-            elif phase == "X":
-                groups.complete.setdefault(category if isinstance(category, str) else "", []).extend(members)
             elif phase == "M":
                 groups.metadata += members
-            elif phase in ("i", "I"):
-                groups.memory += [event for event in members if event.get("name") == "[memory]"]
+            elif phase in _INSTANTS:
+                groups.memory += members
             elif phase not in _FLOWS:
                 problems["other-phase-event"] += len(members)
         return groups
@@ -65,3 +110,7 @@ class Groups:
                     match = _THREAD_NAME.match(args["name"])
                     names[pid, tid] = match[1] if match else args["name"].strip()
         return names
+
+
+def _text(category: Any) -> str:
+    return category if isinstance(category, str) else ""

@@ -40,24 +40,21 @@ def parents(thread: Column, start_ns: Column, end_ns: Column) -> tuple[Column, i
 
     A span encloses those that start in it and end in it, or no later than Note [Rounded ends] allows.
     """
-    parent = [NONE] * len(thread)
+    parent: list[int] = []  # of the spans so far; those above the latest are the open ones
     overlaps = 0
     bounds = [*np.flatnonzero(np.diff(thread, prepend=NONE - 1)).tolist(), len(thread)]
-    starts, ends = start_ns.tolist(), end_ns.tolist()
+    starts, ends = start_ns.tolist(), [*end_ns.tolist(), 1 << 63]  # the last is that of NONE: what is no span never ends
     for first, last in pairwise(bounds):
-        open_rows = [NONE]  # the bottom is no span: it never ends
-        open_ends = [1 << 63]
+        inner, inner_end = NONE, ends[NONE]
         for row in range(first, last):
             end = ends[row]
-            while open_ends[-1] < end:
-                late = open_ends[-1] - starts[row]
-                if late > 0:
-                    if end - open_ends[-1] <= ROUNDING_NS:
+            while inner_end < end:
+                if inner_end > starts[row]:
+                    if end - inner_end <= ROUNDING_NS:
                         break
                     overlaps += 1
-                open_ends.pop()
-                open_rows.pop()
-            parent[row] = open_rows[-1]
-            open_rows.append(row)
-            open_ends.append(end)
+                inner = parent[inner]
+                inner_end = ends[inner]
+            parent.append(inner)
+            inner, inner_end = row, end
     return np.array(parent, "i4"), overlaps

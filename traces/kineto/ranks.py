@@ -17,6 +17,7 @@ import numpy as np
 
 from traces.kineto.eras import TORCH_OF_ERA, Clock, era
 from traces.kineto.groups import Groups
+from traces.kineto.rows import Rows
 from traces.kineto.spans import Tables, read_tables
 from traces.kineto.steps import read_steps
 from traces.kineto.tables import joined
@@ -71,7 +72,7 @@ def assemble(documents: Iterable[tuple[str, Document]], problems: Counter[str]) 
     ranks: list[_Rank] = []
     for name, document in documents:
         ranks.append(_read_rank(name, document, strings, problems))
-        del document  # before the next is read: it is ten times the size of what is kept
+        del document  # before the next is read: it is several times the size of what is kept
     for part, number in zip(ranks, _rank_numbers(ranks), strict=True):
         part.rank = number
     ranks.sort(key=lambda part: part.rank)
@@ -108,9 +109,10 @@ def _distributed(document: Document) -> dict[str, Any]:
 def _read_rank(name: str, document: Document, strings: Strings, problems: Counter[str]) -> _Rank:
     groups = Groups.of(document.events, problems)
     header, bare = document.header, document.bare
-    clock = Clock.of(header, document.events, document.exact_ns)
+    clock = Clock.of(header, groups.stamps, document.exact_ns)
     kinds = groups.categories
-    fractional = any(isinstance(event.get("ts"), float) for event in next(iter(groups.complete.values()), [])[:8])
+    first = next(iter(groups.complete.values()), Rows(""))
+    fractional = any(isinstance(stamp, float) for stamp in first.column("ts")[:8])
     the_era = era(bare, header, kinds, clock, fractional)
     tables = read_tables(groups, clock, strings, problems)
     devices, visible = _devices(header, tables)

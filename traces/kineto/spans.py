@@ -25,14 +25,14 @@ from traces.kineto.eras import (
     Clock,
     external_ids_are_ops,
 )
-from traces.kineto.groups import Event, Groups
+from traces.kineto.groups import Groups
 from traces.kineto.nesting import nesting_order, parents
 from traces.kineto.roles import roles_of
+from traces.kineto.rows import ABSENT, SHAPES, Event
 from traces.kineto.shapes import Shapes
 from traces.kineto.tables import joined, matching
 from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
 
-_ABSENT = -(1 << 40)
 _WORK = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
 _DIGITS = re.compile(r"-?\d+")
@@ -86,15 +86,15 @@ def _read_host(groups: Groups, clock: Clock, names: cols.Names, threads: cols.Th
         )
         external = correlation = np.full(len(read), NONE)
         if kind == HostKind.OP:
-            spans.shapes, spans.dtypes = shapes.ids(read.args)
-            spans.sequence = cols.numbers(read.args, "Sequence number", NONE)
-            forward = cols.numbers(read.args, "Fwd thread id", 0)
+            spans.shapes, spans.dtypes = shapes.ids(read.args[SHAPES])
+            spans.sequence = read.numbers("Sequence number")
+            forward = read.numbers("Fwd thread id")
             spans.forward_thread = np.where((forward > 0) & (forward < 1 << 31), forward, NONE).astype("i4")
-            external = cols.numbers(read.args, "External id", NONE)
+            external = read.numbers("External id")
             if category == "Operator":
                 spans.kind[matching(read.names, ANNOTATION_NAME, names.strings)] = HostKind.ANNOTATION
         elif kind == HostKind.RUNTIME:
-            correlation = cols.numbers(read.args, "correlation", NONE)
+            correlation = read.numbers("correlation")
         parts.append(_HostColumns(spans, external, correlation))
     return _HostColumns(
         joined(HostSpans, [p.spans for p in parts]),
@@ -127,18 +127,18 @@ def _read_device(groups: Groups, clock: Clock, names: cols.Names, host: _HostCol
         parts.append(
             DeviceSpans.of(
                 name=read.names,
-                device=_told(read.args, "device", read.pids),
-                stream=_told(read.args, "stream", read.tids),
+                device=_told(read.numbers("device"), read.pids),
+                stream=_told(read.numbers("stream"), read.tids),
                 kind=np.full(len(read), kind),
                 start_ns=read.start_ns,
                 duration_ns=read.duration_ns,
-                bytes=cols.numbers(read.args, "bytes", NONE) if size else np.full(len(read), NONE),
+                bytes=read.numbers("bytes") if size else np.full(len(read), NONE),
             )
         )
-        external = cols.numbers(read.args, "External id", 0)
-        externals.append(external if external.any() else cols.numbers(read.args, "external id", 0))
+        external = read.numbers("External id")
+        externals.append(external if external.any() else read.numbers("external id"))
         is_annotation = kind == DeviceKind.ANNOTATION
-        correlations.append(np.zeros(len(read), "i8") if is_annotation else cols.numbers(read.args, "correlation", 0))
+        correlations.append(np.zeros(len(read), "i8") if is_annotation else read.numbers("correlation"))
     spans = joined(DeviceSpans, parts)
     external, correlation = np.concatenate(externals), np.concatenate(correlations)
     spans.launch = _launches(host, spans, external, correlation)
@@ -154,11 +154,11 @@ def _launches(host: _HostColumns, device: DeviceSpans, external: Column, correla
     """The host row that launched each device span: the runtime call with its correlation; where that is not recorded,
     the op whose id it carries, in the eras in which it does."""
     called = host.correlation > 0
-    launch = _lookup(np.where(correlation > 0, correlation, _ABSENT), host.correlation, called)
+    launch = _lookup(np.where(correlation > 0, correlation, ABSENT), host.correlation, called)
     missing = (launch == NONE) & (external > 0) & (device.kind != DeviceKind.ANNOTATION)
     if missing.any() and external_ids_are_ops(external, correlation):
         is_op = (host.external > 0) & (host.spans.kind == HostKind.OP)
-        by_id = _lookup(np.where(missing, external, _ABSENT), host.external, is_op)
+        by_id = _lookup(np.where(missing, external, ABSENT), host.external, is_op)
         found = by_id != NONE
         found[found] &= host.spans.start_ns[by_id[found]] <= device.start_ns[found]
         launch[found] = by_id[found]
@@ -192,10 +192,9 @@ def _read_memory(events: list[Event], clock: Clock, threads: cols.Threads, probl
     return memory.take(np.argsort(memory.time_ns, kind="stable"))
 
 
-def _told(args: list[Event], key: str, fallback: list[Any]) -> Column:
-    """A number out of each event's args, else the one in its pid or tid (5, "5" or "stream 5")."""
-    told = cols.numbers(args, key, _ABSENT)
-    for row in np.flatnonzero(told == _ABSENT).tolist():
+def _told(told: Column, fallback: list[Any]) -> Column:
+    """What each event's arguments tell, else the number in its pid or tid (5, "5" or "stream 5")."""
+    for row in np.flatnonzero(told == ABSENT).tolist():
         digits = _DIGITS.search(str(fallback[row]))
         told[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0
     return told

@@ -22,6 +22,7 @@ from typing import Any
 import orjson
 
 from traces.kineto.eras import exact_digits
+from traces.kineto.pieces import Digest, load
 from traces.model import TraceImportError
 
 Event = dict[str, Any]
@@ -31,6 +32,7 @@ _BOM = b"\xef\xbb\xbf"
 _CHUNK_BYTES = 1 << 16
 _WINDOW_CHARS = 1 << 16
 
+_CONTENT = re.compile(rb"[^ \t\r\n\0]")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
 _KEYS = r'(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s*:)'
 _NEXT_OBJECT = re.compile(r"\}\s*,\s*(?=\{)")
@@ -55,7 +57,10 @@ _INNER_QUOTE = re.compile(r'(?<!\\)"')
 
 @dataclass
 class Document:
-    """A recording's events and what else its file says. `exact_ns`: every `ts` is whole nanoseconds, off the digits."""
+    """A recording's events (digested, see `parse`) and what else its file says.
+
+    `exact_ns`: every `ts` is whole nanoseconds, off the digits.
+    """
 
     events: list[Any]
     header: dict[str, Any] = field(default_factory=dict)
@@ -108,24 +113,30 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
     return pieces
 
 
-def parse(data: bytes, problems: Counter[str], name: str) -> Document:
-    """Read a recording's text. Raises TraceImportError if there is no list of events in it."""
+def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Document:
+    """Read a recording's text. `digest` makes of each piece of the list of events what is kept of it.
+
+    Raises TraceImportError if there is no list of events in the text.
+    """
     if data.startswith(_BOM):
         data = data[len(_BOM) :]
         problems["byte-order-mark"] += 1
-    if not data.strip(b" \t\r\n\0"):
+    if not _CONTENT.search(data):
         raise TraceImportError(f"{name}: is empty; record again or give another file")
     digits = exact_digits(data)
+    data = data if digits is None else digits
     try:
-        content = orjson.loads(data if digits is None else digits)
+        early, content = load(data, digest)
     except orjson.JSONDecodeError:
-        return _scan(_decoded(data if digits is None else digits, problems), digits is not None, problems, name)
+        document = _scan(_decoded(data, problems), digits is not None, problems, name)
+        document.events = digest(document.events)
+        return document
     if isinstance(content, list):
-        return Document(content, exact_ns=digits is not None, bare=True)
+        return Document(early + digest(content), exact_ns=digits is not None, bare=True)
     events = content.pop("traceEvents", None) if isinstance(content, dict) else None
     if not isinstance(events, list):
         raise TraceImportError(f"{name}: has no list of traceEvents; give a trace that torch.profiler exported")
-    return Document(events, content, exact_ns=digits is not None)
+    return Document(early + digest(events), content, exact_ns=digits is not None)
 
 
 def _decoded(data: bytes, problems: Counter[str]) -> str:

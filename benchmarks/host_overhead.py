@@ -1,0 +1,243 @@
+# mypy: allow-untyped-calls
+"""What a training step costs the host on the virtual device, beside the same step under FakeTensorMode.
+
+One step is forward, cross entropy, backward and SGD with momentum, without payload and without waiting. Three tables:
+
+    a ResNet-50 step         virtual tensors with a GPU that does nothing; with --trace also with the replaying GPU, on a clock
+                             that jumps instead of waiting; FakeTensorMode
+    single ops               forward only, and forward with backward
+    2 000 steps of an MLP    time per step and resident memory after 200 and after 2 000 steps
+
+    python benchmarks/host_overhead.py [--trace RECORDING] [--steps 30] [--json FILE]
+
+CPU time of the thread is printed beside wall time: on a shared machine only the former compares. Compare figures of one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+import resnet  # noqa: E402
+from replayer import backend, state  # noqa: E402
+from replayer.gpu import VirtualGpu  # noqa: E402
+from replayer.surfaces import install_all  # noqa: E402
+from replayer.timeline import Timeline  # noqa: E402
+from tests.replayer.fakes import FakeGpu  # noqa: E402
+from traces.file import TraceStream, load  # noqa: E402
+from traces.kineto import read_kineto  # noqa: E402
+
+GROWTH_STEPS = (200, 2000)
+
+
+class IdleGpu(FakeGpu):
+    """Counts what is launched and does nothing: what is left is the tensors' own cost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def launch(self, site: Any, device: int) -> None:
+        self.count += 1
+
+    def copy(self, site: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
+        self.count += 1
+
+    def read(self, site: Any, device: int, dtype: str, count: int) -> list[float] | None:
+        return None
+
+
+class JumpingClock:
+    """A wall clock that jumps to a deadline instead of waiting for it."""
+
+    def __init__(self) -> None:
+        self._ahead_ns = 0
+
+    def now_ns(self) -> int:
+        return time.perf_counter_ns() + self._ahead_ns
+
+    def wait_until(self, deadline_ns: int) -> None:
+        self._ahead_ns += max(0, deadline_ns - self.now_ns())
+
+
+def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str, float]:
+    """Medians over `steps` steps, in milliseconds: wall time, and CPU time of this thread."""
+    for _ in range(warm_up):
+        step()
+    walls, cpus = [], []
+    for _ in range(steps):
+        wall, cpu = time.perf_counter(), time.thread_time()
+        step()
+        cpus.append((time.thread_time() - cpu) * 1e3)
+        walls.append((time.perf_counter() - wall) * 1e3)
+    return {"wall_ms": median(walls), "cpu_ms": median(cpus)}
+
+
+def training_step(device: str | None, model: torch.nn.Module, x: torch.Tensor, classes: int) -> Callable[[], None]:
+    model = model.to(device) if device else model
+    x = x.to(device) if device else x
+    target = torch.zeros(len(x), dtype=torch.int64, device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), target).backward()
+        optimizer.step()
+
+    return step
+
+
+def resnet50_step(device: str | None) -> Callable[[], None]:
+    return training_step(device, resnet.resnet50(), torch.empty(32, 3, 224, 224), 1000)
+
+
+def under_fake_tensors(steps: int) -> dict[str, float]:
+    """Without the virtual device."""
+    with FakeTensorMode():
+        return timed(resnet50_step(None), max(3, steps // 5), warm_up=2)
+
+
+def with_idle_gpu(steps: int) -> dict[str, float]:
+    gpu = IdleGpu()
+    state.start(lambda: gpu)  # type: ignore[arg-type, return-value]
+    step = resnet50_step("cuda")
+    row = timed(step, steps)
+    gpu.count = 0
+    step()
+    return {**row, "ops": gpu.count, "us_per_op": row["cpu_ms"] * 1e3 / gpu.count}
+
+
+def while_replaying(recording: Path, steps: int) -> dict[str, float]:
+    trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
+    with tempfile.TemporaryDirectory() as folder:
+        timeline = Timeline(TraceStream(Path(folder) / "timeline.msgpack"), trace)
+        gpu = VirtualGpu(trace, min(trace.ranks), JumpingClock(), timeline, strict=False, pad_loader=False)
+        state.start(lambda: gpu)
+        return timed(resnet50_step("cuda"), steps)
+
+
+def single_ops() -> dict[str, float]:
+    """Microseconds of CPU time per call."""
+    state.start(IdleGpu)  # type: ignore[arg-type]
+    x = torch.empty(32, 64, 56, 56, device="cuda")
+    grad = torch.empty(32, 64, 56, 56, device="cuda", requires_grad=True)
+    conv = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
+    norm = torch.nn.BatchNorm2d(64).cuda()
+    ops: dict[str, Callable[[], Any]] = {
+        "view": lambda: x.view(32, -1),
+        "add_": lambda: x.add_(1),
+        "relu": lambda: torch.relu(x),
+        "relu, backward": lambda: torch.relu(grad).backward(x),
+        "conv2d": lambda: conv(x),
+        "conv2d, backward": lambda: conv(grad).backward(x),
+        "batch_norm": lambda: norm(x),
+        "batch_norm, backward": lambda: norm(grad).backward(x),
+    }
+
+    def hundred(op: Callable[[], Any]) -> Callable[[], None]:
+        def repeat() -> None:
+            for _ in range(100):
+                op()
+
+        return repeat
+
+    return {name: timed(hundred(op), 20)["cpu_ms"] * 10 for name, op in ops.items()}
+
+
+def growth() -> list[dict[str, float]]:
+    """Milliseconds per step over the last tenth of the steps so far, and resident memory, at each of GROWTH_STEPS."""
+    state.start(IdleGpu)  # type: ignore[arg-type]
+    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
+    step = training_step("cuda", torch.nn.Sequential(*layers), torch.empty(32, 64), 64)
+    rows = []
+    done = 0
+    for count in GROWTH_STEPS:
+        for _ in range(count - count // 10 - done):
+            step()
+        row = timed(step, count // 10, warm_up=0)
+        done = count
+        rows.append({"steps": count, "cpu_ms": row["cpu_ms"], "resident_mib": resident_mib()})
+    return rows
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+MEASURES: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "virtual, idle GPU": lambda options: with_idle_gpu(options.steps),
+    "virtual, replaying": lambda options: while_replaying(options.trace, options.steps),
+    "FakeTensorMode": lambda options: under_fake_tensors(options.steps),
+    "op_us": lambda options: single_ops(),
+    "growth": lambda options: growth(),
+}
+
+
+def measure(name: str, options: argparse.Namespace) -> Any:
+    """One measure in an interpreter of its own, so that none warms, patches or fills another's."""
+    command = [sys.executable, __file__, "--measure", name, "--steps", str(options.steps)]
+    command += ["--trace", str(options.trace)] if options.trace else []
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--trace", type=Path, help="a recording to replay: Kineto JSON or .msgpack")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        if options.measure != "FakeTensorMode":
+            backend.register()
+            install_all(torch)
+        print(json.dumps(MEASURES[options.measure](options)))
+        return
+
+    names = [
+        name for name in MEASURES if ("," in name or name == "FakeTensorMode") and (options.trace or "replaying" not in name)
+    ]
+    rows = {name: measure(name, options) for name in names}
+    fake = rows["FakeTensorMode"]
+    for row in rows.values():
+        row["times_cheaper"] = fake["cpu_ms"] / row["cpu_ms"]
+    figures = {
+        "torch": torch.__version__,
+        "resnet50_step": rows,
+        "op_us": measure("op_us", options),
+        "growth": measure("growth", options),
+    }
+    print(f"ResNet-50, batch 32: forward, backward, SGD (torch {torch.__version__}, medians)")
+    print(f"{'':22}{'wall ms':>10}{'CPU ms':>10}{'ops':>7}{'us/op':>8}{'cheaper':>9}")
+    for name, row in rows.items():
+        ops = f"{row['ops']:7.0f}{row['us_per_op']:8.1f}" if "ops" in row else " " * 15
+        print(f"{name:22}{row['wall_ms']:10.2f}{row['cpu_ms']:10.2f}{ops}{row['times_cheaper']:8.1f}x")
+    print("\nsingle ops             us of CPU time")
+    for name, us in figures["op_us"].items():
+        print(f"{name:22}{us:10.1f}")
+    print("\nMLP step on the idle GPU")
+    for row in figures["growth"]:
+        print(f"after {row['steps']:5.0f} steps      {row['cpu_ms']:10.3f} ms{row['resident_mib']:10.1f} MiB resident")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

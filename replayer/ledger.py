@@ -1,0 +1,92 @@
+"""Allocations and frees noted now and done in batches: the way in which tensors use a device's memory.
+
+    ledger = Ledger(memory)
+    ticket = ledger.malloc(4096, stream=0)
+    ledger.free(ticket)
+    ledger.settle()         # both are done, in this order
+
+Which block a tensor gets depends on the order of mallocs and frees alone, not on when they are worked out, so nobody can tell;
+but done one after another they cost a third, for the allocator's code and lists stay in the processor's caches. Whoever wants
+to see the memory settles the ledger first (`VirtualDevice.memory` does). Only running out of memory must happen at its
+own call: so a malloc is put off only while even the worst case of all that is put off fits on the device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from replayer.allocator import Block, DeviceMemory, OutOfMemory, UsedStream
+
+_BATCH = 256
+# What one put-off malloc can reserve beyond its own size: a whole segment for small requests, rounding for large ones.
+_SEGMENT_BYTES = 20 << 20
+
+
+class Ticket:
+    """One allocation: `block` is None until it has been worked out."""
+
+    __slots__ = ("block", "ledger", "size_bytes", "stream")
+
+    def __init__(self, ledger: Ledger, size_bytes: int, stream: int) -> None:
+        self.ledger = ledger
+        self.size_bytes = size_bytes
+        self.stream = stream
+        self.block: Block | None = None
+
+    @property
+    def address(self) -> int:
+        if self.block is None:
+            self.ledger.settle()
+        assert self.block is not None
+        return self.block.address
+
+
+class Ledger:
+    """What is put off for one device's memory."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self._pending: deque[Ticket] = deque()  # a ticket's first entry is its malloc, the second its free
+        self._lock = threading.RLock()
+        self._room_bytes = 0  # what is certainly left for mallocs to be put off
+
+    def malloc(self, size_bytes: int, stream: int) -> Ticket | None:
+        """Device memory for `stream`; None for 0 bytes. Raises OutOfMemory."""
+        if size_bytes <= 0:
+            return None
+        ticket = Ticket(self, size_bytes, stream)
+        pending = self._pending
+        pending.append(ticket)
+        self._room_bytes = room_bytes = self._room_bytes - size_bytes - _SEGMENT_BYTES
+        if room_bytes < 0 or len(pending) > _BATCH:
+            self.settle()
+        return ticket
+
+    def free(self, ticket: Ticket) -> None:
+        """May be called from anywhere, a garbage collection included: it only notes."""
+        self._pending.append(ticket)
+
+    def record_stream(self, ticket: Ticket, stream: UsedStream) -> None:
+        """`stream` uses the memory too, so its end is waited for before it is used again."""
+        self.settle()
+        if ticket.block is not None:
+            self._memory.record_stream(ticket.block, stream)
+
+    def settle(self) -> None:
+        """Do all that was put off. Raises OutOfMemory, which can only be the last malloc's."""
+        with self._lock:
+            pending, memory = self._pending, self._memory
+            malloc, free = memory.malloc, memory.free
+            while pending:
+                ticket = pending.popleft()
+                block = ticket.block
+                if block is not None:
+                    free(block)
+                    continue
+                try:
+                    ticket.block = malloc(ticket.size_bytes, ticket.stream)
+                except OutOfMemory:
+                    self._room_bytes = 0
+                    raise
+            self._room_bytes = memory.free_bytes

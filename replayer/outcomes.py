@@ -1,0 +1,98 @@
+"""What an op does to virtual tensors, written down: the vocabulary of the plan cache.
+
+plan.outcome    # New(spec, 96): `relu`; View(spec, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from replayer.sites import Site
+from replayer.specs import Spec
+
+Where = tuple[int | str, int]  # an argument by position or name, and its index in a list, or -1
+
+
+class New(NamedTuple):
+    """A new tensor."""
+
+    spec: Spec
+    size_bytes: int
+
+
+class View(NamedTuple):
+    """A tensor of look `spec` on the allocation of an argument."""
+
+    spec: Spec
+    of: Where
+
+
+class Same(NamedTuple):
+    """An argument itself."""
+
+    of: Where
+
+
+class Constant(NamedTuple):
+    """No tensor."""
+
+    value: Any
+
+
+class Several(NamedTuple):
+    """A tuple or list of outcomes; C++ takes a list for either."""
+
+    parts: tuple[Any, ...]
+
+
+Outcome = New | View | Same | Constant | Several
+
+
+class Reshaped(NamedTuple):
+    """An argument that the op gave another look. `rebound` names the argument whose allocation it took over, if any."""
+
+    of: Where
+    spec: Spec
+    size_bytes: int
+    rebound: Where | None
+
+
+class Kind(IntEnum):
+    """The shapes of outcome that the dispatch has a short way for."""
+
+    NEW = 0  # one new tensor
+    NEWS = 1  # several new tensors, or None among them
+    SAME = 2  # a positional argument itself, and nothing reshaped
+    VIEW = 3  # a view of a positional argument
+    OTHER = 4
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """What one call does. `writes` names the arguments written into: (position or name, whether it is a list)."""
+
+    site: Site
+    device: int
+    outcome: Outcome
+    writes: tuple[tuple[int | str, bool], ...]
+    reshaped: tuple[Reshaped, ...]
+    kind: int = field(init=False, default=Kind.OTHER)
+    spec: Any = field(init=False, default=None)  # of NEW and VIEW
+    size_bytes: int = field(init=False, default=0)  # of NEW
+    news: tuple[Any, ...] = field(init=False, default=())  # of NEWS: (spec, size_bytes) or None
+    at: int = field(init=False, default=0)  # of SAME and VIEW: the argument's position
+
+    def __post_init__(self) -> None:
+        outcome = self.outcome
+        if self.reshaped:
+            return
+        if isinstance(outcome, New):
+            self.kind, self.spec, self.size_bytes = int(Kind.NEW), *outcome
+        elif isinstance(outcome, Several) and all(isinstance(part, New) or part == Constant(None) for part in outcome.parts):
+            self.kind = int(Kind.NEWS)
+            self.news = tuple([tuple(part) if isinstance(part, New) else None for part in outcome.parts])
+        elif isinstance(outcome, (Same, View)) and isinstance(outcome.of[0], int) and outcome.of[1] < 0:
+            self.kind, self.at = int(Kind.SAME if isinstance(outcome, Same) else Kind.VIEW), outcome.of[0]
+            self.spec = outcome.spec if isinstance(outcome, View) else None

@@ -1,0 +1,86 @@
+"""Shapes of results for ops whose shape PyTorch itself cannot tell without data: no meta kernel, or one that wants values.
+
+Each rule gets the stand-ins of the op's arguments and returns stand-ins of its results, as CUDA's kernel makes them.
+
+    RULES[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace), on "meta"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def _gru_cell(input_gates: Any, hidden_gates: Any, hx: Any, *biases: Any) -> Any:
+    return torch.empty_like(hx), hx.new_empty((hx.size(0), hx.size(1) * 5))
+
+
+def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
+    gates = grad.new_empty((grad.size(0), grad.size(1) * 3))
+    bias = grad.new_empty((grad.size(1) * 3,)) if has_bias else None
+    return gates, torch.empty_like(gates), torch.empty_like(grad), bias, None if bias is None else torch.empty_like(bias)
+
+
+def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, *biases: Any) -> Any:
+    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
+
+
+def _lstm_cell_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any, has_bias: bool) -> Any:
+    gates = torch.empty_like(workspace)
+    return gates, torch.empty_like(cx), gates.new_empty((gates.size(1),)) if has_bias else None
+
+
+def _ctc_loss(log_probs: Any, targets: Any, *rest: Any, **options: Any) -> Any:
+    """As if the longest target filled its row; what values could shorten is the workspace only."""
+    batch = log_probs.size(1) if log_probs.dim() == 3 else 1
+    longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
+
+
+def _ctc_loss_backward(grad: Any, log_probs: Any, *rest: Any, **options: Any) -> Any:
+    return torch.empty_like(log_probs)
+
+
+def _like_first(first: Any, *rest: Any, **options: Any) -> Any:
+    return torch.empty_like(first, memory_format=torch.contiguous_format)
+
+
+def _loss(first: Any, target: Any, *rest: Any, reduction: int = 1) -> Any:
+    """A loss over the last dimension of a batch: `reduction` 0 keeps one value per sample."""
+    return first.new_empty(first.shape[:-1] if reduction == 0 else ())
+
+
+def _multi_margin(x: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1) -> Any:
+    return _loss(x, target, reduction=reduction)
+
+
+def _multilabel_margin(x: Any, target: Any, reduction: int) -> Any:
+    return _loss(x, target, reduction=reduction), torch.empty_like(target, dtype=x.dtype)
+
+
+def _second(grad: Any, x: Any, *rest: Any, **options: Any) -> Any:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    aten._thnn_fused_gru_cell.default: _gru_cell,
+    aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+    aten._ctc_loss.default: _ctc_loss,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.default: _ctc_loss_backward,
+    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
+    aten.multi_margin_loss.default: _multi_margin,
+    aten.multi_margin_loss_backward.default: _second,
+    aten.multilabel_margin_loss_forward.default: _multilabel_margin,
+    aten.multilabel_margin_loss_backward.default: _second,
+    aten.poisson.default: _like_first,
+    aten.segment_reduce.default: lambda data, *rest, lengths=None, **options: data.new_empty(
+        (lengths.size(0), *data.shape[1:])
+    ),
+}

@@ -1,0 +1,87 @@
+"""Putting allocations off must not be seen: the same blocks as at once, and out of memory at its own call."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.allocator import Block, DeviceMemory, OutOfMemory
+from replayer.ledger import Ledger, Ticket
+
+MIB = 1 << 20
+
+# (size, None): a malloc; (None, n): the n-th of the live allocations is freed
+moves = st.lists(
+    st.one_of(st.tuples(st.integers(1, 30 * MIB), st.none()), st.tuples(st.none(), st.integers(0, 40))), max_size=60
+)
+
+
+@given(moves, st.integers(0, 5))
+def test_blocks_and_statistics_are_those_of_doing_everything_at_once(
+    program: list[tuple[int | None, int | None]], look_every: int
+) -> None:
+    at_once, behind = DeviceMemory(0, 1 << 30), DeviceMemory(0, 1 << 30)
+    ledger = Ledger(behind)
+    blocks: list[Block] = []
+    tickets: list[Ticket] = []
+    for i, (size, which) in enumerate(program):
+        if size is not None:
+            try:
+                block = at_once.malloc(size, 0)
+            except OutOfMemory:
+                with pytest.raises(OutOfMemory):
+                    ledger.malloc(size, 0)
+                continue
+            ticket = ledger.malloc(size, 0)
+            assert block is not None and ticket is not None
+            blocks.append(block)
+            tickets.append(ticket)
+        elif which is not None and which < len(blocks):
+            at_once.free(blocks.pop(which))
+            ledger.free(tickets.pop(which))
+        if look_every and i % look_every == 0 and tickets:
+            assert tickets[-1].address == blocks[-1].address
+    ledger.settle()
+    assert [ticket.address for ticket in tickets] == [block.address for block in blocks]
+    assert behind.stats() == at_once.stats()
+
+
+def test_out_of_memory_comes_at_the_allocation_that_does_not_fit() -> None:
+    ledger = Ledger(DeviceMemory(0, 100 * MIB))
+    held = [ledger.malloc(40 * MIB, 0), ledger.malloc(40 * MIB, 0)]
+    with pytest.raises(OutOfMemory):
+        ledger.malloc(40 * MIB, 0)
+    assert held[0] is not None
+    ledger.free(held[0])
+    assert ledger.malloc(40 * MIB, 0) is not None
+
+
+def test_most_allocations_are_put_off_while_the_device_has_room() -> None:
+    memory = DeviceMemory(0, 16 << 30)
+    ledger = Ledger(memory)
+    ledger.malloc(MIB, 0)  # the first finds out how much room there is
+    tickets = [ledger.malloc(MIB, 0) for _ in range(50)]
+    assert memory.allocated_bytes == MIB
+    ledger.settle()
+    assert memory.allocated_bytes == 51 * MIB
+    del tickets
+    gc.collect()
+
+
+def test_a_stream_that_uses_the_memory_too_is_waited_for() -> None:
+    class Stream:
+        number = 7
+        ready_ns = 1_000
+
+    memory = DeviceMemory(0, 1 << 30, host_now_ns=lambda: 0)
+    ledger = Ledger(memory)
+    ticket = ledger.malloc(MIB, 0)
+    assert ticket is not None
+    ledger.record_stream(ticket, Stream())
+    address = ticket.address
+    ledger.free(ticket)
+    other = ledger.malloc(MIB, 0)
+    assert other is not None and other.address != address

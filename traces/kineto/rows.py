@@ -1,0 +1,89 @@
+"""What the importer needs of complete events, taken out of them right after they were parsed.
+
+    rows = Rows("kernel")
+    rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))
+    rows.column("stream")  # [7]
+
+Note [Take, then drop]
+    A parsed recording is millions of small objects spread over hundreds of megabytes; to visit them again costs as much
+    as parsing did. So as soon as a piece of the text is parsed, and while it is in the processor's cache, the fields
+    and arguments that some table will want are taken, and the events are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+from operator import itemgetter
+from typing import Any
+
+from traces.kineto.eras import DEVICE_CATEGORIES, HOST_CATEGORIES
+from traces.kineto.shapes import NO_SHAPES, keys_of
+from traces.model import NONE, HostKind
+
+Event = dict[str, Any]
+Taken = list[tuple[Any, ...]]  # the columns of some events
+
+FIELDS = ("name", "pid", "tid", "ts", "dur")
+ABSENT = -(1 << 40)  # no device or stream is called that
+SHAPES = "shapes"  # the dims and types of an op's inputs, as keys of Shapes
+MISSING = object()  # in place of a field that an event lacks
+
+_ARGS_OF_OPS = {
+    "Sequence number": NONE,
+    "Fwd thread id": 0,
+    "External id": NONE,
+    SHAPES: NO_SHAPES,
+}
+_ARGS_OF_CALLS = {"correlation": NONE}
+_ARGS_OF_DEVICE_SPANS = {
+    "device": ABSENT,
+    "stream": ABSENT,
+    "bytes": NONE,
+    "External id": 0,
+    "external id": 0,
+    "correlation": 0,
+}
+_ARGS: dict[str, dict[str, Any]] = (
+    {category: _ARGS_OF_OPS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.OP}
+    | {category: _ARGS_OF_CALLS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.RUNTIME}
+    | {category: _ARGS_OF_DEVICE_SPANS for category in DEVICE_CATEGORIES}
+)
+_NO_ARGS: dict[str, Any] = {}
+_TAKE = itemgetter(*FIELDS, "args")
+
+
+class Rows:
+    """The complete events of one category, column by column. `defaults` has what absent arguments are given as."""
+
+    def __init__(self, category: str) -> None:
+        self.defaults = _ARGS.get(category, _NO_ARGS)
+        self.pieces: list[Taken] = []
+
+    def column(self, key: str) -> list[Any]:
+        place = (*FIELDS, *self.defaults).index(key)
+        return list(chain.from_iterable(piece[place] for piece in self.pieces))
+
+
+def taken(category: str, events: list[Event]) -> Taken:
+    """The columns of `Rows` for some events of a category, at least one."""
+    try:
+        *fields, args = zip(*map(_TAKE, events), strict=True)
+        return [_shared(fields[0]), *fields[1:], *_told(category, args)]
+    except (KeyError, TypeError):  # a field is missing, or the arguments are no object
+        fields = list(zip(*([event.get(key, MISSING) for key in FIELDS] for event in events), strict=True))
+        kept = [event.get("args") for event in events]
+        return [*fields, *_told(category, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
+
+
+def _told(category: str, args: Sequence[dict[str, Any]]) -> Taken:
+    return [
+        _shared(keys_of(args)) if key == SHAPES else tuple(map(dict.get, args, repeat(key), repeat(default)))
+        for key, default in _ARGS.get(category, _NO_ARGS).items()
+    ]
+
+
+def _shared(texts: Sequence[Any]) -> tuple[Any, ...]:
+    """The same texts, with one object for all that are equal: the fewer are kept, the more memory is used again."""
+    seen: dict[Any, Any] = {}
+    return tuple(map(seen.setdefault, texts, texts))
