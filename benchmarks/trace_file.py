@@ -1,8 +1,8 @@
 """Import and file figures, per real recording: sizes, and times beside what they are judged by.
 
 Prints, for each recording: the size of its .json.gz over that of its trace file; the time to import (decompressed JSON to
-Trace) over that of `orjson.loads` on the same bytes, the garbage collector off in both, alternating in one run; the time to load
-the trace file; and, with --hta, how long Holistic Trace Analysis takes to parse the same recording.
+Trace) over that of `orjson.loads` on the same bytes, the garbage collector off in both, alternating in one run; the time to
+load the trace file; and, with --hta, how long Holistic Trace Analysis takes to parse the same recording.
 
     python benchmarks/trace_file.py --traces ../shared/traces [--all] [--runs 5] [--hta] [--json trace_file.json]
 """

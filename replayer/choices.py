@@ -96,7 +96,7 @@ def batch_norm(
     input: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float, cudnn: bool
 ) -> Any:
     """`torch.batch_norm` without the reserved space that C++ would make for another backend, at 10 microseconds each."""
-    return aten.native_batch_norm.default(input, weight, bias, mean, variance, training, momentum, eps)[0]
+    return torch.native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps)[0]
 
 
 def ctc_loss(

@@ -119,20 +119,23 @@ class Course:
         due_ns = thread.host_ns
         if score is not None:
             self._charge_rest(thread, segment)
-            due_ns += max(score.host_ns - segment.position_ns, 0)
+            if score.phase_grained:  # its host time includes waiting for the device
+                due_ns = max(due_ns, self._begun_ns + score.host_ns)
+            else:
+                due_ns += max(score.host_ns - segment.position_ns, 0)
         if now_ns > due_ns and score is not None:
             tracks.tally.lag_ns += now_ns - due_ns
         thread.host_ns = max(due_ns, now_ns)
         self._ops_in[segment.name, segment.count] = segment.ops
         mark_ns = tracks.mark(thread.host_ns)
-        origin = Origin.PHASE if score is not None and score.device_ns and not score.kernels else Origin.EXACT
+        origin = Origin.PHASE if score is not None and score.phase_grained else Origin.EXACT
         self._done.append((segment.name, self._begun_ns, thread.host_ns, self._begun_device_ns, mark_ns, int(origin)))
 
     def _charge_rest(self, thread: HostThread, segment: SegmentClaims) -> None:
         """What no op claimed of a segment's recorded device time, in launch order; the ops it stands for cost nothing more."""
         score = segment.score
         assert score is not None
-        if not score.kernels:
+        if score.phase_grained:
             self._top_up(segment, 1.0)
             return
         rest = segment.rest()
@@ -152,7 +155,7 @@ class Course:
     def _top_up(self, segment: SegmentClaims, share: float) -> None:
         """Bring a phase-grained segment's device time up to `share` of the recorded duration."""
         score = segment.score
-        if score is None or not score.device_ns:
+        if score is None:
             return
         stream = self._tracks.stream(0, 0)
         start_ns = max(stream.ready_ns, self._begun_device_ns)
@@ -170,7 +173,7 @@ class Course:
         segment = self.segment
         if segment is None or segment.score is None:
             return
-        if segment.score.kernels:
+        if not segment.score.phase_grained:
             rest = segment.rest(segment.position_ns)
             if rest:
                 self._play_rest(thread, segment, rest)

@@ -78,4 +78,7 @@ def errors_of_backward() -> Iterator[None]:
         error, Guard.lost.error = Guard.lost.error, None
         if error is None:
             raise
-        raise error from None
+        try:
+            raise error from None
+        finally:
+            del error  # else error and frame keep each other alive, and with them the tensors that were too many

@@ -50,12 +50,17 @@ class SegmentScore:
 
     name: str
     host_ns: int = 0  # active
-    device_ns: int = 0  # by a CUDA-event pair; what a phase-grained trace is replayed by
+    device_ns: int = 0  # by a CUDA-event pair, in a phase-grained trace
     work_ns: int = 0  # sum over its kernels
     kernels: list[int] = field(default_factory=list)
     exact: dict[str, list[Instance]] = field(default_factory=dict)
     equivalent: dict[str, list[Instance]] = field(default_factory=dict)
     named: dict[str, list[Instance]] = field(default_factory=dict)
+
+    @property
+    def phase_grained(self) -> bool:
+        """Whether the phase's device time is all that is known."""
+        return self.device_ns > 0
 
 
 class KernelColumns(NamedTuple):

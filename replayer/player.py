@@ -103,7 +103,7 @@ class Player:
         if score is None:
             thread.host_ns = max(thread.host_ns, now_ns)
         row = self.timeline.op(thread.row, self.timeline.strings_of(site), thread.host_ns, thread.host_ns)
-        if score is not None and not score.kernels and score.device_ns:
+        if score is not None and score.phase_grained:
             return stream.ready_ns  # phase-grained: the phase's device time stands for all its ops
         self.tally.miss(site.op, site.shapes)
         if segment.open_ns > 0 and copy is None:

@@ -105,6 +105,9 @@ class Comparison:
         return asdict(self)
 
 
+_NOTHING = Spread(None, None, None, None, None, None, None, None)
+
+
 def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE) -> Comparison:
     """Compare `other`, a replay of `recorded` or another recording, with it."""
     ours, theirs = _steps_to_compare(recorded, other)
@@ -112,7 +115,8 @@ def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE)
     replay = _replay(other)
     steps = _spread(recorded, ours, recorded.steps.duration_ns, theirs, other.steps.duration_ns)
     compute_side = _spread(recorded, ours, compute_side_ns(recorded), theirs, compute_side_ns(other))
-    gpu_busy = _busy_spread(recorded, ours, other, theirs)
+    # A phase-grained trace does not tell when within a phase the device was busy.
+    gpu_busy = _NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(recorded, ours, other, theirs)
     # Data loading in a replay is this machine's own, unless it was padded to the recorded one: not the replay's error.
     whole = replay is None or replay.get("loader") == "recorded"
     judged, error = ("steps", steps.error) if whole else ("compute_side", compute_side.error)
@@ -168,7 +172,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 def _spread(recorded: Trace, ours: Column, our_ns: Column, theirs: Column, their_ns: Column) -> Spread:
     if not len(ours):
-        return Spread(None, None, None, None, None, None, None, None)
+        return _NOTHING
     own = our_ns[steady_steps(recorded)]
     a, b = (np.percentile(ns, (5, 50, 95)).round().astype(int).tolist() for ns in (our_ns[ours], their_ns[theirs]))
     return Spread(a[1], b[1], _error(a[1], b[1]), _noise_floor(own), a[0], a[2], b[0], b[2])

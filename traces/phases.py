@@ -91,7 +91,10 @@ class PhaseCut:
             return False
         if self._boundary_ns is not None:
             return True
-        return self.current != "loss" if kind == LOSS else self.current not in _OPEN_ENDED
+        if kind == LOSS:
+            return self.current != "loss"
+        # After a read the next op is the next forward pass; what follows a backward pass (clipping, say) is not.
+        return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
         """End the segment under way and hand out all segments; the cut is then as new, but knows what came before."""

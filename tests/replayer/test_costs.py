@@ -7,7 +7,7 @@ import pytest
 from replayer.costs import FLOOR_NS, DeviceSpeed, data_sheet_speed, fitted_speed, flops, size_bytes
 from replayer.transfers import PUBLISHED_PAGEABLE_GBPS, Transfers
 from tests.replayer.recordings import Op, recording
-from traces.model import DeviceKind, DeviceSpans, Origin, Trace
+from traces.model import DeviceKind, DeviceSpans, Origin, Shape, Trace
 
 SPEED = DeviceSpeed(bytes_per_ns=500.0, flops_per_ns=10_000.0)
 
@@ -43,7 +43,7 @@ def test_a_device_nobody_knows_still_has_a_speed() -> None:
 
 
 def test_the_fitted_speed_is_what_long_ops_reached() -> None:
-    samples = [("relu", ((1_000_000,),), "float32", 40_000)] * 6
+    samples: list[tuple[str, tuple[Shape, ...], str, int]] = [("relu", ((1_000_000,),), "float32", 40_000)] * 6
     samples += [("mm", ((1000, 1000), (1000, 1000)), "float32", 200_000)] * 6
     speed = fitted_speed(samples, SPEED)
     assert speed.bytes_per_ns == pytest.approx(4_000_000 / 40_000)

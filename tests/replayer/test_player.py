@@ -268,3 +268,17 @@ def test_the_rest_of_a_phase_played_at_once_lies_where_it_would_lie_one_by_one(
             stage.player.tracks.put(claims, chosen, stage.stream, stage.thread.host_ns, 1.0, -1, Origin.PHASE)
         rows.append((stage.log.device, stage.stream.ready_ns, list(stage.stream.pending)))
     assert rows[0] == rows[1]
+
+
+def test_a_host_that_waits_in_the_midst_of_a_phase_grained_phase_does_not_wait_its_time_twice() -> None:
+    stage = Stage(phase_grained())
+    for _ in range(3):
+        stage.within("h2d")
+        for _ in range(4):
+            stage.op("aten::convolution")
+            stage.player.course.settle(stage.thread)
+            stage.player.tracks.block(stage.thread, stage.stream.ready_ns)
+        stage.within("backward")
+        stage.within("optimizer")
+        stage.player.course.end_step(stage.thread)
+    assert [end - start for start, end, _ in stage.log.steps] == [310 * US] * 3

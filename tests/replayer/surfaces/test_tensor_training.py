@@ -284,3 +284,34 @@ def test_the_attention_kernel_is_the_one_that_cuda_takes() -> None:
     assert launched(*ampere, torch.float16, masked=True) == efficient
     assert launched(*volta, torch.float16) == efficient
     assert launched(*volta, torch.float64) == "bmm"
+
+
+def test_errors_inside_backward_reach_the_script() -> None:
+    """They must not end the process: see Note [Errors inside backward]."""
+    gpu = use()
+    x = torch.empty(1 << 30, device="cuda", requires_grad=True)  # 4 of 16 GiB
+    for _ in range(2):
+        loss = (x * x).exp().sum()  # 12 GiB, and backward needs 8 more
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+            loss.backward()
+        del loss
+        assert x.grad is None and gpu.live_bytes() == 4 << 30
+    small = torch.rand(4, device="cuda", requires_grad=True)
+    (small * 2).sum().backward()
+    assert small.grad is not None
+
+    def interrupt(grad: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    small.register_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        (small * 2).sum().backward()
+
+
+def test_memory_that_another_stream_uses_is_marked() -> None:
+    use()
+    side: Any = torch.cuda.Stream()
+    x: Any = torch.empty(1 << 20, device="cuda")
+    assert x.data_ptr() != 0  # worked out by now
+    x.record_stream(side)
+    assert list(x.allocation.block.block.users) == [side.virtual.number]
