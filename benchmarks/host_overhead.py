@@ -6,7 +6,7 @@ One step is forward, cross entropy, backward and SGD with momentum, without payl
     a ResNet-50 step         virtual tensors with a GPU that does nothing; with --trace also with the replaying GPU, on a clock
                              that jumps instead of waiting; FakeTensorMode
     single ops               forward only, and forward with backward
-    2 000 steps of an MLP    time per step and resident memory after 200 and after 2 000 steps
+    2 000 steps of an MLP    time per step and resident memory while replaying, after 200 and after 2 000 steps
 
     python benchmarks/host_overhead.py [--trace RECORDING] [--steps 30] [--json FILE]
 
@@ -16,6 +16,7 @@ CPU time of the thread is printed beside wall time: on a shared machine only the
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -42,8 +43,9 @@ from replayer.timeline import Timeline  # noqa: E402
 from tests.replayer.fakes import FakeGpu  # noqa: E402
 from traces.file import TraceStream, load  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
+from traces.library import find  # noqa: E402
 
-GROWTH_STEPS = (200, 2000)
+GROWTH_STEPS = (200, 1000, 2000)
 
 
 class IdleGpu(FakeGpu):
@@ -124,12 +126,19 @@ def with_idle_gpu(steps: int) -> dict[str, float]:
 
 
 def while_replaying(recording: Path, steps: int) -> dict[str, float]:
-    trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
     with tempfile.TemporaryDirectory() as folder:
-        timeline = Timeline(TraceStream(Path(folder) / "timeline.msgpack"), trace)
-        gpu = VirtualGpu(trace, min(trace.ranks), JumpingClock(), timeline, strict=False, pad_loader=False)
-        state.start(lambda: gpu)
+        start_replaying(recording, Path(folder))
         return timed(resnet50_step("cuda"), steps)
+
+
+def start_replaying(recording: Path, folder: Path) -> None:
+    """The GPU of a replay, its timeline included, on a clock that does not wait."""
+    trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
+    timeline = Timeline(TraceStream(folder / "timeline.msgpack"), trace)
+    gpu = VirtualGpu(trace, min(trace.ranks), JumpingClock(), timeline, strict=False, pad_loader=False)
+    state.start(lambda: gpu)
+    gc.collect()
+    gc.freeze()  # as replayer/child.py does
 
 
 def single_ops() -> dict[str, float]:
@@ -160,9 +169,10 @@ def single_ops() -> dict[str, float]:
     return {name: timed(hundred(op), 20)["cpu_ms"] * 10 for name, op in ops.items()}
 
 
-def growth() -> list[dict[str, float]]:
+def growth(recording: Path) -> list[dict[str, float]]:
     """Milliseconds per step over the last tenth of the steps so far, and resident memory, at each of GROWTH_STEPS."""
-    state.start(IdleGpu)  # type: ignore[arg-type]
+    folder = tempfile.TemporaryDirectory()
+    start_replaying(recording, Path(folder.name))
     layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
     step = training_step("cuda", torch.nn.Sequential(*layers), torch.empty(32, 64), 64)
     rows = []
@@ -186,7 +196,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Any]] = {
     "virtual, replaying": lambda options: while_replaying(options.trace, options.steps),
     "FakeTensorMode": lambda options: under_fake_tensors(options.steps),
     "op_us": lambda options: single_ops(),
-    "growth": lambda options: growth(),
+    "growth": lambda options: growth(options.trace or find("p100")),
 }
 
 
@@ -201,6 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trace", type=Path, help="a recording to replay: Kineto JSON or .msgpack")
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=3, help="interpreters per row, in turn; the median one is printed")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -214,7 +225,8 @@ def main() -> None:
     names = [
         name for name in MEASURES if ("," in name or name == "FakeTensorMode") and (options.trace or "replaying" not in name)
     ]
-    rows = {name: measure(name, options) for name in names}
+    runs = [{name: measure(name, options) for name in names} for _ in range(options.repeats)]
+    rows = {name: sorted((run[name] for run in runs), key=lambda row: row["cpu_ms"])[len(runs) // 2] for name in names}
     fake = rows["FakeTensorMode"]
     for row in rows.values():
         row["times_cheaper"] = fake["cpu_ms"] / row["cpu_ms"]
@@ -232,7 +244,7 @@ def main() -> None:
     print("\nsingle ops             us of CPU time")
     for name, us in figures["op_us"].items():
         print(f"{name:22}{us:10.1f}")
-    print("\nMLP step on the idle GPU")
+    print("\nMLP step while replaying")
     for row in figures["growth"]:
         print(f"after {row['steps']:5.0f} steps      {row['cpu_ms']:10.3f} ms{row['resident_mib']:10.1f} MiB resident")
     if options.json:

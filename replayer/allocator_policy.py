@@ -277,6 +277,11 @@ class AllocatorPolicy:
         return self._segments.reserved_bytes
 
     @property
+    def driver_calls(self) -> int:
+        """Calls of cudaMalloc and cudaFree so far: while it stays, so does what is reserved."""
+        return self._segments.taken + self._segments.returned
+
+    @property
     def peak_allocated_bytes(self) -> int:
         return self._tallies.of["blocks_bytes"].peak
 

@@ -29,7 +29,6 @@ from replayer.player import Player
 from replayer.score import Score
 from replayer.sites import Site
 from replayer.streams import VirtualEvent, VirtualStream
-from replayer.traced_memory import TracedMemory
 from replayer.tracks import HostThread
 from replayer.transfers import Transfers
 from replayer.values import RecordedValues
@@ -72,6 +71,7 @@ class VirtualGpu:
         self.score = Score.of(trace, rank)
         self.player = Player(self.score, clock, timeline, strict=strict, pad_loader=pad_loader)
         self.clock = clock
+        self._now_ns = clock.now_ns
         self.timeline = timeline
         self.provenance = trace.provenance
         self.threads: list[Thread] = []
@@ -88,11 +88,14 @@ class VirtualGpu:
     def _device(self, index: int, device: Device) -> VirtualDevice:
         capacity_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else UNKNOWN_MEMORY_BYTES
         thread = self.thread()
-        memory = TracedMemory(
-            index, capacity_bytes, self.timeline.memory, thread, lambda until_ns: self.player.tracks.block(thread, until_ns)
-        )
+
+        def wait_until(time_ns: int) -> None:
+            self.player.tracks.block(thread, time_ns)
+
+        memory = DeviceMemory(index, capacity_bytes, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
+        ledger = Ledger(memory, lambda: thread.host_ns, self.timeline.memory)
         stream = self.player.tracks.stream(index, 0)
-        return VirtualDevice(index, device.name, device.properties, Ledger(memory), stream, memory)
+        return VirtualDevice(index, device.name, device.properties, ledger, stream, memory)
 
     def device_count(self) -> int:
         return len(self.devices)
@@ -102,9 +105,14 @@ class VirtualGpu:
     def launch(self, site: Site, device: int) -> None:
         """The op's kernels go on this thread's current stream of `device`; see Note [Played in batches]."""
         if site.launches:
-            thread = self.thread()
+            try:
+                thread = self._local.thread
+                stream = thread.streams[device]
+            except (AttributeError, KeyError):  # this thread's first use
+                thread = self.thread()
+                stream = self._current(thread, device)
             pending = self._pending
-            pending.append((thread, self._current(thread, device), site, self.clock.now_ns()))
+            pending.append((thread, stream, site, self._now_ns()))
             if len(pending) >= self._batch:
                 self.flush()
 
@@ -174,7 +182,11 @@ class VirtualGpu:
         self.thread().device = index
 
     def current_stream(self, device: int) -> VirtualStream:
-        return self._current(self.thread(), device)
+        try:
+            stream: VirtualStream = self._local.thread.streams[device]
+        except (AttributeError, KeyError):  # this thread's first use
+            stream = self._current(self.thread(), device)
+        return stream
 
     def set_stream(self, stream: VirtualStream) -> None:
         """Make `stream` the current one of its device, and its device the current one."""

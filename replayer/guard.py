@@ -4,17 +4,15 @@ Note [Errors inside backward]
 When an op raises inside backward, C++ unwinds with Python's error still set, and on the way asks the guard for its type.
 A call that returns normally while an error is set is itself an error to Python, and one inside that unwinding ends
 the process. So before an error leaves an op inside backward, `expect_unwinding` puts an answer in place that takes
-the pending error out of Python's hands; `errors_of_backward`, around the engine, raises it again in the end.
+the pending error out of Python's hands; `raising_what_was_lost`, around the engine, raises it again in the end.
 
-    with errors_of_backward():
-        engine.run_backward(...)    # torch.OutOfMemoryError arrives as such
+    raising_what_was_lost(engine.run_backward, ...)    # torch.OutOfMemoryError arrives as such
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from itertools import repeat
 from typing import Any
@@ -69,16 +67,15 @@ def raising(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-@contextmanager
-def errors_of_backward() -> Iterator[None]:
-    """Around a run of autograd's engine: raises the error that was lost on the way, if any."""
+def raising_what_was_lost(engine: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run autograd's engine; if an error was lost on the way, raise it instead of what the engine makes of its absence."""
     try:
-        yield
+        return engine(*args, **kwargs)
     except BaseException:
         error, Guard.lost.error = Guard.lost.error, None
         if error is None:
             raise
-        try:
-            raise error from None
-        finally:
-            del error  # else error and frame keep each other alive, and with them the tensors that were too many
+    try:
+        raise error
+    finally:
+        del error  # else error and frame keep each other alive, and with them the tensors that were too many

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
-from replayer.allocator import Block, DeviceMemory, OutOfMemory, UsedStream
+from replayer.allocator import Block, DeviceMemory, UsedStream
 
 _BATCH = 256
 # What one put-off malloc can reserve beyond its own size: a whole segment for small requests, rounding for large ones.
@@ -43,10 +44,18 @@ class Ticket:
 
 
 class Ledger:
-    """What is put off for one device's memory."""
+    """What is put off for one device's memory.
 
-    def __init__(self, memory: DeviceMemory) -> None:
+    `note` gets rows of a trace's memory table, flat: device, time (`now_ns` tells), bytes, address, total, reserved.
+    """
+
+    def __init__(
+        self, memory: DeviceMemory, now_ns: Callable[[], int] = int, note: Callable[[list[int]], None] | None = None
+    ) -> None:
         self._memory = memory
+        self._now_ns = now_ns
+        self._note = note
+        self._rows: list[int] = []
         self._pending: deque[Ticket] = deque()  # a ticket's first entry is its malloc, the second its free
         self._lock = threading.RLock()
         self._room_bytes = 0  # what is certainly left for mallocs to be put off
@@ -75,18 +84,31 @@ class Ledger:
 
     def settle(self) -> None:
         """Do all that was put off. Raises OutOfMemory, which can only be the last malloc's."""
+        pending = self._pending
+        if not pending:
+            return
         with self._lock:
-            pending, memory = self._pending, self._memory
-            malloc, free = memory.malloc, memory.free
-            while pending:
-                ticket = pending.popleft()
-                block = ticket.block
-                if block is not None:
-                    free(block)
-                    continue
-                try:
-                    ticket.block = malloc(ticket.size_bytes, ticket.stream)
-                except OutOfMemory:
-                    self._room_bytes = 0
-                    raise
-            self._room_bytes = memory.free_bytes
+            memory, rows = self._memory, self._rows
+            malloc, free, extend, index, now_ns = memory.malloc, memory.free, rows.extend, memory.device, self._now_ns()
+            held_bytes, reserved_bytes = memory.allocated_bytes, memory.reserved_bytes
+            drivers_calls = memory.driver_calls
+            try:
+                while pending:
+                    ticket = pending.popleft()
+                    block = ticket.block
+                    if block is None:
+                        ticket.block = block = malloc(ticket.size_bytes, ticket.stream)
+                        assert block is not None
+                        size_bytes, address = block.size_bytes, block.address
+                        if memory.driver_calls != drivers_calls:
+                            drivers_calls, reserved_bytes = memory.driver_calls, memory.reserved_bytes
+                    else:
+                        size_bytes, address = -block.size_bytes, block.address
+                        free(block)
+                    held_bytes += size_bytes
+                    extend((index, now_ns, size_bytes, address, held_bytes, reserved_bytes))
+            finally:
+                self._room_bytes = memory.free_bytes
+                if self._note is not None:
+                    self._note(rows)
+                rows.clear()

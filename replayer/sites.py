@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from replayer.parts import Keys
-from traces.model import Shape
+from traces.model import Origin, Shape
 from traces.phases import op_class
 
 
@@ -26,6 +26,8 @@ class Site:
     phase_class: int = field(init=False)
     keys: Keys | None = None  # the score's own, filled at first use
     strings: tuple[int, int, int] | None = None  # the timeline's own: name, shapes, dtypes
+    estimate: tuple[int, Origin] | None = None  # the tracks' own: what it costs if it was not recorded
+    scales: dict[tuple[Shape, ...], float] = field(default_factory=dict)  # the same by recorded shapes
 
     def __post_init__(self) -> None:
         self.phase_class = op_class(self.op)

@@ -113,7 +113,7 @@ class Timeline:
         """Add the step whose phases were added since the last one."""
         self._rows["steps"].extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
         self.step_rows += 1
-        if len(self._rows["host"]) >= _FLUSH_ROWS * len(_GATHERED["host"][1]):
+        if any(len(rows) >= _FLUSH_ROWS * len(_GATHERED[name][1]) for name, rows in self._rows.items()):
             self._hand_over()
 
     def close(self, header: Trace) -> None:

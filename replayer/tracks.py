@@ -144,6 +144,11 @@ class Tracks:
 
     def _cost(self, site: Site) -> tuple[int, Origin]:
         """The estimated duration of an op: the nearest recorded shape scaled, else a roofline."""
+        if site.estimate is None:
+            site.estimate = self._estimated(site)
+        return site.estimate
+
+    def _estimated(self, site: Site) -> tuple[int, Origin]:
         shapes, dtype = _seen(site)
         canonical, speed = canonical_op(site.op), self.score.speed
         samples = self.score.samples.get(self.score.keys(site).named)
@@ -156,10 +161,14 @@ class Tracks:
 
     def scale(self, site: Site, instance: Instance) -> float:
         """How many times the recorded instance's work this op is."""
-        shapes, _ = _seen(site)
-        canonical, speed = canonical_op(site.op), self.score.speed
-        own_ns = speed.duration_ns(canonical, shapes, instance.dtype)
-        return own_ns / speed.duration_ns(canonical, instance.shapes, instance.dtype)
+        scale = site.scales.get(instance.shapes)
+        if scale is None:
+            shapes, _ = _seen(site)
+            canonical, speed = canonical_op(site.op), self.score.speed
+            own_ns = speed.duration_ns(canonical, shapes, instance.dtype)
+            scale = own_ns / speed.duration_ns(canonical, instance.shapes, instance.dtype)
+            site.scales[instance.shapes] = scale
+        return scale
 
     def mark(self, host_ns: int) -> int:
         """What a CUDA event recorded on the first device now would read: the end of all work launched so far."""

@@ -15,7 +15,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.guard import errors_of_backward
+from replayer.guard import raising_what_was_lost
 from replayer.surfaces.seam import Section, put
 
 
@@ -28,8 +28,8 @@ def install(torch_module: ModuleType) -> None:
 
     @wraps(engine_run_backward)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        with section, errors_of_backward(), one_thread(False):
-            return engine_run_backward(*args, **kwargs)
+        with section, one_thread(False):
+            return raising_what_was_lost(engine_run_backward, *args, **kwargs)
 
     def as_phase(function: Any) -> Any:
         @wraps(function)

@@ -56,8 +56,8 @@ class Log:
         self.ops = 0
         self.memory_rows: list[tuple[int, ...]] = []
 
-    def memory(self, row: tuple[int, ...]) -> None:
-        self.memory_rows.append(row)
+    def memory(self, rows: list[int]) -> None:
+        self.memory_rows += [tuple(rows[i : i + 6]) for i in range(0, len(rows), 6)]
 
     def strings_of(self, site: Site) -> tuple[int, int, int]:
         return (self.strings.add(site.op), 0, 0)

@@ -143,3 +143,20 @@ def test_a_phase_once_entered_holds_the_ops_within() -> None:
     gpu.end_step()
     assert [name for name, *_ in log.phases] == ["backward", "optimizer"]
     assert gpu.host_now_ns() >= log.steps[0][1]
+
+
+def test_every_allocation_and_free_is_on_the_timeline_with_the_totals_after_it() -> None:
+    gpu, _, log = started()
+    ledger = gpu.devices[0].ledger
+    first, second = ledger.malloc(1_000, 0), ledger.malloc(3 << 20, 0)
+    assert first is not None and second is not None
+    ledger.free(first)
+    assert gpu.devices[0].memory.allocated_bytes == 3 << 20
+    rows = [(size, allocated, reserved) for _, _, size, _, allocated, reserved in log.memory_rows]
+    assert rows == [
+        (1_024, 1_024, 2 << 20),
+        (3 << 20, 1_024 + (3 << 20), 22 << 20),
+        (-1_024, 3 << 20, 22 << 20),
+    ]
+    addresses = [row[3] for row in log.memory_rows]
+    assert addresses[0] == addresses[2] != addresses[1] == second.address
