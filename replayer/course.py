@@ -174,7 +174,7 @@ class Course:
         if segment is None or segment.score is None:
             return
         if not segment.score.phase_grained:
-            rest = segment.rest(segment.position_ns)
+            rest = segment.rest_until(segment.position_ns)
             if rest:
                 self._play_rest(thread, segment, rest)
             return

@@ -224,8 +224,8 @@ class Layout:
                     ops.setdefault(at, []).append(k)
                 at = parent[at]
         for at in sorted(ops, key=self.host_start.__getitem__):
-            under = ops[at]
-            p = phases[under[0]]
+            p = phases[ops[at][0]]
+            under = [k for k in ops[at] if phases[k] == p]  # a range across phases is an op of its first one
             base_ns, segment = self.phase_start_active[p], by_phase[p]
             keys, shapes, dtype = self._keys_of(at)
             start_ns = max(self.host_start[at] - base_ns, 0)

@@ -8,20 +8,23 @@ left unclaimed when the segment ends is the phase's own rest.
     segment = claims.segment("forward")
     origin, instance = segment.claim(score.keys(site))      # Origin.EXACT, Instance(...); None if nothing is left
 
+Note [The last time]
+    A training script does the same in every step, so a segment remembers with its score what each of its calls was given
+    when this recorded step was played before. As long as the calls are the same ones, so are the answers, for claiming
+    depends on nothing else; at the first other call what was claimed so far is marked, and claiming goes on.
+
 An instance found at another shape is only *lent*: an op that later asks for it exactly still gets it, but it no longer counts
 as left over.
 """
 
 from __future__ import annotations
 
-from replayer.parts import Instance, Keys, SegmentScore, StepScore
+from replayer.parts import Claim, Instance, Keys, Memory, Remembered, SegmentScore, StepScore
 from replayer.sites import Site
 from traces.model import Origin
 
 _FREE, _LENT, _CLAIMED = 0, 1, 2
 
-
-Claim = tuple[Origin, Instance]  # a recorded instance given to an op of the script as EXACT, EQUIVALENT or SCALED
 
 
 class StepClaims:
@@ -61,12 +64,40 @@ class SegmentClaims:
         self.deferred: list[Site] = []  # ops without a counterpart, to be covered by the phase's rest
         self.ops = 0
         self._cursors: dict[str, int] = {}
+        self._memory = score.memory if score else None  # None: as found out by claiming
+        self._trail: list[Remembered] = []
+        self._whole = True  # the trail holds all that this segment was asked
 
     def claim(self, keys: Keys) -> Claim | None:
-        """Give the op the next instance under its keys, or None. The kernels are marked, not yet played."""
-        score = self.score
-        if score is None:
+        """Give the op the next instance under its keys, or None. The kernels are marked, not yet played.
+
+        See Note [The last time].
+        """
+        if self._memory is not None:
+            i = len(self._trail)
+            calls = self._memory.calls
+            if i < len(calls) and calls[i].keys is keys:
+                remembered = calls[i]
+                self._trail.append(remembered)
+                self.open_ns = remembered.open_ns
+                return remembered.claim
+            self._forget()
+        if self.score is None:
             return None
+        claim = self._claim(keys, self.score)
+        self._trail.append(Remembered(keys, claim, self.open_ns))
+        return claim
+
+    def _forget(self) -> None:
+        """The script has left the way it took the last time: mark what it has claimed so far."""
+        self._memory = None
+        score, trail, self._trail = self.score, self._trail, []
+        assert score is not None
+        self.open_ns = score.work_ns
+        for keys, _, _ in trail:
+            self._trail.append(Remembered(keys, self._claim(keys, score), self.open_ns))
+
+    def _claim(self, keys: Keys, score: SegmentScore) -> Claim | None:
         exact, equivalent, named = keys
         instance = self._next(score.exact.get(exact), exact, _CLAIMED)
         if instance is not None:
@@ -104,14 +135,35 @@ class SegmentClaims:
         self._cursors[key] = len(instances)
         return None
 
-    def rest(self, up_to_ns: int | None = None) -> list[int]:
-        """Take what no op has claimed, in launch order: all of it, or what the recorded host had launched by `up_to_ns`."""
+    def rest(self) -> list[int]:
+        """Take what no op has claimed, in launch order. The segment is over then."""
+        if self.score is None:
+            return []
+        if self._memory is not None:
+            if len(self._trail) == len(self._memory.calls):
+                self.open_ns = 0
+                return self._memory.rest
+            self._forget()
+        rest = self._take(None)
+        if self._whole:
+            self.score.memory = Memory(self._trail, rest)
+        return rest
+
+    def rest_until(self, launched_ns: int) -> list[int]:
+        """Take what no op has claimed of what the recorded host had launched by then."""
         if self.score is None or not self.open_ns:
             return []
+        if self._memory is not None:
+            self._forget()
+        self._whole = False
+        return self._take(launched_ns)
+
+    def _take(self, until_ns: int | None) -> list[int]:
+        assert self.score is not None
         state, kernels = self.step.state, self.step.step.kernels
         taken = []
         for k in self.score.kernels:
-            if state[k] == _FREE and (up_to_ns is None or kernels[k].launch_ns <= up_to_ns):
+            if state[k] == _FREE and (until_ns is None or kernels[k].launch_ns <= until_ns):
                 state[k] = _CLAIMED
                 self.open_ns -= kernels[k].duration_ns
                 taken.append(k)

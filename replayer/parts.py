@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.model import Column, Shape
+from traces.model import Column, Origin, Shape
 
 
 class Instance(NamedTuple):
@@ -44,6 +44,24 @@ class Kernel(NamedTuple):
     size_bytes: int
 
 
+Claim = tuple[Origin, Instance]  # a recorded instance given to an op of the script as EXACT, EQUIVALENT or SCALED
+
+
+class Remembered(NamedTuple):
+    """What a call with these keys was given, and the recorded work that was open after it."""
+
+    keys: Keys
+    claim: Claim | None
+    open_ns: int
+
+
+class Memory(NamedTuple):
+    """How a segment was played the last time: the matching's own."""
+
+    calls: list[Remembered]
+    rest: list[int]
+
+
 @dataclass(slots=True)
 class SegmentScore:
     """What one phase segment of one recorded step holds."""
@@ -56,6 +74,8 @@ class SegmentScore:
     exact: dict[str, list[Instance]] = field(default_factory=dict)
     equivalent: dict[str, list[Instance]] = field(default_factory=dict)
     named: dict[str, list[Instance]] = field(default_factory=dict)
+
+    memory: Memory | None = None
 
     @property
     def phase_grained(self) -> bool:

@@ -97,3 +97,37 @@ def test_recorded_values_are_answered_in_order_per_step_and_only_at_their_size()
     assert values.next(1) is None
     values.begin_step(1)
     assert values.next(1) == [9.0]
+
+
+@given(st.lists(names, max_size=12), st.lists(st.lists(names, max_size=14), min_size=2, max_size=6))
+def test_remembering_the_last_time_changes_no_answer(recorded: list[str], steps: list[list[str]]) -> None:
+    ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3 + i)) for i, name in enumerate(recorded)]
+    remembering = Score.of(recording([("forward", 0, 200)], ops))
+    sites = {name: site(name, (4, 4)) for name in set().union(*steps)}
+    # WHEN the same recorded step is played again and again, mostly in the same way
+    for played in [steps[0], steps[0], *steps, steps[0]]:
+        fresh = Score.of(recording([("forward", 0, 200)], ops))
+        answers = []
+        for score in (remembering, fresh):
+            segment = StepClaims(score.step(0)).segment("forward")
+            given_out = []
+            for name in played:
+                claim = segment.claim(remembering.keys(sites[name]))
+                given_out.append((claim and (claim[0], claim[1].kernels), segment.open_ns))
+            answers.append((given_out, segment.rest(), segment.open_ns))
+        # THEN every answer is that of a score which has never been played
+        assert answers[0] == answers[1]
+
+
+def test_a_look_in_the_midst_of_a_remembered_phase_takes_what_was_launched_by_then() -> None:
+    ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
+    score = Score.of(recording([("forward", 0, 200)], ops))
+    keys = score.keys(site("aten::mm", (4, 4)))
+    for _ in range(2):
+        segment = StepClaims(score.step(0)).segment("forward")
+        segment.claim(keys)
+        assert segment.rest() == [1, 2, 3, 4, 5]
+    segment = StepClaims(score.step(0)).segment("forward")
+    segment.claim(keys)
+    assert segment.rest_until(35_000) == [1, 2, 3]
+    assert segment.rest() == [4, 5]
