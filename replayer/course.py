@@ -15,7 +15,7 @@ from replayer.matching import SegmentClaims, StepClaims
 from replayer.score import Score
 from replayer.tracks import HostThread, Tracks
 from traces.model import NONE, DeviceKind, Origin, StepKind
-from traces.phases import LOSS, PLAIN, READ, PhaseCut
+from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
 
 
 class Course:
@@ -53,7 +53,7 @@ class Course:
         return segment
 
     def _look(self) -> None:
-        self.turns = self._cut.turns(PLAIN), self._cut.turns(LOSS), self._cut.turns(READ)
+        self.turns = self._cut.turns(PLAIN), self._cut.turns(LOSS), self._cut.turns(ASIDE)
 
     def enter(self, thread: HostThread, name: str) -> None:
         """The script enters a phase by name."""

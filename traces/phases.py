@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 # Classes of ops, as far as phases care.
-PLAIN, LOSS, READ = range(3)
+PLAIN, LOSS, ASIDE = range(3)
 
 # Ops that begin the loss, at any level of the op tree, without namespace: composite names as profilers record them, and what
 # they decompose to below autograd.
@@ -29,8 +29,15 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss gaussian_nll_loss".split()
 )
 
-# Ops by which the host reads a device's value. They never begin a forward pass.
-READ_OPS = frozenset("item _local_scalar_dense is_nonzero".split())
+# Ops that never begin a forward pass: the host's reads of a device's value, and tensors made from nothing; and, by the
+# beginning of their names, what optimizers, gradient scalers and averaging of weights are made of.
+ASIDE_OPS = frozenset(
+    "item _local_scalar_dense is_nonzero"
+    " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
+    " rand rand_like randn randn_like randint randint_like zero_ fill_ normal_ uniform_ random_ exponential_ bernoulli_".split()
+)
+
+_ASIDE_BEGINNINGS = ("_foreach_", "_fused_", "_amp_")
 
 _OPEN_ENDED = frozenset({"forward", "loss", "other"})
 
@@ -42,9 +49,11 @@ class Segment(NamedTuple):
 
 
 def op_class(name: str) -> int:
-    """LOSS, READ or PLAIN for an op name with or without namespace and overload ("aten::mse_loss", "mse_loss.default")."""
+    """LOSS, ASIDE or PLAIN for an op name with or without namespace and overload ("aten::mse_loss", "mse_loss.default")."""
     bare = name.rpartition("::")[2].partition(".")[0]
-    return LOSS if bare in LOSS_OPS else READ if bare in READ_OPS else PLAIN
+    if bare in LOSS_OPS:
+        return LOSS
+    return ASIDE if bare in ASIDE_OPS or bare.startswith(_ASIDE_BEGINNINGS) else PLAIN
 
 
 class PhaseCut:
@@ -83,7 +92,7 @@ class PhaseCut:
         if kind == LOSS:
             self._after_backward = False
             return self._begin("loss", now_ns)
-        return self._begin("other" if kind == READ or self._after_backward else "forward", now_ns)
+        return self._begin("other" if kind == ASIDE or self._after_backward else "forward", now_ns)
 
     def turns(self, kind: int) -> bool:
         """Whether an op of class `kind` would end what is under way."""
@@ -93,7 +102,7 @@ class PhaseCut:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # After a read the next op is the next forward pass; what follows a backward pass (clipping, say) is not.
+        # After something aside the next op is the next forward pass; what follows a backward pass (clipping, say) is not.
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:

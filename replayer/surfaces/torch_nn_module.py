@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
+from replayer.surfaces.seam import Section
 from replayer.tensor import VirtualTensor
 
 
@@ -24,6 +25,7 @@ def install(torch: ModuleType) -> None:
     """Patch torch.nn.Module."""
     module_class = torch.nn.Module
     apply = module_class._apply
+    set_up = Section("other")  # its copies are no batches on their way to the device
 
     def crosses(module: Any, fn: Callable[[Any], Any]) -> bool:
         """Whether `fn` turns plain parameters into virtual ones or back, tried on an empty tensor of each kind."""
@@ -51,7 +53,8 @@ def install(torch: ModuleType) -> None:
             now = True
         future.set_swap_module_params_on_conversion(now)
         try:
-            return apply(self, fn, recurse)
+            with set_up:
+                return apply(self, fn, recurse)
         finally:
             future.set_swap_module_params_on_conversion(before)
 

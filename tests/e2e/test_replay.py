@@ -203,3 +203,69 @@ def test_the_recorded_loader_makes_whole_steps_comparable(tmp_path: Path, kernel
     steps = json.loads((tmp_path / "r.json").read_text())["steps"]
     assert steps["recorded_median_ns"] == 30_000_000
     assert abs(steps["error"]) < 0.05
+
+
+def test_a_worker_that_exits_ends_the_run_with_torchs_own_error(tmp_path: Path, phase_trace: Path) -> None:
+    text = """
+import sys
+import torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        sys.exit(4)
+
+torch.zeros(1, device="cuda")
+for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1):
+    batch.cuda()
+"""
+    done = trace_command("replay", "-o", "out.msgpack", written(tmp_path, text), "--trace", phase_trace, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "DataLoader worker" in done.stderr and "exited unexpectedly" in done.stderr
+    assert load(tmp_path / "out.msgpack").provenance["source"] == "replay"
+
+
+def test_mixed_precision_with_scaling_and_clipping_trains_without_an_overflow(tmp_path: Path, phase_trace: Path) -> None:
+    text = """
+import torch
+from torch import nn
+
+model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+for step in range(4):
+    x = torch.randn(2, 5, 16, device="cuda")
+    optimizer.zero_grad()
+    start.record()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), x)
+    end.record()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+torch.cuda.synchronize()
+print("scale", scaler.get_scale(), "forward ms", start.elapsed_time(end), "peak", torch.cuda.max_memory_allocated() > 0)
+torch.save(model.state_dict(), "model.pt")
+print(torch.load("model.pt", map_location="cpu")["linear1.weight"].shape)
+"""
+    done = trace_command("replay", "-o", "out.msgpack", written(tmp_path, text), "--trace", phase_trace, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    scale, forward_ms = (float(done.stdout.split()[i]) for i in (1, 4))
+    assert scale == 65536.0
+    assert forward_ms == pytest.approx(20, rel=0.1)  # the recorded forward pass
+    assert "peak True" in done.stdout and "torch.Size([32, 16])" in done.stdout
+    replayed = load(tmp_path / "out.msgpack")
+    assert len(replayed.steps) == 4  # a skipped step would be missing
+    assert (replayed.memory.allocated_bytes >= 0).all() and len(replayed.memory)
+
+
+def test_a_module_is_replayed_as_python_runs_it(tmp_path: Path, phase_trace: Path) -> None:
+    written(tmp_path, TRAIN, "trainer_module.py")
+    done = trace_command("replay", "--trace", phase_trace, "-m", "trainer_module", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "device cuda:0" in done.stdout

@@ -1,0 +1,69 @@
+"""The one rule by which recordings and running scripts are cut into phases."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut, op_class
+
+EXPLICIT = ("loader", "h2d", "zero_grad", "backward", "optimizer")
+
+
+def cut(*events: str) -> list[str]:
+    """Phase names of a step in which each event takes 10 ns: an explicit phase's name, or "plain", "loss", "aside"."""
+    machine = PhaseCut()
+    for i, event in enumerate(events):
+        if event in EXPLICIT:
+            machine.enter(event, 10 * i)
+            machine.leave(event, 10 * i + 10)
+        else:
+            machine.op({"plain": PLAIN, "loss": LOSS, "aside": ASIDE}[event], 10 * i)
+    return [segment.name for segment in machine.close(10 * len(events))]
+
+
+def test_a_plain_loop() -> None:
+    events = ("loader", "h2d", "h2d", "plain", "plain", "loss", "plain", "zero_grad", "backward", "optimizer")
+    assert cut(*events) == ["loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer"]
+
+
+def test_clipping_after_backward_is_no_forward_pass() -> None:
+    assert cut("plain", "loss", "backward", "plain", "plain", "optimizer") == [
+        "forward", "loss", "backward", "other", "optimizer",
+    ]  # fmt: skip
+
+
+def test_a_read_after_the_step_and_data_made_on_the_device_are_no_forward_pass() -> None:
+    assert cut("optimizer", "aside", "plain", "loss") == ["optimizer", "other", "forward", "loss"]
+    assert cut("aside", "zero_grad", "plain", "loss", "backward") == ["other", "zero_grad", "forward", "loss", "backward"]
+
+
+def test_a_generator_and_its_critic_have_two_forward_passes() -> None:
+    half = ("zero_grad", "plain", "loss", "backward", "optimizer")
+    assert cut(*half, *half) == ["zero_grad", "forward", "loss", "backward", "optimizer"] * 2
+
+
+def test_a_copy_or_a_dropout_mask_in_the_midst_of_a_forward_pass_belongs_to_it() -> None:
+    assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
+
+
+def test_op_classes_by_name_with_namespace_and_overload() -> None:
+    assert op_class("aten::cross_entropy_loss") == op_class("aten::mse_loss.default") == LOSS
+    assert op_class("aten::item") == op_class("aten::randn") == op_class("aten::normal_") == op_class("aten::_amp_update_scale_") == ASIDE
+    assert op_class("aten::conv2d") == PLAIN
+
+
+@given(st.lists(st.sampled_from([*EXPLICIT, "plain", "loss", "aside"]), min_size=1, max_size=30))
+def test_segments_tile_the_time_from_the_first_event_to_the_end(events: list[str]) -> None:
+    machine = PhaseCut()
+    for i, event in enumerate(events):
+        if event in EXPLICIT:
+            machine.enter(event, 10 * i)
+            machine.leave(event, 10 * i + 5)
+        else:
+            machine.op({"plain": PLAIN, "loss": LOSS, "aside": ASIDE}[event], 10 * i)
+    segments = machine.close(10 * len(events))
+    assert segments[0].start_ns == 0 and segments[-1].end_ns == 10 * len(events)
+    for one, next_one in zip(segments, segments[1:], strict=False):
+        assert one.end_ns == next_one.start_ns
+        assert one.name != next_one.name
