@@ -16,7 +16,6 @@ CPU time of the thread is printed beside wall time: on a shared machine only the
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import subprocess
@@ -137,8 +136,6 @@ def start_replaying(recording: Path, folder: Path) -> None:
     timeline = Timeline(TraceStream(folder / "timeline.msgpack"), trace)
     gpu = VirtualGpu(trace, min(trace.ranks), JumpingClock(), timeline, strict=False, pad_loader=False)
     state.start(lambda: gpu)
-    gc.collect()
-    gc.freeze()  # as replayer/child.py does
 
 
 def single_ops() -> dict[str, float]:

@@ -52,6 +52,26 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:+7.2f} %"
 
 
+def lane(phases: dict[str, Any], which: str, columns: int, width_ns: float) -> str:
+    """The phases of a median step on the host, one after another, each as wide as it is long."""
+    text, at_ns = "", 0.0
+    for name in SHOWN_PHASES:
+        at_ns += phases[name][f"{which}_median_ns"] if name in phases else 0
+        end = round(columns * at_ns / width_ns)
+        if end > len(text):
+            text += name[: end - len(text) - 1].ljust(end - len(text) - 1, "─") + " "
+    return text
+
+
+def print_picture(facts: dict[str, Any], columns: int = 92) -> None:
+    """What the README shows: the compute side of a median step, recorded and replayed."""
+    phases = {name: figures for name, figures in facts["phases"].items() if name in SHOWN_PHASES}
+    width_ns = max(sum(f[f"{which}_median_ns"] for f in phases.values()) for which in ("recorded", "replayed"))
+    for which in ("recorded", "replayed"):
+        total_ns = sum(figures[f"{which}_median_ns"] for figures in phases.values())
+        print(f"  {which}  {lane(phases, which, columns, width_ns)} {total_ns / 1e6:.1f} ms")
+
+
 def print_case(name: str, facts: dict[str, Any]) -> None:
     print(f"\n{name}: same program: {facts['same_program']} ({facts['reason']})")
     print(f"  {'':22} {'recorded ms':>12} {'replayed ms':>12} {'error':>10}")
@@ -62,6 +82,7 @@ def print_case(name: str, facts: dict[str, Any]) -> None:
         if figures.get("device_recorded_median_ns") is not None:
             device = figures["device_recorded_median_ns"], figures["device_replayed_median_ns"], figures["device_error"]
             print(f"  {'  by CUDA events':22} {ms(device[0]):>12} {ms(device[1]):>12} {percent(device[2]):>10}")
+    print_picture(facts)
     shares = "  ".join(f"{key} {100 * share:.2f} %" for key, share in facts["coverage"].items())
     print(f"  device time: {shares}")
     host = facts["host"]

@@ -8,7 +8,6 @@ Config keys: `trace` (path of the recording), `out` (directory for this run's ti
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import sys
 from pathlib import Path
@@ -49,7 +48,6 @@ def _make(config: dict[str, Any]) -> VirtualGpu:
         pad_loader=config["loader"] == "recorded",
     )
     atexit.register(_finish, gpu, trace, config, os.getpid())
-    gc.freeze()  # the score holds a hundred thousand objects for ever; a collection in the midst of a step need not visit them
     return gpu
 
 

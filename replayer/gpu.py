@@ -17,6 +17,7 @@ Note [Played in batches]
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class VirtualGpu:
         self._transfers = Transfers.of(trace, self.score.speed)
         self._values = RecordedValues.of(trace, rank)
         self._values.begin_step(self.player.course.step.step.row)
+        self._settled_in = False
         self._local = threading.local()
         self._lock = threading.RLock()
         self._stream_count = 0
@@ -265,6 +267,12 @@ class VirtualGpu:
         with self._lock:
             self.flush()
             self.player.course.end_step(self.thread())
+            if not self._settled_in:
+                # What there is of ours by now, a hundred thousand objects of score and plans, stays; full collections in the
+                # midst of a step need not visit it again and again.
+                self._settled_in = True
+                gc.collect()
+                gc.freeze()
             self._values.begin_step(self.player.course.step.step.row)
 
     def stop(self) -> None:

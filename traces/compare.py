@@ -92,6 +92,7 @@ class Comparison:
     streams: list[StreamShare]
     coverage: dict[str, float] | None
     host: dict[str, float | None]
+    values: dict[str, int | None]  # of a replay: how many host reads the recording does not answer
     memory: dict[str, dict[str, Any]]
     missing: list[dict[str, Any]]
     changes: dict[str, dict[str, list[Any]]]
@@ -134,6 +135,7 @@ def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE)
         streams=_streams(recorded, ours, other, theirs),
         coverage=_coverage(other, replay),
         host={key: (replay or {}).get(key) for key in ("lag_ns_per_step", "us_per_op", "ops_per_step")},
+        values={"unrecorded_reads": (replay or {}).get("reads_unrecorded")},
         memory=_memory(recorded, other),
         missing=list((replay or {}).get("missing", [])),
         changes=changes(recorded, other, ours, theirs, tolerance),

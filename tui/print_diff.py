@@ -58,6 +58,7 @@ def diff_text(comparison: dict[str, Any], recorded: str, other: str, *, width: i
         *page.coverage(),
         *page.host(),
         *page.memory(),
+        *page.values(),
         *page.missing(),
         *page.changes("kernels", "Kernels"),
         *page.changes("ops", "Ops"),
@@ -195,6 +196,14 @@ class _Page:
             note = "Summed up where totals were not recorded: what was held from before is missing."
             lines = self.noted(lines, note)
         return lines
+
+    def values(self) -> list[str]:
+        reads = self.of["values"]["unrecorded_reads"]
+        if not reads:
+            return []
+        times = "once" if reads == 1 else f"{count_text(reads)} times"
+        said = f"Values that were not recorded were read {times}: as what the script had put there, else as 1.0, 0 or False."
+        return [*_wrapped(said, self.width), ""]
 
     def missing(self) -> list[str]:
         missing = self.of["missing"]

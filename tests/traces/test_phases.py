@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +51,7 @@ def test_a_copy_or_a_dropout_mask_in_the_midst_of_a_forward_pass_belongs_to_it()
 
 def test_op_classes_by_name_with_namespace_and_overload() -> None:
     assert op_class("aten::cross_entropy_loss") == op_class("aten::mse_loss.default") == LOSS
-    assert op_class("aten::item") == op_class("aten::randn") == op_class("aten::normal_") == op_class("aten::_amp_update_scale_") == ASIDE
+    assert {op_class(f"aten::{name}") for name in ("item", "randn", "normal_", "_amp_update_scale_")} == {ASIDE}
     assert op_class("aten::conv2d") == PLAIN
 
 
@@ -64,6 +66,6 @@ def test_segments_tile_the_time_from_the_first_event_to_the_end(events: list[str
             machine.op({"plain": PLAIN, "loss": LOSS, "aside": ASIDE}[event], 10 * i)
     segments = machine.close(10 * len(events))
     assert segments[0].start_ns == 0 and segments[-1].end_ns == 10 * len(events)
-    for one, next_one in zip(segments, segments[1:], strict=False):
+    for one, next_one in pairwise(segments):
         assert one.end_ns == next_one.start_ns
         assert one.name != next_one.name

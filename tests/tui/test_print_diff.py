@@ -95,3 +95,10 @@ def test_longer_is_red_and_shorter_blue() -> None:
     assert "\x1b[31mwhole step" in slower and "\x1b[34m" not in slower
     faster = _text(compare(recorded, training(stretch=0.5)), colour=True)
     assert "\x1b[34mwhole step" in faster
+
+
+def test_reads_that_the_recording_does_not_answer_are_told() -> None:
+    facts = a_replay().to_json()
+    assert "were read" not in diff_text(facts, "a", "b")
+    facts["values"]["unrecorded_reads"] = 3
+    assert "Values that were not recorded were read 3 times" in diff_text(facts, "a", "b")
