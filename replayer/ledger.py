@@ -57,6 +57,8 @@ class Ledger:
         self._note = note
         self._rows: list[int] = []
         self._pending: deque[Ticket] = deque()  # a ticket's first entry is its malloc, the second its free
+        # Frees a ticket. May be called from anywhere, a garbage collection included, for it only notes.
+        self.free: Callable[[Ticket], None] = self._pending.append
         self._lock = threading.RLock()
         self._room_bytes = 0  # what is certainly left for mallocs to be put off
 
@@ -71,10 +73,6 @@ class Ledger:
         if room_bytes < 0 or len(pending) > _BATCH:
             self.settle()
         return ticket
-
-    def free(self, ticket: Ticket) -> None:
-        """May be called from anywhere, a garbage collection included: it only notes."""
-        self._pending.append(ticket)
 
     def record_stream(self, ticket: Ticket, stream: UsedStream) -> None:
         """`stream` uses the memory too, so its end is waited for before it is used again."""
