@@ -127,6 +127,7 @@ class VirtualGpu:
                 play(thread, stream, site, now_ns)
             for device in self.devices:
                 device.ledger.settle()
+            self.timeline.relieve()
 
     def copy(self, site: Site, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
         """A copy of kind "h2d", "d2h", "d2d" or "p2p"; if blocking, the host waits for its end."""
@@ -280,6 +281,7 @@ class VirtualGpu:
         with self._lock:
             self.flush()
             self.player.course.stop(self.thread())
+            gc.unfreeze()  # or what the interpreter frees at its end would count as leaked
 
     def host_now_ns(self) -> int:
         """The calling thread's virtual present."""

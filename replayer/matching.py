@@ -25,6 +25,9 @@ from traces.model import Origin
 
 _FREE, _LENT, _CLAIMED = 0, 1, 2
 
+# Calls of a segment that are remembered; a script that never ends a step stays in one segment for ever.
+_REMEMBERED = 100_000
+
 
 
 class StepClaims:
@@ -85,7 +88,10 @@ class SegmentClaims:
         if self.score is None:
             return None
         claim = self._claim(keys, self.score)
-        self._trail.append(Remembered(keys, claim, self.open_ns))
+        if len(self._trail) < _REMEMBERED:
+            self._trail.append(Remembered(keys, claim, self.open_ns))
+        else:
+            self._whole = False
         return claim
 
     def _forget(self) -> None:

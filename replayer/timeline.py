@@ -113,6 +113,10 @@ class Timeline:
         """Add the step whose phases were added since the last one."""
         self._rows["steps"].extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
         self.step_rows += 1
+        self.relieve()
+
+    def relieve(self) -> None:
+        """Hand the rows over if enough have gathered."""
         if any(len(rows) >= _FLUSH_ROWS * len(_GATHERED[name][1]) for name, rows in self._rows.items()):
             self._hand_over()
 
