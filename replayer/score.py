@@ -1,8 +1,8 @@
 """The score: a recording laid out so that a running script can be played against it.
 
 A step of the score holds its phase segments; a segment holds the recorded op instances that reached the device, by the keys
-under which a replayed op looks for them, and the kernels they launched. Everything here is read-only and shared by all
-replays of the step; who has played what is `matching.py`'s.
+under which a replayed op looks for them, and the kernels they launched. Everything here is shared by all
+replays of the step and read-only, but for what the matching remembers (`SegmentScore.memory`).
 
     score = Score.of(trace)
     step = score.step(0)

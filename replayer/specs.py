@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-Shape = tuple[int, ...]
+from traces.model import Shape
 
 BACKEND = "vcuda"  # the name under which C++ knows the device; scripts only ever see "cuda"
 LIMIT = 200_000  # interned specs kept; beyond it (shapes that never repeat) the table starts anew

@@ -39,13 +39,13 @@ _FLUSH_ROWS = 8_192
 
 _OP = int(HostKind.OP)
 
+# Of a row of device work.
+WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
+
 # The columns that each table's rows give, in order; the others take their defaults.
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
     "host": (HostSpans, ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")),
-    "device": (
-        DeviceSpans,
-        ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin"),
-    ),
+    "device": (DeviceSpans, WORK_COLUMNS),
     "memory": (MemoryEvents, ("device", "time_ns", "bytes", "address", "allocated_bytes", "reserved_bytes")),
     "phases": (Phases, ("step", "name", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")),
     "steps": (Steps, ("rank", "number", "start_ns", "duration_ns", "kind", "recorded_step")),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,14 +20,9 @@ from replayer.score import Score
 from replayer.sites import Site
 from replayer.streams import VirtualStream
 from replayer.tally import Tally
+from replayer.timeline import WORK_COLUMNS, Timeline
 from traces.equivalents import canonical_op
 from traces.model import NONE, DeviceKind, Origin
-
-if TYPE_CHECKING:
-    from replayer.timeline import Timeline
-
-# The columns of a row of the timeline's device table.
-_WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams are numbered beyond what a script's own reach
 
@@ -115,12 +109,12 @@ class Tracks:
         alone_ns = began_ns + columns.launch_ns[rows] + columns.latency_ns[rows] + duration_ns
         ends_ns = sums_ns + np.maximum(np.maximum.accumulate(alone_ns - sums_ns), stream.ready_ns)
         stream.push_all(ends_ns.tolist())
-        table = np.full((len(rows), len(_WORK_COLUMNS)), NONE)
+        table = np.full((len(rows), len(WORK_COLUMNS)), NONE)
         known = {"kind": columns.kind[rows], "name": columns.name[rows], "bytes": columns.size_bytes[rows]}
         timed = {"start_ns": ends_ns - duration_ns, "duration_ns": duration_ns, "origin": int(Origin.PHASE)}
         placed = {"device": stream.device, "stream": stream.number}
         for name, values in {**placed, **known, **timed}.items():
-            table[:, _WORK_COLUMNS.index(name)] = values
+            table[:, WORK_COLUMNS.index(name)] = values
         self.timeline.work_rows(table)
         self.tally.charged_ns[Origin.PHASE] += int(duration_ns.sum())
 

@@ -9,6 +9,7 @@ from typing import Any
 from replayer.player import Player
 from replayer.score import Score
 from replayer.sites import Site
+from replayer.timeline import WORK_COLUMNS
 from replayer.tracks import HostThread
 from traces.model import (
     Column,
@@ -67,8 +68,7 @@ class Log:
         return self.ops - 1
 
     def work(self, row: Iterable[int]) -> None:
-        names = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
-        self.device.append(dict(zip(names, map(int, row), strict=True)))
+        self.device.append(dict(zip(WORK_COLUMNS, map(int, row), strict=True)))
 
     def work_rows(self, table: Column) -> None:
         for row in table.tolist():
