@@ -25,6 +25,9 @@ from traces.model import Origin
 
 _FREE, _LENT, _CLAIMED = 0, 1, 2
 
+# Calls by which one phase of another release may differ at least, however few kernels it has.
+_OTHER_NAMES = 64
+
 # Calls of a segment that are remembered; a script that never ends a step stays in one segment for ever.
 _REMEMBERED = 100_000
 
@@ -65,6 +68,8 @@ class SegmentClaims:
         self.position_ns = 0  # active host time of the recorded segment up to which the script has come
         self.open_ns = score.work_ns if score else 0  # recorded work that is neither claimed nor lent
         self.deferred: list[Site] = []  # ops without a counterpart, to be covered by the phase's rest
+        # More calls than that are not the phase's own kernels under other names: a loop that never ends a step, say.
+        self.may_defer = max(_OTHER_NAMES, 2 * len(score.kernels)) if score else 0
         self.ops = 0
         self._cursors: dict[str, int] = {}
         self._memory = score.memory if score else None  # None: as found out by claiming

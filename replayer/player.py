@@ -106,8 +106,7 @@ class Player:
         if score is not None and score.phase_grained:
             return stream.ready_ns  # phase-grained: the phase's device time stands for all its ops
         self.tally.miss(site.op, site.shapes)
-        # More calls than the phase had kernels are no longer its own under other names: a loop without steps, say.
-        if segment.open_ns > 0 and copy is None and len(segment.deferred) < len(segment.score.kernels if segment.score else ()):
+        if segment.open_ns > 0 and copy is None and len(segment.deferred) < segment.may_defer:
             segment.deferred.append(site)
             return stream.ready_ns
         thread.host_ns = max(thread.host_ns, stream.room_at_ns())
