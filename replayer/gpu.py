@@ -20,6 +20,8 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -129,11 +131,16 @@ class VirtualGpu:
                 device.ledger.settle()
             self.timeline.relieve()
 
-    def copy(self, site: Site, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
-        """A copy of kind "h2d", "d2h", "d2d" or "p2p"; if blocking, the host waits for its end."""
+    @contextmanager
+    def _looking(self) -> Iterator[HostThread]:
+        """Alone with all that was launched played: for whatever looks at the device or moves the script on."""
         with self._lock:
             self.flush()
-            thread = self.thread()
+            yield self.thread()
+
+    def copy(self, site: Site, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
+        """A copy of kind "h2d", "d2h", "d2d" or "p2p"; if blocking, the host waits for its end."""
+        with self._looking() as thread:
             if kind == "h2d":
                 self.player.course.enter(thread, "h2d")
             cost = self._transfers.duration_ns(kind, pinned, size_bytes)
@@ -148,9 +155,7 @@ class VirtualGpu:
 
     def read(self, site: Site, device: int, dtype: str, count: int) -> list[float] | None:
         """The host reads `count` elements: it waits for the stream, then gets what was recorded, or None."""
-        with self._lock:
-            self.flush()
-            thread = self.thread()
+        with self._looking() as thread:
             stream = self._current(thread, device)
             cost = self._transfers.duration_ns("d2h", False, count * 8)
             self.player.play(thread, stream, site, self.clock.now_ns(), cost)
@@ -205,9 +210,7 @@ class VirtualGpu:
     # --- events and waiting
 
     def record_event(self, event: VirtualEvent, stream: VirtualStream) -> None:
-        with self._lock:
-            self.flush()
-            thread = self.thread()
+        with self._looking() as thread:
             self.player.course.settle(thread)
             event.device = stream.device
             event.time_ns = max(stream.ready_ns, self._now(thread))
@@ -234,17 +237,15 @@ class VirtualGpu:
             self.player.tracks.block(self.thread(), event.time_ns)
 
     def synchronize_stream(self, stream: VirtualStream) -> None:
-        with self._lock:
-            self.flush()
-            self.player.course.settle(self.thread())
-            self.player.tracks.block(self.thread(), stream.ready_ns)
+        with self._looking() as thread:
+            self.player.course.settle(thread)
+            self.player.tracks.block(thread, stream.ready_ns)
 
     def synchronize_device(self, device: int) -> None:
-        with self._lock:
-            self.flush()
-            self.player.course.settle(self.thread())
+        with self._looking() as thread:
+            self.player.course.settle(thread)
             streams = [s.ready_ns for s in self.player.tracks.streams.values() if s.device == device]
-            self.player.tracks.block(self.thread(), max(streams, default=0))
+            self.player.tracks.block(thread, max(streams, default=0))
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
         if start.time_ns is None or end.time_ns is None:
@@ -254,20 +255,17 @@ class VirtualGpu:
     # --- phases of the script
 
     def enter_phase(self, name: str) -> None:
-        with self._lock:
-            self.flush()
-            self.player.course.enter(self.thread(), name)
+        with self._looking() as thread:
+            self.player.course.enter(thread, name)
 
     def leave_phase(self, name: str) -> None:
-        with self._lock:
-            self.flush()
-            self.player.course.leave(self.thread(), name)
+        with self._looking() as thread:
+            self.player.course.leave(thread, name)
 
     def end_step(self) -> None:
         """The first optimizer's step() has returned."""
-        with self._lock:
-            self.flush()
-            self.player.course.end_step(self.thread())
+        with self._looking() as thread:
+            self.player.course.end_step(thread)
             if not self._settled_in:
                 # What there is of ours by now, a hundred thousand objects of score and plans, stays; full collections in the
                 # midst of a step need not visit it again and again.
@@ -278,9 +276,8 @@ class VirtualGpu:
 
     def stop(self) -> None:
         """The script has ended."""
-        with self._lock:
-            self.flush()
-            self.player.course.stop(self.thread())
+        with self._looking() as thread:
+            self.player.course.stop(thread)
             gc.unfreeze()  # or what the interpreter frees at its end would count as leaked
 
     def host_now_ns(self) -> int:

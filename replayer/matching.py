@@ -131,12 +131,6 @@ class SegmentClaims:
             if state[of[0]] < mark:
                 self._cursors[key] = i + 1
                 kernels = self.step.step.kernels
-                if len(of) == 1:
-                    k = of[0]
-                    if state[k] == _FREE:
-                        self.open_ns -= kernels[k].duration_ns
-                    state[k] = mark
-                    return instance
                 fresh = [k for k in of if state[k] < mark]
                 for k in fresh:
                     if state[k] == _FREE:

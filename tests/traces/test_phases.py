@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut, op_class
+from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut, Segment, op_class
 
 EXPLICIT = ("loader", "h2d", "zero_grad", "backward", "optimizer")
 
 
-def cut(*events: str) -> list[str]:
-    """Phase names of a step in which each event takes 10 ns: an explicit phase's name, or "plain", "loss", "aside"."""
+def segments_of(events: Sequence[str], lasts_ns: int) -> list[Segment]:
+    """A step with an event every 10 ns: an explicit phase's name, which lasts `lasts_ns`, or "plain", "loss", "aside"."""
     machine = PhaseCut()
     for i, event in enumerate(events):
         if event in EXPLICIT:
             machine.enter(event, 10 * i)
-            machine.leave(event, 10 * i + 10)
+            machine.leave(event, 10 * i + lasts_ns)
         else:
             machine.op({"plain": PLAIN, "loss": LOSS, "aside": ASIDE}[event], 10 * i)
-    return [segment.name for segment in machine.close(10 * len(events))]
+    return machine.close(10 * len(events))
+
+
+def cut(*events: str) -> list[str]:
+    return [segment.name for segment in segments_of(events, lasts_ns=10)]
 
 
 def test_a_plain_loop() -> None:
@@ -57,14 +62,7 @@ def test_op_classes_by_name_with_namespace_and_overload() -> None:
 
 @given(st.lists(st.sampled_from([*EXPLICIT, "plain", "loss", "aside"]), min_size=1, max_size=30))
 def test_segments_tile_the_time_from_the_first_event_to_the_end(events: list[str]) -> None:
-    machine = PhaseCut()
-    for i, event in enumerate(events):
-        if event in EXPLICIT:
-            machine.enter(event, 10 * i)
-            machine.leave(event, 10 * i + 5)
-        else:
-            machine.op({"plain": PLAIN, "loss": LOSS, "aside": ASIDE}[event], 10 * i)
-    segments = machine.close(10 * len(events))
+    segments = segments_of(events, lasts_ns=5)
     assert segments[0].start_ns == 0 and segments[-1].end_ns == 10 * len(events)
     for one, next_one in pairwise(segments):
         assert one.end_ns == next_one.start_ns
