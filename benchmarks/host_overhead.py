@@ -1,16 +1,19 @@
 # mypy: allow-untyped-calls
 """What a training step costs the host on the virtual device, beside the same step under FakeTensorMode.
 
-One step is forward, cross entropy, backward and SGD with momentum, without payload and without waiting. Three tables:
+One step is forward, cross entropy, backward and the optimizer, without payload and without waiting. Four tables:
 
-    a ResNet-50 step         virtual tensors with a GPU that does nothing; with --trace also with the replaying GPU, on a clock
+    a ResNet-50 step (SGD)   virtual tensors with a GPU that does nothing; with --trace also with the replaying GPU, on a clock
                              that jumps instead of waiting; FakeTensorMode
+    GPT-2 small and ViT-B    the same without replaying, with AdamW
     single ops               forward only, and forward with backward
     2 000 steps of an MLP    time per step and resident memory while replaying, after 200 and after 2 000 steps
 
     python benchmarks/host_overhead.py [--trace RECORDING] [--steps 30] [--json FILE]
 
 CPU time of the thread is printed beside wall time: on a shared machine only the former compares. Compare figures of one run.
+Ops are the calls that reach a tensor's dispatch, and `us/op` is all of a step's CPU time over them: torch's own share, its
+Python and its autograd engine, is in it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,9 +39,12 @@ import torch.nn.functional as F  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import resnet  # noqa: E402
+from benchmarks.transformers_plain import GPT2, ViT  # noqa: E402
 from replayer import backend, state  # noqa: E402
+from replayer.clock import VirtualClock  # noqa: E402
 from replayer.gpu import VirtualGpu  # noqa: E402
 from replayer.surfaces import install_all  # noqa: E402
+from replayer.tensor import VirtualTensor  # noqa: E402
 from replayer.timeline import Timeline  # noqa: E402
 from tests.replayer.fakes import FakeGpu  # noqa: E402
 from traces.file import TraceStream, load  # noqa: E402
@@ -48,33 +55,16 @@ GROWTH_STEPS = (200, 1000, 2000)
 
 
 class IdleGpu(FakeGpu):
-    """Counts what is launched and does nothing: what is left is the tensors' own cost."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+    """Does nothing: what is left is the tensors' own cost, their memory included."""
 
     def launch(self, site: Any, device: int) -> None:
-        self.count += 1
+        pass
 
     def copy(self, site: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
-        self.count += 1
+        pass
 
     def read(self, site: Any, device: int, dtype: str, count: int) -> list[float] | None:
         return None
-
-
-class JumpingClock:
-    """A wall clock that jumps to a deadline instead of waiting for it."""
-
-    def __init__(self) -> None:
-        self._ahead_ns = 0
-
-    def now_ns(self) -> int:
-        return time.perf_counter_ns() + self._ahead_ns
-
-    def wait_until(self, deadline_ns: int) -> None:
-        self._ahead_ns += max(0, deadline_ns - self.now_ns())
 
 
 def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str, float]:
@@ -90,52 +80,88 @@ def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str,
     return {"wall_ms": median(walls), "cpu_ms": median(cpus)}
 
 
-def training_step(device: str | None, model: torch.nn.Module, x: torch.Tensor, classes: int) -> Callable[[], None]:
-    model = model.to(device) if device else model
-    x = x.to(device) if device else x
-    target = torch.zeros(len(x), dtype=torch.int64, device=device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
+def training_step(
+    device: str | None, model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor, optimizer: type[torch.optim.Optimizer]
+) -> Callable[[], None]:
+    """A step of `model` on `device`; None: on whatever device tensors are made at the moment."""
+    if device:
+        model, x, target = model.to(device), x.to(device), target.to(device)
+    momentum: dict[str, Any] = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
+    stepping = optimizer(model.parameters(), lr=0.1, foreach=True, **momentum)  # type: ignore[call-arg]
 
     def step() -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), target).backward()
-        optimizer.step()
+        stepping.zero_grad()
+        F.cross_entropy(model(x).flatten(0, -2), target).backward()
+        stepping.step()
 
     return step
 
 
 def resnet50_step(device: str | None) -> Callable[[], None]:
-    return training_step(device, resnet.resnet50(), torch.empty(32, 3, 224, 224), 1000)
+    target = torch.zeros(32, dtype=torch.int64)
+    return training_step(device, resnet.resnet50(), torch.empty(32, 3, 224, 224), target, torch.optim.SGD)
 
 
-def under_fake_tensors(steps: int) -> dict[str, float]:
+def gpt2_step(device: str | None) -> Callable[[], None]:
+    tokens, target = torch.zeros(4, 1024, dtype=torch.int64), torch.zeros(4096, dtype=torch.int64)
+    return training_step(device, GPT2(), tokens, target, torch.optim.AdamW)
+
+
+def vit_step(device: str | None) -> Callable[[], None]:
+    target = torch.zeros(32, dtype=torch.int64)
+    return training_step(device, ViT(), torch.empty(32, 3, 224, 224), target, torch.optim.AdamW)
+
+
+MODELS = {"ResNet-50": resnet50_step, "GPT-2 small": gpt2_step, "ViT-B": vit_step}
+
+
+def under_fake_tensors(model: str, options: argparse.Namespace) -> dict[str, float]:
     """Without the virtual device."""
     with FakeTensorMode():
-        return timed(resnet50_step(None), max(3, steps // 5), warm_up=2)
+        return timed(MODELS[model](None), max(3, options.steps // 5), warm_up=2)
 
 
-def with_idle_gpu(steps: int) -> dict[str, float]:
+def with_idle_gpu(model: str, options: argparse.Namespace) -> dict[str, float]:
     gpu = IdleGpu()
     state.start(lambda: gpu)  # type: ignore[arg-type, return-value]
-    step = resnet50_step("cuda")
-    row = timed(step, steps)
-    gpu.count = 0
+    step = MODELS[model]("cuda")
+    row = timed(step, options.steps, warm_up=8)  # until memory comes in rounds
+    ops = dispatched(step)
+    return {**row, "ops": ops, "us_per_op": row["cpu_ms"] * 1e3 / ops}
+
+
+def dispatched(step: Callable[[], object]) -> int:
+    """How many calls of a step reach the dispatch of virtual tensors."""
+    count = 0
+    dispatch = VirtualTensor.__torch_dispatch__
+
+    def counting(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        return dispatch(*arguments)
+
+    VirtualTensor.__torch_dispatch__ = staticmethod(counting)  # type: ignore[assignment]
     step()
-    return {**row, "ops": gpu.count, "us_per_op": row["cpu_ms"] * 1e3 / gpu.count}
+    VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
+    return count
 
 
 def while_replaying(recording: Path, steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        start_replaying(recording, Path(folder))
-        return timed(resnet50_step("cuda"), steps)
+        recorded_steps = start_replaying(recording, Path(folder))
+        step = resnet50_step("cuda")
+        row = timed(step, steps, warm_up=2 * recorded_steps + 3)  # a recorded step is played faster from the second time on
+        ops = dispatched(step)
+        return {**row, "ops": ops, "us_per_op": row["cpu_ms"] * 1e3 / ops}
 
 
-def start_replaying(recording: Path, folder: Path) -> None:
-    """The GPU of a replay, its timeline included, on a clock that does not wait."""
+def start_replaying(recording: Path, folder: Path) -> int:
+    """The GPU of a replay, its timeline included, on a clock that does not wait; returns how many steps were recorded."""
     trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
     timeline = Timeline(TraceStream(folder / "timeline.msgpack"), trace)
-    gpu = VirtualGpu(trace, min(trace.ranks), JumpingClock(), timeline, strict=False, pad_loader=False)
+    gpu = VirtualGpu(trace, min(trace.ranks), VirtualClock(), timeline, strict=False, pad_loader=False)
     state.start(lambda: gpu)
+    return len(trace.steps)
 
 
 def single_ops() -> dict[str, float]:
@@ -171,7 +197,8 @@ def growth(recording: Path) -> list[dict[str, float]]:
     folder = tempfile.TemporaryDirectory()
     start_replaying(recording, Path(folder.name))
     layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
-    step = training_step("cuda", torch.nn.Sequential(*layers), torch.empty(32, 64), 64)
+    x, target = torch.empty(32, 64), torch.zeros(32, dtype=torch.int64)
+    step = training_step("cuda", torch.nn.Sequential(*layers), x, target, torch.optim.SGD)
     rows = []
     done = 0
     for count in GROWTH_STEPS:
@@ -188,10 +215,12 @@ def resident_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
+IDLE, REPLAYING, FAKE = "virtual, idle GPU", "virtual, replaying", "FakeTensorMode"
+
 MEASURES: dict[str, Callable[[argparse.Namespace], Any]] = {
-    "virtual, idle GPU": lambda options: with_idle_gpu(options.steps),
-    "virtual, replaying": lambda options: while_replaying(options.trace, options.steps),
-    "FakeTensorMode": lambda options: under_fake_tensors(options.steps),
+    **{f"{model}: {IDLE}": partial(with_idle_gpu, model) for model in MODELS},
+    f"ResNet-50: {REPLAYING}": lambda options: while_replaying(options.trace, options.steps),
+    **{f"{model}: {FAKE}": partial(under_fake_tensors, model) for model in MODELS},
     "op_us": lambda options: single_ops(),
     "growth": lambda options: growth(options.trace or find("p100")),
 }
@@ -204,6 +233,18 @@ def measure(name: str, options: argparse.Namespace) -> Any:
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
+def of_model(model: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """The rows of one model, each the median of some interpreters, which take turns."""
+    kinds = [
+        kind for kind in (IDLE, REPLAYING, FAKE) if f"{model}: {kind}" in MEASURES and (options.trace or kind != REPLAYING)
+    ]
+    runs = [{kind: measure(f"{model}: {kind}", options) for kind in kinds} for _ in range(options.repeats)]
+    rows = {kind: sorted((run[kind] for run in runs), key=lambda row: row["cpu_ms"])[len(runs) // 2] for kind in kinds}
+    for row in rows.values():
+        row["times_cheaper"] = rows[FAKE]["cpu_ms"] / row["cpu_ms"]
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trace", type=Path, help="a recording to replay: Kineto JSON or .msgpack")
@@ -213,31 +254,28 @@ def main() -> None:
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        if options.measure != "FakeTensorMode":
+        if FAKE not in options.measure:
             backend.register()
             install_all(torch)
         print(json.dumps(MEASURES[options.measure](options)))
         return
 
-    names = [
-        name for name in MEASURES if ("," in name or name == "FakeTensorMode") and (options.trace or "replaying" not in name)
-    ]
-    runs = [{name: measure(name, options) for name in names} for _ in range(options.repeats)]
-    rows = {name: sorted((run[name] for run in runs), key=lambda row: row["cpu_ms"])[len(runs) // 2] for name in names}
-    fake = rows["FakeTensorMode"]
-    for row in rows.values():
-        row["times_cheaper"] = fake["cpu_ms"] / row["cpu_ms"]
+    steps = {model: of_model(model, options) for model in MODELS}
     figures = {
         "torch": torch.__version__,
-        "resnet50_step": rows,
+        "resnet50_step": steps["ResNet-50"],
+        "gpt2_small_step": steps["GPT-2 small"],
+        "vit_b_step": steps["ViT-B"],
         "op_us": measure("op_us", options),
         "growth": measure("growth", options),
     }
-    print(f"ResNet-50, batch 32: forward, backward, SGD (torch {torch.__version__}, medians)")
-    print(f"{'':22}{'wall ms':>10}{'CPU ms':>10}{'ops':>7}{'us/op':>8}{'cheaper':>9}")
-    for name, row in rows.items():
-        ops = f"{row['ops']:7.0f}{row['us_per_op']:8.1f}" if "ops" in row else " " * 15
-        print(f"{name:22}{row['wall_ms']:10.2f}{row['cpu_ms']:10.2f}{ops}{row['times_cheaper']:8.1f}x")
+    print(f"One training step: forward, backward, optimizer (torch {torch.__version__}, medians)")
+    print(f"{'':35}{'wall ms':>9}{'CPU ms':>9}{'ops':>7}{'us/op':>8}{'cheaper':>9}")
+    for model, rows in steps.items():
+        for name, row in rows.items():
+            ops = f"{row['ops']:7.0f}{row['us_per_op']:8.1f}" if "ops" in row else " " * 15
+            cells = f"{row['wall_ms']:9.2f}{row['cpu_ms']:9.2f}{ops}{row['times_cheaper']:8.1f}x"
+            print(f"{model + ', ' + name:35}{cells}")
     print("\nsingle ops             us of CPU time")
     for name, us in figures["op_us"].items():
         print(f"{name:22}{us:10.1f}")

@@ -64,7 +64,13 @@ def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
     try:
         return Allocation(memory, memory.malloc(size_bytes, gpu.current_stream(device).number), size_bytes)
     except OutOfMemory as full:
-        raise torch.OutOfMemoryError(str(full)) from None
+        raise out_of_memory(full) from None
+
+
+def out_of_memory(full: OutOfMemory) -> torch.OutOfMemoryError:
+    """The error for the script, in PyTorch's words; its observers have been told."""
+    full.tell()
+    return torch.OutOfMemoryError(str(full))
 
 
 def placeholder(dtype: torch.dtype) -> float | int | bool:

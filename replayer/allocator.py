@@ -9,7 +9,7 @@ those of c10/cuda/CUDACachingAllocator.cpp (2.6 to 2.13).
     memory.free(block)
 
 Every virtual tensor passes through `malloc` and `free`. So these are written flat, statistics and all; whatever is rare
-lies in the base class (allocator_policy.py).
+lies in the base classes (allocator_policy.py, allocator_answers.py).
 
 Note [Frees that come at any time]
 A tensor dies wherever Python drops it: in another thread, or in a garbage collection that starts in the middle of
@@ -21,15 +21,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from replayer.allocator_answers import AllocatorAnswers
 from replayer.allocator_errors import OutOfMemory
-from replayer.allocator_policy import SMALL_BYTES, AllocatorPolicy
+from replayer.allocator_policy import SMALL_BYTES
 from replayer.blocks import ADDRESS_BITS, Block, UsedStream
 
 __all__ = ["Block", "DeviceMemory", "OutOfMemory", "UsedStream"]
 
 
-class DeviceMemory(AllocatorPolicy):
-    """The memory of one device; see AllocatorPolicy for its arguments and for what a script asks about it."""
+class DeviceMemory(AllocatorAnswers):
+    """The memory of one device; see AllocatorPolicy for its arguments."""
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
         """The best fitting free block, split if too large; None for 0 bytes, whose pointer is null.
@@ -104,6 +105,8 @@ class DeviceMemory(AllocatorPolicy):
                 self._tallies.note_active()
             if not plain and self._is_oversize(size):
                 self._oversize_blocks.large.add(1)
+            if self.history is not None:
+                self.history.alloc(block)
             return block
         finally:
             self._turn.append(1)
@@ -126,6 +129,8 @@ class DeviceMemory(AllocatorPolicy):
                 tally.blocks_bytes.now -= size
                 if not self._plain and self._is_oversize(size):
                     self._oversize_blocks.large.now -= 1
+                if self.history is not None:
+                    self.history.free_requested(block)
                 if block.users:
                     self._wait_for_users(block)
                 else:
@@ -145,6 +150,8 @@ class DeviceMemory(AllocatorPolicy):
 
     def _put_back(self, block: Block) -> None:
         """The block is free: merge it with its free neighbours and file the result."""
+        if self.history is not None:
+            self.history.free_completed(block)
         pool, prev, after = block.pool, block.prev, block.next
         tally, keys, blocks = pool.tally, pool.keys, pool.blocks
         tally.requested_bytes.now -= block.requested_bytes
@@ -167,6 +174,8 @@ class DeviceMemory(AllocatorPolicy):
             block.next = after = after.next
             if after is not None:
                 after.prev = block
+            else:
+                self._segments.tails[block.address + whole] = block
         block.size_bytes = whole
         key = whole << ADDRESS_BITS | block.address
         at = bisect_left(keys, key)

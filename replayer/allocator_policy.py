@@ -1,10 +1,9 @@
-"""What the caching allocator does rarely: take and return segments, apply settings, answer questions.
+"""What the caching allocator does rarely: take and return segments, wait for streams, apply settings.
 
-`DeviceMemory` (allocator.py) adds the two calls that every tensor makes.
+`DeviceMemory` (allocator.py) adds the two calls that every tensor makes, `AllocatorAnswers` what a script asks.
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30, outside_bytes=400 << 20)
-    memory.set_memory_fraction(0.5)
-    memory.stats()["reserved_bytes"]["all"]["peak"]
+    memory.apply(parse_settings("max_split_size_mb:128"))
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from replayer.allocator_counts import Quantity, Tallies
-from replayer.allocator_errors import OutOfMemory
+from replayer.allocator_errors import OomObserver, OutOfMemory
+from replayer.allocator_history import History
 from replayer.allocator_settings import BLOCK_BYTES, MIB, UNLIMITED, Settings, settings_of_environment
+from replayer.allocator_text import TODAY, Figures
 from replayer.blocks import ADDRESS_BITS, Block, Pool
 from replayer.errors import NotEmulatedWarning
 from replayer.segments import Segments
@@ -40,10 +40,10 @@ def _wait_for_nothing(time_ns: int) -> None:
 class AllocatorPolicy:
     """`outside_bytes` is what the process holds on the device beside PyTorch: CUDA context, NCCL buffers.
 
+    `oom_text` is a message of the recorded PyTorch, by whose wording ours go (allocator_text.py).
     `host_now_ns` is the calling thread's virtual present and `wait_until_ns` blocks it, as an event's synchronize does;
     both are asked only for blocks that a second stream used. By default such work has always ended. Settings are read
-    from the environment at the first allocation, as PyTorch does, unless given. Snapshots of segments and blocks are
-    not built yet; all they need hangs on the pools.
+    from the environment at the first allocation, as PyTorch does, unless given.
     """
 
     def __init__(
@@ -51,12 +51,14 @@ class AllocatorPolicy:
         device: int,
         capacity_bytes: int,
         outside_bytes: int = 0,
+        oom_text: str = TODAY,
         *,
         host_now_ns: Callable[[], int] = _always_done,
         wait_until_ns: Callable[[int], None] = _wait_for_nothing,
         settings: Settings | None = None,
     ) -> None:
         self.device = device
+        self._oom_text = oom_text
         self._host_now_ns = host_now_ns
         self._wait_until_ns = wait_until_ns
         self._tallies = Tallies()
@@ -66,10 +68,14 @@ class AllocatorPolicy:
         self._oversize_blocks, self._oversize_segments = Quantity(), Quantity()  # only their large pools' counts
         self._large_searches = 0  # counted only while garbage is collected
         self._retries = self._ooms = self._syncs = 0
+        self._excused_ooms = 0
+        self._earlier_ooms = self._most_allocated_bytes = self._most_reserved_bytes = 0  # before the script reset its figures
         self._turn = [1]  # Note [Frees that come at any time]
         self._postponed: list[Block] = []
         self._waiting: list[tuple[int, Block]] = []  # (when the other streams are done with it, block)
         self._next_ready_ns = 0  # the least of those times
+        self.history: History | None = None
+        self.oom_observers: list[OomObserver] = []
         self._settings: Settings | None = None
         self._plain = False  # settings have been read, and all of them leave `malloc` to its fixed rules
         if settings is not None:
@@ -120,6 +126,9 @@ class AllocatorPolicy:
         if settings.memory_fraction is not None:
             self.set_memory_fraction(settings.memory_fraction)
         return settings
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        self._segments.allowed_bytes = int(fraction * self._segments.capacity_bytes)
 
     def _round_up(self, size_bytes: int) -> int:
         settings = self.settings
@@ -196,25 +205,32 @@ class AllocatorPolicy:
             block = self._segments.take(segment, pool)
         if block is None:
             self._ooms += 1
+            if self.history is not None:
+                self.history.oom(size, pool.stream, self._segments.free_bytes)
             raise self._out_of_memory(segment)
         if self._is_oversize(segment):
             self._oversize_segments.large.add(1)
+        if self.history is not None:
+            self.history.segment("segment_alloc", block.address, segment, pool.stream)
         return pool.add(block)
 
     def _out_of_memory(self, segment: int) -> OutOfMemory:
         segments = self._segments
-        return OutOfMemory(
+        figures = Figures(
             device=self.device,
             asked_bytes=segment,
             capacity_bytes=segments.capacity_bytes,
             free_bytes=segments.free_bytes,
             process_bytes=segments.outside_bytes + segments.reserved_bytes,
             allowed_bytes=segments.allowed_bytes,
-            allocated_bytes=self.allocated_bytes,
+            allocated_bytes=self._tallies.of["blocks_bytes"].now,
             reserved_bytes=segments.reserved_bytes,
         )
+        return OutOfMemory(figures, self._oom_text, self.oom_observers)
 
     def _release(self, block: Block) -> None:
+        if self.history is not None:
+            self.history.segment("segment_free", block.address, block.size_bytes, block.pool.stream)
         self._segments.give_back(block)
         if self._is_oversize(block.size_bytes):
             self._oversize_segments.large.now -= 1
@@ -265,80 +281,3 @@ class AllocatorPolicy:
                 else:
                     young.append(block)
             cached = young
-
-    # -- what a script asks --------------------------------------------------------------------------------------------
-
-    @property
-    def allocated_bytes(self) -> int:
-        return self._tallies.of["blocks_bytes"].now
-
-    @property
-    def reserved_bytes(self) -> int:
-        return self._segments.reserved_bytes
-
-    @property
-    def driver_calls(self) -> int:
-        """Calls of cudaMalloc and cudaFree so far: while it stays, so does what is reserved."""
-        return self._segments.taken + self._segments.returned
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        return self._tallies.of["blocks_bytes"].peak
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        return self._tallies.of["reserved_bytes"].peak
-
-    @property
-    def capacity_bytes(self) -> int:
-        return self._segments.capacity_bytes
-
-    @property
-    def free_bytes(self) -> int:
-        """What cudaMemGetInfo calls free."""
-        return self._segments.free_bytes
-
-    @property
-    def memory_fraction(self) -> float:
-        allowed_bytes = self._segments.allowed_bytes
-        return 1.0 if allowed_bytes is None else allowed_bytes / self.capacity_bytes
-
-    def set_memory_fraction(self, fraction: float) -> None:
-        self._segments.allowed_bytes = int(fraction * self.capacity_bytes)
-
-    def empty_cache(self) -> None:
-        """Return every segment that no block is in use of."""
-        with self._settled():
-            self._release_cached()
-
-    def reset_peak(self) -> None:
-        with self._settled():
-            self._tallies.reset_peaks()
-            self._oversize_blocks.reset_peak()
-            self._oversize_segments.reset_peak()
-
-    def reset_accumulated(self) -> None:
-        with self._settled():
-            self._tallies.reset_accumulated()
-            self._oversize_blocks.reset_accumulated()
-            self._oversize_segments.reset_accumulated()
-            self._retries = self._ooms = self._syncs = 0
-            self._segments.taken = self._segments.returned = 0
-
-    def stats(self) -> dict[str, Any]:
-        """What torch._C._cuda_memoryStats returns in torch 2.13: one dictionary per quantity, and plain counts."""
-        with self._settled():
-            max_split_bytes = self._settings.max_split_bytes if self._settings else UNLIMITED
-            return {
-                "num_alloc_retries": self._retries,
-                "num_ooms": self._ooms,
-                "max_split_size": -1 if max_split_bytes == UNLIMITED else max_split_bytes,
-                "num_sync_all_streams": self._syncs,
-                "num_device_alloc": self._segments.taken,
-                "num_device_free": self._segments.returned,
-                "num_oom_rejections": 0,
-                **self._tallies.as_dicts(),
-                "reserved_bytes_by_private_pools": {},
-                "oversize_allocations": self._oversize_blocks.large.as_dict(),
-                "oversize_segments": self._oversize_segments.large.as_dict(),
-            }

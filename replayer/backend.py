@@ -16,11 +16,13 @@ from torch._library import simple_registry
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils import backend_registration
 
-from replayer import autocast, choices, factories, state
+from replayer import autocast, choices, factories, recurrent, state
+from replayer.computing import Computing
 from replayer.contents import Contents
 from replayer.copies import Copies
 from replayer.dispatch import dispatcher
 from replayer.guard import Guard
+from replayer.masks import Masks
 from replayer.plans import Plans
 from replayer.sequences import Sequences
 from replayer.specs import BACKEND
@@ -68,8 +70,11 @@ class _Hook(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
-def register() -> None:
-    """Register the device, its kernels and its place in autograd, autocast and the optimizers; once per process."""
+def register(*, compute: bool = False) -> None:
+    """Register the device, its kernels and its place in autograd, autocast and the optimizers; once per process.
+
+    `compute`: tensors carry their numbers, and ops compute them on the CPU.
+    """
     if state.registered():
         return
     backend_registration._setup_privateuseone_for_python_backend(
@@ -79,10 +84,16 @@ def register() -> None:
     dispatch, run = dispatcher(plans)
     copies = Copies(plans, VirtualTensor)
     contents = Contents(plans, VirtualTensor, run)
-    plans.specials = copies.handlers() | contents.handlers() | Sequences(plans).handlers()
+    masks = Masks(plans, VirtualTensor, contents.index)
+    plans.specials = copies.handlers() | contents.handlers() | Sequences(plans, run).handlers() | masks.handlers()
+    if compute:
+        computing = Computing(plans, VirtualTensor)
+        dispatch, copies = computing.dispatch, computing.copies
+        state.set_computing()
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
     factories.register(plans, copies, dispatch)
     choices.register()
+    recurrent.register()
     autocast.register()
     # Without this, optimizers take the per-tensor path that no GPU would take.
     _foreach_supported_types.append(VirtualTensor)

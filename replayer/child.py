@@ -2,7 +2,10 @@
 
 `start(config)` is called by the bootstrap when torch has been imported, in the script's process and in all its descendants.
 Config keys: `trace` (path of the recording), `out` (directory for this run's timelines, one per process that used the GPU),
-`loader` ("real" or "recorded"), `strict` (bool).
+`loader` ("real" or "recorded"), `strict` (bool), `clock` ("wall" or "virtual"), `speed` (of recorded time against the
+script's), `launcher` (process id of `trace replay`, whose child the script's process is), `gpu_memory_bytes` (a list: empty for
+the recorded sizes, one for all devices, or one each), `gpus` (how many there are, 0: as recorded), `link_gbps` (0: as
+recorded), `values` ("recorded" or "compute"), `live` (bool: somebody watches the timelines grow).
 """
 
 from __future__ import annotations
@@ -15,9 +18,13 @@ from types import ModuleType
 from typing import Any
 
 from replayer import backend, state
-from replayer.clock import WallClock, lower_timer_slack
+from replayer.clock import Clock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.gpu import VirtualGpu
+from replayer.ranks import Rank
+from replayer.replicas import devices_for
 from replayer.surfaces import install_all
+from replayer.surfaces.time import ScriptTime
+from replayer.tally import Tally
 from replayer.timeline import Timeline
 from traces.file import TraceStream, load
 from traces.model import Origin, Shape, Trace, TraceError, shapes_text
@@ -30,22 +37,41 @@ _SHAPES_LISTED = 4  # of one call: a foreach op has hundreds
 def start(config: dict[str, Any]) -> None:
     """Put the virtual GPU behind torch. It is made, and the recording read, at the script's first use of CUDA."""
     torch: ModuleType = sys.modules["torch"]
-    state.start(lambda: _make(config))
-    backend.register()
+    script_time = ScriptTime(VirtualClock()) if config["clock"] == "virtual" else None
+    if script_time is not None and os.getppid() == config["launcher"]:
+        script_time.install()  # in the script's process from the start, in its descendants if they use the GPU: workers do not
+    state.start(lambda: _make(config, script_time), run_folder=Path(config["out"]))
+    backend.register(compute=config["values"] == "compute")
     install_all(torch)
 
 
-def _make(config: dict[str, Any]) -> VirtualGpu:
-    lower_timer_slack()
+def _clock(config: dict[str, Any], script_time: ScriptTime | None) -> Clock:
+    clock: Clock
+    if script_time is None:
+        lower_timer_slack()
+        clock = WallClock()
+    else:
+        script_time.install()
+        clock = script_time.clock
+    return clock if config["speed"] == 1 else ScaledClock(clock, str(config["speed"]))
+
+
+def _make(config: dict[str, Any], script_time: ScriptTime | None) -> VirtualGpu:
     trace = load(Path(config["trace"]))
     path = Path(config["out"]) / f"replay-{os.getpid()}.msgpack"
+    rank = Rank.of(os.environ)
+    devices = rank.devices(trace)
     gpu = VirtualGpu(
         trace,
-        rank=min(trace.ranks),
-        clock=WallClock(),
-        timeline=Timeline(TraceStream(path), trace),
+        rank=rank.recorded(trace.ranks),
+        clock=_clock(config, script_time),
+        timeline=Timeline(TraceStream(path), trace, devices=devices_for(devices, config["gpus"]), live=bool(config["live"])),
         strict=bool(config["strict"]),
         pad_loader=config["loader"] == "recorded",
+        memory_bytes=config["gpu_memory_bytes"],
+        devices=devices,
+        gpus=config["gpus"],
+        link_gbps=config["link_gbps"],
     )
     atexit.register(_finish, gpu, trace, config, os.getpid())
     return gpu
@@ -69,22 +95,36 @@ def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
         "recording": Path(config["trace"]).name,
         "loader": config["loader"],
         "strict": bool(config["strict"]),
-        **tally.host_medians(),
+        "clock": config["clock"],
+        "speed": config["speed"],
+        "gpus": config["gpus"] or None,  # predicted, not recorded, if there are more than in the recording
+        "link_gbps": config["link_gbps"] or None,
+        **_host(tally, config["speed"]),
         "uncharged_ns": tally.uncharged_ns,
         "charged_ns": {Origin(origin).name.lower(): ns for origin, ns in tally.charged_ns.items() if ns},
         "missing": [
             {"op": op, "shapes": _short(shapes), "count": count} for (op, shapes), count in missing[:_MISSING_LISTED]
         ],
         "missing_not_listed": sum(count for _, count in missing[_MISSING_LISTED:]),
-        "reads_unrecorded": tally.reads_unrecorded,
+        "values": config["values"],
+        "reads_unrecorded": None if config["values"] == "compute" else tally.reads_unrecorded,
+        "events_never_recorded": tally.events_never_recorded,
+        "memory": [device.memory.facts() | {"given": bool(config["gpu_memory_bytes"])} for device in gpu.devices],
     }
     return Trace(
         grain=trace.grain,
         devices=gpu.score.devices,
         threads=gpu.threads,
-        provenance={"source": "replay", "recorded": trace.provenance, "replay": replay},
+        provenance={"source": "replay", "recorded": trace.provenance, "replay": replay, "rank": Rank.of(os.environ).number},
         lacks=["stacks", "runtime calls"],
     )
+
+
+def _host(tally: Tally, speed: float) -> dict[str, float | None]:
+    """What a step costs the host: per op by this machine's clock, else in recorded time."""
+    medians = tally.host_medians()
+    per_op_us = medians["us_per_op"]
+    return medians | {"us_per_op": None if per_op_us is None else round(per_op_us / speed, 3)}
 
 
 def _short(shapes: tuple[Shape, ...]) -> str:

@@ -17,16 +17,22 @@ from replayer import state
 
 aten = torch.ops.aten
 
+_MASK_STEP = 8  # elements
+
 FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 
 
-def attention_kernel(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, capability: tuple[int, int]) -> str:
-    """Which of PyTorch's attention kernels CUDA takes (ATen/native/transformers/cuda/sdp_utils.cpp, in its order)."""
+def attention_kernel(query: Any, key: Any, value: Any, mask: Any, capability: tuple[int, int], grouped: bool = False) -> str:
+    """Which of PyTorch's attention kernels CUDA takes (ATen/native/transformers/cuda/sdp_utils.cpp, in its order).
+
+    `grouped`: several heads of the query may share one of key and value.
+    """
     if query.dim() != 4:
         return MATH
     size = query.size(-1)
     same = key.size(-1) == size and value.size(-1) == size
     half = query.dtype in (torch.float16, torch.bfloat16)
+    groups_match = key.size(1) == value.size(1) and query.size(1) % key.size(1) == 0
     heads_match = query.size(1) == key.size(1) == value.size(1)
     packed = all(tensor.stride(-1) == 1 for tensor in (query, key, value))
     if (
@@ -36,7 +42,7 @@ def attention_kernel(query: Any, key: Any, value: Any, mask: Any, dropout_p: flo
         and same
         and size <= 256
         and capability >= (8, 0)
-        and heads_match
+        and (heads_match or (grouped and groups_match))
         and packed
     ):
         return FLASH
@@ -69,7 +75,7 @@ def scaled_dot_product_attention(
 ) -> Any:
     """`F.scaled_dot_product_attention` as CUDA decomposes it."""
     capability = torch.cuda.get_device_capability(query.get_device())
-    chosen = attention_kernel(query, key, value, attn_mask, dropout_p, capability) if not enable_gqa else MATH
+    chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa)
     if chosen == FLASH:
         size = query.size(-1)
         rest = -size % 8
@@ -82,6 +88,9 @@ def scaled_dot_product_attention(
         if attn_mask is not None:
             if attn_mask.dtype is torch.bool:
                 attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+            if attn_mask.stride(-1) != 1 or any(stride % _MASK_STEP for stride in attn_mask.stride()[:-1]):
+                columns = attn_mask.size(-1)  # rows must begin at multiples; the surplus is cut off again
+                attn_mask = torch.nn.functional.pad(attn_mask, (0, _MASK_STEP - columns % _MASK_STEP))[..., :columns]
             attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
         saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
         return aten._scaled_dot_product_efficient_attention(

@@ -1,48 +1,164 @@
-"""The clock that everything waits by. One object, injected, so that tests never sleep.
+"""The clocks that everything waits by. One object, injected, so that tests never sleep.
 
-    clock = WallClock()
+    clock = WallClock()                         # --clock wall: the machine's time, and really waiting
+    clock = VirtualClock()                      # --clock virtual: a wait only moves the clock
+    clock = ScaledClock(WallClock(), "2")       # --speed 2: recorded time, which flows twice as fast as the script's
     clock.wait_until(clock.now_ns() + 2_000_000)
 
 Deadlines are absolute, so errors of single waits never add up.
+
+Note [Recorded time and the script's time]
+    Everything in the replay is reckoned in *recorded time*: durations as they were recorded, and a timeline that is compared
+    with the recording as it is. `--speed` changes nothing but how fast recorded time flows against the *script's time*, which
+    is what the script reads from Python's `time`. So a wait of 100 recorded milliseconds takes 50 of the script's at
+    `--speed 2`, and what this machine does itself (Python, loading data) counts double in the replay's figures. What the
+    replay tells the script (`Event.elapsed_time`) is in the script's time.
+
+Note [Virtual time]
+    The virtual clock is the machine's clock plus all the waits that were skipped. So work that the script really does takes
+    the time it takes, a loop that polls the clock or an event ends, and only waiting costs nothing. Time jumps for all
+    threads of the process at once. Other processes, a loader's workers above all, go at the machine's pace: within a wait of
+    100 ms that took none they have done nothing, so waiting for data tells nothing about the recorded machine or this one.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-import time
+import threading
+from fractions import Fraction
+from time import perf_counter_ns, sleep, time_ns  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import Protocol
 
-# A sleep may overshoot by about 75 us (by about 20 us with the timer slack at its minimum), so the last stretch is spun.
+# A sleep overshoots by some 20 to 100 us (timer slack at its minimum; benchmarks/clock.py), so the last stretch is spun, but no
+# more than 5 % of the time: waits of a millisecond and less are met a little less well.
 _SPIN_NS = 120_000
+_TIME_PER_SPIN = 20
+_SPIN_SAVED_NS = 1_000_000  # what may be saved up for waits in quick succession
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 
 
 class Clock(Protocol):
     """Time in integer nanoseconds since the Unix epoch, never running backwards."""
 
+    @property
+    def speed(self) -> Fraction:
+        """Its nanoseconds per nanosecond of the script's time."""
+
     def now_ns(self) -> int: ...
 
     def wait_until(self, deadline_ns: int) -> None:
         """Return at `deadline_ns`, or at once if that is past."""
 
+    def pause(self) -> None:
+        """Until `resume` the machine's own time does not count, but waits do. Without effect on a clock of the machine's."""
+
+    def resume(self) -> None: ...
+
 
 class WallClock:
     """The machine's monotonic clock, shifted once so that it reads as time since the epoch."""
 
+    speed = Fraction(1)
+
     def __init__(self) -> None:
-        self._offset_ns = time.time_ns() - time.perf_counter_ns()
+        self._waited_ns = perf_counter_ns()  # when the wait before this one ended
+        self._offset_ns = time_ns() - self._waited_ns
+        self._may_spin_ns = _SPIN_SAVED_NS
 
     def now_ns(self) -> int:
-        return time.perf_counter_ns() + self._offset_ns
+        return perf_counter_ns() + self._offset_ns
 
     def wait_until(self, deadline_ns: int) -> None:
         deadline_ns -= self._offset_ns
-        coarse_ns = deadline_ns - _SPIN_NS - time.perf_counter_ns()
+        earned_ns = max(deadline_ns - self._waited_ns, 0) // _TIME_PER_SPIN
+        self._may_spin_ns = min(self._may_spin_ns + earned_ns, _SPIN_SAVED_NS)
+        coarse_ns = deadline_ns - min(_SPIN_NS, self._may_spin_ns) - perf_counter_ns()
         if coarse_ns > 0:
-            time.sleep(coarse_ns * 1e-9)
-        while time.perf_counter_ns() < deadline_ns:
-            pass
+            sleep(coarse_ns * 1e-9)
+        woken_ns = now_ns = perf_counter_ns()
+        while now_ns < deadline_ns:
+            now_ns = perf_counter_ns()
+        self._may_spin_ns -= min(now_ns - woken_ns, self._may_spin_ns)
+        self._waited_ns = now_ns
+
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+
+class VirtualClock:
+    """The machine's clock plus all waits that were skipped. See Note [Virtual time]."""
+
+    speed = Fraction(1)
+
+    def __init__(self) -> None:
+        # When it was paused by the machine's clock (None: it runs), and how far it is ahead of that clock. One tuple, so that a
+        # reader in another thread never sees half a change.
+        self._state: tuple[int | None, int] = (None, time_ns() - perf_counter_ns())
+        self._jumped = threading.Condition()
+
+    def now_ns(self) -> int:
+        paused_ns, ahead_ns = self._state
+        return (perf_counter_ns() if paused_ns is None else paused_ns) + ahead_ns
+
+    def wait_until(self, deadline_ns: int) -> None:
+        with self._jumped:
+            skipped_ns = deadline_ns - self.now_ns()
+            if skipped_ns > 0:
+                paused_ns, ahead_ns = self._state
+                self._state = paused_ns, ahead_ns + skipped_ns
+                self._jumped.notify_all()
+
+    def stand_by(self, deadline_ns: int) -> None:
+        """Return when it is `deadline_ns`, because other threads' waits have moved the clock there or by real waiting."""
+        with self._jumped:
+            while (short_ns := deadline_ns - self.now_ns()) > 0:
+                self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))
+
+    def pause(self) -> None:
+        with self._jumped:
+            paused_ns, ahead_ns = self._state
+            self._state = perf_counter_ns() if paused_ns is None else paused_ns, ahead_ns
+
+    def resume(self) -> None:
+        with self._jumped:
+            paused_ns, ahead_ns = self._state
+            if paused_ns is not None:
+                self._state = None, ahead_ns - (perf_counter_ns() - paused_ns)
+
+    def after_fork(self) -> None:
+        """In a forked child: a thread that is not there any more may have held the lock, or paused the clock."""
+        self._jumped = threading.Condition()
+        self.resume()
+
+
+class ScaledClock:
+    """Recorded time for a script that runs on `clock`. See Note [Recorded time and the script's time].
+
+    Whole numbers and fractions only: what has been waited for has passed, to the nanosecond.
+    """
+
+    def __init__(self, clock: Clock, speed: str | Fraction) -> None:
+        self._clock = clock
+        self.speed = Fraction(speed)
+        self._begin_ns = clock.now_ns()
+
+    def now_ns(self) -> int:
+        passed_ns = self._clock.now_ns() - self._begin_ns
+        return self._begin_ns + passed_ns * self.speed.numerator // self.speed.denominator
+
+    def wait_until(self, deadline_ns: int) -> None:
+        due_ns = -(-(deadline_ns - self._begin_ns) * self.speed.denominator // self.speed.numerator)
+        self._clock.wait_until(self._begin_ns + due_ns)
+
+    def pause(self) -> None:
+        self._clock.pause()
+
+    def resume(self) -> None:
+        self._clock.resume()
 
 
 def lower_timer_slack() -> bool:

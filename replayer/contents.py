@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from replayer.allocations import Uniform
+from replayer.allocations import KNOWN_LIMIT, Uniform
+from replayer.folding import WHOLE, note
 from replayer.plans import Plans
 from replayer.specs import Spec
 
@@ -39,6 +40,7 @@ class Contents:
         return {op: self._filled(op, value) for op, value in filled.items()} | {
             aten.zero_.default: self.zero_,
             aten.fill_.Scalar: self.fill_,
+            aten.arange.start_out: self.arange,
             aten._amp_foreach_non_finite_check_and_unscale_.default: self.unscale_,
             aten._amp_update_scale_.default: self.update_scale_,
             aten.index.Tensor: self.index,
@@ -58,6 +60,14 @@ class Contents:
         if (spec.extent_bytes == target.allocation.size_bytes and spec.dense) or known == uniform:
             target.allocation.known = uniform
         return target
+
+    def arange(self, start: Any, end: Any, step: Any = 1, *, out: Any) -> Any:
+        """Positions, by which scripts index and mask."""
+        self._run(self._plans.route(aten.arange.start_out), (start, end, step), {"out": out})
+        spec: Spec = out.spec
+        if spec.dtype in WHOLE and spec.numel <= KNOWN_LIMIT and spec.dense and spec.extent_bytes == out.allocation.size_bytes:
+            note(out, torch.arange(start, end, step, dtype=spec.dtype, device="cpu"))
+        return out
 
     def _filled(self, op: Any, value: Callable[[Any], Any]) -> Callable[..., Any]:
         """`zeros_like` and its kind: a new tensor of one value."""

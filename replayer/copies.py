@@ -1,11 +1,17 @@
 """Copies between host and device, and reads of values: where the host meets the virtual device, and mostly waits for it.
 
-What is copied how, and what blocks, follows ATen/native/cuda/Copy.cu: a pageable copy blocks, an asynchronous one needs
-pinned host memory; a copy to the device converts on the host, a blocking copy from it converts on the host too and a
-non-blocking one on the device; whatever is not contiguous goes through a temporary.
+What is copied how follows ATen/native/cuda/Copy.cu: a copy to the device converts on the host, a blocking copy from it
+converts on the host too and a non-blocking one on the device; whatever is not contiguous goes through a temporary.
 
     x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
     x.sum().item()             # aten::_local_scalar_dense: the recorded value, else what is known, else 1.0
+
+Note [What the host waits for]
+    Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With it, the host waits
+    as cudaMemcpyAsync does ("API synchronization behavior" of the CUDA runtime): not for pinned memory; from pageable memory
+    until it is staged, which for up to 64 KiB is at once and for more as good as the end of the copy, for the staging
+    buffers are far smaller than it; and to pageable memory until the copy is over. `to("cpu", non_blocking=True)` makes its
+    result in pinned memory.
 
 Note [Where values come from]
 In this order: what the recording holds for this read (`VirtualGpu.read`); what the host knows the memory to contain
@@ -21,11 +27,16 @@ import torch
 
 from replayer.allocations import KNOWN_LIMIT, Uniform, allocate, placeholder
 from replayer.dispatch import make
+from replayer.folding import WHOLE, known_values, note
 from replayer.inference import on_device
+from replayer.pinned_tensors import is_pinned, pinned_empty
 from replayer.plans import Plans
 from replayer.sites import Site
 from replayer.specs import BACKEND, Spec
-from replayer.state import gpu
+from replayer.state import gpu, host_memory
+
+# From pageable memory, up to this size: staged at once. See Note [What the host waits for].
+STAGED_AT_ONCE_BYTES = 64 << 10
 
 aten = torch.ops.aten
 
@@ -73,9 +84,11 @@ class Copies:
         if device is not None and device.type not in ("cuda", BACKEND):
             look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
             look = torch.empty_like(look, **options)
-            host = torch.empty_strided(look.shape, look.stride(), dtype=look.dtype, device=device)
-            if device.type == "cpu":
-                self._to_host(host, source, non_blocking)
+            if device.type != "cpu":
+                return torch.empty_strided(look.shape, look.stride(), dtype=look.dtype, device=device)
+            make = pinned_empty if non_blocking else torch.empty_strided
+            host = make(tuple(look.shape), look.stride(), dtype=look.dtype)
+            self._to_host(host, source, non_blocking)
             return host
         index = source.spec.index if device is None else on_device(device, gpu().current_device())
         target = self._empty_like(source, index, options)
@@ -94,15 +107,18 @@ class Copies:
         known = source.allocation.known  # a GradScaler copies its found_inf to each device
         whole = here.dense and here.extent_bytes == target.allocation.size_bytes
         keeps = whole and isinstance(known, Uniform) and known.dtype is here.dtype is there.dtype
-        target.allocation.known = known if keeps else None
-        site = self._site(here, there)
+        if known is None or keeps or not whole or here.dtype not in WHOLE or here.numel > KNOWN_LIMIT:
+            target.allocation.known = known if keeps else None
+        else:
+            note(target, known_values(source))
         if not here.numel:
             return
         if here.index == there.index:
+            site = self._site(here, there)
             if target.allocation is not source.allocation or here is not there:
                 gpu().launch(site, here.index)
             return
-        gpu().copy(site, "p2p", here.size_bytes, there.index, False)
+        gpu().copy_to_peer(self._site(here, there, "p2p"), here.size_bytes, there.index, here.index)
 
     def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
         spec = target.spec
@@ -112,9 +128,12 @@ class Copies:
         _check_broadcast(spec.shape, tuple(source.shape))
         plain = spec.dense
         temporary = None if plain else allocate(gpu(), spec.index, spec.size_bytes)
-        pinned = source.is_pinned()
-        site = self._site(spec, self._look(source, spec.index))
-        gpu().copy(site, "h2d", spec.size_bytes, spec.index, not (pinned and non_blocking), pinned)
+        pinned = is_pinned(source)
+        site = self._site(spec, self._look(source, spec.index), "h2d")
+        waits = not non_blocking or not (pinned or spec.size_bytes <= STAGED_AT_ONCE_BYTES)
+        gpu().copy(site, "h2d", spec.size_bytes, spec.index, waits, pinned)
+        if pinned and non_blocking:
+            host_memory().use(source.data_ptr(), gpu().current_stream(spec.index))
         allocation.known = None
         if temporary is not None:
             gpu().launch(self._site(spec, self._plans.specs.contiguous(spec.shape, spec.dtype, spec.index)), spec.index)
@@ -136,13 +155,15 @@ class Copies:
             temporary = allocate(gpu(), spec.index, packed.size_bytes)
             gpu().launch(self._site(packed, spec), spec.index)
         moved = spec.numel * (look.itemsize if converted else spec.itemsize)
-        site = self._site(look, spec)
-        pinned = target.is_pinned()
+        site = self._site(look, spec, "d2h")
+        pinned = is_pinned(target)
         waits = not (non_blocking and pinned)
         if waits and spec.numel <= KNOWN_LIMIT:
             values = self._values(source, site)  # a read is its own copy, and waits
         else:
             gpu().copy(site, "d2h", moved, spec.index, waits, pinned)
+            if not waits:
+                host_memory().use(target.data_ptr(), gpu().current_stream(spec.index))
             values = _known_or_placeholder(source)
         del temporary
         with torch.no_grad():
@@ -195,13 +216,13 @@ class Copies:
     def _look(self, tensor: torch.Tensor, index: int) -> Spec:
         return self._plans.specs.like(tensor, index)
 
-    def _site(self, target: Spec, source: Spec) -> Site:
+    def _site(self, target: Spec, source: Spec, direction: str = "") -> Site:
         """A copy, as profilers record it: aten::copy_ with [target, source]."""
-        key = ("copy", target, source)
+        key = ("copy", target, source, direction)
         site = self._plans.sites.get(key)
         if site is None:
             shapes, names = (target.shape, source.shape), (target.dtype_name, source.dtype_name)
-            site = self._plans.keep_site(key, Site("aten::copy_", shapes, names))
+            site = self._plans.keep_site(key, Site("aten::copy_", shapes, names, direction=direction))
         return site
 
     def _read_site(self, op: str, spec: Spec) -> Site:
@@ -210,17 +231,6 @@ class Copies:
         if site is None:
             site = self._plans.keep_site(key, Site(op, (spec.shape,), (spec.dtype_name,)))
         return site
-
-
-def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
-    """What the host knows a virtual tensor to contain: its values, one value for all elements, or None."""
-    spec: Spec = tensor.spec
-    known = tensor.allocation.known
-    if isinstance(known, Uniform):
-        return known.value if known.dtype is spec.dtype else None
-    if known is not None and spec.offset * spec.itemsize + spec.extent_bytes <= known.untyped_storage().nbytes():
-        return torch.empty(0, dtype=spec.dtype).set_(known.untyped_storage(), spec.offset, spec.shape, spec.stride)
-    return None
 
 
 def _known_or_placeholder(tensor: Any) -> torch.Tensor | float | int | bool:

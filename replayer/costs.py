@@ -47,6 +47,9 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
         weight, image = wide[-1], wide[-2] if op == "convolution" else max(wide[:-1], key=prod)
         each = 2 * image[0] * prod(image[2:]) * prod(weight)
         return each if op == "convolution" else 2 * each
+    if op.startswith("_cudnn_rnn") and len(shapes) > 1:  # the input, then the weights: matrices among them
+        each = 2 * prod(shapes[0][:-1]) * sum(prod(shape) for shape in shapes[1:] if len(shape) == 2)
+        return each if op == "_cudnn_rnn" else 2 * each
     if op in _MATMULS and len(wide) >= 2:
         left, right = wide[-2], wide[-1]
         return 2 * prod(left) * (right[0] if op == "linear" else right[-1])

@@ -6,16 +6,25 @@ time is charged, in launch order, and the host's clock moves on by what is left 
     course.enter(thread, "backward")
     course.leave(thread, "backward")
     course.end_step(thread)
+
+Note [What drives an evaluation step]
+    Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. Which of them the step
+    under way is shows only when a module is called, after its batch was loaded and copied; until then it is taken for another
+    one of the kind of the last. If it turns out otherwise, the rest of the step is driven by a step of the other kind, as if
+    the script had been on that one from the start; what was played so far stays as it was played. Without recorded evaluation
+    steps those phases of a training step that the script enters stand in, and nothing else of that step is charged.
 """
 
 from __future__ import annotations
 
-from replayer.errors import NotExact
 from replayer.matching import SegmentClaims, StepClaims
+from replayer.part_course import OpenPart, PartCourse
+from replayer.rests import Rests
 from replayer.score import Score
 from replayer.tracks import HostThread, Tracks
-from traces.model import NONE, DeviceKind, Origin, StepKind
+from traces.model import NONE, Origin, StepKind
 from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
+from traces.steps import StepCut
 
 
 class Course:
@@ -26,17 +35,22 @@ class Course:
         self._tracks = tracks
         self._strict = strict
         self._pad_loader = pad_loader
-        self._cut = PhaseCut()
+        self._cut, self._steps = PhaseCut(), StepCut()
+        self._parts = PartCourse(tracks)
+        self.rests = Rests(tracks, strict=strict)
+        self._script: HostThread | None = None  # the thread whose modules and loaders tell where evaluation steps end
+        self._evaluates = False  # the step under way is driven as an evaluation step
         self.step = StepClaims(score.step(0))
         self.segment: SegmentClaims | None = None
         self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
-        self._number = 0
+        self._trained = self._evaluated = 0  # steps so far
+        self._follows = True  # training and evaluation steps came in the recorded order so far
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
         self._begun_ns = self._begun_device_ns = 0
         self._wall_ns = tracks.clock.now_ns()  # when the step's own host work began
         self._loader_ns = 0
-        self._ops_in: dict[tuple[str, int], int] = {}  # ops per segment, from the step before
+        self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment, from the step of that kind before
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentClaims:
         """An op is called where `turns` says that it begins another segment: that segment.
@@ -55,18 +69,72 @@ class Course:
     def _look(self) -> None:
         self.turns = self._cut.turns(PLAIN), self._cut.turns(LOSS), self._cut.turns(ASIDE)
 
+    @property
+    def number(self) -> int:
+        """How many steps have ended."""
+        return self._trained + self._evaluated
+
+    @property
+    def row_of_values(self) -> int:
+        """The recorded step whose values the host reads in the step under way: the one at the same place of the recording."""
+        if self._follows and self.number < len(self._score.steps):
+            return self._score.steps[self.number].row
+        count = self._evaluated if self._evaluates else self._trained
+        return self._score.number_of_kind(count, self._evaluates).row
+
+    def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
+        """The script calls an outermost module."""
+        if self._cut.inside or not self._is_script(thread):
+            return
+        if self._steps.module_called(module, grad_enabled):
+            self._end_step(thread, evaluation=True)
+        self._drive(self._steps.evaluating)
+
+    def loader_exhausted(self, thread: HostThread) -> None:
+        """The loader that the script left last had no batch for it."""
+        if self._is_script(thread):
+            self._steps.loader_exhausted()
+
+    def _is_script(self, thread: HostThread) -> bool:
+        self._script = self._script or thread
+        return self._script is thread
+
+    def _drive(self, evaluates: bool) -> None:
+        """The step under way is an evaluation step, or is not. See Note [What drives an evaluation step]."""
+        if evaluates == self._evaluates:
+            return
+        self._evaluates = evaluates
+        chosen = self._score.evaluation(self._evaluated) if evaluates else self._score.step(self._trained)
+        driven_by = self.step.step
+        stands_in = evaluates and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
+        if stands_in or chosen is driven_by:
+            return  # one training step is as good as the other
+        step = StepClaims(chosen)
+        self.segment = step.instead_of(self.step, self.segment)
+        self._parts.go_on(self.segment)
+        self.step = step
+
     def enter(self, thread: HostThread, name: str) -> None:
         """The script enters a phase by name."""
+        if name == "loader" and self._is_script(thread) and self._steps.loader_entered():
+            self._end_step(thread, evaluation=True)
+        if name == "backward":
+            self._steps.backward()
+            self._drive(False)
         began = self._cut.enter(name, thread.host_ns)
         self._look()
         if not began:
             return
-        if name == "loader" and not self._number and not any(done[0] == "backward" for done in self._done):
+        if name == "loader" and not self.number and not {"loader", "backward"} & {done[0] for done in self._done}:
             self._restart(thread)  # what came before the first batch was set-up, not part of the first step
         self._turn(thread, self._tracks.clock.now_ns())
+        if name == "loader" and self._pad_loader and self._is_script(thread):
+            self._tracks.clock.pause()  # by a clock that can, the recorded wait and nothing else
 
     def leave(self, thread: HostThread, name: str) -> None:
         """The script leaves a phase by name; without effect unless it is the one under way."""
+        if name == "loader":
+            self._tracks.clock.resume()  # whatever has become of the phase: a clock that stood still for ever would be a hang
         if not (self._cut.inside and self._cut.current == name):
             return
         if name == "loader":
@@ -75,7 +143,10 @@ class Course:
         self._look()
 
     def _leave_loader(self, thread: HostThread) -> None:
-        """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` the shorter is made up for."""
+        """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` the shorter is made up for.
+
+        A virtual clock stands still meanwhile, for the loader's workers do not have the time that it skips.
+        """
         segment, ended_ns = self.segment, self._tracks.clock.now_ns()
         self._loader_ns += ended_ns - self._begun_ns
         if segment is not None and segment.score is not None:
@@ -97,10 +168,12 @@ class Course:
         self.segment = self.step.segment(name)
         self._begun_ns = thread.host_ns
         self._begun_device_ns = self._tracks.mark(thread.host_ns)
+        self._parts.enter(self.segment, self._begun_ns, self._begun_device_ns)
         if self._step_start_ns == NONE and name != "other":
             self._step_start_ns = thread.host_ns
             self._tracks.tally.restart()
             self._done.clear()
+            self._parts.clear()
         return self.segment
 
     def _restart(self, thread: HostThread) -> None:
@@ -109,6 +182,7 @@ class Course:
         self._tracks.tally.restart()
         self._step_start_ns = NONE
         self._done.clear()
+        self._parts.clear()
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
         """The segment under way ends: charge what is left of it, on the device and on the host."""
@@ -116,54 +190,33 @@ class Course:
         if segment is None:
             return
         tracks, score = self._tracks, segment.score
+        thread.host_ns = max([thread.host_ns, *(lane.thread.host_ns for lane in segment.lanes.values() if lane.thread)])
         due_ns = thread.host_ns
         if score is not None:
-            self._charge_rest(thread, segment)
             if score.phase_grained:  # its host time includes waiting for the device
+                self._top_up(segment, 1.0)
                 due_ns = max(due_ns, self._begun_ns + score.host_ns)
             else:
+                self.rests.charge(segment, thread)
                 due_ns += max(score.host_ns - segment.position_ns, 0)
+                due_ns = max(due_ns, self._begun_ns + score.least_host_ns)
         if now_ns > due_ns and score is not None:
             tracks.tally.lag_ns += now_ns - due_ns
         thread.host_ns = max(due_ns, now_ns)
-        self._ops_in[segment.name, segment.count] = segment.ops
+        self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops
+        self._parts.leave(len(self._done))
         mark_ns = tracks.mark(thread.host_ns)
         origin = Origin.PHASE if score is not None and score.phase_grained else Origin.EXACT
         self._done.append((segment.name, self._begun_ns, thread.host_ns, self._begun_device_ns, mark_ns, int(origin)))
-
-    def _charge_rest(self, thread: HostThread, segment: SegmentClaims) -> None:
-        """What no op claimed of a segment's recorded device time, in launch order; the ops it stands for cost nothing more."""
-        score = segment.score
-        assert score is not None
-        if score.phase_grained:
-            self._top_up(segment, 1.0)
-            return
-        rest = segment.rest()
-        if rest:
-            self._play_rest(thread, segment, rest)
-        else:
-            for site in segment.deferred:
-                self._tracks.estimate(self._tracks.stream(0, 0), site, thread.host_ns, NONE)
-        segment.deferred = []
-
-    def _play_rest(self, thread: HostThread, segment: SegmentClaims, rest: list[int]) -> None:
-        if self._strict:
-            raise NotExact(f"the rest of phase {segment.name}", (), "recorded but not called")
-        began_ns = thread.host_ns - segment.position_ns
-        self._tracks.put_rest(self.step, rest, self._tracks.stream(0, 0), began_ns)
 
     def _top_up(self, segment: SegmentClaims, share: float) -> None:
         """Bring a phase-grained segment's device time up to `share` of the recorded duration."""
         score = segment.score
         if score is None:
             return
-        stream = self._tracks.stream(0, 0)
-        start_ns = max(stream.ready_ns, self._begun_device_ns)
-        duration_ns = self._begun_device_ns + int(score.device_ns * share) - start_ns
-        if duration_ns > 0:
-            end_ns = stream.push(start_ns, 0, 0, duration_ns)
-            name = self._tracks.timeline.strings.add(score.name)
-            self._tracks.log(stream, DeviceKind.KERNEL, name, end_ns, duration_ns, NONE, NONE, Origin.PHASE)
+        for device in {self._tracks.home, *segment.ops_on}:  # it was timed on one; replicas do the same at the same time
+            until_ns = self._begun_device_ns + int(score.device_ns * share)
+            self._tracks.fill(device, self._begun_device_ns, until_ns, score.name)
 
     def settle(self, thread: HostThread) -> None:
         """Before the host looks at the device in the midst of a phase: charge what the recorded host had launched by now.
@@ -174,36 +227,65 @@ class Course:
         if segment is None or segment.score is None:
             return
         if not segment.score.phase_grained:
-            rest = segment.rest_until(segment.position_ns)
-            if rest:
-                self._play_rest(thread, segment, rest)
+            self.rests.settle(segment, thread)
             return
-        expected = self._ops_in.get((segment.name, segment.count), 0)
+        if self._parts.settle():
+            return
+        expected = self._ops_in.get((self._evaluates, segment.name, segment.count), 0)
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
 
+    def begin_part(self, thread: HostThread, name: str, device: int) -> OpenPart:
+        """The script enters a part of nn.DataParallel on a device. Of a forward pass it may be the first sign."""
+        if self.turns[PLAIN]:
+            self.op(thread, PLAIN, self._tracks.clock.now_ns())
+        return self._parts.begin(thread, name, device)
+
+    def end_part(self, thread: HostThread, part: OpenPart) -> None:
+        """The script leaves it."""
+        self._parts.end(thread, part)
+
     def end_step(self, thread: HostThread) -> None:
-        """The first optimizer's step has returned: the step ends here."""
+        """The first optimizer's step has returned: a training step ends here."""
+        self._script = thread
+        self._steps.optimizer_stepped(True)
+        self._end_step(thread, evaluation=False)
+
+    def _end_step(self, thread: HostThread, evaluation: bool) -> None:
         tracks = self._tracks
+        self._drive(evaluation)
         self._finish(thread, tracks.clock.now_ns())
         self._cut.close(thread.host_ns)
         self._look()
         self._charge_unvisited(thread)
         tracks.wait(thread.host_ns)
         first_ns = self._done[0][1] if self._done else thread.host_ns
+        for part in self._parts.take():
+            tracks.timeline.part(*part)
         for done in self._done:
             tracks.timeline.phase(*done)
         self._done.clear()
-        # The first one learns plans, as a GPU's first one tunes and loads kernels.
-        kind = StepKind.WARMUP if self._number == 0 else StepKind.STEADY
+        driven_by = self.step.step
+        if evaluation:
+            kind = StepKind.EVALUATION
+        else:  # the first one learns plans, as a GPU's first one tunes and loads kernels
+            kind = StepKind.WARMUP if not self._trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
-        tracks.timeline.step(self._number, start_ns, thread.host_ns, kind, self.step.step.row)
+        tracks.timeline.step(self.number, start_ns, thread.host_ns, kind, driven_by.row)
         self._step_start_ns = thread.host_ns
-        self._count()
-        self._number += 1
-        self.step = StepClaims(self._score.step(self._number))
+        self._count(keep=self.number > 0 and not (evaluation and self._trained))
+        recorded = self._score.steps[self.number :][:1]
+        self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation
+        if evaluation:
+            self._evaluated += 1
+            self.step = StepClaims(self._score.evaluation(self._evaluated))
+        else:
+            self._trained += 1
+            self.step = StepClaims(self._score.step(self._trained))
 
     def _charge_unvisited(self, thread: HostThread) -> None:
         """Recorded segments that the script did not enter: more of a phase it has are charged, other phases are not."""
+        if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
+            return  # a training step stands in
         for score, name_visited in self.step.unvisited():
             if name_visited:
                 self._begin(thread, score.name)
@@ -211,14 +293,17 @@ class Course:
             else:
                 self._tracks.tally.uncharged_ns += score.work_ns or score.device_ns
 
-    def _count(self) -> None:
+    def _count(self, *, keep: bool) -> None:
         tally, now_ns = self._tracks.tally, self._tracks.clock.now_ns()
-        tally.end_step(now_ns - self._wall_ns - tally.waited_ns - self._loader_ns, keep=self._number > 0)
+        tally.end_step(now_ns - self._wall_ns - tally.waited_ns - self._loader_ns, keep=keep)
         self._wall_ns = now_ns
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        """The script ends: a step under way is dropped, and the host waits for the device as a process does at exit."""
-        if self.segment is not None or self._number:
+        """The script ends: a training step under way is dropped, and the host waits for the device, as at a process's exit."""
+        unplayed = self._strict and self.segment is not None and self.segment.open_ns > 0  # no time to refuse anything
+        if self._steps.evaluating and not unplayed:
+            self._end_step(thread, evaluation=True)
+        if self.segment is not None or self.number:
             self._tracks.block(thread, self._tracks.mark(thread.host_ns))
         self.segment = None

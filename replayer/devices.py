@@ -47,14 +47,23 @@ def checked(index: int) -> int:
 
 def invalid_device_ordinal() -> torch.AcceleratorError:
     """The error that CUDA gives for a device that is not there."""
-    text = "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\n"
+    return _cuda_error(101, "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
+
+
+def invalid_resource_handle() -> torch.AcceleratorError:
+    """The error that CUDA gives for a stream or event where one of another device is needed."""
+    return _cuda_error(400, "invalid resource handle")
+
+
+def _cuda_error(code: int, said: str) -> torch.AcceleratorError:
+    text = f"CUDA error: {said}\n"
     if os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
         text += (
             "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might"
             " be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
         )
     error = torch.AcceleratorError(text + "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n")
-    error.error_code = 101  # type: ignore[attr-defined]  # cudaErrorInvalidDevice; C++ sets it on its own errors
+    error.error_code = code  # type: ignore[attr-defined]  # a cudaError_t; C++ sets it on its own errors
     return error
 
 

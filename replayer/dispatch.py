@@ -10,18 +10,23 @@ microsecond that the replaying host lags behind. So it is one flat function over
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from replayer import state
-from replayer.allocations import Allocation, allocate
+from replayer.allocations import Allocation, allocate, out_of_memory
 from replayer.allocator import OutOfMemory
+from replayer.folding import fold
 from replayer.guard import expect_unwinding
 from replayer.outcomes import Constant, Kind, New, Plan, Reshaped, Same, View, Where
 from replayer.plans import Plans
 from replayer.specs import Spec
 from replayer.state import _STATE
+from replayer.workspaces import Loan
+
+if TYPE_CHECKING:
+    from replayer.gpu import VirtualGpu
 
 Dispatch = Callable[..., Any]
 Run = Callable[[Any, Any, Any], Any]
@@ -40,7 +45,7 @@ def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
     routes = plans.routes
     wrap = torch.Tensor._make_wrapper_subclass
     detach = torch.ops.aten.detach.default
-    new, news, same, view = int(Kind.NEW), int(Kind.NEWS), int(Kind.SAME), int(Kind.VIEW)
+    new, news, same, view, lent = int(Kind.NEW), int(Kind.NEWS), int(Kind.SAME), int(Kind.VIEW), int(Kind.LENT)
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is detach:  # autograd detaches each output that it saves, and each gradient
@@ -72,6 +77,7 @@ def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
             if kwargs and plans.leaves(kwargs):
                 return plans.elsewhere(route.func, args, kwargs)
             plan = plans.learn(route, key, args, kwargs, gpu.current_device())
+            plan.borrow(gpu.workspaces_of(plan.site))
         device = plan.device
         kind = plan.kind
         result: Any
@@ -82,7 +88,7 @@ def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
             try:
                 block = memory.malloc(size_bytes, gpu.current_stream(device).number)
             except OutOfMemory as full:
-                raise torch.OutOfMemoryError(str(full)) from None
+                raise out_of_memory(full) from None
             result = wrap(*spec.wrapping)
             result.spec = spec
             result.allocation = Allocation(memory, block, size_bytes)
@@ -105,31 +111,76 @@ def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
                 try:
                     block = memory.malloc(size_bytes, stream)
                 except OutOfMemory as full:
-                    raise torch.OutOfMemoryError(str(full)) from None
+                    raise out_of_memory(full) from None
                 made: Any = wrap(*spec.wrapping)
                 made.spec = spec
                 made.allocation = Allocation(memory, block, size_bytes)
                 result.append(made)
+        elif kind == lent:
+            result = lend(gpu, plan)
         else:
             if plan.reshaped:
                 reshape(plan.reshaped, args, kwargs)
-            result = build(plan.outcome, device, args, kwargs)
+            result = with_workspaces(plan, args, kwargs) if plan.workspaces else build(plan.outcome, device, args, kwargs)
+            if plan.folds:
+                fold(route.func, result, args, kwargs)
         if plan.writes:
             forget(plan, args, kwargs)
         gpu.launch(plan.site, device)
         return result
 
-    def build(outcome: Any, device: int, args: Any, kwargs: Any) -> Any:
+    def lend(gpu: VirtualGpu, plan: Plan) -> Any:
+        on, stream = gpu.devices[plan.device], gpu.current_stream(plan.device).number
+        memory = on.ledger
+        loan = Loan(on, stream, plan.site, plan.workspaces)
+        results: list[Any] = []
+        try:
+            loan.after_output()
+            for pair in plan.news:
+                if pair is None:
+                    results.append(None)
+                    continue
+                spec, size_bytes = pair
+                allocation = Allocation(memory, memory.malloc(size_bytes, stream), size_bytes)
+                made: Any = wrap(*spec.wrapping)
+                made.spec = spec
+                made.allocation = allocation
+                results.append(made)
+                loan.after_output()
+            loan.end()
+        except OutOfMemory as full:
+            raise out_of_memory(full) from None
+        finally:
+            loan.abandon()
+        return results if plan.spec is None else results[0]
+
+    def with_workspaces(plan: Plan, args: Any, kwargs: Any) -> Any:
+        gpu, device = state.gpu(), plan.device
+        loan = Loan(gpu.devices[device], gpu.current_stream(device).number, plan.site, plan.workspaces)
+        try:
+            loan.after_output()
+            result = build(plan.outcome, device, args, kwargs, loan)
+            loan.end()
+        except OutOfMemory as full:
+            raise out_of_memory(full) from None
+        finally:
+            loan.abandon()
+        return result
+
+    def build(outcome: Any, device: int, args: Any, kwargs: Any, loan: Loan | None = None) -> Any:
         kind = type(outcome)
         if kind is New:
-            return make(outcome.spec, allocate(state.gpu(), device, outcome.size_bytes))
+            made = make(outcome.spec, allocate(state.gpu(), device, outcome.size_bytes))
+            if loan is not None:
+                loan.after_output()
+            return made
         if kind is View:
             return make(outcome.spec, pick(outcome.of, args, kwargs).allocation)
         if kind is Same:
             return pick(outcome.of, args, kwargs)
         if kind is Constant:
             return outcome.value
-        return [build(part, device, args, kwargs) for part in outcome.parts]
+        return [build(part, device, args, kwargs, loan) for part in outcome.parts]
 
     def reshape(changes: tuple[Reshaped, ...], args: Any, kwargs: Any) -> None:
         for change in changes:

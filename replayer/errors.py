@@ -46,8 +46,8 @@ class DataDependentShape(NotImplementedError):
 
     def __init__(self, op: str) -> None:
         super().__init__(
-            f"{op}: the shape of its result depends on values, which the virtual GPU does not compute; "
-            "select with a mask of fixed shape (torch.where, multiplication) or do this step on the CPU"
+            f"{op}: the shape of its result depends on values, which this replay does not compute and the recording does not"
+            " tell; replay with --values compute, or select with a mask of fixed shape (torch.where, multiplication)"
         )
         self.op = op
 

@@ -45,6 +45,8 @@ class Factories:
         _refuse_pinned(pin_memory, "empty")
         shape = tuple(size)
         kind = dtype or torch.get_default_dtype()
+        if kind is torch.int32 and state.makes_reducer():
+            return stand_in(shape, _index(device))
         if memory_format in (None, torch.contiguous_format):
             spec = self._specs.contiguous(shape, kind, _index(device))
         else:
@@ -73,6 +75,13 @@ class Factories:
             return self.empty((2, count), dtype or torch.int64, device=options.get("device"))
 
         return make
+
+
+def stand_in(shape: tuple[int, ...], index: int) -> torch.Tensor:
+    """See Note [The map of used parameters] in process_group.py."""
+    made: Any = torch.empty(shape, dtype=torch.int32, device="cpu")
+    made.stands_on = index
+    return made  # type: ignore[no-any-return]
 
 
 def _index(device: torch.device | None) -> int:

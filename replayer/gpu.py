@@ -20,31 +20,35 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from replayer.allocator import DeviceMemory
+from replayer.capacity import room_of
 from replayer.clock import Clock
+from replayer.collectives import Call, CollectiveCosts, Times, Transfer
+from replayer.host_threads import HostThreads
 from replayer.ledger import Ledger
+from replayer.part_course import OpenPart
 from replayer.player import Player
+from replayer.replicas import add_devices
 from replayer.score import Score
+from replayer.selections import RecordedSelections
 from replayer.sites import Site
 from replayer.streams import VirtualEvent, VirtualStream
 from replayer.tracks import HostThread
 from replayer.transfers import Transfers
 from replayer.values import RecordedValues
-from traces.model import Device, Thread, Trace
+from replayer.workspaces import Program, Workspaces
+from traces.model import NONE, Device, DeviceKind, Shape, Thread, Trace
 
 if TYPE_CHECKING:
     from replayer.timeline import Timeline
 
 # Ops noted before they are played: a few milliseconds of a script, less than the host may run ahead anyway.
 _BATCH = 64
-
-# Used where a recording does not tell how much memory its device had (old formats list no properties).
-UNKNOWN_MEMORY_BYTES = 16 << 30
 
 
 @dataclass(slots=True, eq=False)
@@ -61,42 +65,67 @@ class VirtualDevice:
     @property
     def memory(self) -> DeviceMemory:
         """The device's memory with all allocations and frees so far done."""
-        self.ledger.settle()
-        return self._memory
+        return self.ledger.look()
 
 
 class VirtualGpu:
     """All virtual devices of this process."""
 
     def __init__(
-        self, trace: Trace, rank: int, clock: Clock, timeline: Timeline, *, strict: bool, pad_loader: bool
+        self,
+        trace: Trace,
+        rank: int,
+        clock: Clock,
+        timeline: Timeline,
+        *,
+        strict: bool,
+        pad_loader: bool,
+        memory_bytes: Sequence[int] = (),
+        devices: Sequence[Device] = (),
+        gpus: int = 0,
+        link_gbps: float = 0,
     ) -> None:
+        """`memory_bytes` gives the devices other capacities than the recorded ones: one for all of them, or one each.
+
+        `devices` are what the script sees, if that is not what `rank` was recorded with; or `gpus` is how many of them. Copies
+        between them go at `link_gbps` (0: as recorded, else by the kind of device).
+        """
         self.score = Score.of(trace, rank)
+        self.score.devices = list(devices) or self.score.devices
+        if gpus:
+            add_devices(self.score, gpus)
         self.player = Player(self.score, clock, timeline, strict=strict, pad_loader=pad_loader)
         self.clock = clock
         self._now_ns = clock.now_ns
+        self._speed = float(clock.speed)
         self.timeline = timeline
         self.provenance = trace.provenance
-        self.threads: list[Thread] = []
-        self._transfers = Transfers.of(trace, self.score.speed)
+        self._threads = HostThreads()
+        self.player.tracks.row_of = self._threads.row_of
+        self._transfers = Transfers.of(trace, self.score.speed, link_gbps)
+        self.collective_costs = CollectiveCosts.of(trace)
+        self._peers: list[Callable[[bool], None]] = []  # settle what goes on between this process and others
+        self._workspaces = Workspaces.of(trace, self.score, rank)
         self._values = RecordedValues.of(trace, rank)
-        self._values.begin_step(self.player.course.step.step.row)
+        self._selections = RecordedSelections.of(trace, rank)
         self._settled_in = False
+        self._works_somewhere = False  # the first device that a stream is asked of is the script's home
         self._local = threading.local()
         self._lock = threading.RLock()
         self._stream_count = 0
         self._pending: deque[tuple[HostThread, VirtualStream, Site, int]] = deque()
         self._batch = 1 if strict else _BATCH  # under --strict the op that does not match must be the one that fails
-        self.devices = [self._device(i, device) for i, device in enumerate(self.score.devices)]
+        sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.score.devices)]
+        self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.score.devices)]
 
-    def _device(self, index: int, device: Device) -> VirtualDevice:
-        capacity_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else UNKNOWN_MEMORY_BYTES
+    def _device(self, index: int, device: Device, given_bytes: int | None) -> VirtualDevice:
+        room = room_of(self.provenance, device, given_bytes)
         thread = self.thread()
 
         def wait_until(time_ns: int) -> None:
             self.player.tracks.block(thread, time_ns)
 
-        memory = DeviceMemory(index, capacity_bytes, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
+        memory = DeviceMemory(index, *room, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
         ledger = Ledger(memory, lambda: thread.host_ns, self.timeline.memory)
         stream = self.player.tracks.stream(index, 0)
         return VirtualDevice(index, device.name, device.properties, ledger, stream, memory)
@@ -123,10 +152,9 @@ class VirtualGpu:
     def flush(self) -> None:
         """Play what has been launched."""
         with self._lock:
-            pending, play = self._pending, self.player.play
-            while pending:
-                thread, stream, site, now_ns = pending.popleft()
-                play(thread, stream, site, now_ns)
+            pending = self._pending
+            while count := len(pending):
+                self.player.play_all([pending.popleft() for _ in range(count)])
             for device in self.devices:
                 device.ledger.settle()
             self.timeline.relieve()
@@ -138,13 +166,22 @@ class VirtualGpu:
             self.flush()
             yield self.thread()
 
+    def copy_to_peer(self, site: Site, size_bytes: int, source: int, target: int) -> None:
+        """A copy to another device: on the source's stream, in order with the target's (copy_kernel_cuda, Copy.cu)."""
+        with self._looking() as thread:
+            stream, other = self._current(thread, source), self._current(thread, target)
+            stream.wait(other.ready_ns)
+            copy = self._transfers.copy("p2p", False, size_bytes)
+            self.player.play(thread, stream, site, self.clock.now_ns(), copy)
+            other.wait(stream.ready_ns)
+
     def copy(self, site: Site, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
-        """A copy of kind "h2d", "d2h", "d2d" or "p2p"; if blocking, the host waits for its end."""
+        """A copy of kind "h2d", "d2h" or "d2d"; if blocking, the host waits for its end."""
         with self._looking() as thread:
             if kind == "h2d":
                 self.player.course.enter(thread, "h2d")
-            cost = self._transfers.duration_ns(kind, pinned, size_bytes)
-            end_ns = self.player.play(thread, self._current(thread, device), site, self.clock.now_ns(), cost)
+            copy = self._transfers.copy(kind, pinned, size_bytes)
+            end_ns = self.player.play(thread, self._current(thread, device), site, self.clock.now_ns(), copy)
             if kind == "d2h" and blocking:
                 self.player.course.settle(thread)
                 end_ns = max(end_ns, self._current(thread, device).ready_ns)
@@ -157,14 +194,23 @@ class VirtualGpu:
         """The host reads `count` elements: it waits for the stream, then gets what was recorded, or None."""
         with self._looking() as thread:
             stream = self._current(thread, device)
-            cost = self._transfers.duration_ns("d2h", False, count * 8)
-            self.player.play(thread, stream, site, self.clock.now_ns(), cost)
+            self.player.play(thread, stream, site, self.clock.now_ns(), self._transfers.read(count * 8))
             self.player.course.settle(thread)
             self.player.tracks.block(thread, stream.ready_ns)
-            values = self._values.next(count)
+            course = self.player.course
+            values = self._values.next(count, course.number, course.row_of_values)
             if values is None:
                 self.player.tally.reads_unrecorded += 1
             return values
+
+    def found(self, searched: Shape) -> int | None:
+        """How many elements the recorded program found where this one now searches a tensor of this shape, or None."""
+        course = self.player.course
+        return self._selections.next(searched, course.number, course.step.step.row)
+
+    def workspaces_of(self, site: Site) -> Program:
+        """What the op takes for itself and gives back before it returns, as far as the recording tells."""
+        return self._workspaces.of_op(self.score.keys(site))
 
     # --- threads, devices and streams
 
@@ -172,14 +218,36 @@ class VirtualGpu:
         """The calling host thread, made at first use."""
         thread: HostThread | None = getattr(self._local, "thread", None)
         if thread is None:
-            main = threading.current_thread() is threading.main_thread()
-            self.threads.append(Thread(0, len(self.threads), threading.current_thread().name, "main" if main else "other"))
-            thread = self._local.thread = HostThread(len(self.threads) - 1, self.clock.now_ns())
+            thread = self._local.thread = self._threads.begin(self.clock.now_ns())
         return thread
+
+    @property
+    def threads(self) -> list[Thread]:
+        """The host threads, by their rows of the timeline."""
+        return self._threads.told
+
+    def present_ns(self) -> int:
+        """The calling thread's virtual present as it has been played, whatever the clock says."""
+        self.flush()
+        return self.thread().host_ns
+
+    def begin_thread(self, name: str, since_ns: int) -> None:
+        """The calling thread was made at `since_ns`. One of this name is made at each step: it is the same one every time."""
+        thread = self.thread()
+        self._threads.play(thread, name)
+        thread.host_ns = since_ns
+
+    def await_thread(self, ended_ns: int) -> None:
+        """The calling thread has waited for another one, which ended then."""
+        thread = self.thread()
+        thread.host_ns = max(thread.host_ns, ended_ns)
 
     def _current(self, thread: HostThread, device: int) -> VirtualStream:
         stream = thread.streams.get(device)
         if stream is None:
+            if not self._works_somewhere:
+                self._works_somewhere = True
+                self.player.tracks.home = self.timeline.home = device
             stream = thread.streams[device] = self.devices[device].default_stream
         return stream
 
@@ -214,16 +282,29 @@ class VirtualGpu:
             self.player.course.settle(thread)
             event.device = stream.device
             event.time_ns = max(stream.ready_ns, self._now(thread))
+            if event.awaited:
+                event.awaited = False
+                self.player.tally.events_never_recorded -= 1
 
     def stream_wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
         """Later work on `stream` starts no earlier than the event; one that was never recorded is no wait, as in CUDA."""
-        self.flush()
-        if event.time_ns is not None:
-            stream.wait(event.time_ns)
+        with self._looking():
+            if event.time_ns is None:
+                self._await_nothing(event)
+            else:
+                stream.wait(event.time_ns)
 
     def stream_wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
-        self.flush()
-        stream.wait(other.ready_ns)
+        """Later work on `stream` starts no earlier than all that `other` holds now: an event between the two."""
+        with self._looking() as thread:
+            self.player.course.settle(thread)
+            stream.wait(other.ready_ns)
+
+    def _await_nothing(self, event: VirtualEvent) -> None:
+        """See Note [No wait is for ever] in streams.py."""
+        if not event.awaited:
+            event.awaited = True
+            self.player.tally.events_never_recorded += 1
 
     def query_event(self, event: VirtualEvent) -> bool:
         return event.time_ns is None or event.time_ns <= self.clock.now_ns()
@@ -233,7 +314,10 @@ class VirtualGpu:
         return stream.ready_ns <= self.clock.now_ns()
 
     def synchronize_event(self, event: VirtualEvent) -> None:
-        if event.time_ns is not None:
+        if event.time_ns is None:
+            with self._lock:
+                self._await_nothing(event)
+        else:
             self.player.tracks.block(self.thread(), event.time_ns)
 
     def synchronize_stream(self, stream: VirtualStream) -> None:
@@ -241,7 +325,33 @@ class VirtualGpu:
             self.player.course.settle(thread)
             self.player.tracks.block(thread, stream.ready_ns)
 
+    # --- between ranks
+
+    def join(self, settle: Callable[[bool], None]) -> None:
+        """This process takes part in a group; `settle` finds out when what is under way there ends, waiting or not."""
+        self._peers.append(settle)
+
+    def arrival_ns(self, device: int) -> int:
+        """When work launched now behind all that the current stream of `device` holds could start on an idle stream."""
+        with self._looking() as thread:
+            self.player.course.settle(thread)
+            return max(self._now(thread) + self.score.latency_ns, self._current(thread, device).ready_ns)
+
+    def communicate(self, stream: VirtualStream, call: Call, transfer: Transfer, label: str, times_ns: Times) -> None:
+        """Put an operation between ranks on `stream`, from when this rank was ready until the data had come."""
+        with self._looking():
+            start_ns, end_ns = max(times_ns.ready, stream.ready_ns), times_ns.end
+            stream.wait(start_ns)
+            stream.push(start_ns, 0, 0, end_ns - start_ns)
+            name = self.timeline.strings.add(label) if transfer.kernel == NONE else transfer.kernel
+            place = stream.device, stream.number, int(DeviceKind.KERNEL), name
+            self.timeline.work((*place, start_ns, end_ns - start_ns, NONE, call.size_bytes, int(transfer.origin)))
+            self.timeline.collective(*call, times_ns.call, end_ns - start_ns)
+            self.player.tally.charged_ns[transfer.origin] += transfer.duration_ns
+
     def synchronize_device(self, device: int) -> None:
+        for settle in self._peers:
+            settle(True)
         with self._looking() as thread:
             self.player.course.settle(thread)
             streams = [s.ready_ns for s in self.player.tracks.streams.values() if s.device == device]
@@ -250,13 +360,14 @@ class VirtualGpu:
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
         if start.time_ns is None or end.time_ns is None:
             raise ValueError("both events must be recorded before their time is taken")
-        return (end.time_ns - start.time_ns) / 1e6
+        return (end.time_ns - start.time_ns) / 1e6 / self._speed  # as the script's own clock would tell
 
     # --- phases of the script
 
     def enter_phase(self, name: str) -> None:
         with self._looking() as thread:
             self.player.course.enter(thread, name)
+            self._settle_in()
 
     def leave_phase(self, name: str) -> None:
         with self._looking() as thread:
@@ -266,16 +377,46 @@ class VirtualGpu:
         """The first optimizer's step() has returned."""
         with self._looking() as thread:
             self.player.course.end_step(thread)
-            if not self._settled_in:
-                # What there is of ours by now, a hundred thousand objects of score and plans, stays; full collections in the
-                # midst of a step need not visit it again and again.
-                self._settled_in = True
-                gc.collect()
-                gc.freeze()
-            self._values.begin_step(self.player.course.step.step.row)
+            for device in self.devices:
+                device.ledger.end_step()
+            self._settle_in()
+
+    def module_called(self, module: object, grad_enabled: bool) -> None:
+        """The script calls a module, not within another one's call."""
+        with self._looking() as thread:
+            self.player.course.module_called(thread, id(module), grad_enabled)
+            self._settle_in()
+
+    def loader_exhausted(self) -> None:
+        """The loader that the script has just left had no batch for it."""
+        with self._looking() as thread:
+            self.player.course.loader_exhausted(thread)
+
+    def begin_part(self, name: str, device: int) -> OpenPart:
+        """The script enters a part of nn.DataParallel that is timed on this device."""
+        with self._looking() as thread:
+            return self.player.course.begin_part(thread, name, device)
+
+    def end_part(self, part: OpenPart) -> None:
+        """The script leaves it."""
+        with self._looking() as thread:
+            self.player.course.end_part(thread, part)
+
+    def _settle_in(self) -> None:
+        """After the first step: what there is of ours by now, a hundred thousand objects of score and plans, stays; full
+        collections in the midst of a step need not visit it again and again."""
+        if self._settled_in or not self.player.course.number:
+            return
+        self._settled_in = True
+        self.clock.pause()  # it is our time, not the script's
+        gc.collect()
+        gc.freeze()
+        self.clock.resume()
 
     def stop(self) -> None:
         """The script has ended."""
+        for settle in self._peers:
+            settle(False)
         with self._looking() as thread:
             self.player.course.stop(thread)
             gc.unfreeze()  # or what the interpreter frees at its end would count as leaked

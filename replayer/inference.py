@@ -40,7 +40,7 @@ def infer(
     results = _run(func, meta_args, meta_kwargs)
     outcome = _outcome(specs, results, stand_ins, device)
     reshaped = tuple(_reshaped(specs, stand_ins))
-    writes = tuple(_writes(func, args, kwargs))
+    writes = tuple(writes_of(func, args, kwargs))
     site = Site(
         func._schema.name,
         tuple(shape for shape, _ in stand_ins.looks),
@@ -57,7 +57,7 @@ def elsewhere(tensor_class: type, func: torch._ops.OpOverload, args: tuple[Any, 
     return func(*[stand_ins.of(value, (i, -1)) for i, value in enumerate(args)], **kwargs)
 
 
-def _writes(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, bool]]:
+def writes_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, bool]]:
     found: list[tuple[int | str, bool]] = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -207,7 +207,7 @@ def _in_kernel_words(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs:
 
 
 # Ops that make a tensor and leave it as it is, or only change a look.
-_IDLE = frozenset(
+IDLE = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
     " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel".split()
 )
@@ -215,7 +215,7 @@ _IDLE = frozenset(
 
 def _launches(func: torch._ops.OpOverload, outcome: Outcome, writes: bool) -> bool:
     bare = func._schema.name.rpartition("::")[2]
-    if bare in _IDLE:
+    if bare in IDLE:
         return False
     return writes or bool(_new_shapes(outcome))
 

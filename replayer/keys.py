@@ -60,6 +60,8 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
         return at
     if kind in ("List[int]", "List[bool]", "List[SymInt]"):
         return f"tuple({at})"
+    if kind == "Optional[List[int]]":
+        return f"None if {at} is None else tuple({at})"
     if kind in ("float", "Scalar", "number") and not by_value:
         return f"type({at})"
     if kind in ("Generator", "Optional[Generator]"):

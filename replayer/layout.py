@@ -11,16 +11,25 @@ Note [Active host time]
 Note [Why a kernel started when it did]
     A kernel whose stream was idle at its launch keeps its own launch latency; one that queued keeps its own gap to its
     predecessor; one that waited for another stream keeps that edge. Single fixed figures drift by up to milliseconds a step.
+
+Note [Profiled and clean steps]
+    A recording that says which of its steps were profiled (or that holds evaluation steps) has kernels for those only; the
+    others are known by their phases, as in a phase-grained recording. A profiler slows the host: `provenance["host_scale"]`
+    says, by phase, how many times its profiled time the host takes without one (a phase that is not in it: 1), and all host
+    times of steps with kernels are multiplied by that. Durations on the device are as measured.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from replayer.part_scores import part_scores
 from replayer.parts import Instance, Kernel, Keys, SegmentScore, StepScore
-from traces.model import NONE, Column, DeviceKind, HostKind, Shape, Trace, parse_shapes
+from replayer.transfers import directions_of
+from traces.communication import communication_kernels
+from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 
 if TYPE_CHECKING:
     from replayer.score import Score
@@ -35,6 +44,7 @@ TYPICAL_LATENCY_NS = 7_000
 TYPICAL_GAP_NS = 1_000
 
 _WORK = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
+_WORKS = 10  # a device with a tenth of the kernels that the busiest one has
 
 
 
@@ -43,11 +53,15 @@ class Layout:
 
     def __init__(self, score: Score, trace: Trace, rank: int) -> None:
         self.score = score
-        self._known_keys: dict[tuple[int, int, int], tuple[Keys, tuple[Shape, ...], str]] = {}
+        self._known_keys: dict[tuple[int, int, int, str], tuple[Keys, tuple[Shape, ...], str]] = {}
+        self.directions = directions_of(trace)
         self.trace = trace
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
+        self.device_ordinals = ordinals
         device = trace.device
-        work = np.flatnonzero(np.isin(device.kind, _WORK) & np.isin(device.device, list(ordinals)))
+        # Communication between ranks is played by replayer/process_group.py: here it would have waited for recorded ranks.
+        played = np.isin(device.kind, _WORK) & ~communication_kernels(trace)
+        work = np.flatnonzero(played & np.isin(device.device, list(ordinals)))
         launch_row = device.launch[work]
         host_start = trace.host.start_ns
         launched = device.start_ns[work] - TYPICAL_LATENCY_NS
@@ -55,10 +69,14 @@ class Layout:
         launched[known] = host_start[launch_row[known]]
         order = np.lexsort((device.start_ns[work], launched))
         self.work = work[order]  # device rows in launch order
+        self.work_name: list[int] = device.name[self.work].tolist()
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
+        counts = np.bincount(self.ordinals, minlength=1)
+        self.first_ordinal = int(np.flatnonzero(counts * _WORKS >= counts.max())[0])
         self.thread_rows = [i for i, thread in enumerate(trace.threads) if thread.rank == rank]
+        self._host_scales = _host_scales(trace, rank)
         self._cut_by_step(rank)
         self._blocked()
         self._causes()
@@ -73,11 +91,12 @@ class Layout:
             self.step_end = trace.steps.end_ns[rows]
             keep = np.isin(trace.phases.step, rows)
             phases = trace.phases.take(keep)
+            parts = part_scores(trace, self.device_ordinals)
+            self.phase_parts = [parts.get(int(row), []) for row in np.flatnonzero(keep)]
             self.phase_step = np.searchsorted(rows, phases.step)
             self.phase_name = [trace.strings[int(i)] for i in phases.name]
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
-            # In a kernel-grained recording the kernels tell; their marks include the wait for the host.
-            marked = (phases.device_start_ns != NONE) & (trace.grain == "phase")
+            marked = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
             self.phase_device_ns = np.where(marked, phases.device_end_ns - phases.device_start_ns, 0)
             return
         starts = [int(trace.host.start_ns.min())] if len(trace.host) else []
@@ -91,6 +110,7 @@ class Layout:
         self.step_end = self.phase_end = np.array([max(ends)] if whole else [], dtype=np.int64)
         self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
         self.phase_name = ["forward"] * len(self.step_rows)
+        self.phase_parts = [[] for _ in self.step_rows]
         self.phase_device_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
@@ -183,6 +203,11 @@ class Layout:
         self.host_end = self.active_ns(host.end_ns).tolist()
         self.host_columns = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
         kernels = self._kernels()
+        kind = self.trace.steps.kind
+        kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
+        # In a kernel-grained recording the kernels tell; marks on the device include the wait for the host.
+        by_marks = self.trace.grain == "phase"
+        partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         # Work without a launch was launched before the recording began, by a step that is not in it; unless no launches
         # were recorded at all.
         unlaunched = self.launch_row < 0
@@ -194,24 +219,42 @@ class Layout:
             for p in np.flatnonzero(self.phase_step == s).tolist():
                 name = self.phase_name[p]
                 host_ns = phase_end_active[p] - self.phase_start_active[p]
-                segment = SegmentScore(name, host_ns, int(self.phase_device_ns[p]))
+                segment = SegmentScore(name, host_ns, parts=self.phase_parts[p])
                 segments[name, counts.get(name, 0)] = by_phase[p] = segment
                 counts[name] = counts.get(name, 0) + 1
             a, b = int(first_kernel[s]), int(last_kernel[s])
-            step = StepScore(int(row), segments, [])
+            step = StepScore(int(row), segments, [], kinds[s])
             main_stream = _busiest(self.stream[a:b])
             phases = [phase_of[i] if phase_of[i] in by_phase else max(by_phase, default=NONE) for i in range(a, b)]
             for k, p in enumerate(phases):
                 kernel = kernels[a + k]
                 stream = NONE if kernel.stream == main_stream else kernel.stream
                 edge = kernel.edge - a if a <= kernel.edge < b else NONE
-                launch_ns = kernel.launch_ns - self.phase_start_active[p] if p >= 0 else 0
+                launch_ns = self._within(p, kernel.launch_ns) if p >= 0 else 0
                 step.kernels.append(kernel._replace(launch_ns=launch_ns, stream=stream, edge=edge))
                 if p >= 0 and not foreign[a + k]:
-                    by_phase[p].kernels.append(k)
-                    by_phase[p].work_ns += kernel.duration_ns
+                    lane = by_phase[p].lane(self._lane_of(kernel.device))
+                    lane.kernels.append(k)
+                    lane.work_ns += kernel.duration_ns
             self._instances(a, phases, by_phase)
+            for p, segment in by_phase.items():
+                if by_marks or (partly_profiled and not step.has_kernels):
+                    segment.device_ns = int(self.phase_device_ns[p])
+                elif step.has_kernels:
+                    segment.host_ns = self._scaled(p, segment.host_ns)
             self.score.steps.append(step)
+
+    def _lane_of(self, ordinal: int) -> int:
+        """Which device of the program it is: of several that a process sees, the first that works is its first."""
+        return (ordinal - self.first_ordinal) % len(self.device_ordinals)
+
+    def _within(self, phase: int, active_ns: int) -> int:
+        """Active host time from a phase's start, as it is without a profiler."""
+        return self._scaled(phase, active_ns - self.phase_start_active[phase])
+
+    def _scaled(self, phase: int, host_ns: int) -> int:
+        scale = self._host_scales.get(self.phase_name[phase], 1.0)
+        return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, SegmentScore]) -> None:
         """Every op of a step that has kernels below it, in order of its start, into its first kernel's segment."""
@@ -226,23 +269,27 @@ class Layout:
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
             under = [k for k in ops[at] if phases[k] == p]  # a range across phases is an op of its first one
-            base_ns, segment = self.phase_start_active[p], by_phase[p]
-            keys, shapes, dtype = self._keys_of(at)
-            start_ns = max(self.host_start[at] - base_ns, 0)
-            one = Instance(start_ns, self.host_end[at] - base_ns, tuple(under), shapes, dtype)
+            segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + under[0]])))
+            keys, shapes, dtype = self._keys_of(at, {self.work_name[first + k] for k in under})
+            start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])
+            one = Instance(start_ns, end_ns, tuple(under), shapes, dtype)
             segment.exact.setdefault(keys.exact, []).append(one)
             segment.equivalent.setdefault(keys.equivalent, []).append(one)
             segment.named.setdefault(keys.named, []).append(one)
 
-    def _keys_of(self, row: int) -> tuple[Keys, tuple[Shape, ...], str]:
+    def _keys_of(self, row: int, work_names: set[int]) -> tuple[Keys, tuple[Shape, ...], str]:
         """The keys, shapes and dtype of a recorded op; ops repeat from step to step, so each is worked out once."""
         host, strings = self.trace.host, self.trace.strings
-        ids = (int(host.name[row]), int(host.shapes[row]), int(host.dtypes[row]))
+        name = int(host.name[row])
+        direction = ""
+        if strings[name] == "aten::copy_":
+            direction = max(self.directions.get(work, "") for work in work_names)
+        ids = (name, int(host.shapes[row]), int(host.dtypes[row]), direction)
         known = self._known_keys.get(ids)
         if known is None:
             shapes = parse_shapes(strings[ids[1]])
             dtype = strings[ids[2]].partition(";")[0]
-            known = self._known_keys[ids] = self.score.keys_of(strings[ids[0]], shapes, dtype), shapes, dtype
+            known = self._known_keys[ids] = self.score.keys_of(strings[name], shapes, dtype, direction), shapes, dtype
         return known
 
     def _kernels(self) -> list[Kernel]:
@@ -253,6 +300,16 @@ class Layout:
             self.edge, self.edge_gap, device.kind, device.name, device.bytes,
         )  # fmt: skip
         return [Kernel(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _host_scales(trace: Trace, rank: int) -> dict[str, float]:
+    """By phase, how many times its profiled host time a clean one is; a merged recording has them by rank where they differ."""
+    scales: Any = trace.provenance.get("host_scale")
+    match trace.provenance.get("ranks"):
+        case {**ranks} if isinstance(of_rank := ranks.get(str(rank)), dict):
+            scales = of_rank.get("host_scale", scales)
+    told = scales if isinstance(scales, dict) else {}
+    return {name: float(scale) for name, scale in told.items() if isinstance(scale, float | int) and 0 < scale < np.inf}
 
 
 def _busiest(streams: Column) -> int:

@@ -6,9 +6,10 @@
     ledger.settle()         # both are done, in this order
 
 Which block a tensor gets depends on the order of mallocs and frees alone, not on when they are worked out, so nobody can tell;
-but done one after another they cost a third, for the allocator's code and lists stay in the processor's caches. Whoever wants
-to see the memory settles the ledger first (`VirtualDevice.memory` does). Only running out of memory must happen at its
-own call: so a malloc is put off only while even the worst case of all that is put off fits on the device.
+but done one after another they cost a third, for the allocator's code and lists stay in the processor's caches; and what
+is done in every step alike need not be done at all (rounds.py). Whoever wants to see the memory asks the ledger for it
+(`look`; `VirtualDevice.memory` does). Only running out of memory must happen at its own call: so a malloc is put off only
+while even the worst case of all that is put off fits on the device.
 """
 
 from __future__ import annotations
@@ -17,50 +18,56 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from replayer.allocator import Block, DeviceMemory, UsedStream
+from replayer.rounds import Round, Rounds
+from traces.model import Column
 
 _BATCH = 256
 # What one put-off malloc can reserve beyond its own size: a whole segment for small requests, rounding for large ones.
 _SEGMENT_BYTES = 20 << 20
+_TIME = 1  # of a row of the memory table
 
 
 class Ticket:
-    """One allocation: `block` is None until it has been worked out."""
+    """One allocation: `at` is its address, 0 until that has been worked out."""
 
-    __slots__ = ("block", "ledger", "size_bytes", "stream")
+    __slots__ = ("at", "ledger", "size_bytes", "stream")
 
     def __init__(self, ledger: Ledger, size_bytes: int, stream: int) -> None:
         self.ledger = ledger
         self.size_bytes = size_bytes
         self.stream = stream
-        self.block: Block | None = None
+        self.at = 0
 
     @property
     def address(self) -> int:
-        if self.block is None:
+        if not self.at:
             self.ledger.settle()
-        assert self.block is not None
-        return self.block.address
+        return self.at
 
 
 class Ledger:
     """What is put off for one device's memory.
 
-    `note` gets rows of a trace's memory table, flat: device, time (`now_ns` tells), bytes, address, total, reserved.
+    `note` gets rows of a trace's memory table: device, time (`now_ns` tells), bytes, address, total, reserved.
     """
 
     def __init__(
-        self, memory: DeviceMemory, now_ns: Callable[[], int] = int, note: Callable[[list[int]], None] | None = None
+        self, memory: DeviceMemory, now_ns: Callable[[], int] = int, note: Callable[[Column], None] | None = None
     ) -> None:
         self._memory = memory
         self._now_ns = now_ns
         self._note = note
-        self._rows: list[int] = []
         self._pending: deque[Ticket] = deque()  # a ticket's first entry is its malloc, the second its free
         # Frees a ticket. May be called from anywhere, a garbage collection included, for it only notes.
         self.free: Callable[[Ticket], None] = self._pending.append
         self._lock = threading.RLock()
         self._room_bytes = 0  # what is certainly left for mallocs to be put off
+        self._blocks: dict[int, Block] = {}  # in use, by address
+        self._rounds = Rounds()
+        self._round: Round | None = None  # under way instead of the memory: see Note [Rounds] in rounds.py
 
     def malloc(self, size_bytes: int, stream: int) -> Ticket | None:
         """Device memory for `stream`; None for 0 bytes. Raises OutOfMemory."""
@@ -76,9 +83,49 @@ class Ledger:
 
     def record_stream(self, ticket: Ticket, stream: UsedStream) -> None:
         """`stream` uses the memory too, so its end is waited for before it is used again."""
-        self.settle()
-        if ticket.block is not None:
-            self._memory.record_stream(ticket.block, stream)
+        with self._lock:
+            self.look().record_stream(self.block_of(ticket), stream)
+
+    def block_of(self, ticket: Ticket) -> Block:
+        """The allocator's block behind a ticket that was not freed."""
+        with self._lock:
+            self.look()
+            return self._blocks[ticket.at]
+
+    def look(self) -> DeviceMemory:
+        """The memory with all of it done. Its limits may be changed, so nothing is put off before they are known again."""
+        with self._lock:
+            self.settle()
+            self._catch_up()
+            self._rounds.spoil()
+            self._room_bytes = 0
+            return self._memory
+
+    def note_frees(self, let_go: Callable[[int], None] | None) -> None:
+        """Tell `let_go` the address of each block at the moment in which it is freed; None: no longer."""
+        append = self._pending.append
+
+        def free(ticket: Ticket) -> None:
+            if let_go is not None and ticket.at:
+                let_go(ticket.at)
+            append(ticket)
+
+        self.free = append if let_go is None else free
+
+    def end_step(self) -> None:
+        """A step of the script has ended, after which another one like it may come."""
+        with self._lock:
+            self.settle()
+            if self._round is None:
+                self._round = self._rounds.end_step(self._memory)
+            elif not self._round.end_step():
+                self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self._round is not None:
+            done, self._round = self._round, None
+            self._rounds.spoil()
+            done.catch_up(self._memory, self._blocks)
 
     def settle(self) -> None:
         """Do all that was put off. Raises OutOfMemory, which can only be the last malloc's."""
@@ -86,27 +133,50 @@ class Ledger:
         if not pending:
             return
         with self._lock:
-            memory, rows = self._memory, self._rows
-            malloc, free, extend, index, now_ns = memory.malloc, memory.free, rows.extend, memory.device, self._now_ns()
-            held_bytes, reserved_bytes = memory.allocated_bytes, memory.reserved_bytes
-            drivers_calls = memory.driver_calls
-            try:
-                while pending:
-                    ticket = pending.popleft()
-                    block = ticket.block
-                    if block is None:
-                        ticket.block = block = malloc(ticket.size_bytes, ticket.stream)
-                        assert block is not None
-                        size_bytes, address = block.size_bytes, block.address
-                        if memory.driver_calls != drivers_calls:
-                            drivers_calls, reserved_bytes = memory.driver_calls, memory.reserved_bytes
-                    else:
-                        size_bytes, address = -block.size_bytes, block.address
-                        free(block)
-                    held_bytes += size_bytes
-                    extend((index, now_ns, size_bytes, address, held_bytes, reserved_bytes))
-            finally:
-                self._room_bytes = memory.free_bytes
+            if self._round is not None:
+                rows = self._round.follow(pending)
                 if self._note is not None:
+                    rows[:, _TIME] = self._now_ns()
                     self._note(rows)
-                rows.clear()
+                if not pending:
+                    self._room_bytes = self._memory.sure_bytes
+                    return
+                self._catch_up()
+            self._do(pending)
+
+    def _do(self, pending: deque[Ticket]) -> None:
+        memory, blocks = self._memory, self._blocks
+        malloc, free = memory.malloc, memory.free
+        asked: list[int] = []
+        streams: list[int] = []
+        rows: list[tuple[int, int, int]] = []  # bytes, address, reserved bytes
+        held_bytes, reserved_bytes, calls = memory.allocated_bytes, memory.reserved_bytes, memory.driver_calls
+        try:
+            while pending:
+                ticket = pending.popleft()
+                address = ticket.at
+                if address:
+                    block = blocks.pop(address)
+                    rows.append((-block.size_bytes, address, reserved_bytes))
+                    asked.append(-address)
+                    free(block)
+                else:
+                    made = malloc(ticket.size_bytes, ticket.stream)
+                    assert made is not None
+                    ticket.at = address = made.address
+                    blocks[address] = made
+                    if memory.driver_calls != calls:
+                        calls, reserved_bytes = memory.driver_calls, memory.reserved_bytes
+                    asked.append(ticket.size_bytes)
+                    rows.append((made.size_bytes, address, reserved_bytes))
+                streams.append(ticket.stream)
+        finally:
+            self._room_bytes = memory.sure_bytes
+            if rows:
+                table = np.empty((len(rows), 6), np.int64)
+                table[:, 0], table[:, _TIME] = memory.device, self._now_ns()
+                table[:, [2, 3, 5]] = rows
+                table[:, 4] = held_bytes + np.cumsum(table[:, 2])
+                self._rounds.log.note(asked, streams, table)
+                if self._note is not None:
+                    self._note(table)

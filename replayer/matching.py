@@ -6,7 +6,7 @@ left unclaimed when the segment ends is the phase's own rest.
 
     claims = StepClaims(score.step(0))
     segment = claims.segment("forward")
-    origin, instance = segment.claim(score.keys(site))      # Origin.EXACT, Instance(...); None if nothing is left
+    origin, instance = segment.claim(site)      # Origin.EXACT, Instance(...); None if nothing is left
 
 Note [The last time]
     A training script does the same in every step, so a segment remembers with its score what each of its calls was given
@@ -19,9 +19,14 @@ as left over.
 
 from __future__ import annotations
 
-from replayer.parts import Claim, Instance, Keys, Memory, Remembered, SegmentScore, StepScore
+from typing import TYPE_CHECKING
+
+from replayer.parts import Claim, Instance, Memory, Remembered, SegmentScore, StepScore
 from replayer.sites import Site
 from traces.model import Origin
+
+if TYPE_CHECKING:
+    from replayer.tracks import HostThread
 
 _FREE, _LENT, _CLAIMED = 0, 1, 2
 
@@ -30,7 +35,6 @@ _OTHER_NAMES = 64
 
 # Calls of a segment that are remembered; a script that never ends a step stays in one segment for ever.
 _REMEMBERED = 100_000
-
 
 
 class StepClaims:
@@ -47,6 +51,16 @@ class StepClaims:
         count = self.visited.get(name, 0)
         self.visited[name] = count + 1
         return SegmentClaims(self, name, count, self.step.segments.get((name, count)))
+
+    def instead_of(self, other: StepClaims, under_way: SegmentClaims | None) -> SegmentClaims | None:
+        """Another step was claimed on so far: the script is where it was in that one. Returns the segment under way."""
+        self.visited = dict(other.visited)
+        if under_way is None:
+            return None
+        self.visited[under_way.name] = under_way.count
+        segment = self.segment(under_way.name)
+        segment.instead_of(under_way)
+        return segment
 
     def unvisited(self) -> list[tuple[SegmentScore, bool]]:
         """Recorded segments that the script did not enter, and whether it entered others of that phase."""
@@ -71,45 +85,79 @@ class SegmentClaims:
         # More calls than that are not the phase's own kernels under other names: a loop that never ends a step, say.
         self.may_defer = max(_OTHER_NAMES, 2 * len(score.kernels)) if score else 0
         self.ops = 0
+        self.ops_on: dict[int, int] = {}  # by device, where only the phase's time is known
+        self.lanes: dict[int, SegmentClaims] = {}  # on other devices, by ordinal
+        self.thread: HostThread | None = None  # of a lane: autograd's, which has a thread per device
         self._cursors: dict[str, int] = {}
-        self._memory = score.memory if score else None  # None: as found out by claiming
-        self._trail: list[Remembered] = []
+        self.memory = score.memory if score else None  # None: as found out by claiming
+        self.followed = 0  # calls of the memory that came again so far
+        self._trail: list[Remembered] = []  # calls so far, where there is no memory
         self._whole = True  # the trail holds all that this segment was asked
 
-    def claim(self, keys: Keys) -> Claim | None:
-        """Give the op the next instance under its keys, or None. The kernels are marked, not yet played.
+    @property
+    def untouched(self) -> bool:
+        """Whether the script has gone through less than half of what was predicted for it, as it does in no replica."""
+        score = self.score
+        return score is not None and score.predicted and 2 * self.open_ns > score.work_ns
 
-        See Note [The last time].
+    def lane(self, ordinal: int) -> SegmentClaims:
+        """The claims of a device: the segment's own where nothing was recorded for that one alone."""
+        lane = self.lanes.get(ordinal)
+        if lane is None:
+            score = self.score.lanes.get(ordinal) if self.score is not None else None
+            if score is None:
+                return self
+            lane = self.lanes[ordinal] = SegmentClaims(self.step, self.name, self.count, score)
+            lane.position_ns = self.position_ns
+        return lane
+
+    def claim(self, site: Site) -> Claim | None:
+        """Give the op the next instance under its keys (`Score.keys` has filled them), or None.
+
+        The kernels are marked, not yet played. See Note [The last time].
         """
-        if self._memory is not None:
-            i = len(self._trail)
-            calls = self._memory.calls
-            if i < len(calls) and calls[i].keys is keys:
-                remembered = calls[i]
-                self._trail.append(remembered)
+        if self.memory is not None:
+            calls = self.memory.calls
+            if self.followed < len(calls) and calls[self.followed].site is site:
+                remembered = calls[self.followed]
+                self.followed += 1
                 self.open_ns = remembered.open_ns
                 return remembered.claim
             self._forget()
         if self.score is None:
             return None
-        claim = self._claim(keys, self.score)
+        claim = self._claim(site, self.score)
         if len(self._trail) < _REMEMBERED:
-            self._trail.append(Remembered(keys, claim, self.open_ns))
+            self._trail.append(Remembered(site, claim, self.open_ns))
         else:
             self._whole = False
         return claim
 
+    def follow(self, end: int) -> None:
+        """The calls of the memory up to `end` came again."""
+        assert self.memory is not None
+        self.ops += end - self.followed
+        self.followed = end
+        self.open_ns = self.memory.calls[end - 1].open_ns
+
+    def instead_of(self, other: SegmentClaims) -> None:
+        """The same calls claim here what they claimed there; what they were played as stays."""
+        calls = other._trail if other.memory is None else other.memory.calls[: other.followed]
+        for remembered in calls:
+            self.claim(remembered.site)
+        self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
+
     def _forget(self) -> None:
         """The script has left the way it took the last time: mark what it has claimed so far."""
-        self._memory = None
-        score, trail, self._trail = self.score, self._trail, []
-        assert score is not None
+        score, memory, self.memory = self.score, self.memory, None
+        assert score is not None and memory is not None
         self.open_ns = score.work_ns
-        for keys, _, _ in trail:
-            self._trail.append(Remembered(keys, self._claim(keys, score), self.open_ns))
+        for site, _, _ in memory.calls[: self.followed]:
+            self._trail.append(Remembered(site, self._claim(site, score), self.open_ns))
 
-    def _claim(self, keys: Keys, score: SegmentScore) -> Claim | None:
-        exact, equivalent, named = keys
+    def _claim(self, site: Site, score: SegmentScore) -> Claim | None:
+        assert site.keys is not None
+        exact, equivalent, named = site.keys
         instance = self._next(score.exact.get(exact), exact, _CLAIMED)
         if instance is not None:
             return Origin.EXACT, instance
@@ -144,21 +192,21 @@ class SegmentClaims:
         """Take what no op has claimed, in launch order. The segment is over then."""
         if self.score is None:
             return []
-        if self._memory is not None:
-            if len(self._trail) == len(self._memory.calls):
+        if self.memory is not None:
+            if self.followed == len(self.memory.calls):
                 self.open_ns = 0
-                return self._memory.rest
+                return self.memory.rest
             self._forget()
         rest = self._take(None)
         if self._whole:
-            self.score.memory = Memory(self._trail, rest)
+            self.score.memory, self.score.passage = Memory(self._trail, rest), None
         return rest
 
     def rest_until(self, launched_ns: int) -> list[int]:
         """Take what no op has claimed of what the recorded host had launched by then."""
         if self.score is None or not self.open_ns:
             return []
-        if self._memory is not None:
+        if self.memory is not None:
             self._forget()
         self._whole = False
         return self._take(launched_ns)

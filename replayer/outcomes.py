@@ -66,7 +66,8 @@ class Kind(IntEnum):
     NEWS = 1  # several new tensors, or None among them
     SAME = 2  # a positional argument itself, and nothing reshaped
     VIEW = 3  # a view of a positional argument
-    OTHER = 4
+    LENT = 4  # as NEW or NEWS, of an op that takes workspaces
+    OTHER = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +82,10 @@ class Plan:
     kind: int = field(init=False, default=Kind.OTHER)
     spec: Any = field(init=False, default=None)  # of NEW and VIEW
     size_bytes: int = field(init=False, default=0)  # of NEW
-    news: tuple[Any, ...] = field(init=False, default=())  # of NEWS: (spec, size_bytes) or None
+    news: tuple[Any, ...] = field(init=False, default=())  # of NEWS and LENT: (spec, size_bytes) or None
     at: int = field(init=False, default=0)  # of SAME and VIEW: the argument's position
+    workspaces: tuple[tuple[int, ...], ...] = field(init=False, default=())  # see replayer.workspaces
+    folds: bool = field(init=False, default=False)  # see replayer.folding
 
     def __post_init__(self) -> None:
         outcome = self.outcome
@@ -96,3 +99,17 @@ class Plan:
         elif isinstance(outcome, (Same, View)) and isinstance(outcome.of[0], int) and outcome.of[1] < 0:
             self.kind, self.at = int(Kind.SAME if isinstance(outcome, Same) else Kind.VIEW), outcome.of[0]
             self.spec = outcome.spec if isinstance(outcome, View) else None
+
+    def borrow(self, workspaces: tuple[tuple[int, ...], ...]) -> None:
+        """The op takes memory for itself."""
+        if not workspaces:
+            return
+        self.workspaces = workspaces
+        if self.kind == Kind.NEW:
+            self.news = ((self.spec, self.size_bytes),)
+        self.kind = int(Kind.LENT if self.kind in (Kind.NEW, Kind.NEWS) else Kind.OTHER)
+
+    def compute_too(self) -> None:
+        """The host may know what comes of it: no short way."""
+        self.folds = True
+        self.kind = int(Kind.OTHER)

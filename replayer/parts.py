@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traces.model import Column, Origin, Shape
+from replayer.part_scores import PartScore
+from traces.model import NONE, Column, Origin, Shape, StepKind
+
+if TYPE_CHECKING:
+    from replayer.passages import Passage
+    from replayer.sites import Site
 
 
 class Instance(NamedTuple):
@@ -48,9 +53,9 @@ Claim = tuple[Origin, Instance]  # a recorded instance given to an op of the scr
 
 
 class Remembered(NamedTuple):
-    """What a call with these keys was given, and the recorded work that was open after it."""
+    """What a call was given, and the recorded work that was open after it."""
 
-    keys: Keys
+    site: Site
     claim: Claim | None
     open_ns: int
 
@@ -70,12 +75,21 @@ class SegmentScore:
     host_ns: int = 0  # active
     device_ns: int = 0  # by a CUDA-event pair, in a phase-grained trace
     work_ns: int = 0  # sum over its kernels
+    least_host_ns: int = 0  # for which the segment lasts at least, waiting for the device included; see `as_slow_as`
     kernels: list[int] = field(default_factory=list)
     exact: dict[str, list[Instance]] = field(default_factory=dict)
     equivalent: dict[str, list[Instance]] = field(default_factory=dict)
     named: dict[str, list[Instance]] = field(default_factory=dict)
+    parts: list[PartScore] = field(default_factory=list)  # of nn.DataParallel
+    lanes: dict[int, SegmentScore] = field(default_factory=dict)  # what of it is on other devices than the first, by ordinal
+    predicted: bool = False  # nobody recorded it: what no op claims of it is not known to be missing
 
     memory: Memory | None = None
+    passage: Passage | None = None  # what the memory's calls come to, once they are played again: the player's own
+
+    def lane(self, ordinal: int) -> SegmentScore:
+        """What of it is on that device. Replicas go through the same ops at the same time, each with its own claims."""
+        return self if ordinal == 0 else self.lanes.setdefault(ordinal, SegmentScore(self.name))
 
     @property
     def phase_grained(self) -> bool:
@@ -111,7 +125,32 @@ class StepScore:
     row: int  # of the trace's `steps`, NONE if the whole recording stands in for a step
     segments: dict[tuple[str, int], SegmentScore]
     kernels: list[Kernel]
+    kind: int = StepKind.STEADY
     _columns: KernelColumns | None = None
+    _one_stream: bool | None = None
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether it is known which kernels the step launched."""
+        return any(segment.kernels for segment in self.segments.values())
+
+    def as_slow_as(self, slow: StepScore) -> StepScore:
+        """This step's kernels in the place of `slow`, of which only the phases are known: each lasts at least as on its host.
+
+        For the first steps of a recording, which are slow and not profiled. Kernels take no longer than in this step, so what
+        made the phase slow on the device is charged to the host. The wait for data is that of `slow`.
+        """
+        segments = {}
+        for key in {**self.segments, **slow.segments}:
+            known, phase = self.segments.get(key), slow.segments.get(key)
+            segment = replace(known, memory=None, passage=None) if known is not None else SegmentScore(key[0])
+            host_ns = phase.host_ns if phase is not None else 0
+            if segment.name == "loader":
+                segment.host_ns = host_ns
+            else:
+                segment.least_host_ns = host_ns
+            segments[key] = segment
+        return StepScore(slow.row, segments, self.kernels, slow.kind)
 
     @property
     def columns(self) -> KernelColumns:
@@ -119,3 +158,10 @@ class StepScore:
         if self._columns is None:
             self._columns = KernelColumns.of(self.kernels)
         return self._columns
+
+    @property
+    def one_stream(self) -> bool:
+        """Whether its kernels all lie on its main stream, so that none waits for another but by its place there."""
+        if self._one_stream is None:
+            self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge < 0).all())
+        return self._one_stream

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from replayer import keys
+from replayer.folding import can_fold
 from replayer.inference import elsewhere, infer
 from replayer.outcomes import Plan
 from replayer.sites import Site
@@ -90,7 +91,10 @@ class Plans:
 
     def infer(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], current: int) -> Plan:
         """What would be learned about this call."""
-        return infer(self.specs, self._tensor_class, func, args, kwargs, current)
+        plan = infer(self.specs, self._tensor_class, func, args, kwargs, current)
+        if can_fold(func, plan):
+            plan.compute_too()
+        return plan
 
     def leaves(self, kwargs: dict[str, Any]) -> bool:
         """Whether the call's `device` argument leads away from the device, so that there is nothing to plan."""

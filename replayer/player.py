@@ -12,15 +12,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from replayer.clock import Clock
 from replayer.course import Course
 from replayer.errors import NotExact
 from replayer.matching import SegmentClaims
+from replayer.passages import LEAST_CALLS, Passage
 from replayer.score import Score
 from replayer.sites import Site
 from replayer.streams import VirtualStream
 from replayer.tally import Tally
 from replayer.tracks import HostThread, Tracks
+from replayer.transfers import Copy
 from traces.model import Origin
 
 if TYPE_CHECKING:
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
 # reads its own clock without synchronising. The distance is what absorbs hiccups of this machine.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
+
+
+Noted = tuple[HostThread, VirtualStream, Site, int]  # an op to be played: see `Player.play`
 
 
 class Player:
@@ -45,23 +52,25 @@ class Player:
         self.course = Course(score, self.tracks, strict=strict, pad_loader=pad_loader)
         self._strict = strict
 
-    def play(
-        self, thread: HostThread, stream: VirtualStream, site: Site, now_ns: int, copy: tuple[int, Origin] | None = None
-    ) -> int:
+    def play(self, thread: HostThread, stream: VirtualStream, site: Site, now_ns: int, copy: Copy | None = None) -> int:
         """Play one op; returns when its work ends on the stream.
 
         Args:
             now_ns: by the wall clock, when the script called it.
-            copy: the estimated duration and its origin, for a copy: used if the recording does not hold it.
+            copy: of a copy that involves the host or two devices, what it is and how long it takes by estimate.
         """
         course = self.course
         segment = course.segment
         if segment is None or course.turns[site.phase_class]:
             segment = course.op(thread, site.phase_class, now_ns)
         segment.ops += 1
+        if stream.device != self.tracks.home:
+            segment, thread = course.rests.lane(segment, thread, stream.device)
         tally = self.tally
         tally.ops += 1
-        claim = segment.claim(site.keys or self.score.keys(site))
+        if site.keys is None:
+            self.score.keys(site)
+        claim = segment.claim(site)
         if claim is None:
             return self._unmatched(thread, stream, site, segment, now_ns, copy)
         origin, instance = claim
@@ -85,7 +94,66 @@ class Player:
         scale = self.tracks.scale(site, instance) if origin is Origin.SCALED else 1.0
         if end_ns - now_ns > _AHEAD_NS:
             self.tracks.wait(end_ns - _HELD_AT_NS)
+        if copy is not None:
+            return self.tracks.put_copy(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin, copy)
         return self.tracks.put(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin)
+
+    def play_all(self, noted: list[Noted]) -> None:
+        """Play ops in the order in which they were called; those that come as they came the last time, at once.
+
+        Ops of replicas come mixed. What orders two devices is played by itself (copies, events), so between two turns of the
+        course the order on each stream is all that matters.
+        """
+        streams = dict.fromkeys(stream for _, stream, _, _ in noted)
+        turns = self.course.turns
+        if len(streams) == 1 or any(turns[site.phase_class] for _, _, site, _ in noted):
+            self._play_in_order(noted)
+            return
+        for stream in streams:
+            self._play_in_order([op for op in noted if op[1] is stream])
+
+    def _play_in_order(self, noted: list[Noted]) -> None:
+        at, count = 0, len(noted)
+        threads, streams, sites, called_ns = zip(*noted, strict=True)
+        alike = not self._strict and threads.count(threads[0]) == count == streams.count(streams[0])
+        while at < count:
+            played = 0
+            if alike and count - at >= LEAST_CALLS:
+                played = self._play_again(threads[0], streams[0], sites[at:], called_ns[at:])
+            if not played:
+                played = 1
+                self.play(*noted[at])
+            at += played
+
+    def _play_again(
+        self, thread: HostThread, stream: VirtualStream, sites: tuple[Site, ...], called_ns: tuple[int, ...]
+    ) -> int:
+        """Play as many of these ops as are what the segment under way holds next; returns how many. See passages.py."""
+        course = self.course
+        segment = course.segment
+        if segment is not None and stream.device != self.tracks.home:
+            segment, thread = course.rests.lane(segment, thread, stream.device)
+        if segment is None or segment.score is None or segment.memory is None or not segment.step.step.one_stream:
+            return 0
+        begin = segment.followed
+        if begin >= len(segment.memory.calls):
+            return 0
+        if segment.score.passage is None:
+            segment.score.passage = Passage.of(segment.memory.calls, segment.step, self.tracks)
+        passage = segment.score.passage
+        end = passage.reach(begin, sites)
+        if end - begin < LEAST_CALLS or segment.position_ns != passage.position_ns[begin]:
+            return 0
+        if any(turn and passage.classes.find(phase_class, begin, end) >= 0 for phase_class, turn in enumerate(course.turns)):
+            return 0
+        segment.follow(end)
+        segment.position_ns = passage.position_ns[end]
+        called = np.array(called_ns[: end - begin])
+        ends_ns = passage.play(begin, end, thread, stream, called, self.tracks)
+        ahead_ns = ends_ns[ends_ns - called > _AHEAD_NS]
+        if len(ahead_ns):
+            self.tracks.wait(int(ahead_ns[-1]) - _HELD_AT_NS)
+        return end - begin
 
     def _unmatched(
         self,
@@ -94,7 +162,7 @@ class Player:
         site: Site,
         segment: SegmentClaims,
         now_ns: int,
-        copy: tuple[int, Origin] | None,
+        copy: Copy | None,
     ) -> int:
         """An op without a recorded counterpart: covered by its phase's rest if there is one, else estimated at once."""
         if self._strict:
@@ -104,10 +172,13 @@ class Player:
             thread.host_ns = max(thread.host_ns, now_ns)
         row = self.timeline.op(thread.row, self.timeline.strings_of(site), thread.host_ns, thread.host_ns)
         if score is not None and score.phase_grained:
+            segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
             return stream.ready_ns  # phase-grained: the phase's device time stands for all its ops
         self.tally.miss(site.op, site.shapes)
         if segment.open_ns > 0 and copy is None and len(segment.deferred) < segment.may_defer:
             segment.deferred.append(site)
             return stream.ready_ns
         thread.host_ns = max(thread.host_ns, stream.room_at_ns())
+        if thread.host_ns - now_ns > _AHEAD_NS:
+            self.tracks.wait(thread.host_ns - _HELD_AT_NS)
         return self.tracks.estimate(stream, site, thread.host_ns, row, copy)

@@ -18,6 +18,7 @@ from replayer.costs import DeviceSpeed, data_sheet_speed, fitted_speed
 from replayer.layout import TYPICAL_LATENCY_NS, Layout
 from replayer.parts import Keys, StepScore
 from replayer.sites import Site
+from replayer.transfers import directions_of
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.model import Shape, StepKind, Trace, shapes_text
 
@@ -31,9 +32,13 @@ class Score:
         self.steps: list[StepScore] = []
         self.first: list[int] = []  # steps replayed once, in order, as they were recorded
         self.cycle: list[int] = []  # steady steps, replayed in turn for as long as the script runs
+        self.evaluations: list[int] = []  # replayed in turn, too
+        self._trained: list[int] = []  # all training steps, in order
         self.latency_ns = TYPICAL_LATENCY_NS
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
+        # Whether a copy's name tells that it was from or to the host; with AMD's it may be a kernel like any other.
+        self.has_directions = any(directions_of(trace).values())
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
         self.speed: DeviceSpeed = data_sheet_speed(self.devices[0].name if self.devices else "")
 
@@ -42,28 +47,65 @@ class Score:
         """Lay out the steps of one rank. A recording without steps becomes one step of one forward segment."""
         score = cls(trace, rank)
         Layout(score, trace, rank).lay_out()
-        steady = [i for i, step in enumerate(score.steps) if not _is_warmup(trace, step.row)]
-        score.first = list(range(len(score.steps)))
-        score.cycle = steady or score.first
+        score._choose()
         score._sample()
         return score
 
+    def _choose(self) -> None:
+        """Which steps drive which. See Note [Profiled and clean steps] in layout.py.
+
+        Of a kernel-grained recording's training steps those that were profiled, where it says so; a warm-up step at its
+        beginning lends its host times to one of them. Of a phase-grained one's, those that were not.
+        """
+        kinds: dict[int, list[int]] = {}
+        for i, step in enumerate(self.steps):
+            kinds.setdefault(step.kind, []).append(i)
+        clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
+        warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
+        self._trained = sorted([*clean, *profiled, *warmup]) or evaluations
+        self.evaluations = [i for i in evaluations if self.steps[i].has_kernels] or evaluations
+        if profiled and self.trace.grain == "kernel":
+            steady = profiled
+            for n, i in enumerate(warmup):
+                if not self.steps[i].has_kernels:
+                    self.steps[i] = self.steps[profiled[n % len(profiled)]].as_slow_as(self.steps[i])
+        else:
+            steady = clean or profiled
+        if profiled and steady:  # another warm-up step than those at the beginning is the profiler's own
+            warmup = [i for i in warmup if i < min(clean + profiled)]
+        self.first = sorted([*warmup, *steady]) or self._trained
+        self.cycle = steady or self.first
+
     def step(self, number: int) -> StepScore:
-        """The recorded step that drives replayed step `number` (from 0): in order first, then the steady ones in turn."""
-        if number < len(self.first):
-            return self.steps[number]
-        return self.steps[self.cycle[(number - len(self.first)) % len(self.cycle)]]
+        """What drives the replay's training step `number` (from 0): the first ones in order, then the steady ones in turn."""
+        return self.steps[self._at(self.first, number)]
+
+    def evaluation(self, number: int) -> StepScore:
+        """What drives the replay's evaluation step `number`: the recorded ones in turn; where there are none, steady steps."""
+        drivers = self.evaluations or self.cycle
+        return self.steps[drivers[number % len(drivers)]]
+
+    def number_of_kind(self, number: int, evaluation: bool) -> StepScore:
+        """The recorded training or evaluation step of that number, whatever drives it; beyond the last one, as driven."""
+        return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
+
+    def _at(self, first: list[int], number: int) -> int:
+        if number < len(first):
+            return first[number]
+        return self.cycle[(number - len(first)) % len(self.cycle)]
 
     def keys(self, site: Site) -> Keys:
         """The keys of a replayed op, worked out once per site."""
         if site.keys is None:
             dtype = next((dtype for shape, dtype in zip(site.shapes, site.dtypes, strict=True) if shape), "")
-            site.keys = self.keys_of(site.op, site.shapes, dtype)
+            site.keys = self.keys_of(site.op, site.shapes, dtype, site.direction)
         return site.keys
 
-    def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str) -> Keys:
+    def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "") -> Keys:
         """The keys of an op given by its first dtype; what the recording lacks is left out of them."""
         dtype = dtype if self.has_dtypes else ""
+        if direction and self.has_directions:
+            dtype += f"|{direction}"
         canonical = canonical_op(op)
         wide = shapes_text(canonical_shapes(shapes)) if self.has_shapes else "?"
         exact = f"{op}|{shapes_text(shapes)}|{dtype}" if self.has_shapes else ""
@@ -81,7 +123,3 @@ class Score:
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
                         fit.append((name.partition("|")[0], one.shapes, one.dtype, ns))
         self.speed = fitted_speed(fit, self.speed)
-
-
-def _is_warmup(trace: Trace, row: int) -> bool:
-    return row >= 0 and int(trace.steps.kind[row]) == StepKind.WARMUP

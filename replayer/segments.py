@@ -22,6 +22,7 @@ class Segments:
         self.outside_bytes = outside_bytes
         self.allowed_bytes: int | None = None  # what set_per_process_memory_fraction allows
         self.taken = self.returned = 0  # calls of cudaMalloc that succeeded, and of cudaFree
+        self.tails: dict[int, Block] = {}  # by the segment's end: its last block, from which its chain hangs
         self._space = AddressSpace(device)
         self._reserved = tallies.of["reserved_bytes"]
 
@@ -42,12 +43,15 @@ class Segments:
         pool.tally.segments.add(1)
         pool.tally.reserved_bytes.add(size_bytes)
         self.taken += 1
-        return Block(self._space.take(size_bytes), size_bytes, pool)
+        block = Block(self._space.take(size_bytes), size_bytes, pool)
+        self.tails[block.address + size_bytes] = block
+        return block
 
     def give_back(self, block: Block) -> None:
         """`block` is free and all that its segment holds."""
         tally = block.pool.tally
         block.pool.remove(block)
+        del self.tails[block.address + block.size_bytes]
         self._space.give_back(block.address, block.size_bytes)
         tally.segments.now -= 1
         tally.reserved_bytes.now -= block.size_bytes

@@ -23,11 +23,17 @@ aten = torch.ops.aten
 class Sequences:
     """The handlers, bound to one plan cache."""
 
-    def __init__(self, plans: Plans) -> None:
+    def __init__(self, plans: Plans, run: Callable[..., Any]) -> None:
+        """`run` runs an op from its plan."""
         self._plans = plans
+        self._run = run
 
     def handlers(self) -> dict[Any, Callable[..., Any]]:
-        return {aten._pack_padded_sequence.default: self.pack, aten._cudnn_rnn_flatten_weight.default: self.flatten}
+        return {
+            aten._pack_padded_sequence.default: self.pack,
+            aten._cudnn_rnn_flatten_weight.default: self.flatten,
+            aten._cudnn_rnn_backward.default: self.backward,
+        }
 
     def pack(self, padded: Any, lengths: torch.Tensor, batch_first: bool) -> tuple[Any, torch.Tensor]:
         """The CPU's kernel says how many rows there are; `lengths` must lie on the host, as CUDA demands."""
@@ -54,3 +60,15 @@ class Sequences:
             adopt(weight, make(view, allocation))
             offset += part.numel
         return make(look, allocation)
+
+    def backward(self, *args: Any) -> Any:
+        """The gradients of all weights are views of one buffer, as the weights are."""
+        data, hx, cx, flat = self._run(self._plans.route(aten._cudnn_rnn_backward.default), args, {})
+        gradients, offset = [], 0
+        for weight in args[1] if flat else ():
+            part = weight.spec
+            look = self._plans.specs.contiguous(part.shape, part.dtype, part.index)
+            look = self._plans.specs.of(look.shape, look.stride, offset, part.dtype, part.index)
+            gradients.append(make(look, flat[0].allocation))
+            offset += part.numel
+        return data, hx, cx, gradients

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -32,6 +33,67 @@ def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, *biases: Any) -> An
 def _lstm_cell_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any, has_bias: bool) -> Any:
     gates = torch.empty_like(workspace)
     return gates, torch.empty_like(cx), gates.new_empty((gates.size(1),)) if has_bias else None
+
+
+def _conv_format(data: Any, weight: Any) -> torch.memory_format:
+    """cuDNN works in channels_last if either is (cudnn_conv_suggest_memory_format); the meta kernel knows no device."""
+    if data.dtype is not torch.float64:
+        for tensor in (data, weight):
+            suggested = suggest_memory_format(tensor)
+            if tensor.dim() in (4, 5) and suggested is not torch.contiguous_format:
+                return suggested
+    return torch.contiguous_format
+
+
+def _convolution(data: Any, weight: Any, *rest: Any) -> Any:
+    out = aten.convolution.default(data, weight, *rest)
+    return out.contiguous(memory_format=_conv_format(data, weight))
+
+
+def _convolution_backward(grad: Any, data: Any, weight: Any, *rest: Any) -> Any:
+    look = _conv_format(data, weight)
+    of_data, of_weight, of_bias = aten.convolution_backward.default(grad, data, weight, *rest)
+    of_data, of_weight = (x if x is None else x.contiguous(memory_format=look) for x in (of_data, of_weight))
+    return of_data, of_weight, of_bias
+
+
+def _cudnn_rnn(
+    data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, mode: int, size: int, projected: int, layers: int,
+    batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: Any, state: Any
+) -> Any:  # fmt: skip
+    """Output, hy, cy, reserve, weights. How large cuDNN's reserve is, nobody publishes: here it is what backward has to know
+    of each step and layer, the gates, and for LSTM the cells, besides the states."""
+    directions = 2 if bidirectional else 1
+    batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
+    out = data.new_empty((*data.shape[:-1], (projected or size) * directions))
+    hy = hx.new_empty((layers * directions, batch, projected or size))
+    cy = hx.new_empty((0,)) if cx is None else cx.new_empty((layers * directions, batch, size))
+    gates = (1, 1, 4, 3)[mode]
+    kept = gates + 1 + (cx is not None)
+    rows = data.numel() // data.size(-1)
+    reserve_bytes = rows * layers * directions * size * kept * data.element_size() if train else 0
+    reserve = data.new_empty((reserve_bytes,), dtype=torch.uint8)
+    if buffer is None:
+        buffer = weights[0].new_empty((sum(weight.numel() for weight in weights),))
+    return out, hy, cy, reserve, buffer
+
+
+def require_training(train: bool) -> None:
+    """Raise what PyTorch does for a backward through cuDNN's layers in evaluation mode, which keep nothing for it."""
+    if not train:
+        raise RuntimeError("cudnn RNN backward can only be called in training mode")
+
+
+def _cudnn_rnn_backward(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
+    """Gradients of the input, hx and cx, and one buffer for those of all weights, if they are asked for."""
+    require_training(rest[10])
+    output_mask = rest[-1]
+    return (
+        torch.empty_like(data, memory_format=torch.contiguous_format),
+        torch.empty_like(hx, memory_format=torch.contiguous_format),
+        None if cx is None else torch.empty_like(cx, memory_format=torch.contiguous_format),
+        [torch.empty_like(buffer)] if output_mask[3] else [],
+    )
 
 
 def _ctc_loss(log_probs: Any, targets: Any, *rest: Any, **options: Any) -> Any:
@@ -71,6 +133,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     aten._thnn_fused_lstm_cell.default: _lstm_cell,
     aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten._cudnn_rnn.default: _cudnn_rnn,
+    aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss.Tensor: _ctc_loss,
     aten._ctc_loss_backward.default: _ctc_loss_backward,

@@ -23,6 +23,7 @@ class Site:
     dtypes: tuple[str, ...]  # torch's names: "float32"
     outputs: tuple[Shape, ...] = ()
     launches: bool = True  # False: views and other ops that never reach the device
+    direction: str = ""  # "h2d", "d2h" or "p2p": a copy out of a device or into it, which none within one stands for
     phase_class: int = field(init=False)
     keys: Keys | None = None  # the score's own, filled at first use
     strings: tuple[int, int, int] | None = None  # the timeline's own: name, shapes, dtypes

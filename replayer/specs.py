@@ -19,6 +19,16 @@ BACKEND = "vcuda"  # the name under which C++ knows the device; scripts only eve
 LIMIT = 200_000  # interned specs kept; beyond it (shapes that never repeat) the table starts anew
 
 
+def contiguous_stride(shape: Shape) -> Shape:
+    """The stride of a tensor without gaps in row-major order, as PyTorch has it."""
+    stride = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))
+
+
 class Spec:
     """One look. `extent_bytes` is what a storage that begins at the tensor's first element needs."""
 
@@ -45,8 +55,10 @@ class Spec:
         self.index = index
         self.device = torch.device("cuda", index)  # what scripts see
         self.placement = torch.device(BACKEND, index)  # what C++ sees
-        # What `_make_wrapper_subclass` takes to make a tensor that looks so: made once, passed a thousand times per step.
-        self.wrapping = (tensor_class, shape, stride, offset, None, dtype, torch.strided, self.placement)
+        # What `_make_wrapper_subclass` takes to make a tensor that looks so: made once, passed a thousand times per step. It
+        # reads None a third faster than the stride and offset that it stands for.
+        packed = None if not offset and stride == contiguous_stride(shape) else stride
+        self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.placement)
         self.dtype_name = str(dtype).removeprefix("torch.")
         self.itemsize = dtype.itemsize
         self.numel = 1
@@ -93,12 +105,7 @@ class Specs:
         return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> Spec:
-        stride = []
-        step = 1
-        for size in reversed(shape):
-            stride.append(step)
-            step *= max(size, 1)
-        return self.of(tuple(shape), tuple(reversed(stride)), 0, dtype, index)
+        return self.of(tuple(shape), contiguous_stride(shape), 0, dtype, index)
 
     def __len__(self) -> int:
         return len(self._known)

@@ -2,6 +2,7 @@
 
 start(lambda: VirtualGpu(...))     # once per process, when torch is imported
 gpu()                              # made at the first use of CUDA, as a CUDA context is
+host_memory()                      # its pinned memory, made at the first use too
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from replayer.page_locks import PageLocks
+from replayer.pinned import HostMemory
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
@@ -24,13 +29,18 @@ class _State:
         self.gpu: VirtualGpu | None = None
         self.lost = False  # forked from a process that had used the GPU: CUDA does not survive that
         self.lock = threading.RLock()
+        self.host: HostMemory | None = None  # pinned memory
+        self.run_folder: Path | None = None  # shared by all processes of a replay
         self.plans: Plans | None = None  # once torch knows the device
+        self.computing = False  # tensors have payloads
         self.kept: list[object] = []
+        self.makes_reducer = False  # DistributedDataParallel's Reducer is being made: see Note [The map of used parameters]
 
     def after_fork(self) -> None:
         """In a forked child. Told by the fork, for asking for the process's id at every op would be a system call each."""
         self.lost = self.lost or self.gpu is not None
         self.gpu = None
+        self.host = None  # locks are not inherited, and the parent's blocks are the parent's
         self.lock = threading.RLock()
 
 
@@ -38,9 +48,12 @@ _STATE = _State()
 os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
-def start(make: Callable[[], VirtualGpu]) -> None:
-    """Tell how the virtual GPU of this process is made; forgets one made before."""
-    _STATE.make, _STATE.gpu, _STATE.lost = make, None, False
+def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
+    """Tell how the virtual GPU of this process is made; forgets one made before.
+
+    `run_folder` is where the processes of one replay leave word for each other.
+    """
+    _STATE.make, _STATE.gpu, _STATE.lost, _STATE.run_folder = make, None, False, run_folder
 
 
 def started() -> VirtualGpu | None:
@@ -75,6 +88,24 @@ def gpu() -> VirtualGpu:
         return _STATE.gpu
 
 
+def host_memory() -> HostMemory:
+    """The pinned memory of this process. Raises as `gpu` does in a forked child of a process that used the GPU."""
+    if _STATE.lost:
+        gpu()
+    with _STATE.lock:
+        if _STATE.host is None:
+            _STATE.host = HostMemory(
+                PageLocks(_STATE.run_folder),
+                is_over=lambda event: _STATE.gpu is None or _STATE.gpu.query_event(event),
+            )
+        return _STATE.host
+
+
+def is_pinned_address(address: int) -> bool:
+    """Whether this host address lies in pinned memory; asked for every tensor that is copied, and never makes any."""
+    return _STATE.host is not None and _STATE.host.holds(address)
+
+
 def set_plans(plans: Plans) -> None:
     """The plan cache belongs to the process, not to a virtual GPU: live tensors carry its interned specs."""
     _STATE.plans = plans
@@ -87,9 +118,26 @@ def plans() -> Plans:
     return _STATE.plans
 
 
+def set_computing() -> None:
+    """Tensors of this process carry their numbers: `--values compute`."""
+    _STATE.computing = True
+
+
+def computing() -> bool:
+    """Whether tensors carry their numbers."""
+    return _STATE.computing
+
+
 def registered() -> bool:
     """Whether the virtual device is known to torch in this process."""
     return _STATE.plans is not None
+
+
+def makes_reducer(now: bool | None = None) -> bool:
+    """Whether a Reducer is being made; told by who makes it. See Note [The map of used parameters] in process_group.py."""
+    if now is not None:
+        _STATE.makes_reducer = now
+    return _STATE.makes_reducer
 
 
 def keep(thing: object) -> None:

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 import torch
 
-from replayer.allocations import Allocation, Uniform, allocate
+from replayer.allocations import KNOWN_LIMIT, Allocation, Uniform, allocate
 from replayer.sites import Site
-from replayer.state import gpu
+from replayer.state import computing, gpu
 
 
 class VirtualStorage(torch.UntypedStorage):
@@ -29,6 +29,13 @@ class VirtualStorage(torch.UntypedStorage):
         made = cls(0)
         made.allocation = allocation
         made._index = index
+        return made
+
+    @classmethod
+    def made_of(cls, host: torch.UntypedStorage, index: int) -> Self:
+        """A new one on device `index` with the bytes of a storage on the host."""
+        made = cls.over(allocate(gpu(), index, host.nbytes()), index)
+        made.receive(host)
         return made
 
     @property
@@ -80,7 +87,7 @@ class VirtualStorage(torch.UntypedStorage):
         """The bytes, copied to the host: what is known of them, else zeros."""
         size_bytes = self.allocation.size_bytes
         if size_bytes:
-            gpu().copy(_copy_site(size_bytes), "d2h", size_bytes, self._index, True)
+            gpu().copy(_copy_site(size_bytes, "d2h"), "d2h", size_bytes, self._index, True)
         known = self.allocation.known
         if isinstance(known, Uniform) and known.value:
             return torch.full((size_bytes // known.dtype.itemsize,), known.value, dtype=known.dtype).untyped_storage()
@@ -88,11 +95,39 @@ class VirtualStorage(torch.UntypedStorage):
             return known.clone().untyped_storage()
         return torch.zeros(size_bytes, dtype=torch.uint8).untyped_storage()
 
+    def receive(self, host: torch.UntypedStorage) -> None:
+        """Copy all bytes from a storage of the same size on the host."""
+        size_bytes = self.allocation.size_bytes
+        if size_bytes:
+            gpu().copy(_copy_site(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
+        if host.device.type == "cpu" and (size_bytes <= KNOWN_LIMIT or computing()):
+            self.allocation.known = torch.empty(0, dtype=torch.uint8).set_(host.clone())  # type: ignore[no-untyped-call]
+
+    def to(self, *, device: Any, non_blocking: bool = False) -> Any:
+        """Itself, another one on another device, or its bytes on the host."""
+        there = torch.device(device)
+        if there.type != "cuda":
+            return self.cpu()
+        index = gpu().current_device() if there.index is None else there.index
+        return self if index == self._index else self.made_of(self.cpu(), index)
+
+    def _write_file(self, file: Any, *options: Any) -> None:
+        """`torch.save` in the format before zip files."""
+        host: Any = self.cpu()
+        host._write_file(file, *options)
+
+    def _set_from_file(self, file: Any, *options: Any) -> None:
+        """`torch.load` of that format."""
+        host: Any = torch.empty(self.nbytes(), dtype=torch.uint8).untyped_storage()
+        host._set_from_file(file, *options)
+        self.receive(host)
+
     def clone(self) -> VirtualStorage:
         """Another allocation of the same size, after a copy on the device."""
         size_bytes = self.allocation.size_bytes
         made = allocate(gpu(), self._index, size_bytes)
-        made.known = self.allocation.known
+        known = self.allocation.known
+        made.known = known.clone() if isinstance(known, torch.Tensor) else known
         if size_bytes:
             gpu().launch(_copy_site(size_bytes), self._index)
         return VirtualStorage.over(made, self._index)
@@ -109,5 +144,5 @@ class VirtualStorage(torch.UntypedStorage):
         return f"[torch.storage.UntypedStorage(device={self.device}) of size {self.nbytes()}]"
 
 
-def _copy_site(size_bytes: int) -> Site:
-    return Site("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"))
+def _copy_site(size_bytes: int, direction: str = "") -> Site:
+    return Site("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)

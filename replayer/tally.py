@@ -17,6 +17,7 @@ class Tally:
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})  # device time
     uncharged_ns: int = 0  # recorded device time of phases that the script never entered
     reads_unrecorded: int = 0  # host reads answered with a placeholder
+    events_never_recorded: int = 0  # but waited for; of the whole run
     missing: dict[tuple[str, tuple[Shape, ...]], int] = field(default_factory=dict)  # op, shapes -> count
     # of the step under way
     lag_ns: int = 0  # by which the script's host was slower than the recorded one

@@ -14,17 +14,22 @@ from __future__ import annotations
 import queue
 import threading
 from array import array
+from collections.abc import Sequence
 
 import numpy as np
 
 from replayer.sites import Site
 from traces.file import TraceStream
 from traces.model import (
+    NONE,
+    Collectives,
     Column,
+    Device,
     DeviceSpans,
     HostKind,
     HostSpans,
     MemoryEvents,
+    Parts,
     Phases,
     Steps,
     Strings,
@@ -39,34 +44,51 @@ _FLUSH_ROWS = 8_192
 
 _OP = int(HostKind.OP)
 
-# Of a row of device work.
+# Of a row of a host op, and of device work.
+HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 
 # The columns that each table's rows give, in order; the others take their defaults.
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
-    "host": (HostSpans, ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")),
+    "host": (HostSpans, HOST_COLUMNS),
     "device": (DeviceSpans, WORK_COLUMNS),
     "memory": (MemoryEvents, ("device", "time_ns", "bytes", "address", "allocated_bytes", "reserved_bytes")),
     "phases": (Phases, ("step", "name", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")),
+    "parts": (
+        Parts,
+        ("phase", "name", "thread", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin"),
+    ),
+    "collectives": (
+        Collectives,
+        ("name", "dtype", "group", "group_size", "backend", "bytes", "start_ns", "duration_ns"),
+    ),
     "steps": (Steps, ("rank", "number", "start_ns", "duration_ns", "kind", "recorded_step")),
 }
 
 
 class Timeline:
-    """Gathers rows and streams them out. `strings` starts as the recording's, so recorded names keep their index."""
+    """Gathers rows and streams them out. `strings` starts as the recording's, so recorded names keep their index.
 
-    def __init__(self, stream: TraceStream, recorded: Trace) -> None:
+    Where somebody watches (`live`), each step's rows are in the file soon after its end.
+    """
+
+    def __init__(
+        self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False
+    ) -> None:
+        """`devices` are those of the replay, if it has others than the recording."""
         self._stream = stream
+        self._live = live
         # Rows name devices and the first thread from the start; what else there is to say comes last, in `close`.
-        stream.header(Trace(devices=recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
+        stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self._written_strings = 0
         self._rows = {name: array("q") for name in _GATHERED}
         self.work = self._rows["device"].extend  # the hot ones: extend a flat array by one row
-        self.memory = self._rows["memory"].extend
         self._host = self._rows["host"].extend
         self.host_rows = 0
         self.step_rows = 0
+        self.phase_rows = 0
+        self.home = 0  # the device whose marks the phases have
         self._queue: queue.SimpleQueue[tuple[list[str], dict[str, array[int]]] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
@@ -87,6 +109,10 @@ class Timeline:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""
         self._rows["device"].frombytes(np.ascontiguousarray(table, dtype=np.int64).tobytes())
 
+    def memory(self, table: Column) -> None:
+        """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes."""
+        self._rows["memory"].frombytes(np.ascontiguousarray(table, dtype=np.int64).tobytes())
+
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         """Add a host op; returns its row."""
         name, shapes, dtypes = strings
@@ -94,26 +120,61 @@ class Timeline:
         self.host_rows = row = self.host_rows + 1
         return row - 1
 
+    def op_rows(self, table: Column) -> int:
+        """Add host ops, as `op` does one: int64, one column per column of them; returns the first one's row."""
+        self._rows["host"].frombytes(np.ascontiguousarray(table, dtype=np.int64).tobytes())
+        row = self.host_rows
+        self.host_rows += len(table)
+        return row
+
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
         """Add a phase of the step under way, which will be row `step_rows`."""
+        self.phase_rows += 1
         self._rows["phases"].extend(
             (
                 self.step_rows,
                 self.strings.add(name),
                 start_ns,
                 end_ns - start_ns,
-                0,
+                self.home,
                 device_start_ns,
                 device_end_ns,
                 origin,
             )
         )
 
+    def part(
+        self,
+        phase: int,
+        name: str,
+        thread: int,
+        start_ns: int,
+        end_ns: int,
+        device: int,
+        device_start_ns: int,
+        device_end_ns: int,
+        origin: int,
+    ) -> None:
+        """Add a part of the step under way, whose phases are added after its parts; `phase` counts them from 0."""
+        row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
+        self._rows["parts"].extend((*row, device, device_start_ns, device_end_ns, origin))
+
+    def collective(
+        self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, start_ns: int, duration_ns: int
+    ) -> None:
+        """Add an operation between ranks; `dtype` may be empty."""
+        add = self.strings.add
+        texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
+        self._rows["collectives"].extend((*texts, size_bytes, start_ns, duration_ns))
+
     def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
         """Add the step whose phases were added since the last one."""
         self._rows["steps"].extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
         self.step_rows += 1
-        self.relieve()
+        if self._live:
+            self._hand_over()
+        else:
+            self.relieve()
 
     def relieve(self) -> None:
         """Hand the rows over if enough have gathered."""
@@ -158,5 +219,3 @@ class Timeline:
                     self._stream.add(name, kind.of(**{column: matrix[:, i] for i, column in enumerate(columns)}))
             except Exception as failure:  # handed to close(), which raises it in the caller's thread
                 self._failure = failure
-
-

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from replayer.sites import Site
 from replayer.streams import VirtualStream
 from replayer.tally import Tally
 from replayer.timeline import WORK_COLUMNS, Timeline
+from replayer.transfers import Copy
 from traces.equivalents import canonical_op
 from traces.model import NONE, DeviceKind, Origin
 
@@ -47,6 +48,8 @@ class Tracks:
         self.tally = tally
         self.streams: dict[tuple[int, int], VirtualStream] = {}
         self._side: dict[tuple[int, int], VirtualStream] = {}  # by device and the recorder's stream number
+        self.row_of: Callable[[str], int] = lambda _: 0  # the timeline's row of a thread of this name
+        self.home = 0  # the device on which the script works where the recorded program worked on its first one
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
         """The stream of this number, made at first use."""
@@ -55,10 +58,18 @@ class Tracks:
             stream = self.streams[device, number] = VirtualStream(device, number, priority)
         return stream
 
+    def placed(self, ordinal: int) -> int:
+        """The script's device that stands for a recorded one: a rank's own GPU is its first, whatever the script calls it."""
+        return (self.home + ordinal) % max(len(self.score.devices), 1) if self.home else ordinal
+
+    def ordinal(self, device: int) -> int:
+        """The recorded device for which one of the script stands."""
+        return (device - self.home) % max(len(self.score.devices), 1) if self.home else device
+
     def _recorded_stream(self, device: int, number: int) -> VirtualStream:
         key = (device, number)
         if key not in self._side:
-            self._side[key] = self.stream(device, _FIRST_SIDE_STREAM + len(self._side))
+            self._side[key] = self.stream(self.placed(device), _FIRST_SIDE_STREAM + len(self._side))
         return self._side[key]
 
     def put(
@@ -94,6 +105,35 @@ class Tracks:
         self.tally.charged_ns[origin] += charged_ns
         return end_ns
 
+    def put_copy(
+        self,
+        claims: StepClaims,
+        chosen: Iterable[int],
+        stream: VirtualStream,
+        began_ns: int,
+        scale: float,
+        row: int,
+        origin: Origin,
+        copy: Copy,
+    ) -> int:
+        """As `put`, for a copy: on the script's own stream, which the script orders against others by itself.
+
+        A recorded copy of another kind or size is replaced by the estimate: a pinned copy must not take a pageable one's time.
+        """
+        kernels, strings = claims.step.kernels, self.timeline.strings
+        end_ns = stream.ready_ns
+        for k in chosen:
+            launch_ns, latency_ns, gap_ns, duration_ns, _, _, _, _, kind, name, size_bytes = kernels[k]
+            of = origin
+            if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
+                name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
+                latency_ns = min(latency_ns, self.score.latency_ns)  # of a pageable one it holds the host's staging
+            elif scale != 1.0:
+                duration_ns = max(int(duration_ns * scale), FLOOR_NS)
+            end_ns = claims.ended_ns[k] = stream.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
+            self.log(stream, kind, name, end_ns, duration_ns, row, size_bytes, of)
+        return end_ns
+
     def put_rest(self, claims: StepClaims, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
         """As `put` with origin PHASE, for the hundreds of kernels that may be left of a phase: all at once where they can be.
 
@@ -119,13 +159,17 @@ class Tracks:
         self.tally.charged_ns[Origin.PHASE] += int(duration_ns.sum())
 
     def estimate(
-        self, stream: VirtualStream, site: Site, launched_ns: int, row: int, copy: tuple[int, Origin] | None = None
+        self, stream: VirtualStream, site: Site, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
         """Put an op on `stream` that the recording does not hold; returns when it ends."""
-        kind = DeviceKind.KERNEL if copy is None else DeviceKind.MEMCPY
-        duration_ns, origin = self._cost(site) if copy is None else copy
-        end_ns = stream.push(launched_ns, self.score.latency_ns, 0, duration_ns)
-        self.log(stream, kind, self.timeline.strings_of(site)[0], end_ns, duration_ns, row, NONE, origin)
+        if copy is None:
+            duration_ns, origin = self._cost(site)
+            end_ns = stream.push(launched_ns, self.score.latency_ns, 0, duration_ns)
+            self.log(stream, DeviceKind.KERNEL, self.timeline.strings_of(site)[0], end_ns, duration_ns, row, NONE, origin)
+            return end_ns
+        end_ns = stream.push(launched_ns, self.score.latency_ns, 0, copy.duration_ns)
+        name = self.timeline.strings.add(copy.label)
+        self.log(stream, DeviceKind.MEMCPY, name, end_ns, copy.duration_ns, row, copy.size_bytes, copy.origin)
         return end_ns
 
     def log(
@@ -164,9 +208,19 @@ class Tracks:
             site.scales[instance.shapes] = scale
         return scale
 
-    def mark(self, host_ns: int) -> int:
-        """What a CUDA event recorded on the first device now would read: the end of all work launched so far."""
-        return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == 0)])
+    def mark(self, host_ns: int, device: int = NONE) -> int:
+        """What a CUDA event recorded on a device (NONE: the script's first) now would read: the end of all work so far."""
+        device = self.home if device == NONE else device
+        return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
+
+    def fill(self, device: int, since_ns: int, until_ns: int, name: str) -> None:
+        """Keep a device busy with a phase or part of this name, as far as it is not busy in that time already."""
+        stream = self.stream(device, 0)
+        start_ns = max(stream.ready_ns, since_ns)
+        rest_ns = until_ns - start_ns
+        if rest_ns > 0:
+            end_ns = stream.push(start_ns, 0, 0, rest_ns)
+            self.log(stream, DeviceKind.KERNEL, self.timeline.strings.add(name), end_ns, rest_ns, NONE, NONE, Origin.PHASE)
 
     def wait(self, until_ns: int) -> None:
         """Really wait."""

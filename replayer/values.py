@@ -1,8 +1,10 @@
 """What the host reads from the device: recorded values in order, so that loss curves and decisions repeat.
 
     values = RecordedValues.of(trace, rank=0)
-    values.begin_step(3)        # the recorded step that drives this one
-    values.next(1)              # [2.3025]; None where nothing of that size was recorded next
+    values.next(1, step=7, recorded_step=3)     # [2.3025]; None where nothing of that size was recorded next
+
+The script's n-th step reads what the recorded n-th step read, whichever step its times come from: a recording has values of
+all its steps, but kernels perhaps of few. See `Course.row_of_values`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ class RecordedValues:
 
     def __init__(self, reads: dict[int, list[list[float]]]) -> None:
         self._reads = reads
-        self._step = NONE
+        self._step = (NONE, NONE)
         self._position = 0
 
     @classmethod
@@ -33,12 +35,11 @@ class RecordedValues:
             group[-1].append(float(value))
         return cls(reads)
 
-    def begin_step(self, recorded_step: int) -> None:
-        self._step, self._position = recorded_step, 0
-
-    def next(self, count: int) -> list[float] | None:
-        """The next recorded read of this step if it had `count` elements, else None."""
-        group = self._reads.get(self._step)
+    def next(self, count: int, step: int, recorded_step: int) -> list[float] | None:
+        """The next read of the script's step number `step` as recorded in `recorded_step`, if that read `count` elements."""
+        if self._step != (step, recorded_step):
+            self._step, self._position = (step, recorded_step), 0
+        group = self._reads.get(recorded_step)
         if group is None or self._position >= len(group) or len(group[self._position]) != count:
             return None
         self._position += 1

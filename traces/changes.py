@@ -43,9 +43,9 @@ _NOTHING = _Total("")
 
 
 def changes(
-    recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0
+    recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> dict[str, dict[str, list[Change]]]:
-    """{"kernels" | "ops": {"added" | "gone" | "longer" | "shorter": up to TOP changes, the largest first}}.
+    """{"kernels" | "ops": {"added" | "gone" | "longer" | "shorter": up to `top` changes, the largest first}}.
 
     The steps are rows of each trace's `steps`, repeated where a step was replayed more than once; none: everything.
     `tolerance` is the relative change of a name's time below which it counts as the same. A phase-grained trace has no
@@ -54,8 +54,8 @@ def changes(
     if "phase" in (recorded.grain, other.grain):
         return {key: {kind: [] for kind in ("added", "gone", "longer", "shorter")} for key in ("kernels", "ops")}
     return {
-        "kernels": _sorted_out(_kernels(recorded, recorded_steps), _kernels(other, other_steps), tolerance),
-        "ops": _sorted_out(_ops(recorded, recorded_steps), _ops(other, other_steps), tolerance, canonical_op),
+        "kernels": _sorted_out(_kernels(recorded, recorded_steps), _kernels(other, other_steps), tolerance, top),
+        "ops": _sorted_out(_ops(recorded, recorded_steps), _ops(other, other_steps), tolerance, top, canonical_op),
     }
 
 
@@ -95,7 +95,7 @@ def _by_name(trace: Trace, names: Column, counts: Column, times_ns: Column) -> d
 
 
 def _sorted_out(
-    recorded: dict[str, _Total], other: dict[str, _Total], tolerance: float, key: Callable[[str], str] = str
+    recorded: dict[str, _Total], other: dict[str, _Total], tolerance: float, top: int, key: Callable[[str], str] = str
 ) -> dict[str, list[Change]]:
     ours, theirs = _joined(recorded, key), _joined(other, key)
     lists: dict[str, list[Change]] = {"added": [], "gone": [], "longer": [], "shorter": []}
@@ -109,7 +109,7 @@ def _sorted_out(
             lists["gone" if a.count else "added"].append(change)
         elif abs(difference_ns) > max(tolerance * a.duration_ns, _TRIFLE_NS):
             lists["longer" if difference_ns > 0 else "shorter"].append(change)
-    return {kind: sorted(rows, key=_size)[:TOP] for kind, rows in lists.items()}
+    return {kind: sorted(rows, key=_size)[:top] for kind, rows in lists.items()}
 
 
 def _joined(totals: dict[str, _Total], key: Callable[[str], str]) -> dict[str, _Total]:

@@ -2,13 +2,55 @@
 
     fault(trace)        # None, or "host.parent holds 7, outside 0..4"
     drop_loose_ends(t)  # of a file that was cut: references to rows that were lost become NONE
+
+REFERENCES is the one list of which column points into what; merging and sorting follow it as well.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 
-from traces.model import NONE, TABLES, Column, DeviceKind, HostKind, Origin, StepKind, Trace
+from traces.model import NONE, TABLES, BatchKind, Column, DeviceKind, HostKind, Origin, StepKind, Trace
+
+# What a column's numbers are rows of: a table, or the `strings`, `threads` or `devices` of the trace.
+REFERENCES = {
+    "phases.step": "steps",
+    "phases.name": "strings",
+    "phases.device": "devices",
+    "host.thread": "threads",
+    "host.name": "strings",
+    "host.parent": "host",
+    "host.shapes": "strings",
+    "host.dtypes": "strings",
+    "device.device": "devices",
+    "device.name": "strings",
+    "device.launch": "host",
+    "memory.thread": "threads",
+    "memory.device": "devices",
+    "values.step": "steps",
+    "values.op": "strings",
+    "values.dtype": "strings",
+    "parts.phase": "phases",
+    "parts.name": "strings",
+    "parts.thread": "threads",
+    "parts.device": "devices",
+    "collectives.name": "strings",
+    "collectives.dtype": "strings",
+    "collectives.group": "strings",
+    "collectives.backend": "strings",
+}
+
+_KINDS: dict[str, type[IntEnum]] = {
+    "steps.kind": StepKind,
+    "phases.origin": Origin,
+    "host.kind": HostKind,
+    "device.kind": DeviceKind,
+    "device.origin": Origin,
+    "parts.origin": Origin,
+    "batches.kind": BatchKind,
+}
 
 
 def fault(trace: Trace) -> str | None:
@@ -20,7 +62,8 @@ def fault(trace: Trace) -> str | None:
             values = getattr(table, column)
             if values.shape != (len(table),) or values.dtype != dtype:
                 return f"{name}.{column} is {values.dtype}{values.shape}, not {np.dtype(dtype)}({len(table)},)"
-    for where, values, lowest, count in _references(trace):
+    for where, (lowest, count) in limits(trace).items():
+        values = column_at(trace, where)
         outside = (values < lowest) | (values >= count)
         if outside.any():
             return f"{where} holds {values[outside.argmax()]}, outside {lowest}..{count - 1}"
@@ -31,41 +74,39 @@ def fault(trace: Trace) -> str | None:
     return None
 
 
+def limits(trace: Trace) -> dict[str, tuple[int, int]]:
+    """By column: the lowest number that it may hold, and one more than the highest."""
+    found = {where: (0, len(kind)) for where, kind in _KINDS.items()}
+    for where, target in REFERENCES.items():
+        found[where] = (lowest(where), len(getattr(trace, target)))
+    return found
+
+
+def lowest(where: str) -> int:
+    """NONE for a reference that may be absent, else 0."""
+    table, _, column = where.partition(".")
+    return NONE if TABLES[table].DEFAULTS.get(column) == NONE else 0
+
+
+def column_at(trace: Trace, where: str) -> Column:
+    """The column called "TABLE.COLUMN"."""
+    table, _, name = where.partition(".")
+    column: Column = getattr(getattr(trace, table), name)
+    return column
+
+
 def drop_loose_ends(trace: Trace) -> None:
     """Let go of what points behind the cut of a cut file: a launch or parent not yet written, phases of a lost step."""
+    kept = trace.phases.step < len(trace.steps)
+    place = np.where(kept, np.cumsum(kept) - 1, NONE)
+    of_part = trace.parts.phase
+    inside = (of_part >= 0) & (of_part < len(place))
+    of_part[inside] = place[of_part[inside]]
+    of_part[of_part >= len(place)] = NONE
+    trace.phases = trace.phases.take(kept)
     steps, hosts = len(trace.steps), len(trace.host)
-    trace.phases = trace.phases.take(trace.phases.step < steps)
     for column, count in ((trace.host.parent, hosts), (trace.device.launch, hosts), (trace.values.step, steps)):
         column[column >= count] = NONE
-
-
-def _references(trace: Trace) -> list[tuple[str, Column, int, int]]:
-    """Where, values, lowest and one more than the highest allowed."""
-    texts, threads, devices = len(trace.strings), len(trace.threads), len(trace.devices)
-    steps, hosts = len(trace.steps), len(trace.host)
-    return [
-        ("steps.kind", trace.steps.kind, 0, len(StepKind)),
-        ("phases.step", trace.phases.step, 0, steps),
-        ("phases.name", trace.phases.name, 0, texts),
-        ("phases.device", trace.phases.device, NONE, devices),
-        ("phases.origin", trace.phases.origin, 0, len(Origin)),
-        ("host.thread", trace.host.thread, 0, threads),
-        ("host.kind", trace.host.kind, 0, len(HostKind)),
-        ("host.name", trace.host.name, 0, texts),
-        ("host.parent", trace.host.parent, NONE, hosts),
-        ("host.shapes", trace.host.shapes, NONE, texts),
-        ("host.dtypes", trace.host.dtypes, NONE, texts),
-        ("device.device", trace.device.device, 0, devices),
-        ("device.kind", trace.device.kind, 0, len(DeviceKind)),
-        ("device.name", trace.device.name, 0, texts),
-        ("device.launch", trace.device.launch, NONE, hosts),
-        ("device.origin", trace.device.origin, 0, len(Origin)),
-        ("memory.thread", trace.memory.thread, NONE, threads),
-        ("memory.device", trace.memory.device, NONE, devices),
-        ("values.step", trace.values.step, NONE, steps),
-        ("values.op", trace.values.op, 0, texts),
-        ("values.dtype", trace.values.dtype, 0, texts),
-    ]
 
 
 def _has_cycle(parent: Column) -> bool:

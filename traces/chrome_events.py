@@ -5,8 +5,8 @@
     #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
 
 What the trace does not hold is not made up: no grid and block sizes, no registers. Correlation ids are numbered anew.
-Phases, which are no thread's, get a track of their own, and steps without a range get one. Spans may be clipped: see
-Note [Strict nesting] in chrome_nesting.py.
+What is no thread's and no stream's has tracks of its own (chrome_tracks.py), and steps and parts without a range get one.
+Spans may be clipped: see Note [Strict nesting] in chrome_nesting.py.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 
 from traces.chrome_nesting import after_work, nested_ends
+from traces.chrome_tracks import RANGE_OF_PARTS, TRACK_OF_PHASES, side_tracks
 from traces.kineto.eras import DTYPES
+from traces.kineto.tables import joined
 from traces.measure import op_of
 from traces.model import NONE, Column, DeviceKind, HostKind, HostSpans, Trace, parse_shapes
 
 Event = dict[str, Any]
 
 _HOST_PID = 10_000  # plus the rank; no device has such an index
-_PHASES_TID = 1_000_000_000  # no thread and no stream has such a number
 _SYNC_TID = 1_000_000  # from a stream's track to that of its synchronisations
 
 _HOST_CATEGORY = {
@@ -41,7 +42,7 @@ _DEVICE_CATEGORY = {
     DeviceKind.SYNC: "cuda_sync",
     DeviceKind.ANNOTATION: "gpu_user_annotation",
 }
-_PHASE_CATEGORY = "Trace"  # readers of Kineto's files leave it out of their sums
+_SIDE_CATEGORY = "Trace"  # readers of Kineto's files leave it out of their sums
 _CPP_DTYPES = {name: cpp for cpp, name in reversed(DTYPES.items())}
 _CPU, _CUDA = 0, 1  # `Device Type` of memory events
 
@@ -61,7 +62,8 @@ class RankEvents:
         memory = trace.memory
         owner = np.where(memory.device >= 0, device_ranks[memory.device], thread_ranks[memory.thread])
         self._memory_rows = np.flatnonzero(owner == rank)
-        tables = [(trace.host, self._host_rows), (trace.device, self._device_rows), (trace.steps, self._step_rows)]
+        tables: list[tuple[Any, Column]] = [(trace.host, self._host_rows), (trace.device, self._device_rows)]
+        tables += [(table, np.flatnonzero(table.rank == rank)) for table in (trace.steps, trace.batches, trace.collectives)]
         first_ns = min((int(table.start_ns[rows].min()) for table, rows in tables if len(rows)), default=0)
         # Whole seconds keep stamps that were whole microseconds whole, and all of them exact in a float.
         self.base_ns = max(first_ns // 10**9 * 10**9, 0)
@@ -70,7 +72,7 @@ class RankEvents:
 
     def __iter__(self) -> Iterator[Event]:
         yield from self._names()
-        yield from self._phases()
+        yield from self._side_tracks()
         yield from self._host()
         yield from self._memory()
         yield from self._device()
@@ -95,9 +97,6 @@ class RankEvents:
 
     def _names(self) -> Iterator[Event]:
         yield from _process(self._pid, f"host, rank {self.rank}", "CPU", -1)
-        if len(self._step_rows):
-            yield _thread(self._pid, _PHASES_TID, "phases")
-            yield _thread_order(self._pid, _PHASES_TID, -1)
         for thread, tid in zip(self.trace.threads, self._tids, strict=True):
             if thread.rank == self.rank:
                 yield _thread(self._pid, tid, thread.name or f"thread {tid} ({thread.role})")
@@ -112,28 +111,27 @@ class RankEvents:
             yield _thread(pid, tid, f"stream {stream} (sync)" if sync else f"stream {stream}")
             yield _thread_order(pid, tid, stream * 2 + sync)
 
-    def _phases(self) -> Iterator[Event]:
-        trace, phases = self.trace, self.trace.phases
-        for row in np.flatnonzero(np.isin(phases.step, self._step_rows)).tolist():
-            name, device = trace.strings[int(phases.name[row])], int(phases.device[row])
-            yield self._slice(_PHASE_CATEGORY, name, self._pid, _PHASES_TID, phases.start_ns[row], phases.end_ns[row])
-            if trace.grain == "phase" and device >= 0 and phases.device_end_ns[row] != NONE:
-                start_ns, end_ns = phases.device_start_ns[row], phases.device_end_ns[row]
-                yield self._slice(_PHASE_CATEGORY, name, trace.devices[device].index, 0, start_ns, end_ns)
+    def _side_tracks(self) -> Iterator[Event]:
+        for track in side_tracks(self.trace, self.rank):
+            pid = self._pid if track.device == NONE else self.trace.devices[track.device].index
+            yield _thread(pid, track.tid, track.name)
+            yield _thread_order(pid, track.tid, track.order)
+            for span in track.spans():
+                event = self._slice(_SIDE_CATEGORY, span.name, pid, track.tid, span.start_ns, span.end_ns)
+                yield event | {"args": span.args} if span.args else event
 
     def _host(self) -> Iterator[Event]:
         host, strings = self.trace.host, self.trace.strings
         table = host.take(self._host_rows)
-        marks = self._missing_step_marks()
+        marks, texts = self._missing_ranges()
         ends = nested_ends(
             (np.concatenate([marks.thread, table.thread]),),
             np.concatenate([marks.start_ns, table.start_ns]),
             np.concatenate([marks.end_ns, table.end_ns]),
         )
-        tids = [*self._tids, _PHASES_TID]
-        for row, end_ns in enumerate(ends[: len(marks)].tolist()):
-            name, tid = f"ProfilerStep#{marks.sequence[row]}", tids[marks.thread[row]]
-            yield self._slice("user_annotation", name, self._pid, tid, marks.start_ns[row], end_ns)
+        tids = [*self._tids, TRACK_OF_PHASES]
+        for row, (text, end_ns) in enumerate(zip(texts, ends[: len(marks)].tolist(), strict=True)):
+            yield self._slice("user_annotation", text, self._pid, tids[marks.thread[row]], marks.start_ns[row], end_ns)
         ends = ends[len(marks) :]
         dims: dict[int, list[list[int]]] = {}
         types: dict[int, list[str]] = {}
@@ -169,21 +167,29 @@ class RankEvents:
             else:
                 yield event
 
-    def _missing_step_marks(self) -> HostSpans:
-        """A range around each step, as torch.profiler's own, where there is none; `sequence` is the step's number.
+    def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
+        """Ranges as torch.profiler and our recorder make them, where there is none, and their names: around each step, and
+        around the parts of nn.DataParallel.
 
-        On the main thread, for there readers look for what a step consists of; without threads, with the phases.
+        Steps go on the main thread, for there readers look for what a step consists of; without threads, with the phases.
         """
         trace, steps = self.trace, self.trace.steps.take(self._step_rows)
-        names = np.unique(trace.host.name[self._host_rows]).tolist()
-        if any(trace.strings[name].startswith("ProfilerStep#") for name in names):
-            return HostSpans.empty()
-        mine = [row for row, thread in enumerate(trace.threads) if thread.rank == self.rank]
-        main = [row for row in mine if trace.threads[row].role == "main"]
-        thread = np.full(len(steps), [*main, *mine, len(trace.threads)][0])
-        return HostSpans.of(
-            thread=thread, start_ns=steps.start_ns, duration_ns=steps.duration_ns, sequence=steps.number
-        )
+        known = [trace.strings[name] for name in np.unique(trace.host.name[self._host_rows]).tolist()]
+        found, texts = [HostSpans.empty()], []
+        if not any(name.startswith("ProfilerStep#") for name in known):
+            mine = [row for row, thread in enumerate(trace.threads) if thread.rank == self.rank]
+            main = [row for row in mine if trace.threads[row].role == "main"]
+            thread = np.full(len(steps), [*main, *mine, len(trace.threads)][0])
+            found.append(HostSpans.of(thread=thread, start_ns=steps.start_ns, duration_ns=steps.duration_ns))
+            texts += [f"ProfilerStep#{number}" for number in steps.number.tolist()]
+        if not any(name.startswith(RANGE_OF_PARTS) for name in known):
+            thread_ranks = np.array([*(thread.rank for thread in trace.threads), NONE])
+            parts = trace.parts.take(thread_ranks[trace.parts.thread] == self.rank)
+            found.append(HostSpans.of(thread=parts.thread, start_ns=parts.start_ns, duration_ns=parts.duration_ns))
+            for name, device in zip(parts.name.tolist(), parts.device.tolist(), strict=True):
+                of = f"#{trace.devices[device].index}" if device != NONE else ""
+                texts.append(f"{RANGE_OF_PARTS}{trace.strings[name]}{of}")
+        return joined(HostSpans, found), texts
 
     def _memory(self) -> Iterator[Event]:
         memory = self.trace.memory.take(self._memory_rows)

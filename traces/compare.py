@@ -7,18 +7,22 @@
 
 Which steps are compared. A replayed step names the recorded step that drove it, so a replay is compared with exactly
 those recorded steps, each as often as it was replayed; two recordings are compared over all their steps. Warm-up steps
-are left out, unless there are no others. `error` is replayed / recorded - 1, or null where the recorded figure is 0.
+are left out, unless there are no others, and evaluation steps are compared apart. A profiler makes steps slower: where
+a recording has clean steps besides profiled ones, its times are those of the clean ones, and its kernels those of the
+profiled ones. `error` is replayed / recorded - 1, or null where the recorded figure is 0.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from traces.changes import changes
+from traces.changes import TOP, changes
+from traces.communication import communication
 from traces.measure import (
     busy_by_device,
     busy_by_stream,
@@ -26,32 +30,21 @@ from traces.measure import (
     busy_ns,
     compute_side_ns,
     device_time_by_origin,
+    evaluation_steps,
     memory_peaks,
     phase_times,
+    profiled_steps,
     steady_steps,
 )
 from traces.model import NONE, PHASES, Column, Origin, StepKind, Trace
+from traces.part_times import PartError, part_errors
 from traces.program import same_program
+from traces.spread import NOTHING, Spread, relative_error, spread
+from traces.step_memory import step_rises
 
 VERSION = 1
 DEFAULT_TOLERANCE = 0.05
-_MIN_STEPS_FOR_NOISE = 4
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "uncharged")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """One figure per step, summed up. `noise_floor` is the recording's own spread: half the distance between its
-    quartiles over its median, None below four steps. An error below it says nothing."""
-
-    recorded_median_ns: int | None
-    replayed_median_ns: int | None
-    error: float | None
-    noise_floor: float | None
-    recorded_p5_ns: int | None
-    recorded_p95_ns: int | None
-    replayed_p5_ns: int | None
-    replayed_p95_ns: int | None
 
 
 @dataclass(frozen=True)
@@ -78,6 +71,15 @@ class StreamShare:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """The evaluation steps of both traces. Of a replay whose recording has none, only its own are told."""
+
+    steps_compared: dict[str, int]
+    steps: Spread
+    compute_side: Spread
+
+
+@dataclass(frozen=True)
 class Comparison:
     """See the module. `judged` names the figure whose error decides about `within_tolerance`."""
 
@@ -92,32 +94,48 @@ class Comparison:
     streams: list[StreamShare]
     coverage: dict[str, float] | None
     host: dict[str, float | None]
-    values: dict[str, int | None]  # of a replay: how many host reads the recording does not answer
+    values: dict[str, int | None]  # of a replay: host reads that the recording does not answer, and whether it computed
+    events_never_recorded: int | None  # of a replay: events that its script waited for
     memory: dict[str, dict[str, Any]]
     missing: list[dict[str, Any]]
     changes: dict[str, dict[str, list[Any]]]
+    clock: str | None  # of a replay: "wall", or "virtual": waits for the GPU took no time, so loading data was not real
+    speed: float | None  # of a replay: how fast recorded time went; all times here are recorded time
     tolerance: float
     judged: str
     within_tolerance: bool
+    evaluation: Evaluation | None = None  # of traces that hold evaluation steps
+    parts: dict[str, PartError] = field(default_factory=dict)  # of nn.DataParallel
+    communication: dict[str, dict[str, Any] | None] | None = None  # of traces in which ranks communicate
     version: int = VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """The dict that `trace diff --json` and `trace replay --report` print; keys are added to it, never renamed."""
-        return asdict(self)
+        """The dict that `trace diff --json` and `trace replay --report` print; keys are added to it, never renamed.
+
+        `evaluation` is there only where either trace has evaluation steps, `parts` only where one has parts.
+        """
+        facts = asdict(self)
+        if self.evaluation is None:
+            del facts["evaluation"]
+        if self.communication is None:
+            del facts["communication"]
+        if not self.parts:
+            del facts["parts"]
+        return facts
 
 
-_NOTHING = Spread(None, None, None, None, None, None, None, None)
-
-
-def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE) -> Comparison:
-    """Compare `other`, a replay of `recorded` or another recording, with it."""
+def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE, *, top: int = TOP) -> Comparison:
+    """Compare `other`, a replay of `recorded` or another recording, with it; each list of `changes` has up to `top` rows."""
     ours, theirs = _steps_to_compare(recorded, other)
+    timed = _clean(recorded, ours)  # whose times are compared; of `ours` and `theirs` the kernels
+    timed_other = _clean(other, theirs)
     verdict = same_program(recorded, other, ours, theirs)
     replay = _replay(other)
-    steps = _spread(recorded, ours, recorded.steps.duration_ns, theirs, other.steps.duration_ns)
-    compute_side = _spread(recorded, ours, compute_side_ns(recorded), theirs, compute_side_ns(other))
+    sides = compute_side_ns(recorded), compute_side_ns(other)
+    steps = spread(timed, recorded.steps.duration_ns, timed_other, other.steps.duration_ns, steady_steps(recorded))
+    compute_side = spread(timed, sides[0], timed_other, sides[1], steady_steps(recorded))
     # A phase-grained trace does not tell when within a phase the device was busy.
-    gpu_busy = _NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(recorded, ours, other, theirs)
+    gpu_busy = NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(recorded, ours, other, theirs)
     # Data loading in a replay is this machine's own, unless it was padded to the recorded one: not the replay's error.
     whole = replay is None or replay.get("loader") == "recorded"
     judged, error = ("steps", steps.error) if whole else ("compute_side", compute_side.error)
@@ -127,21 +145,30 @@ def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE)
         same_program=verdict.same,
         reason=verdict.reason,
         replay=replay is not None,
-        steps_compared={"recorded": len(ours), "replayed": len(theirs)},
+        steps_compared={"recorded": len(timed), "replayed": len(timed_other)},
         steps=steps,
         compute_side=compute_side,
         gpu_busy=gpu_busy,
-        phases=_phases(recorded, ours, other, theirs),
+        phases=_phases(recorded, timed, other, timed_other),
         streams=_streams(recorded, ours, other, theirs),
         coverage=_coverage(other, replay),
         host={key: (replay or {}).get(key) for key in ("lag_ns_per_step", "us_per_op", "ops_per_step")},
-        values={"unrecorded_reads": (replay or {}).get("reads_unrecorded")},
-        memory=_memory(recorded, other),
+        values={
+            "unrecorded_reads": (replay or {}).get("reads_unrecorded"),
+            "computed": None if replay is None else replay.get("values") == "compute",
+        },
+        events_never_recorded=(replay or {}).get("events_never_recorded"),
+        memory=_memory(recorded, other, replay or {}),
         missing=list((replay or {}).get("missing", [])),
-        changes=changes(recorded, other, ours, theirs, tolerance),
+        changes=changes(recorded, other, ours, theirs, tolerance, top),
+        clock=(replay or {}).get("clock"),
+        speed=(replay or {}).get("speed"),
         tolerance=tolerance,
         judged=judged,
         within_tolerance=verdict.same is not False and error is not None and abs(error) <= tolerance,
+        evaluation=_evaluation(recorded, other, sides),
+        parts=part_errors(recorded, timed, other, timed_other, device_label),
+        communication=_communication(recorded, other),
     )
 
 
@@ -166,35 +193,48 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
     source = other.steps.recorded_step
     driven = (source >= 0) & (source < len(recorded.steps))
     if not driven.any():
-        return steady_steps(recorded), steady_steps(other)
-    steady = driven & (other.steps.kind != StepKind.WARMUP)
-    rows = np.flatnonzero(steady if steady.any() else driven)
+        return profiled_steps(recorded), profiled_steps(other)
+    trained = driven & (other.steps.kind != StepKind.EVALUATION)
+    steady = trained & (other.steps.kind != StepKind.WARMUP)
+    # A batch evaluated by times of a training step is not that step: where there is nothing else, nothing is compared.
+    like = np.isin(source, evaluation_steps(recorded))
+    rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
 
 
-def _spread(recorded: Trace, ours: Column, our_ns: Column, theirs: Column, their_ns: Column) -> Spread:
-    if not len(ours):
-        return _NOTHING
-    own = our_ns[steady_steps(recorded)]
-    a, b = (np.percentile(ns, (5, 50, 95)).round().astype(int).tolist() for ns in (our_ns[ours], their_ns[theirs]))
-    return Spread(a[1], b[1], _error(a[1], b[1]), _noise_floor(own), a[0], a[2], b[0], b[2])
+def _clean(trace: Trace, rows: Column) -> Column:
+    """Rows of steps; of a trace that has clean steps, those in the place of steps that were profiled."""
+    clean = np.flatnonzero(trace.steps.kind == StepKind.STEADY)
+    return clean if len(clean) and (trace.steps.kind[rows] == StepKind.PROFILED).any() else rows
 
 
-def _noise_floor(values: Column) -> float | None:
-    lower, median, upper = np.percentile(values, (25, 50, 75))
-    return float((upper - lower) / 2 / median) if len(values) >= _MIN_STEPS_FOR_NOISE and median else None
+def _communication(recorded: Trace, other: Trace) -> dict[str, dict[str, Any] | None] | None:
+    sides = {"recorded": recorded, "replayed": other}
+    found = {which: communication(trace) if len(trace.collectives) else None for which, trace in sides.items()}
+    return found if any(found.values()) else None
 
 
-def _error(recorded: float, replayed: float) -> float | None:
-    return replayed / recorded - 1 if recorded else None
+def _evaluation(recorded: Trace, other: Trace, sides: tuple[Column, Column]) -> Evaluation | None:
+    """The evaluation steps by themselves; of a replay with recorded ones, those that drove it, as often as they did."""
+    ours, theirs = evaluation_steps(recorded), evaluation_steps(other)
+    if not len(ours) and not len(theirs):
+        return None
+    source = other.steps.recorded_step[theirs]
+    drove = source[np.isin(source, ours)].astype(np.int64)
+    rows = drove if len(drove) else ours
+    return Evaluation(
+        steps_compared={"recorded": len(rows), "replayed": len(theirs)},
+        steps=spread(rows, recorded.steps.duration_ns, theirs, other.steps.duration_ns, ours),
+        compute_side=spread(rows, sides[0], theirs, sides[1], ours),
+    )
 
 
 def _busy_spread(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> Spread:
     """GPU busy time within each step, all devices of its rank together; without steps, of the whole trace."""
     if not len(ours):
         a, b = busy_ns(recorded), busy_ns(other)
-        return Spread(a, b, _error(a, b), None, None, None, None, None)
-    return _spread(recorded, ours, _busy_per_step(recorded), theirs, _busy_per_step(other))
+        return Spread(a, b, relative_error(a, b), None, None, None, None, None)
+    return spread(ours, _busy_per_step(recorded), theirs, _busy_per_step(other), profiled_steps(recorded))
 
 
 def _busy_per_step(trace: Trace) -> Column:
@@ -215,8 +255,8 @@ def _phases(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict
             _median(device_ns[rows]) if name in times and (device_ns := times[name].device_ns) is not None else None
             for times, rows in ((a, ours), (b, theirs))
         ]
-        device_error = None if device[0] is None or device[1] is None else _error(device[0], device[1])
-        found[name] = PhaseError(host[0], host[1], _error(host[0], host[1]), device[0], device[1], device_error)
+        device_error = None if device[0] is None or device[1] is None else relative_error(device[0], device[1])
+        found[name] = PhaseError(host[0], host[1], relative_error(host[0], host[1]), device[0], device[1], device_error)
     return found
 
 
@@ -225,19 +265,27 @@ def _median(values: Column) -> int:
 
 
 def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> list[StreamShare]:
-    """Streams of one device are paired by number; where numbers differ, the busiest with the busiest."""
+    """The streams of both traces, device by device."""
     a, b = _stream_shares(recorded, ours), _stream_shares(other, theirs)
     rows = []
     for device in sorted(a.keys() | b.keys()):
         left, right = a.get(device, {}), b.get(device, {})
-        pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(left.keys() & right.keys())]
-        only_left = sorted(left.keys() - right.keys(), key=lambda number: -left[number])
-        only_right = sorted(right.keys() - left.keys(), key=lambda number: -right[number])
-        pairs += itertools.zip_longest(only_left, only_right)
         rows += [
-            StreamShare(device, p, q, None if p is None else left[p], None if q is None else right[q]) for p, q in pairs
+            StreamShare(device, p, q, None if p is None else left[p], None if q is None else right[q])
+            for p, q in pair_streams(left, right)
         ]
     return rows
+
+
+def pair_streams(left: Mapping[int, float], right: Mapping[int, float]) -> list[tuple[int | None, int | None]]:
+    """Which stream of one trace's device is which of the other's: those of one number, then the busiest with the busiest.
+
+    Both sides say how busy each stream is, in any unit.
+    """
+    pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(left.keys() & right.keys())]
+    only_left = sorted(left.keys() - right.keys(), key=lambda number: -left[number])
+    only_right = sorted(right.keys() - left.keys(), key=lambda number: -right[number])
+    return [*pairs, *itertools.zip_longest(only_left, only_right)]
 
 
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
@@ -259,20 +307,37 @@ def _coverage(other: Trace, replay: dict[str, Any] | None) -> dict[str, float] |
     if replay is None:
         return None
     times = {origin.name.lower(): ns for origin, ns in device_time_by_origin(other).items()}
-    times["phase"] = times.get("phase", 0) + times.get(Origin.PUBLISHED.name.lower(), 0)
+    # Copies at a bandwidth that others measured, on another machine: an estimate.
+    times["roofline"] = times.get("roofline", 0) + times.get(Origin.PUBLISHED.name.lower(), 0)
     times["uncharged"] = int(replay.get("uncharged_ns") or 0)
     total = sum(times.get(kind, 0) for kind in _COVERAGE)
     return {kind: times.get(kind, 0) / total for kind in _COVERAGE} if total else None
 
 
-def _memory(recorded: Trace, other: Trace) -> dict[str, dict[str, Any]]:
+def _memory(recorded: Trace, other: Trace, replay: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Peaks by device; of a replay's devices that were used also how much memory there was, and whether it was enough."""
     a, b = ({device_label(t, row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
+    rises_a, rises_b = ({device_label(t, row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
+    room = {}
+    for row, facts in enumerate(replay.get("memory") or []):
+        if row < len(other.devices) and (facts["most_reserved_bytes"] or facts["ooms"]):
+            room[device_label(other, row)] = {
+                "capacity_bytes": facts["capacity_bytes"],
+                "capacity_given": facts["given"],
+                "outside_bytes": facts["outside_bytes"],
+                "reserved_peak_bytes": facts["most_reserved_bytes"],
+                "ooms": facts["ooms"],
+                "fits": not facts["ooms"],
+            }
     return {
         device: {
             "recorded_peak_bytes": a[device].allocated_bytes if device in a else None,
             "replayed_peak_bytes": b[device].allocated_bytes if device in b else None,
             "recorded_source": a[device].source if device in a else None,
             "replayed_source": b[device].source if device in b else None,
+            "recorded_step_rise_bytes": rises_a.get(device),
+            "replayed_step_rise_bytes": rises_b.get(device),
+            **room.get(device, {}),
         }
-        for device in sorted(a.keys() | b.keys())
+        for device in sorted(a.keys() | b.keys() | room.keys())
     }

@@ -32,13 +32,13 @@ _HEADER_TYPES = {
     "provenance": dict,
     "problems": dict,
     "lacks": list,
-    "rows": list,
+    "rows": dict,
 }
 
 
 def text_items(trace: Trace) -> Iterator[bytes]:
     """The header and the strings of `trace`, which come first in a file: nothing can be read without them."""
-    yield header_item(trace, [len(getattr(trace, name)) for name in TABLES])
+    yield header_item(trace, row_counts(trace))
     yield from strings_item(trace.strings.texts)
 
 
@@ -48,8 +48,13 @@ def number_items(trace: Trace) -> Iterator[bytes]:
         yield from table_items(name, getattr(trace, name), 0, compact=True)
 
 
-def header_item(trace: Trace, rows: list[int]) -> bytes:
-    """`rows`: how many each of TABLES will have in the end, or nothing.
+def row_counts(trace: Trace) -> dict[str, int]:
+    """The rows of every table. Counts go by name, and none is 0: a table that a later release adds changes no file."""
+    return {name: rows for name in TABLES if (rows := len(getattr(trace, name)))}
+
+
+def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
+    """`rows`: how many each table will have in the end, or nothing.
 
     JSON inside, not msgpack: provenance comes from anywhere, and may hold integers beyond 64 bits.
     """
@@ -71,8 +76,8 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
         yield _pack(name, pack_table(part, first_row + first, compact))
 
 
-def end_item(strings: int, rows: list[int]) -> bytes:
-    return _pack("end", [strings, *rows])
+def end_item(strings: int, rows: dict[str, int]) -> bytes:
+    return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 
 class Assembly:
@@ -104,7 +109,7 @@ class Assembly:
             self._parts[kind].append(part)
             self._rows[kind] += len(part)
         else:
-            raise Damaged(f"unknown item {kind!r}")
+            raise Damaged(f"unknown item {kind!r}; perhaps of a newer trace-replay: upgrade")
 
     def trace(self) -> Trace:
         if self._header is None:
@@ -117,14 +122,18 @@ class Assembly:
 
     def check_end(self, content: bytes, offset_bytes: int) -> None:
         """Compare with what the end frame counts."""
-        if content != end_item(len(self._texts), list(self._rows.values())):
+        try:
+            counts = list(_unpack(content))
+        except Damaged as error:
+            raise Damaged(error.reason, offset_bytes) from error
+        if counts != [("end", [len(self._texts), {name: rows for name, rows in self._rows.items() if rows}])]:
             raise Damaged("the end frame does not count what precedes it", offset_bytes)
 
     def missing(self) -> str:
         """Of a cut file: ", 12 of 30 device rows are missing", as far as its header told the numbers."""
-        expected = zip(TABLES, self._header["rows"] if self._header else [], strict=False)
-        lost = [(count - self._rows[name], count, name) for name, count in expected if count > self._rows[name]]
-        return "".join(f", {missing} of {count} {name} rows are missing" for missing, count, name in lost)
+        expected = self._header["rows"] if self._header else {}
+        lost = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
+        return "".join(f", {missing} of {count} {name} rows are missing" for missing, count, name in lost if missing > 0)
 
 
 def _join(kind: type[Table], parts: list[Table]) -> Table:
@@ -163,7 +172,7 @@ def _parse_header(text: Any) -> dict[str, Any]:
     for name, kind in _HEADER_TYPES.items():
         if not isinstance(header, dict) or not isinstance(header.get(name), kind):
             raise Damaged(f"header without {name!r}")
-    if not all(type(count) is int for count in [*header["problems"].values(), *header["rows"]]):
+    if not all(type(count) is int for count in [*header["problems"].values(), *header["rows"].values()]):
         raise Damaged("header with a count that is no number")
     if not all(isinstance(lack, str) for lack in header["lacks"]):
         raise Damaged("header with a lack that is not text")

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from traces import checks
-from traces.contents import Assembly, end_item, header_item, number_items, strings_item, table_items, text_items
+from traces.contents import Assembly, end_item, header_item, number_items, row_counts, strings_item, table_items, text_items
 from traces.frames import (
     DATA,
     DEFLATED,
@@ -58,7 +58,7 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
                 writer.add(DATA, content, codec, payload)
     except (TypeError, ValueError) as error:  # provenance that is no JSON, or a text larger than a frame may be
         raise TraceWriteError(path, str(error)) from error
-    writer.add(END, end_item(len(trace.strings), [len(getattr(trace, name)) for name in TABLES]))
+    writer.add(END, end_item(len(trace.strings), row_counts(trace)))
     with _as_write_error(path):
         _replace(Path(os.path.realpath(path)), b"".join(parts))
 
@@ -94,7 +94,7 @@ class TraceStream:
 
     def header(self, trace: Trace) -> None:
         """Devices, threads, provenance, problems and lacks of `trace`; its tables and strings are not looked at."""
-        self._append(header_item(trace, []))
+        self._append(header_item(trace, {}))
 
     def add_strings(self, texts: list[str]) -> None:
         """New texts, none of which was added before."""
@@ -112,7 +112,7 @@ class TraceStream:
         """Mark the file as whole; nothing can be added then. Does nothing the second time, and after a failed write."""
         if self._file is None:
             return
-        self._writer.add(END, end_item(self.strings, list(self.rows.values())))
+        self._writer.add(END, end_item(self.strings, self.rows))
         with _as_write_error(self.path):
             os.fsync(self._file)
             os.close(self._file)

@@ -120,43 +120,53 @@ class Scan:
     frames: list[Frame]
     end: Frame | None
     whole_bytes: int
+    chain: int  # the checksum that the next frame's head goes on from
 
 
-def scan(data: bytes) -> Scan:
+def scan(data: bytes, before: Scan | None = None) -> Scan:
     """Walk the frames of `data`, a file's bytes, up to the end frame or the cut. Raises Damaged.
+
+    `before` is what an earlier scan found, while the file was being written: `data` then goes on at its `whole_bytes`, and
+    there need not be a whole frame in it.
 
     Note [Cut or damaged]: a file that ends inside a frame was cut, and what precedes is as it was written. Anything
     else that is wrong is damage. The head has its own checksum so that a flipped length is not mistaken for a cut; it
     is chained from frame to frame so that a lost, doubled or swapped frame is damage too.
     """
-    check_header(data)
-    chain = zlib.crc32(data[: HEADER.size])
+    if before is None:
+        whole = scan(data[HEADER.size :], header_scan(data))
+        if whole.end is None and not whole.frames:
+            raise Damaged("cut before the end of its first frame; nothing to recover", HEADER.size)
+        return whole
+    begin, at, chain = before.whole_bytes, 0, before.chain
     frames: list[Frame] = []
-    at = HEADER.size
     while len(data) - at >= FRAME.size:
         marker, length, kind, codec, content_bytes, payload_crc, head_crc = FRAME.unpack_from(data, at)
-        chain = zlib.crc32(data[at : at + _HEAD_CRC], chain)
-        if marker != FRAME_MARKER or chain != head_crc:
-            raise Damaged("wrong checksum of a frame's head", at)
+        if marker != FRAME_MARKER or zlib.crc32(data[at : at + _HEAD_CRC], chain) != head_crc:
+            raise Damaged("wrong checksum of a frame's head", begin + at)
         if kind not in (DATA, END) or codec not in (STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES):
-            raise Damaged(f"unknown frame kind {kind} or codec {codec}", at)
+            raise Damaged(f"unknown frame kind {kind} or codec {codec}", begin + at)
         if content_bytes > MAX_CONTENT_BYTES or length < FRAME.size - _COUNTED_FROM:
-            raise Damaged(f"impossible frame length {length} ({content_bytes} decompressed)", at)
+            raise Damaged(f"impossible frame length {length} ({content_bytes} decompressed)", begin + at)
         behind = at + _COUNTED_FROM + length
         if behind > len(data):
             break
-        frame = Frame(at, kind, codec, content_bytes, data[at + FRAME.size : behind])
+        frame = Frame(begin + at, kind, codec, content_bytes, data[at + FRAME.size : behind])
         if zlib.crc32(frame.payload) != payload_crc:
-            raise Damaged("wrong checksum of a frame's content", at)
-        at = behind
+            raise Damaged("wrong checksum of a frame's content", begin + at)
+        at, chain = behind, head_crc
         if kind == END:
             if at != len(data):
-                raise Damaged(f"{len(data) - at} bytes after the end", at)
-            return Scan(frames, frame, at)
+                raise Damaged(f"{len(data) - at} bytes after the end", begin + at)
+            return Scan(frames, frame, begin + at, chain)
         frames.append(frame)
-    if not frames:
-        raise Damaged("cut before the end of its first frame; nothing to recover", at)
-    return Scan(frames, None, at)
+    return Scan(frames, None, begin + at, chain)
+
+
+def header_scan(data: bytes) -> Scan:
+    """The scan of a file's header alone, from which `scan` goes on. Raises Damaged."""
+    check_header(data)
+    return Scan([], None, HEADER.size, zlib.crc32(data[: HEADER.size]))
 
 
 def check_header(data: bytes) -> None:

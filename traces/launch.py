@@ -1,13 +1,13 @@
-"""Runs a script in a child interpreter, exactly as Python would, with one of our rooms at work inside it.
+"""Runs a script in a child interpreter, exactly as Python would, with our rooms at work inside it.
 
 The child is `python script.py arguments`, nothing else, so that argv, `__main__`, `sys.path[0]`, tracebacks,
 pickling, spawned workers and the exit code need no care of ours. What reaches into it is
-`bootstrap/sitecustomize.py`, which Python imports by itself and which calls `<room>.child.start(config)` as soon as
-torch has been imported, there and in every descendant.
+`bootstrap/sitecustomize.py`, which Python imports by itself and which calls `<room>.child.start(config)` of each room as
+soon as torch has been imported, there and in every descendant.
 
-    result = run_child("replayer", {"trace": "/data/v100.msgpack"}, ["train.py", "--lr", "0.1"])
+    result = run_child({"replayer": {"trace": "/data/v100.msgpack"}}, ["train.py", "--lr", "0.1"])
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
-    result.started     # the processes in which the room is at work: empty if torch was never imported
+    result.started     # the processes in which the rooms are at work: empty if torch was never imported
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+RANKS = BOOTSTRAP.with_name("launch_ranks.py")  # runs what follows it as several ranks
 ROOT = BOOTSTRAP.parents[1]  # the folder that our rooms lie in
 
 
@@ -33,7 +34,7 @@ ROOT = BOOTSTRAP.parents[1]  # the folder that our rooms lie in
 class ChildResult:
     """How a run ended, and how far our bootstrap got in which processes (the child itself has `pid`).
 
-    `booted`: Python ran the bootstrap. `triggered`: torch was imported. `started`: the room's `start` returned.
+    `booted`: Python ran the bootstrap. `triggered`: torch was imported. `started`: the rooms' `start` returned.
     """
 
     returncode: int
@@ -44,31 +45,41 @@ class ChildResult:
 
 
 def run_child(
-    room: str,
-    config: Mapping[str, Any],
+    rooms: Mapping[str, Mapping[str, Any]],
     words: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
     trigger: str = "torch",
     root: Path = ROOT,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
     """Run `python WORDS...` to its end, with `<room>.child.start(config)` called in it once `trigger` is imported.
 
-    `words` are a script and its arguments, or `-m`, a module and its arguments. `config` holds JSON values. stdin,
-    stdout and stderr are the child's; `env` replaces the environment; `root` is the folder that package `room` lies
-    in. Ctrl-C reaches the child, and this function returns when the child has dealt with it.
+    `rooms` gives each room's config (JSON values), in the order in which they start. `words` are a script and its
+    arguments, or `-m`, a module and its arguments. stdin, stdout and stderr are the child's, or descriptors
+    for it; `meanwhile` is called with its process id while it runs, and may return before or after its end; `env` replaces the
+    environment; `root` is the folder that the rooms lie in. Ctrl-C reaches the child, and this function returns when
+    the child has dealt with it.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
         (session / "trigger").write_text(trigger, encoding="utf-8")
-        facts = {"room": room, "root": str(root), "config": dict(config)}
+        facts = {"root": str(root), "rooms": {room: dict(config) for room, config in rooms.items()}}
         (session / "session.json").write_text(json.dumps(facts), encoding="utf-8")
         (session / "handshake").mkdir()
         with _Relay() as relay:
             environment = _environment(os.environ if env is None else env, session)
-            child = subprocess.Popen([sys.executable, *words], env=environment)
+            command = [sys.executable, *words]
+            child = subprocess.Popen(command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
             relay.to(child)
-            code = child.wait()
+            try:
+                if meanwhile is not None:
+                    meanwhile(child.pid)
+            finally:
+                code = child.wait()
         said = {int(file.name): file.read_text(encoding="utf-8").split() for file in (session / "handshake").iterdir()}
     return ChildResult(
         returncode=128 - code if code < 0 else code,

@@ -93,9 +93,26 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """The rows of the steps that are not warm-up; all rows if every step is."""
-    steady = np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
-    return steady if len(steady) else np.arange(len(trace.steps))
+    """The rows of the steps whose times count: of the training steps those that are clean, else those that were profiled,
+    else warm-up; evaluation steps where there is nothing else."""
+    return _first_of(trace, StepKind.STEADY, StepKind.PROFILED, StepKind.WARMUP, StepKind.EVALUATION)
+
+
+def profiled_steps(trace: Trace) -> Column:
+    """The rows of the steps whose kernels count: the profiled ones where the recording says which those are, else
+    `steady_steps`."""
+    return _first_of(trace, StepKind.PROFILED, StepKind.STEADY, StepKind.WARMUP, StepKind.EVALUATION)
+
+
+def evaluation_steps(trace: Trace) -> Column:
+    """The rows of the batches that were evaluated without training."""
+    return np.flatnonzero(trace.steps.kind == StepKind.EVALUATION)
+
+
+def _first_of(trace: Trace, *kinds: StepKind) -> Column:
+    """The rows of the first of these kinds that there is."""
+    rows = (np.flatnonzero(trace.steps.kind == kind) for kind in kinds)
+    return next((found for found in rows if len(found)), np.zeros(0, dtype=np.int64))
 
 
 def busy_in_steps(trace: Trace, busy: Busy, device: int) -> Column:
@@ -221,23 +238,39 @@ class MemoryPeak:
     source: str
 
 
+@dataclass(frozen=True)
+class MemoryCurve:
+    """What a device held after each of its memory events, in order of time; `source` as in `MemoryPeak`."""
+
+    time_ns: Column
+    allocated_bytes: Column
+    before_bytes: int  # held before the first event, as far as that can be told
+    source: str
+
+
+def memory_curve(trace: Trace, device: int) -> MemoryCurve:
+    """The memory of a device (a row of `trace.devices`) over time."""
+    events = trace.memory
+    here = events.take(events.device == device)
+    here = here.take(np.argsort(here.time_ns, kind="stable"))
+    known = here.allocated_bytes != NONE
+    if known.any():
+        return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
+    # Frees of older memory drive the sum below zero; that much at least was held when the recording began.
+    total = np.cumsum(here.bytes)
+    before_bytes = -min(int(total.min(initial=0)), 0)
+    return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")
+
+
 def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
     """The memory peak of every device that has memory events, by row of `trace.devices`."""
     events = trace.memory
     peaks = {}
-    for device in np.unique(events.device[events.device >= 0]):
-        here = events.take(events.device == device)
-        recorded = here.allocated_bytes[here.allocated_bytes != NONE]
-        reserved = here.reserved_bytes[here.reserved_bytes != NONE]
+    for device in np.unique(events.device[events.device >= 0]).tolist():
+        curve = memory_curve(trace, device)
+        reserved = events.reserved_bytes[(events.device == device) & (events.reserved_bytes != NONE)]
         reserved_bytes = int(reserved.max()) if len(reserved) else None
-        if len(recorded):
-            peaks[int(device)] = MemoryPeak(int(recorded.max()), reserved_bytes, "recorded")
-        else:
-            # Frees of older memory drive the sum below zero; that much at least was held when the recording began.
-            total = np.cumsum(here.bytes[np.argsort(here.time_ns, kind="stable")])
-            peaks[int(device)] = MemoryPeak(
-                max(int(total.max()), 0) - min(int(total.min()), 0), reserved_bytes, "summed"
-            )
+        peaks[device] = MemoryPeak(max(int(curve.allocated_bytes.max()), curve.before_bytes), reserved_bytes, curve.source)
     return peaks
 
 

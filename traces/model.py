@@ -12,6 +12,7 @@ the recording's own zero (`provenance["clock"]` says which).
 How the tables hang together:
 
     steps <-- phases            a step is tiled, without gap or overlap, by its phases
+    phases <-- parts            what goes on within a phase, perhaps at the same time: the parts of nn.DataParallel
     threads <-- host            host spans nest by time on one thread; `parent` is the index of the enclosing span
     host <-- device.launch      a device span points at the host span that launched it: the runtime call where it was
                                 recorded (its parent is the op), else the op itself
@@ -29,6 +30,7 @@ import numpy.typing as npt
 
 Column = npt.NDArray[Any]
 Shape = tuple[int, ...]
+READ_LIMIT = 4096  # elements of a tensor whose way to the host counts as reading values; larger ones are data
 NONE = -1  # an absent index, count or size in any signed column
 
 # The phases of a training step, in the order in which a plain loop goes through them. `other` is what no rule names.
@@ -106,8 +108,10 @@ class Origin(IntEnum):
 class StepKind(IntEnum):
     """How a step was recorded."""
 
-    STEADY = 0
-    WARMUP = 1
+    STEADY = 0  # timed without a profiler, or by one where that is all there is (imported recordings)
+    WARMUP = 1  # the first steps as they are: context creation and tuning are part of the truth
+    EVALUATION = 2  # a batch without backward and optimizer: validation, inference
+    PROFILED = 3  # under the profiler, in a recording that also has clean steps: kernels are known, times are slower
 
 
 @dataclass
@@ -198,6 +202,38 @@ class Phases(_Spans):
     start_ns: Column
     duration_ns: Column
     device: Column  # row of `devices` whose stream the events would sit on, or NONE
+    device_start_ns: Column
+    device_end_ns: Column
+    origin: Column  # Origin
+
+
+@dataclass
+class Parts(_Spans):
+    """What goes on within a phase, nested in it and perhaps at the same time: the parts of nn.DataParallel, by start.
+
+    Names: "scatter", "replicate", "parallel_apply" (a row per replica, with its device), "gather" in the forward pass;
+    "gather_backward" (gradients scattered to the replicas) and "broadcast_backward" (ReduceAddCoalesced) in the backward pass.
+    The device times are those of CUDA events as in `Phases`, on the part's own device.
+    """
+
+    DTYPES = {
+        "phase": "i4",
+        "name": "i4",
+        "thread": "i4",
+        "start_ns": "i8",
+        "duration_ns": "i8",
+        "device": "i4",
+        "device_start_ns": "i8",
+        "device_end_ns": "i8",
+        "origin": "u1",
+    }
+    DEFAULTS = {"phase": NONE, "thread": NONE, "device": NONE, "device_start_ns": NONE, "device_end_ns": NONE}
+    phase: Column  # row of `phases`, or NONE outside any step
+    name: Column  # string
+    thread: Column  # row of `threads`, or NONE
+    start_ns: Column
+    duration_ns: Column
+    device: Column  # row of `devices`, or NONE
     device_start_ns: Column
     device_end_ns: Column
     origin: Column  # Origin
@@ -296,6 +332,57 @@ class Values(Table):
     value: Column
 
 
+class BatchKind(IntEnum):
+    """What a row of `batches` is."""
+
+    WAIT = 0  # the script waited for a batch in a loader's `__next__`
+    PIN = 1  # a loader's pin-memory thread copied a batch into pinned memory
+
+
+@dataclass
+class Batches(_Spans):
+    """The input pipeline, ordered by (rank, start): one row per batch waited for, and one per batch pinned.
+
+    `provenance["loaders"]` describes the loaders.
+    """
+
+    DTYPES = {"rank": "i4", "loader": "i4", "kind": "u1", "start_ns": "i8", "duration_ns": "i8", "bytes": "i8"}
+    DEFAULTS = {"bytes": NONE}
+    rank: Column
+    loader: Column  # the loader's place in provenance["loaders"] of its rank
+    kind: Column  # BatchKind
+    start_ns: Column
+    duration_ns: Column
+    bytes: Column  # of all tensors in the batch, or NONE where they could not be found
+
+
+@dataclass
+class Collectives(_Spans):
+    """Communication between ranks, one row per operation and rank, ordered by (rank, start)."""
+
+    DTYPES = {
+        "rank": "i4",
+        "name": "i4",
+        "dtype": "i4",
+        "group": "i4",
+        "group_size": "i4",
+        "backend": "i4",
+        "bytes": "i8",
+        "start_ns": "i8",
+        "duration_ns": "i8",
+    }
+    DEFAULTS = {"dtype": NONE, "group": NONE, "group_size": NONE, "backend": NONE, "bytes": NONE}
+    rank: Column
+    name: Column  # string: "all_reduce", "broadcast", "all_gather_into_tensor"...
+    dtype: Column  # string, torch dtype name, or NONE
+    group: Column  # string, the group's name, or NONE
+    group_size: Column  # ranks in the group, or NONE
+    backend: Column  # string: "nccl", "gloo", or NONE
+    bytes: Column  # of this rank's input, or NONE
+    start_ns: Column  # when it was called on the host
+    duration_ns: Column  # of its kernels where they are known, else of the call, else until it was seen to be done
+
+
 @dataclass(frozen=True)
 class Device:
     """One GPU of one rank. `properties` keeps the recorder's own names (computeMajor, numSms...)."""
@@ -356,6 +443,9 @@ class Trace:
     device: DeviceSpans = field(default_factory=DeviceSpans.empty)
     memory: MemoryEvents = field(default_factory=MemoryEvents.empty)
     values: Values = field(default_factory=Values.empty)
+    parts: Parts = field(default_factory=Parts.empty)
+    batches: Batches = field(default_factory=Batches.empty)
+    collectives: Collectives = field(default_factory=Collectives.empty)
     provenance: dict[str, Any] = field(default_factory=dict)  # JSON values only
     problems: dict[str, int] = field(default_factory=dict)  # kind (kebab-case words) -> count
     lacks: list[str] = field(default_factory=list)  # what a reader may miss: "shapes", "memory addresses", ...
@@ -363,6 +453,12 @@ class Trace:
     @property
     def ranks(self) -> list[int]:
         return sorted({d.rank for d in self.devices} | {t.rank for t in self.threads}) or [0]
+
+    def provenance_of(self, rank: int) -> dict[str, Any]:
+        """The provenance of one rank: what all share, and what `provenance["ranks"]` says of this one beside."""
+        ranks = self.provenance.get("ranks")
+        own = ranks.get(str(rank)) if isinstance(ranks, dict) else None
+        return {key: value for key, value in self.provenance.items() if key != "ranks"} | (own if isinstance(own, dict) else {})
 
 
 TABLES: dict[str, type[Table]] = {
@@ -372,6 +468,9 @@ TABLES: dict[str, type[Table]] = {
     "device": DeviceSpans,
     "memory": MemoryEvents,
     "values": Values,
+    "parts": Parts,
+    "batches": Batches,
+    "collectives": Collectives,
 }
 
 

@@ -7,27 +7,61 @@ Writers that follow several threads or streams at once append rows as they come;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from traces.model import Column, Trace
+from traces.checks import REFERENCES
+from traces.model import NONE, TABLES, Column, Table, Trace
 
 
 def in_order(trace: Trace) -> Trace:
-    """The same trace with host spans by (thread, start, longest first) and device spans by (device, stream, start)."""
-    host, device = trace.host, trace.device
-    host_order = np.lexsort((-host.duration_ns, host.start_ns, host.thread))
-    device_order = np.lexsort((device.start_ns, device.stream, device.device))
-    host, device = host.take(host_order), device.take(device_order)
-    host.parent = _moved(host.parent, host_order)
-    device.launch = _moved(device.launch, host_order)
-    return replace(trace, host=host, device=device, memory=trace.memory.take(np.argsort(trace.memory.time_ns, kind="stable")))
+    """The same trace with its rows sorted; rows that compare equal stay as they are.
+
+    Steps by start; phases by (step, start); host spans by (thread, start, longest first); device spans by (device, stream,
+    start); memory events by time; parts by (start, longest first); batches and collectives by (rank, start). Values stay.
+    """
+    steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
+    parts, batches, collectives = trace.parts, trace.batches, trace.collectives
+    step_order = np.argsort(steps.start_ns, kind="stable")
+    orders = {
+        "steps": step_order,
+        "phases": np.lexsort((phases.start_ns, _places(step_order, len(steps))[phases.step])),
+        "host": np.lexsort((-host.duration_ns, host.start_ns, host.thread)),
+        "device": np.lexsort((device.start_ns, device.stream, device.device)),
+        "memory": np.argsort(trace.memory.time_ns, kind="stable"),
+        "parts": np.lexsort((-parts.duration_ns, parts.start_ns)),
+        "batches": np.lexsort((batches.start_ns, batches.rank)),
+        "collectives": np.lexsort((collectives.start_ns, collectives.rank)),
+    }
+    return taken(trace, orders)
 
 
-def _moved(rows: Column, order: Column) -> Column:
-    """Row numbers after the rows were taken in `order`; NONE stays NONE."""
-    place = np.empty(len(order) + 1, dtype=rows.dtype)
-    place[order] = np.arange(len(order), dtype=rows.dtype)
-    place[-1] = -1
-    return np.asarray(place[rows])
+def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
+    """Of each table named, the rows with these numbers in this order. What pointed at them still does; what pointed at a
+    row that was left out is NONE."""
+    tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
+    places = {name: _places(order, len(getattr(trace, name))) for name, order in rows.items()}
+    return repointed(replace(trace, **tables), places)
+
+
+def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
+    """The same rows, pointing elsewhere: `places` has, by what is pointed to ("strings", "host"...), the new number of
+    each old one, and NONE at the end for NONE."""
+    tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
+    for where, target in REFERENCES.items():
+        if target in places:
+            table, _, column = where.partition(".")
+            rows = getattr(tables[table], column)
+            setattr(tables[table], column, places[target][rows].astype(rows.dtype))
+    changed: dict[str, Any] = tables
+    return replace(trace, **changed)
+
+
+def _places(order: Column, rows: int) -> Column:
+    """Where each of `rows` rows went when they were taken in `order`; NONE for what was left out, and stays NONE."""
+    place = np.full(rows + 1, NONE, dtype="i8")
+    place[order] = np.arange(len(order))
+    return place

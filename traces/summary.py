@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from traces.communication import communication
 from traces.compare import device_label
 from traces.measure import (
     Work,
@@ -25,6 +26,7 @@ from traces.measure import (
     window_ns,
 )
 from traces.model import DeviceKind, HostKind, StepKind, Trace
+from traces.pipeline import collectives, input_pipeline, median, parallel_parts, step_kinds, told
 
 VERSION = 1
 TOP = 10  # rows of the tables of kernels and ops
@@ -69,9 +71,17 @@ def summarise(trace: Trace) -> dict[str, Any]:
             }
             for row in range(len(steps))
         ],
-        "step_median_ns": _median(steps.duration_ns[steady_steps(trace)]),
-        "compute_side_median_ns": _median(compute_ns[steady_steps(trace)]),
+        "step_median_ns": median(steps.duration_ns[steady_steps(trace)]),
+        "compute_side_median_ns": median(compute_ns[steady_steps(trace)]),
+        "step_kinds": step_kinds(trace),
+        "clean": told(trace, "clean"),
+        "host_scale": told(trace, "host_scale"),
+        "recorder": told(trace, "recorder"),
         "phases": _phases(trace),
+        "parts": parallel_parts(trace),
+        "input_pipeline": input_pipeline(trace),
+        "collectives": collectives(trace),
+        "communication": communication(trace) if len(trace.collectives) else None,
         "kernels": _rows(kernel_table(trace)),
         "ops": _rows(op_table(trace)),
         "calls": _rows(op_table(trace, outermost=True)),
@@ -87,10 +97,6 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "problems": dict(trace.problems),
         "provenance": dict(trace.provenance),
     }
-
-
-def _median(values: Any) -> int | None:
-    return round(float(np.median(values))) if len(values) else None
 
 
 def _gpus(trace: Trace) -> dict[str, dict[str, Any]]:
@@ -112,8 +118,8 @@ def _phases(trace: Trace) -> dict[str, dict[str, int | None]]:
     rows = steady_steps(trace)
     return {
         name: {
-            "median_ns": _median(times.host_ns[rows]),
-            "device_median_ns": None if times.device_ns is None else _median(times.device_ns[rows]),
+            "median_ns": median(times.host_ns[rows]),
+            "device_median_ns": None if times.device_ns is None else median(times.device_ns[rows]),
         }
         for name, times in phase_times(trace).items()
     }

@@ -99,6 +99,8 @@ _RANGES = (
     " torch/nn/modules/linear.py(114)",
     "torch/autograd/__init__.py: backward torch/_tensor.py<built-in method linear of type object at"
     " 0x7f>ProfilerStep#",
+    "DataParallel.broadcast_backward DataParallel.gather_backward DataParallel.parallel_apply#0 DataParallel.replicate"
+    " DataParallel.gather DataParallel.scatter all_reduce nccl gloo",
     "loader h2d forward loss zero_grad backward optimizer other",
 )
 
@@ -120,11 +122,14 @@ _HEADER = (
     '{"rank":0,"index":1,"name":"NVIDIA A100","total_memory_bytes":85899345920,"properties":{',
     '"computeMajor":7,"computeMinor":5,"warpSize":32}}],',
     '"threads":[{"rank":0,"tid":1,"name":"python","role":"loader"},{"rank":0,"tid":2,"name":"thread","role":"other"},',
-    '{"rank":0,"tid":3,"name":"","role":"main"},{"rank":0,"tid":4,"name":"pt_autograd_0","role":"backward"}],"rows":[0,0',
+    '{"rank":0,"tid":3,"name":"","role":"main"},{"rank":0,"tid":4,"name":"pt_autograd_0","role":"backward"}],"rows":{"steps":6,"phases":42,"host":9,"device":9,"memory":9',
 )
 
 # Columns as msgpack begins them: name, array of four, method, the usual base and scale, short bytes.
 _COLUMNS = (
+    b"\x92\xabcollectives\x82\xa4rows\xa7columns\x88\xa4rank\xa4name\xa5dtype\xa5group\xaagroup_size\xa7backend\xa5bytes"
+    b"\x92\xa7batches\x82\xa4rows\xa7columns\x85\xa4rank\xa6loader\xa4kind\xa8start_ns\xabduration_ns\xa5bytes"
+    b"\x92\xa5parts\x82\xa4rows\xa7columns\x89\xa5phase\xa4name\xa6thread\xa8start_ns\xabduration_ns"
     b"read\xa2op\xa5dtype\xa5value\xabrecorded_step\xaddevice_end_ns\xafdevice_start_ns\xa4rank\xa6number\xa4step"
     b"\x92\xa6values\x82\xa4rows\x92\xa5steps\x82\xa4rows\x92\xa6phases\x82\xa4rows\x10\xa7columns\x86"
     b"\x92\xa6memory\x82\xa4rows\x10\xa7columns\x86\xa6thread\x01\xa6device\x94\x00\xff\x01\xc4\xa7time_ns\x94\x01\xcf\x00"

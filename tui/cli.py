@@ -9,6 +9,7 @@ once.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -29,9 +30,24 @@ app = typer.Typer(
 )
 
 
+class Grain(StrEnum):
+    kernel = "kernel"
+    phase = "phase"
+
+
 class Loader(StrEnum):
     real = "real"
     recorded = "recorded"
+
+
+class Values(StrEnum):
+    recorded = "recorded"
+    compute = "compute"
+
+
+class Clock(StrEnum):
+    wall = "wall"
+    virtual = "virtual"
 
 
 TraceArgument = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a name in the bundled library.")]
@@ -101,6 +117,27 @@ def diff(
     return run(first, second, json, tolerance)
 
 
+@app.command()
+def view(
+    first: Annotated[str, typer.Argument(metavar="A", help="A trace file, or a name in the bundled library.")],
+    second: Annotated[str | None, typer.Argument(metavar="[B]", help="What to lay over it: a replay, or a recording.")] = None,
+    screenshot: Annotated[
+        Path | None,
+        typer.Option("--screenshot", metavar="X.svg", help="Write a picture of the app instead of opening it."),
+    ] = None,
+    size: Annotated[
+        str, typer.Option("--size", metavar="COLUMNSxLINES", help="The size of the terminal in the picture.")
+    ] = "130x40",
+) -> int:
+    """Look at a trace, or at a recording and its replay laid over each other, in the terminal; ? lists the keys.
+
+    Where there is no terminal, prints what `trace info` or `trace diff` says.
+    """
+    from tui.commands.view import run, size_of
+
+    return run(first, second, screenshot, size_of(size))
+
+
 @app.command(
     cls=ScriptCommand,
     epilog="Options go before SCRIPT; what follows it is the script's, but for the first --trace FILE. `-m MODULE` runs"
@@ -130,6 +167,36 @@ def replay(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first GPU work that the recording does not hold exactly.")
     ] = False,
+    values: Annotated[
+        Values,
+        typer.Option("--values", help="What tensors hold: the values that were recorded, or what this CPU computes."),
+    ] = Values.recorded,
+    clock: Annotated[
+        Clock,
+        typer.Option("--clock", help="Really wait for the GPU, or only move the clock that the script reads (virtual)."),
+    ] = Clock.wall,
+    view: Annotated[
+        bool, typer.Option("--view", help="Open the timeline app beside the replay, and follow it step by step.")
+    ] = False,
+    speed: Annotated[
+        float,
+        typer.Option("--speed", metavar="X", min=0.001, max=1000, help="Make all recorded times X times as fast."),
+    ] = 1.0,
+    gpu_memory: Annotated[
+        str,
+        typer.Option(
+            "--gpu-memory", metavar="SIZE[,SIZE]", help="Would it fit? Give all GPUs this memory, or each its own: 7.79GiB."
+        ),
+    ] = "",
+    nproc: Annotated[
+        int, typer.Option("--nproc", min=0, max=1024, metavar="N", help="Run SCRIPT as N ranks with a GPU each, as torchrun.")
+    ] = 0,
+    gpus: Annotated[
+        int, typer.Option("--gpus", min=0, max=64, metavar="N", help="Predict nn.DataParallel on N of the recorded GPU.")
+    ] = 0,
+    link_gbps: Annotated[
+        float, typer.Option("--link-gbps", min=0, metavar="X", help="GB/s of copies from GPU to GPU. [default: as recorded]")
+    ] = 0,
 ) -> int:
     """Run an unmodified script at the pace of a recorded GPU, on this machine, without a GPU.
 
@@ -139,7 +206,51 @@ def replay(
 
     assert isinstance(context.command, ScriptCommand)
     names = context.command.option_names(context)
-    return run(Replay(script, trace, str(loader), strict, output, report), names)
+    how = Replay(script, trace, str(loader), strict, str(values), str(clock), speed, gpu_memory)
+    how = dataclasses.replace(how, nproc=nproc, gpus=gpus, link_gbps=link_gbps)
+    return run(dataclasses.replace(how, view=view, output=output, report=report), names)
+
+
+@app.command(
+    cls=ScriptCommand,
+    epilog="Options go before SCRIPT; what follows it is the script's. `-m MODULE` runs a module as `python -m` does. After"
+    " `--` comes, to the letter, what would follow `python`.",
+)
+def record(
+    context: typer.Context,
+    script: Annotated[
+        list[str],
+        typer.Argument(metavar="SCRIPT", help="The script and its arguments."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="T.msgpack", help="The file to write. [default: SCRIPT's name, here]"),
+    ] = None,
+    grain: Annotated[
+        Grain,
+        typer.Option("--grain", help="Every kernel of some steps, by torch.profiler; or only the phases of every step."),
+    ] = Grain.kernel,
+    warmup: Annotated[int, typer.Option("--warmup", min=0, metavar="N", help="Steps that count as warm-up.")] = 3,
+    clean: Annotated[
+        int, typer.Option("--clean-steps", min=0, metavar="N", help="Steps timed without profiler before the profiled ones.")
+    ] = 10,
+    profiled: Annotated[
+        int, typer.Option("--profiled-steps", min=1, metavar="N", help="Steps under torch.profiler, in the kernel grain.")
+    ] = 5,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="T", help="Run on the virtual GPU of this recording: a trace file or a library name."),
+    ] = None,
+) -> int:
+    """Record an unmodified script on a machine with GPUs: steps, phases, kernels, memory, loading, and values read.
+
+    Steps before and after the profiled ones are timed by CUDA events alone. The exit code is the script's.
+    """
+    from tui.commands.record import Record, run
+
+    assert isinstance(context.command, ScriptCommand)
+    names = context.command.option_names(context)
+    return run(Record(script, output, str(grain), warmup, clean, profiled, on), names)
 
 
 def run(words: Sequence[str]) -> int:

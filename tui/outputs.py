@@ -31,8 +31,12 @@ def require_place_for(path: Path | None) -> None:
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """Write `facts` to `path`, atomically where it is a file. Raises OSError as the file system does."""
-    text = to_json(facts) + "\n"
+    """Write `facts` to `path`, as `write_text` does."""
+    write_text(path, to_json(facts) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path`, atomically where it is a file. Raises OSError as the file system does."""
     if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to replace
         path.write_text(text, encoding="utf-8")
         return

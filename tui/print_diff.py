@@ -19,10 +19,12 @@ from tui.figures import (
     kernel_text,
     paint,
     share_text,
-    size_text,
     table,
     time_text,
 )
+from tui.print_communication import communication_rows
+from tui.print_memory import memory_sentences, peak_rows
+from tui.print_pace import event_sentences, loader_note, pace_sentences
 
 _SHOWN_CHANGES = 5  # of each kind; the JSON has more
 _SHOWN_MISSING = 8
@@ -52,13 +54,17 @@ def diff_text(comparison: dict[str, Any], recorded: str, other: str, *, width: i
         "",
         *page.program(),
         "",
+        *page.sentences(pace_sentences(comparison)),
         *page.per_step(),
         *page.phases(),
+        *page.parts(),
         *page.streams(),
         *page.coverage(),
         *page.host(),
+        *page.communication(),
         *page.memory(),
         *page.values(),
+        *page.sentences(event_sentences(comparison)),
         *page.missing(),
         *page.changes("kernels", "Kernels"),
         *page.changes("ops", "Ops"),
@@ -100,7 +106,7 @@ class _Page:
         steps, busy = self.of["steps"], self.of["gpu_busy"]
         if steps["recorded_median_ns"] is None:
             row = ["GPU busy", *self.pair(busy["recorded_median_ns"], busy["replayed_median_ns"])]
-            return self.times("Whole traces, for not both have steps", [row])
+            return self.times("Whole traces, for not both have training steps", [row, *self.evaluation()])
         rows = [
             [words, *self.pair(self.of[key]["recorded_median_ns"], self.of[key]["replayed_median_ns"])]
             for key, words in (
@@ -112,6 +118,7 @@ class _Page:
         if min(self.of["steps_compared"].values()) >= _STEPS_FOR_A_SPREAD:
             for key, words in (("p5", "fast steps (5th percentile)"), ("p95", "slow steps (95th percentile)")):
                 rows.append([words, *self.pair(steps[f"recorded_{key}_ns"], steps[f"replayed_{key}_ns"])])
+        rows += self.evaluation()
         lines = self.times("Median per step", rows)
         floors = [
             f"{share_text(self.of[key]['noise_floor'])} {words}"
@@ -124,10 +131,15 @@ class _Page:
             )
             lines = self.noted(lines, said)
         if self.of["judged"] == "compute_side":
-            lines = self.noted(
-                lines, "Data was really loaded, by this machine: the step without it is what to compare."
-            )
+            lines = self.noted(lines, loader_note(self.of))
         return lines
+
+    def evaluation(self) -> list[list[str]]:
+        """A row for validation and inference, where there is any."""
+        spread = self.of.get("evaluation", {}).get("steps")
+        if spread is None or spread == self.of["steps"]:  # inference: its steps are the steps
+            return []
+        return [["a batch evaluated", *self.pair(spread["recorded_median_ns"], spread["replayed_median_ns"])]]
 
     def phases(self) -> list[str]:
         phases = self.of["phases"].items()
@@ -139,6 +151,13 @@ class _Page:
             if p["device_recorded_median_ns"] is not None or p["device_replayed_median_ns"] is not None
         ]
         return lines + self.times("Phases on the GPU, per step", timed)
+
+    def parts(self) -> list[str]:
+        """Of nn.DataParallel; on the GPU too, where an asynchronous host would hide it."""
+        parts = self.of.get("parts", {}).items()
+        rows = [[name, *self.pair(p["recorded_median_ns"], p["replayed_median_ns"])] for name, p in parts]
+        timed = [[name, *self.pair(p["device_recorded_median_ns"], p["device_replayed_median_ns"])] for name, p in parts]
+        return self.times("Parts on the host, per step", rows) + self.times("Parts on the GPU, per step", timed)
 
     def streams(self) -> list[str]:
         rows = []
@@ -178,26 +197,28 @@ class _Page:
         ]
         return self.titled(table(["Replaying host", ""], rows, width=self.width, stretch=True))
 
+    def communication(self) -> list[str]:
+        sides = self.of.get("communication")
+        if not sides:
+            return []
+        head = ["Communication between ranks", self.first, self.second]
+        return self.titled(table(head, communication_rows(sides), width=self.width, stretch=True))
+
     def memory(self) -> list[str]:
-        rows, summed = [], False
-        for device, peak in self.of["memory"].items():
-            a, b = peak["recorded_peak_bytes"], peak["replayed_peak_bytes"]
-            change = ABSENT
-            if a is not None and b is not None:
-                change = "same" if a == b else ("+" if b > a else "-") + size_text(abs(b - a))
-            rows.append([device, size_text(a), size_text(b), change])
-            summed |= "summed" in (peak["recorded_source"], peak["replayed_source"])
+        rows = peak_rows(self.of["memory"])
         if not rows:
             return []
         lines = self.titled(
             table(["Memory peak", self.first, self.second, "change"], rows, width=self.width, stretch=True)
         )
-        if summed:
-            note = "Summed up where totals were not recorded: what was held from before is missing."
-            lines = self.noted(lines, note)
+        for sentence in memory_sentences(self.of["memory"]):
+            lines = self.noted(lines, sentence)
         return lines
 
     def values(self) -> list[str]:
+        if self.of["values"]["computed"]:
+            said = "Values were computed on this machine's CPU, not recorded; the GPU's times are the trace's."
+            return [*_wrapped(said, self.width), ""]
         reads = self.of["values"]["unrecorded_reads"]
         if not reads:
             return []
@@ -277,6 +298,9 @@ class _Page:
             if error != ABSENT and abs(float(error.removesuffix(" %"))) > 100 * self.of["tolerance"]:
                 lines[number] = paint(lines[number], "blue" if error.startswith("-") else "red", colour=self.colour)
         return lines
+
+    def sentences(self, sentences: list[str]) -> list[str]:
+        return [line for sentence in sentences for line in [*_wrapped(sentence, self.width), ""]]
 
     def titled(self, lines: list[str]) -> list[str]:
         return [self.bold(lines[0]), *lines[1:], ""]

@@ -5,14 +5,18 @@ print(info_text(summarise(load("v100.msgpack")), "v100.msgpack"))
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Any
 
 from tui.figures import ABSENT, count_text, fit, kernel_text, paint, share_text, size_text, table, time_text
+from tui.print_communication import exposure_sentence
 
 _GRAINS = {
     "kernel": "kernel-grained: every op and every kernel",
     "phase": "phase-grained: the phases of each step, no kernels",
 }
+_KINDS = {"warmup": "warm-up", "steady": "clean", "evaluation": "evaluation", "profiled": "profiled"}
+_SHOWN_BELOW = ("loaders", "recorder", "clean", "host_scale")  # of the provenance: they have sections of their own
 _MOST_STEPS = 8  # shown one by one
 _MOST_FACTS = 24  # lines of provenance
 
@@ -27,15 +31,20 @@ def info_text(summary: dict[str, Any], name: str, *, width: int = 80, colour: bo
     what = _GRAINS.get(summary["grain"], summary["grain"])
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
     lines = [heading(fit(name, width)), fit(f"  {what}{several}", width), ""]
-    sections = [
+    sections: list[tuple[str, list[str]]] = [
         ("Where it comes from", _provenance(summary, width)),
         ("Devices", _devices(summary, width)),
         ("What is in it", _counts(summary)),
         ("Steps", _steps(summary, width)),
+        ("Kinds of steps", _step_kinds(summary, width)),
         ("Phases, median of the steps", _phases(summary, width)),
+        ("Parts of nn.DataParallel, median", _parts(summary, width)),
+        ("Input pipeline", _input_pipeline(summary, width)),
+        ("Collectives", _collectives(summary, width)),
         ("Kernels with the most GPU time", _work(summary, "kernels", "kernel", width)),
         ("Ops with the most GPU time (innermost around the launch)", _work(summary, "ops", "op", width)),
         ("Memory peak", _memory(summary, width)),
+        ("What recording cost", _recorder(summary, width)),
         ("What it lacks", [f"  {fit(text, width - 2)}" for text in summary["lacks"]]),
         ("Problems found in it", _problems(summary, width)),
     ]
@@ -46,9 +55,10 @@ def info_text(summary: dict[str, Any], name: str, *, width: int = 80, colour: bo
 
 
 def _provenance(summary: dict[str, Any], width: int) -> list[str]:
-    facts = [(key, value) for key, value in _flat(summary["provenance"]) if value not in ("", None)]
-    longest = min(max((len(key) for key, _ in facts), default=0), 24)
-    lines = [f"  {fit(key, longest).ljust(longest)}  {fit(str(value), width - longest - 4)}" for key, value in facts]
+    facts = {key: value for key, value in summary["provenance"].items() if key not in _SHOWN_BELOW}
+    shown = [(key, value) for key, value in _flat(facts) if value not in ("", None)]
+    longest = min(max((len(key) for key, _ in shown), default=0), 24)
+    lines = [f"  {fit(key, longest).ljust(longest)}  {fit(str(value), width - longest - 4)}" for key, value in shown]
     rest = len(lines) - _MOST_FACTS
     return lines if rest <= 0 else [*lines[:_MOST_FACTS], f"  and {rest} more (--json shows all)"]
 
@@ -97,12 +107,27 @@ def _steps(summary: dict[str, Any], width: int) -> list[str]:
     rows = []
     for step in steps[:_MOST_STEPS]:
         label = f"rank {step['rank']} step {step['number']}" if several else f"step {step['number']}"
-        label += " (warm-up)" if step["kind"] == "warmup" else ""
+        label += f" ({_KINDS[step['kind']]})" if step["kind"] != "steady" else ""
         rows.append([label, time_text(step["duration_ns"]), time_text(step["compute_side_ns"])])
     if len(steps) > _MOST_STEPS:
         rows.append([f"and {len(steps) - _MOST_STEPS} more", "", ""])
     rows.append(["median", time_text(summary["step_median_ns"]), time_text(summary["compute_side_median_ns"])])
     return table(["", "whole step", "without data loading"], rows, width=width, indent=2)
+
+
+def _step_kinds(summary: dict[str, Any], width: int) -> list[str]:
+    """Only where there are several; with how much the profiler slowed the host."""
+    kinds, clean, scale = summary["step_kinds"], summary["clean"], summary["host_scale"]
+    names = _KINDS if "profiled" in kinds else _KINDS | {"steady": "steady"}
+    rows = [[names[kind], count_text(told["count"]), time_text(told["median_ns"])] for kind, told in kinds.items()]
+    lines = table(["", "steps", "median"], rows, width=width, indent=2) if len(rows) > 1 else []
+    if clean and isinstance(slowdown := clean.get("slowdown"), int | float):
+        lines.append(f"  under the profiler a step took {slowdown:.2f} times as long")
+    if scale:
+        shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items() if isinstance(share, int | float))
+        lines += wrap(f"profiled host times are scaled to the clean ones: {shares}", width - 2, initial_indent="  ",
+                      subsequent_indent="    ")  # fmt: skip
+    return lines
 
 
 def _phases(summary: dict[str, Any], width: int) -> list[str]:
@@ -111,6 +136,63 @@ def _phases(summary: dict[str, Any], width: int) -> list[str]:
         for name, phase in summary["phases"].items()
     ]
     return table(["", "on the host", "on the GPU"], rows, width=width, indent=2) if rows else []
+
+
+def _parts(summary: dict[str, Any], width: int) -> list[str]:
+    rows = [
+        [
+            f"{part['name']} ({part['device']})" if part["device"] else part["name"],
+            time_text(part["median_ns"]),
+            time_text(part["device_median_ns"]),
+        ]
+        for part in summary["parts"]
+    ]
+    return table(["", "on the host", "on the GPU"], rows, width=width, indent=2) if rows else []
+
+
+def _input_pipeline(summary: dict[str, Any], width: int) -> list[str]:
+    pipeline = summary["input_pipeline"]
+    if not pipeline:
+        return []
+    lines = []
+    for number, loader in enumerate(pipeline["loaders"]):
+        facts = ", ".join(f"{key} {value}" for key, value in loader.items() if value is not None)
+        lines.append(fit(f"loader {number}: {facts}", width - 2))
+    if pipeline["waits"]:
+        each = f"{time_text(pipeline['wait_median_ns'])} each, {time_text(pipeline['wait_per_step_ns'])} in a step (medians)"
+        lines.append(f"{count_text(pipeline['waits'])} waits for a batch of {size_text(pipeline['batch_bytes'])}: {each}")
+    if pipeline["pins"]:
+        rate = f", {pipeline['pin_bytes_per_s'] / 1e9:.1f} GB/s" if pipeline["pin_bytes_per_s"] else ""
+        lines.append(f"{count_text(pipeline['pins'])} batches pinned: {time_text(pipeline['pin_median_ns'])} each{rate}")
+    return [f"  {fit(line, width - 2)}" for line in lines]
+
+
+def _collectives(summary: dict[str, Any], width: int) -> list[str]:
+    rows = [
+        [
+            f"{row['name']} ({row['backend']})" if row["backend"] else row["name"],
+            count_text(row["count"]),
+            size_text(row["bytes"]),
+            time_text(row["duration_ns"]),
+            time_text(row["median_ns"]),
+        ]
+        for row in summary["collectives"]
+    ]
+    if not rows:
+        return []
+    exposure = exposure_sentence(summary["communication"])
+    lines = table(["", "count", "bytes", "time", "median"], rows, width=width, indent=2)
+    return [*lines, "  " + fit(exposure, width - 2)] if exposure else lines
+
+
+def _recorder(summary: dict[str, Any], width: int) -> list[str]:
+    recorder = summary["recorder"] or {}
+    cost_ns, share = recorder.get("overhead_ns_per_step"), recorder.get("overhead_share")
+    if not isinstance(cost_ns, int | float):
+        return []
+    of_step = f", {share_text(share)} of it" if isinstance(share, int | float) else ""
+    by = f" (trace {recorder['version']})" if recorder.get("version") else ""
+    return ["  " + fit(f"{time_text(cost_ns)} of each step{of_step}{by}", width - 2)]
 
 
 def _work(summary: dict[str, Any], key: str, head: str, width: int) -> list[str]:

@@ -16,17 +16,22 @@ def install_all(torch_module: ModuleType) -> None:
         torch_amp,
         torch_autograd,
         torch_backends,
+        torch_backends_cudnn_rnn,
         torch_compile,
         torch_cuda,
         torch_cuda_comm,
         torch_cuda_graphs,
         torch_cuda_memory,
+        torch_cuda_memory_snapshot,
         torch_cuda_nvtx,
         torch_cuda_random,
         torch_cuda_streams,
         torch_cuda_tensors,
+        torch_distributed,
         torch_nn_module,
+        torch_nn_parallel,
         torch_optim,
+        torch_pin_memory,
         torch_profiler,
         torch_serialization,
         torch_tensor,
@@ -41,9 +46,12 @@ def install_all(torch_module: ModuleType) -> None:
         torch_cuda_nvtx,  # a C module of its own
         torch_cuda_comm,  # C functions that only builds with CUDA have
         torch_cuda_memory,  # takes back the allocator's functions
+        torch_cuda_memory_snapshot,  # and those about its history
         torch_backends,  # needs the devices' functions for cuDNN's checks
+        torch_backends_cudnn_rnn,  # and what recurrent layers ask of it
         torch_accelerator,  # answers by torch.cuda, so all of that must stand
         torch_tensor,  # moves tensors to the devices above
+        torch_pin_memory,  # wraps factories that torch_tensor may have replaced, takes back the host allocator's functions
         torch_cuda_tensors,  # wraps methods that torch_tensor may have replaced
         torch_nn_module,  # moves modules by moving tensors
         torch_serialization,  # loads onto devices
@@ -51,6 +59,8 @@ def install_all(torch_module: ModuleType) -> None:
         torch_autograd,  # the script's phases: backward,
         torch_optim,  # zero_grad, optimizer and the end of a step,
         torch_utils_data,  # loader;
+        torch_nn_parallel,  # and the parts of nn.DataParallel;
+        torch_distributed,  # process groups, which communicate on the devices,
         torch_profiler,  # profilers, which start no device,
         torch_compile,  # and the compiler, which is not run
     ):

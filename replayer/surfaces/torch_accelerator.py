@@ -55,7 +55,6 @@ def install(torch_module: ModuleType) -> None:
         _accelerator_getDefaultGenerator=lambda index: cuda.default_generators[index],
         _accelerator_isAllocatorInitialized=lambda: started() is not None,
         _accelerator_emptyCache=lambda: cuda.empty_cache(),
-        _accelerator_emptyHostCache=lambda: None,  # pinned memory is given back as it dies, so none is cached
         _accelerator_getDeviceStats=lambda index: cuda.memory_stats_as_nested_dict(index),
         _accelerator_resetAccumulatedStats=lambda index: cuda.reset_accumulated_memory_stats(index),
         _accelerator_resetPeakStats=lambda index: cuda.reset_peak_memory_stats(index),

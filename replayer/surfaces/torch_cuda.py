@@ -148,16 +148,20 @@ class Driver:
         return self._sync_debug_mode
 
 
-def properties_of(index: int) -> DeviceProperties:
-    device = gpu().devices[index]
-    return DeviceProperties.of(device.name, device.memory.capacity_bytes, device.properties, index)
-
-
 def install(torch_module: ModuleType) -> None:
     """Patch `torch.cuda` and the C functions below it."""
     driver = Driver()
     cuda: Any = torch_module.cuda
     c: Any = torch_module._C
+    known: dict[int, tuple[Any, DeviceProperties]] = {}  # by index, with the device whose they are
+
+    def properties_of(index: int) -> DeviceProperties:
+        """Worked out once per device, as in CUDA: attention asks for the capability at each call."""
+        device = gpu().devices[index]
+        if index not in known or known[index][0] is not device:
+            made = DeviceProperties.of(device.name, device.memory.capacity_bytes, device.properties, index)
+            known[index] = device, made
+        return known[index][1]
 
     def set_device(index: int) -> None:
         gpu().set_device(checked(index))

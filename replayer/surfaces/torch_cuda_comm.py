@@ -1,84 +1,170 @@
-"""torch.cuda.comm and torch.nn.parallel.comm: copies between GPUs, of which one device needs none.
+"""torch.cuda.comm and torch.nn.parallel.comm: copies between GPUs.
 
-`torch.nn.parallel.comm` (which `torch.cuda.comm` re-exports) is torch's own; only the C functions below it are ours.
-With all tensors on one device they are chunks, copies and concatenations, done by ordinary ops and timed as those.
+`torch.nn.parallel.comm` (which `torch.cuda.comm` re-exports) is torch's own; only the C functions below it are ours. They
+follow torch/csrc/cuda/comm.cpp: the same chunks, buffers and copies in the same order, each an ordinary op or copy of the
+virtual devices, on the streams and into the memory that they would use there.
 
-    torch.cuda.comm.scatter(batch, devices=[0])     # (batch on cuda:0,)
-    torch.cuda.comm.scatter(batch, devices=[0, 1])  # NotEmulated
+    torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view where it already is
+    torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
+
+Note [Without NCCL]
+    A CUDA build hands broadcasts and `reduce_add` to NCCL where it can. What NCCL launches depends on the machine's links and
+    on its release, and no recording tells; bytes over the link are the same. So here all of it goes by plain copies
+    (`torch.cuda.nccl.is_available` answers no), as in builds without NCCL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from replayer.errors import NotEmulated
+from replayer.devices import checked
+from replayer.state import gpu
 from replayer.surfaces.seam import put
 
-_ADVICE = "copies between virtual GPUs are not timed yet; use one device"
 
+class Comm:
+    """The C functions, under their own names but for the "_" in front."""
 
-def install(torch_module: ModuleType) -> None:
-    """Provide the C functions that CPU builds lack and CUDA builds answer with a driver."""
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
 
-    def on(index: int) -> Any:
-        return torch_module.device("cuda", index) if index >= 0 else torch_module.device("cpu")
+    def broadcast(self, tensor: Any, devices: Sequence[int]) -> list[Any]:
+        """On its own device the tensor itself."""
+        return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
-    def only(call: str, devices: Sequence[int]) -> Any:
-        """The one device of a list that names just one. Raises NotEmulated for several."""
-        if len(set(devices)) != 1:
-            raise NotEmulated(f"torch.cuda.comm.{call} over {len(set(devices))} devices", _ADVICE)
-        return on(devices[0])
-
-    def device_of(call: str, tensors: Sequence[Any]) -> Any:
-        return only(call, [tensor.device.index for tensor in tensors])
-
-    def broadcast(tensor: Any, devices: Sequence[int]) -> list[Any]:
-        device = only("broadcast", devices)
-        return [tensor.to(device, non_blocking=True) for _ in devices]
-
-    def broadcast_out(tensor: Any, out: Sequence[Any]) -> Sequence[Any]:
-        device_of("broadcast", out)
+    def broadcast_out(self, tensor: Any, out: Sequence[Any]) -> Sequence[Any]:
         for target in out:
             target.copy_(tensor, non_blocking=True)
         return out
 
-    def broadcast_coalesced(tensors: Sequence[Any], devices: Sequence[int], _buffer_bytes: int) -> list[list[Any]]:
-        device = only("broadcast_coalesced", devices)
-        return [[tensor.to(device, non_blocking=True) for tensor in tensors] for _ in devices]
-
-    def chunks(tensor: Any, parts: int, sizes: Sequence[int] | None, dim: int) -> Sequence[Any]:
-        pieces: Sequence[Any] = tensor.split(list(sizes), dim) if sizes is not None else tensor.chunk(parts, dim)
-        return pieces
+    def broadcast_coalesced(self, tensors: Sequence[Any], devices: Sequence[int], buffer_bytes: int) -> list[list[Any]]:
+        """Per device the tensors: on the first device themselves, on the others views of copied buffers."""
+        if any(not tensor.is_cuda or tensor.get_device() != devices[0] for tensor in tensors):
+            raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
+        outputs: list[list[Any]] = [[None] * len(tensors) for _ in devices]
+        outputs[0] = list(tensors)
+        for group in _groups(tensors, buffer_bytes):
+            chunk = [tensors[at] for at in group]
+            flat = self._flat(chunk)
+            for output, device in zip(outputs[1:], devices[1:], strict=True):
+                copied = flat.to(self._on(device), non_blocking=True)
+                for at, view in zip(group, self._unflat(copied, chunk), strict=True):
+                    output[at] = view
+        return outputs
 
     def scatter(
-        tensor: Any, devices: Sequence[int], sizes: Sequence[int] | None, dim: int, _streams: object
+        self, tensor: Any, devices: Sequence[int], sizes: Sequence[int] | None, dim: int, streams: Sequence[Any] | None
     ) -> list[Any]:
-        device = only("scatter", devices)
-        return [piece.to(device, non_blocking=True) for piece in chunks(tensor, len(devices), sizes, dim)]
+        """Chunks, each on its device; where it already is, a view."""
+        if not devices:
+            raise RuntimeError("Expected at least one device to scatter to")
+        if sizes is not None and len(sizes) != len(devices):
+            said = f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {len(devices)} and"
+            raise RuntimeError(f"{said} len(chunk_sizes) = {len(sizes)}")
+        chunks = list(tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim))
+        for number, (chunk, device) in enumerate(zip(chunks, devices, strict=False)):  # few rows make fewer chunks
+            with _on_stream(streams, number):
+                chunks[number] = chunk.to(self._on(device), non_blocking=True)
+        return chunks
 
-    def scatter_out(tensor: Any, out: Sequence[Any], dim: int, _streams: object) -> Sequence[Any]:
-        device_of("scatter", out)
-        for target, piece in zip(out, chunks(tensor, len(out), [t.size(dim) for t in out], dim), strict=True):
-            target.copy_(piece, non_blocking=True)
+    def scatter_out(self, tensor: Any, out: Sequence[Any], dim: int, streams: Sequence[Any] | None) -> Sequence[Any]:
+        chunks = tensor.split([target.size(dim) for target in out], dim)
+        for number, (target, chunk) in enumerate(zip(out, chunks, strict=True)):
+            with _on_stream(streams, number):
+                target.copy_(chunk, non_blocking=True)
         return out
 
-    def gather(tensors: Sequence[Any], dim: int, destination: int | None) -> Any:
-        device = device_of("gather", tensors)
-        return torch_module.cat(list(tensors), dim).to(device if destination is None else on(destination))
+    def gather(self, tensors: Sequence[Any], dim: int, destination: int | None) -> Any:
+        """A new tensor on `destination` (-1: the host, None: the current device) into which each one is copied."""
+        if not tensors:
+            raise RuntimeError("Expected at least one tensor to gather from")
+        first = tensors[0]
+        shape = list(first.shape)
+        dim = dim + len(shape) if dim < 0 else dim
+        for number, tensor in enumerate(tensors):
+            if not tensor.is_cuda:
+                said = f"Expected all input tensors to be CUDA tensors, but tensor at index {number} has device"
+                raise RuntimeError(f"{said} '{tensor.device}'")
+            expected = [*shape[:dim], *tensor.shape[dim : dim + 1], *shape[dim + 1 :]]
+            if list(tensor.shape) != expected:
+                said = f"Input tensor at index {number} has invalid shape {list(tensor.shape)}, but expected {expected}"
+                raise RuntimeError(said)
+        shape[dim] = sum(tensor.size(dim) for tensor in tensors)
+        device = self._on(gpu().current_device() if destination is None else destination)
+        out = self._torch.empty(shape, dtype=first.dtype, device=device, memory_format=self._format(tensors))
+        return self.gather_out(tensors, out, dim)
 
-    def gather_out(tensors: Sequence[Any], out: Any, dim: int) -> Any:
-        device_of("gather", tensors)
-        return torch_module.cat(list(tensors), dim, out=out)
+    def gather_out(self, tensors: Sequence[Any], out: Any, dim: int) -> Any:
+        for chunk, tensor in zip(out.split([tensor.size(dim) for tensor in tensors], dim), tensors, strict=True):
+            chunk.copy_(tensor, non_blocking=out.is_cuda)
+        return out
 
+    def _on(self, index: int) -> Any:
+        return self._torch.device("cuda", checked(index)) if index >= 0 else self._torch.device("cpu")
+
+    def _format(self, tensors: Sequence[Any]) -> Any:
+        """Channels last only if all are."""
+        for layout, dims in ((self._torch.channels_last, 4), (self._torch.channels_last_3d, 5)):
+            fits = all(tensor.dim() == dims and tensor.is_contiguous(memory_format=layout) for tensor in tensors)
+            if fits and not all(tensor.is_contiguous() for tensor in tensors):
+                return layout
+        return self._torch.contiguous_format
+
+    def _flat(self, tensors: Sequence[Any]) -> Any:
+        flat = [tensor.detach().contiguous().view(-1) for tensor in tensors]
+        return flat[0] if len(flat) == 1 else self._torch.cat(flat)
+
+    def _unflat(self, flat: Any, tensors: Sequence[Any]) -> Iterator[Any]:
+        at = 0
+        for tensor in tensors:
+            yield flat.narrow(0, at, tensor.numel()).view(tensor.shape)
+            at += tensor.numel()
+
+
+def _groups(tensors: Sequence[Any], limit_bytes: int) -> list[list[int]]:
+    """Places of tensors of one dtype that share a buffer: it is full when it has reached the limit."""
+    full: list[list[int]] = []
+    open_groups: dict[Any, tuple[list[int], int]] = {}
+    for at, tensor in enumerate(tensors):
+        group, size_bytes = open_groups.get(tensor.dtype, ([], 0))
+        group.append(at)
+        size_bytes += tensor.numel() * tensor.element_size()
+        open_groups[tensor.dtype] = group, size_bytes
+        if size_bytes >= limit_bytes:
+            full.append(open_groups.pop(tensor.dtype)[0])
+    return full + [group for group, _ in open_groups.values()]
+
+
+@contextmanager
+def _on_stream(streams: Sequence[Any] | None, number: int) -> Iterator[None]:
+    """With that stream the current one, if it is given."""
+    stream = streams[number] if streams is not None and number < len(streams) else None
+    if stream is None:
+        yield
+        return
+    owner = gpu()
+    before = owner.current_stream(stream.device_index), owner.current_stream(owner.current_device())
+    owner.set_stream(stream.virtual)
+    try:
+        yield
+    finally:
+        for virtual in before:
+            owner.set_stream(virtual)
+
+
+def install(torch_module: ModuleType) -> None:
+    """Provide the C functions that CPU builds lack and CUDA builds answer with a driver."""
+    comm = Comm(torch_module)
     put(
         torch_module._C,
-        _broadcast=broadcast,
-        _broadcast_out=broadcast_out,
-        _broadcast_coalesced=broadcast_coalesced,
-        _scatter=scatter,
-        _scatter_out=scatter_out,
-        _gather=gather,
-        _gather_out=gather_out,
+        _broadcast=comm.broadcast,
+        _broadcast_out=comm.broadcast_out,
+        _broadcast_coalesced=comm.broadcast_coalesced,
+        _scatter=comm.scatter,
+        _scatter_out=comm.scatter_out,
+        _gather=comm.gather,
+        _gather_out=comm.gather_out,
     )

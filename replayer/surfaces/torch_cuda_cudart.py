@@ -1,6 +1,7 @@
 """torch.cuda.cudart(): the few functions of the CUDA runtime that torch hands to scripts.
 
 torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())    # how scripts mark a region for Nsight
+torch.cuda.cudart().cudaHostRegister(x.data_ptr(), x.nbytes, 0)    # how they pin memory of their own
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from replayer.state import gpu
+from replayer.state import gpu, host_memory
 from replayer.surfaces.seam import refusal
 
 
@@ -17,6 +18,15 @@ class RuntimeResult(IntEnum):
     """The results that the calls below can have, as `torch.cuda.check_error` compares them."""
 
     success = 0
+    errorHostMemoryAlreadyRegistered = 712
+    errorHostMemoryNotRegistered = 713
+
+
+_TEXTS: dict[int, str] = {
+    RuntimeResult.success: "no error",
+    RuntimeResult.errorHostMemoryAlreadyRegistered: "part or all of the requested memory range is already mapped",
+    RuntimeResult.errorHostMemoryNotRegistered: "pointer does not correspond to a registered memory region",
+}
 
 
 class VirtualCudart:
@@ -25,7 +35,7 @@ class VirtualCudart:
     cudaError = RuntimeResult
 
     def cudaGetErrorString(self, error: int) -> str:
-        return "no error" if error == RuntimeResult.success else f"CUDA error {int(error)}"
+        return _TEXTS.get(error, f"CUDA error {int(error)}")
 
     def cudaProfilerStart(self) -> RuntimeResult:
         """Nothing to do: the replay writes its own timeline, all of it."""
@@ -33,6 +43,17 @@ class VirtualCudart:
 
     def cudaProfilerStop(self) -> RuntimeResult:
         return RuntimeResult.success
+
+    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
+        """Lock the script's own memory; copies from it count as pinned."""
+        if host_memory().register(address, size_bytes):
+            return RuntimeResult.success
+        return RuntimeResult.errorHostMemoryAlreadyRegistered
+
+    def cudaHostUnregister(self, address: int) -> RuntimeResult:
+        if host_memory().unregister(address):
+            return RuntimeResult.success
+        return RuntimeResult.errorHostMemoryNotRegistered
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         memory = gpu().devices[device].memory

@@ -16,31 +16,19 @@ import os
 from types import ModuleType
 from typing import Any
 
-import torch
-
+from replayer.allocations import out_of_memory
 from replayer.allocator import Block, DeviceMemory, OutOfMemory
 from replayer.allocator_settings import parse_settings
 from replayer.errors import NotEmulated
 from replayer.state import gpu
 from replayer.surfaces.seam import put, refusal, refuse, refuse_construction
 
-_HISTORY = "the history of allocations is not kept; use torch.cuda.memory_stats, or take the snapshot on a real GPU"
 _POOL = "drop the pool: the allocator's own pools are emulated"
 _CACHE = "leave the cache on, or set its limits in PYTORCH_ALLOC_CONF"
 _ALLOCATOR = "keep torch's own allocator, which is emulated; a plugged-in one would need a GPU"
-_PINNED = "pinned memory is the host's own and is not cached"
+_PINNED = "it is C++ that would call it; pin with torch.Tensor.pin_memory"
 
 REFUSED_C = {
-    "_cuda_memorySnapshot": ("torch.cuda.memory_snapshot", _HISTORY),
-    "_cuda_record_memory_history": ("torch.cuda.memory._record_memory_history", _HISTORY),
-    "_cuda_record_memory_history_legacy": ("torch.cuda.memory._record_memory_history", _HISTORY),
-    "_cuda_allocationTraceback": ("torch.cuda.memory._allocation_traceback", _HISTORY),
-    "_cuda_attach_out_of_memory_observer": ("torch._C._cuda_attach_out_of_memory_observer", _HISTORY),
-    "_cuda_setMemoryMetadata": ("torch.cuda.memory._set_memory_metadata", _HISTORY),
-    "_cuda_getMemoryMetadata": ("torch.cuda.memory._get_memory_metadata", _HISTORY),
-    "_cuda_hostMemoryStats": ("torch.cuda.host_memory_stats", _PINNED),
-    "_cuda_resetAccumulatedHostMemoryStats": ("torch.cuda.reset_accumulated_host_memory_stats", _PINNED),
-    "_cuda_resetPeakHostMemoryStats": ("torch.cuda.reset_peak_host_memory_stats", _PINNED),
     "_cuda_cudaHostAllocator": ("torch.cuda.memory._host_allocator", _PINNED),
     "_cuda_getAllocator": ("torch.cuda.memory._get_current_allocator", _ALLOCATOR),
     "_cuda_customAllocator": ("torch.cuda.memory.CUDAPluggableAllocator", _ALLOCATOR),
@@ -75,7 +63,7 @@ class RawBlocks:
         try:
             block = memory.malloc(size_bytes, stream)
         except OutOfMemory as full:
-            raise torch.OutOfMemoryError(str(full)) from None
+            raise out_of_memory(full) from None
         if block is None:
             return 0
         self._blocks[block.address] = (memory, block)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 
-from replayer.devices import checked
+from replayer.devices import checked, invalid_resource_handle
 from replayer.state import gpu
 from replayer.streams import VirtualEvent, VirtualStream
 from replayer.surfaces.seam import generic, put, refusal
@@ -226,13 +226,16 @@ class Event(BaseEvent):  # type: ignore[misc]
         gpu().synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds to `end_event`. Raises ValueError or RuntimeError with CUDA's words where it cannot tell."""
+        """Milliseconds to `end_event`. Raises ValueError or RuntimeError with CUDA's words where it cannot tell, as for events
+        of two devices."""
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self.virtual.time_ns is None or end_event.virtual.time_ns is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if not (self.query() and end_event.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        if self.device_index != end_event.device_index:
+            raise invalid_resource_handle()
         return gpu().elapsed_ms(self.virtual, end_event.virtual)
 
     ipc_handle = refusal("torch.cuda.Event.ipc_handle", "synchronise processes by torch.distributed")
@@ -246,6 +249,8 @@ def _index(device: Any) -> int:
     """The index that a stream's `device` argument means: None, negative and "cuda" are the current one."""
     if isinstance(device, str):
         device = torch.device(device)
+    if isinstance(device, torch.device) and device.type != "cuda":
+        raise ValueError(f"Expected a cuda device, but got: {device}")  # PyTorch's own words
     index = device.index if isinstance(device, torch.device) else getattr(device, "idx", device)
     if index is None or index < 0:
         index = gpu().current_device()

@@ -1,28 +1,64 @@
-"""torch.nn.Module on its way to the device and back: `to`, `cuda`, `cpu` keep each parameter's identity, as on CUDA.
+"""torch.nn.Module: on its way to the device and back parameters keep their identity, and calls tell what is evaluated.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters
+    model(x)        # a module called with or without gradient, not within another: see traces/steps.py
 
 Note [Swapping parameters]
 CUDA changes `parameter.data` in place; between a plain and a virtual tensor PyTorch cannot do that, but it can swap the two
 objects (`torch.__future__.set_swap_module_params_on_conversion`). Swapping refuses weak references and poisons the
 gradients of a graph that is still alive, so it is on only while a module crosses between host and device.
+
+Note [Outermost calls]
+`Module.__call__` is replaced on the class, which every module's call goes through, scripted and traced ones too. (A global
+forward hook would do as well, but takes from all calls the short way that torch has for modules without hooks.) For a module
+within another one's call there is no more to it than one look at a flag of the thread.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
-from replayer.surfaces.seam import Section
+from replayer.state import started
+from replayer.surfaces.seam import Section, put
 from replayer.tensor import VirtualTensor
+
+
+class _Calls(threading.local):
+    """Whether this thread is within a module's call."""
+
+    inside = False
 
 
 def install(torch: ModuleType) -> None:
     """Patch torch.nn.Module."""
+    _install_calls(torch.nn.Module, torch.is_grad_enabled)
+    _install_moves(torch)
+
+
+def _install_calls(module_class: Any, grad_enabled: Callable[[], bool]) -> None:
+    call, calls = module_class.__call__, _Calls()
+
+    @wraps(call)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if calls.inside or (gpu := started()) is None:
+            return call(self, *args, **kwargs)
+        calls.inside = True
+        try:
+            gpu.module_called(self, grad_enabled())
+            return call(self, *args, **kwargs)
+        finally:
+            calls.inside = False
+
+    put(module_class, __call__=called)
+
+
+def _install_moves(torch: ModuleType) -> None:
     module_class = torch.nn.Module
     apply = module_class._apply
     set_up = Section("other")  # its copies are no batches on their way to the device

@@ -10,7 +10,6 @@ Every optimizer class, also the user's, has its `step` wrapped by torch when its
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
@@ -19,19 +18,7 @@ from typing import Any
 from replayer.state import started
 from replayer.surfaces.seam import Section, put
 from replayer.tensor import VirtualTensor
-
-
-class FirstOptimizer:
-    """Which optimizer ends a step: the first that ever stepped, or, when that is gone, the next that does."""
-
-    def __init__(self) -> None:
-        self._first: weakref.ref[Any] | None = None
-
-    def is_(self, optimizer: object) -> bool:
-        first = self._first() if self._first is not None else None
-        if first is None:
-            self._first, first = weakref.ref(optimizer), optimizer
-        return first is optimizer
+from traces.steps import FirstOptimizer
 
 
 def install(torch_module: ModuleType) -> None:

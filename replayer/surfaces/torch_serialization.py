@@ -6,6 +6,7 @@ its bytes. Loading asks a registry of locations; there "cuda" is answered here, 
     torch.save(model.state_dict(), "model.pt")             # as large as on a GPU
     torch.load("model.pt", map_location="cuda")            # virtual tensors
     torch.load("model.pt", map_location="cpu")             # plain tensors, also without us
+    torch.load("old.pth", map_location=lambda storage, location: storage.cuda(0))
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from replayer.allocations import KNOWN_LIMIT, allocate
-from replayer.sites import Site
 from replayer.state import gpu
 from replayer.storage import VirtualStorage
 from replayer.surfaces.seam import put
@@ -32,7 +31,7 @@ def install(torch: ModuleType) -> None:
         if not location.startswith("cuda"):
             return None
         index = torch.serialization._validate_device(location, "cuda").index
-        return on_device(torch, storage, gpu().current_device() if index is None else index)
+        return VirtualStorage.made_of(storage, gpu().current_device() if index is None else index)
 
     is_storage = torch.is_storage
 
@@ -40,17 +39,13 @@ def install(torch: ModuleType) -> None:
         """Not by PyTorch's set of storage classes: torch.load takes a dtype from each name in there."""
         return isinstance(obj, VirtualStorage) or is_storage(obj)
 
+    to_device = torch.UntypedStorage.to
+
+    def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        """Of a storage on the host, as in `map_location=lambda storage, location: storage.cuda()`."""
+        restored_there = restored(self, str(torch.device(device)))
+        return to_device(self, device=device, non_blocking=non_blocking) if restored_there is None else restored_there
+
     torch.serialization.register_package(_BEFORE_CUDA, located, restored)
     put(torch, is_storage=is_any_storage)
-
-
-def on_device(torch: ModuleType, storage: Any, index: int) -> VirtualStorage:
-    """A storage read from a file, copied to device `index`."""
-    size_bytes = storage.nbytes()
-    allocation = allocate(gpu(), index, size_bytes)
-    if size_bytes:
-        site = Site("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"))
-        gpu().copy(site, "h2d", size_bytes, index, True)
-    if storage.device.type == "cpu" and size_bytes <= KNOWN_LIMIT:
-        allocation.known = torch.empty(0, dtype=torch.uint8).set_(storage)
-    return VirtualStorage.over(allocation, index)
+    put(torch.UntypedStorage, to=to)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,23 +12,72 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpt import GPT
 from images import SyntheticImages
 from resnet import ResNet, resnet18, resnet50
+from train_gpt import SyntheticText
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def test_train_resnet_trains_on_the_cpu(tmp_path: Path) -> None:
-    words = "--device cpu --model resnet18 --image-size 32 --batch-size 4 --workers 1 --steps 3 --print-every 2"
-    command = [sys.executable, "-W", "error", str(EXAMPLES / "train_resnet.py"), *words.split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+SMALL = "--device cpu --image-size 32 --batch-size 4 --steps 3 --print-every 2"
+SMALL_GPT = (
+    "--device cpu --layers 2 --width 32 --heads 4 --context 16 --vocabulary 64 --batch-size 4 --steps 3 --print-every 2"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "unit"),
+    [
+        (f"train_resnet.py {SMALL} --model resnet18 --workers 1", "training resnet18, batch 4, on CPU", "images"),
+        (f"train_dataparallel.py {SMALL} --workers 0", "training resnet18, batch 4, replicas: 1", "images"),
+        (f"train_ddp.py {SMALL} --workers 0", "training resnet18, batch 4 per process, processes: 1", "images"),
+        (
+            f"-m torch.distributed.run --standalone --nproc-per-node=2 train_ddp.py {SMALL} --workers 0",
+            "training resnet18, batch 4 per process, processes: 2",
+            "images",
+        ),
+        (f"train_gpt.py {SMALL_GPT} --workers 1", "training a GPT of 2 layers in bf16, batch 4, on CPU", "tokens"),
+        (
+            f"train_gpt.py {SMALL_GPT} --workers 0 --precision fp16",
+            "training a GPT of 2 layers in fp16, batch 4, on CPU",
+            "tokens",
+        ),
+    ],
+)
+def test_a_script_trains_on_the_cpu(tmp_path: Path, words: str, first: str, unit: str) -> None:
+    run = [str(EXAMPLES / word) if word.endswith(".py") else word for word in words.split()]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # what torchrun sets otherwise, and says so
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *run], cwd=tmp_path, capture_output=True, text=True, env=environment
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    first, *steps = done.stdout.splitlines()
-    assert first == "training resnet18, batch 4, on CPU"
-    assert [re.sub(r"[\d.]+ images/s", "R images/s", re.sub(r"loss [\d.]+", "loss L", step)) for step in steps] == [
-        "step    2  loss L  R images/s",
-        "step    3  loss L  R images/s",
+    told, *steps = done.stdout.splitlines()
+    assert told == first
+    assert [re.sub(r"[\d.]+ \w+/s", f"R {unit}/s", re.sub(r"loss [\d.]+", "loss L", step)) for step in steps] == [
+        f"step    2  loss L  R {unit}/s",
+        f"step    3  loss L  R {unit}/s",
     ]
+
+
+def test_text_can_be_learnt_and_is_the_same_at_every_access() -> None:
+    text = SyntheticText(length=100, context=64, vocabulary=32)
+    tokens, targets = text[7]
+    assert torch.equal(tokens[1:], targets[:-1]) and torch.equal(tokens, text[7][0])
+    assert not torch.equal(tokens, text[8][0])
+    follows = (text.follower[tokens] == targets).float().mean()
+    assert 0.6 < float(follows) < 1
+
+
+def test_a_gpt_sees_only_the_past_and_has_its_size() -> None:
+    model = GPT(vocabulary=50, context=12, width=16, heads=2, layers=2).eval()
+    tokens = torch.randint(0, 50, (1, 12), generator=torch.Generator().manual_seed(0))
+    changed = tokens.clone()
+    changed[0, 8] = (changed[0, 8] + 1) % 50
+    same = (model(tokens) == model(changed)).all(dim=2)[0]
+    assert same[:8].all() and not same[8:].any()
+    block = 4 * 16 + 4 * 16 * 16 + 4 * 16 + 8 * 16 * 16 + 5 * 16  # norms, attention, perceptron
+    assert sum(parameter.numel() for parameter in model.parameters()) == (50 + 12) * 16 + 2 * block + 2 * 16
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     def launched(*words: str, **config: str) -> tuple[Run, ChildResult]:
         capfd.readouterr()
         config = {"room": str(room / "__init__.py"), **config}
-        result = run_child("fakeroom", config, words, trigger="tiny", root=root)
+        result = run_child({"fakeroom": config}, words, trigger="tiny", root=root)
         return Run(result.returncode, *capfd.readouterr()), result
 
     return Place(folder, root, native, launched)
@@ -274,7 +274,7 @@ PARENT = """
     from pathlib import Path
     sys.path.insert(0, {ours!r})
     from traces.launch import run_child
-    result = run_child("fakeroom", {{"room": {room!r}}}, ["script.py"], trigger="tiny", root=Path({root!r}))
+    result = run_child({{"fakeroom": {{"room": {room!r}}}}}, ["script.py"], trigger="tiny", root=Path({root!r}))
     print("parent", result.returncode)
 """
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.replayer.recordings import Op, recording
+from tests.replayer.recordings import Op, phase_recording, recording
 from traces.file import load, save
-from traces.model import Origin
+from traces.model import Origin, StepKind
 
 pytestmark = pytest.mark.real_time
 
@@ -43,17 +43,8 @@ PHASES_MS = {"h2d": 2, "forward": 20, "loss": 1, "backward": 40, "optimizer": 3}
 @pytest.fixture(scope="module")
 def phase_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A phase-grained trace of 66 ms steps."""
-    phases, at_us = [], 0
-    for name, ms in PHASES_MS.items():
-        phases.append((name, at_us, at_us + ms * 1000))
-        at_us += ms * 1000
-    trace = recording(phases, [], steps=2)
-    trace.grain = "phase"
-    trace.phases.device = trace.phases.device * 0
-    trace.phases.device_start_ns = trace.phases.start_ns.copy()
-    trace.phases.device_end_ns = trace.phases.end_ns
     path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
-    save(trace, path)
+    save(phase_recording(PHASES_MS), path)
     return path
 
 
@@ -118,6 +109,38 @@ def test_a_kernel_grained_trace_is_matched_and_what_does_not_match_is_charged_by
     facts = json.loads((tmp_path / "r.json").read_text())
     assert facts["coverage"]["exact"] > 0.4 and facts["coverage"]["phase"] > 0.5
     assert any(entry["op"].startswith("aten::_foreach") for entry in facts["missing"])
+
+
+def test_validation_between_epochs_and_inference_are_steps_of_their_own(tmp_path: Path, phase_trace: Path) -> None:
+    text = TRAIN + """
+def validate():
+    model.eval()
+    with torch.no_grad():
+        for x, y in torch.utils.data.DataLoader(data, batch_size=4):
+            model(x.cuda())
+    model.train()
+
+validate()
+loss = nn.functional.cross_entropy(model(x), y)
+loss.backward()
+optimizer.step()
+with torch.inference_mode():
+    for _ in range(3):
+        model(x)
+"""
+    options = ("--report", "r.json", "-o", "out.msgpack")
+    done = trace_command("replay", *options, written(tmp_path, text), "4", "--trace", phase_trace, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    steps = load(tmp_path / "out.msgpack").steps
+    kinds = [StepKind(kind).name[0] for kind in steps.kind.tolist()]
+    assert "".join(kinds) == "WSSS" + "EEEE" + "S" + "EEE"
+    evaluated_ms = (steps.duration_ns[[4, 5, 6, 7]] / 1e6).tolist()
+    assert evaluated_ms == pytest.approx([22] * 4, abs=8)  # copy and forward pass, and what loading takes
+    assert (steps.duration_ns[9:] / 1e6).tolist() == pytest.approx([20] * 3, abs=5)
+    assert steps.duration_ns[8] / 1e6 == pytest.approx(64, abs=12)  # forward to optimizer, not 22 ms more of validation
+    facts = json.loads((tmp_path / "r.json").read_text())
+    assert facts["steps_compared"]["replayed"] == 4 and abs(facts["compute_side"]["error"]) < 0.05
+    assert facts["evaluation"]["steps_compared"] == {"recorded": 0, "replayed": 7}
 
 
 def test_strict_ends_the_script_at_the_first_op_that_is_not_exact(tmp_path: Path, kernel_trace: Path) -> None:

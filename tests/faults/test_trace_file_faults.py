@@ -16,9 +16,9 @@ from tests.traces.sound_traces import differences, small_trace
 from traces.checks import fault
 from traces.file import TraceStream, load, save
 from traces.frames import FRAME, HEADER
-from traces.model import TABLES, Trace, TraceFormatError, TraceWriteError
+from traces.model import NONE, TABLES, Parts, Phases, Trace, TraceFormatError, TraceWriteError
 
-REFERENCES = {"host.parent", "device.launch", "values.step"}  # become NONE where they point behind a cut
+REFERENCES = {"host.parent", "device.launch", "values.step", "parts.phase"}  # become NONE where they point behind a cut
 
 
 def compact(path: Path) -> None:
@@ -83,7 +83,8 @@ def test_a_cut_file_tells_what_it_lost(tmp_path: Path) -> None:
         "memory addresses",
         f"the end of the recording: the file is cut at byte {cut}, 2 of 2 steps rows are missing,"
         " 2 of 2 phases rows are missing, 4 of 4 host rows are missing, 2 of 2 device rows are missing,"
-        " 2 of 2 memory rows are missing, 1 of 1 values rows are missing",
+        " 2 of 2 memory rows are missing, 1 of 1 values rows are missing, 2 of 2 parts rows are missing,"
+        " 2 of 2 batches rows are missing, 1 of 1 collectives rows are missing",
     ]
 
 
@@ -102,6 +103,22 @@ def test_every_byte_flipped(tmp_path: Path, write: Callable[[Path], None]) -> No
                 assert "\n" not in str(error.value) and str(path) in str(error.value)
             os.pwrite(file.fileno(), data[at : at + 1], at)
     assert differences(load(path), small_trace()) == []
+
+
+def test_parts_follow_their_phases_when_those_of_lost_steps_go(tmp_path: Path) -> None:
+    """Phases may stand in any order: of those of steps 2, 0 and 1, the first has lost its step."""
+    trace, path = small_trace(), tmp_path / "t.part"
+    stream = TraceStream(path)
+    stream.header(trace)
+    stream.add_strings(trace.strings.texts)
+    stream.add("steps", trace.steps)
+    stream.add("phases", Phases.of(step=[2, 0, 1], name=[0] * 3, start_ns=[2000, 100, 1100]))
+    stream.add("parts", Parts.of(phase=[0, 1, 2, 3, NONE], name=[1] * 5))
+
+    found = load(path)
+
+    stream.close()
+    assert found.phases.step.tolist() == [0, 1] and found.parts.phase.tolist() == [NONE, 0, 1, NONE, NONE]
 
 
 def test_bytes_behind_the_end_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from replayer.allocator import DeviceMemory
 from replayer.ledger import Ledger
 from replayer.sites import Site
 from replayer.streams import VirtualStream
+from replayer.workspaces import Program
 
 
 class FakeDevice:
@@ -21,8 +22,7 @@ class FakeDevice:
 
     @property
     def memory(self) -> DeviceMemory:
-        self.ledger.settle()
-        return self._memory
+        return self.ledger.look()
 
 
 class FakeGpu:
@@ -34,6 +34,7 @@ class FakeGpu:
         self.copies: list[tuple[Site, str, int, int, bool]] = []
         self.reads: list[tuple[Site, int, str, int]] = []
         self.values: dict[str, list[float]] = {}
+        self.selections: dict[tuple[int, ...], int] = {}  # how much is found in a mask of that shape
         self._current = 0
 
     def device_count(self) -> int:
@@ -55,6 +56,18 @@ class FakeGpu:
     def copy(self, site: Site, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
         self.copies.append((site, kind, size_bytes, device, blocking))
 
+    def copy_to_peer(self, site: Site, size_bytes: int, source: int, target: int) -> None:
+        self.copies.append((site, "p2p", size_bytes, source, False))
+
+    def found(self, searched: tuple[int, ...]) -> int | None:
+        return self.selections.get(searched)
+
+    def synchronize_stream(self, stream: VirtualStream) -> None:
+        pass
+
+    def workspaces_of(self, site: Site) -> Program:
+        return ()
+
     def read(self, site: Site, device: int, dtype: str, count: int) -> list[float] | None:
         self.reads.append((site, device, dtype, count))
         return self.values.get(site.op)
@@ -66,6 +79,13 @@ class FakeGpu:
         pass
 
     def end_step(self) -> None:
+        for device in self.devices:
+            device.ledger.end_step()
+
+    def module_called(self, module: object, grad_enabled: bool) -> None:
+        pass
+
+    def loader_exhausted(self) -> None:
         pass
 
     def synchronize_device(self, device: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from replayer.player import Player
@@ -33,9 +34,18 @@ US = 1_000
 class FakeClock:
     """Time that stands still but for waits and what a test adds to `time_ns`."""
 
+    speed = Fraction(1)
+
     def __init__(self, time_ns: int = 1_000_000 * US) -> None:
         self.time_ns = time_ns
         self.waits: list[int] = []
+        self.paused = False
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
 
     def now_ns(self) -> int:
         return self.time_ns
@@ -53,19 +63,27 @@ class Log:
         self.strings = Strings()
         self.device: list[dict[str, int]] = []
         self.phases: list[tuple[str, int, int, int, int]] = []
+        # Phase, name, thread, start, end, device, start and end there, origin.
+        self.parts: list[tuple[int, str, int, int, int, int, int, int, int]] = []
         self.steps: list[tuple[int, int, int]] = []
-        self.ops = 0
+        self.kinds: list[int] = []
+        self.host: list[tuple[int, ...]] = []
         self.memory_rows: list[tuple[int, ...]] = []
 
-    def memory(self, rows: list[int]) -> None:
-        self.memory_rows += [tuple(rows[i : i + 6]) for i in range(0, len(rows), 6)]
+    def memory(self, table: Column) -> None:
+        self.memory_rows += [tuple(row) for row in table.tolist()]
 
     def strings_of(self, site: Site) -> tuple[int, int, int]:
         return (self.strings.add(site.op), 0, 0)
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
-        self.ops += 1
-        return self.ops - 1
+        name, shapes, dtypes = strings
+        self.host.append((thread, int(HostKind.OP), name, start_ns, end_ns - start_ns, shapes, dtypes))
+        return len(self.host) - 1
+
+    def op_rows(self, table: Column) -> int:
+        self.host += [tuple(row) for row in table.tolist()]
+        return len(self.host) - len(table)
 
     def work(self, row: Iterable[int]) -> None:
         self.device.append(dict(zip(WORK_COLUMNS, map(int, row), strict=True)))
@@ -80,8 +98,12 @@ class Log:
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
         self.phases.append((name, start_ns, end_ns, device_start_ns, device_end_ns))
 
+    def part(self, *row: Any) -> None:
+        self.parts.append(row)
+
     def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
         self.steps.append((start_ns, end_ns, recorded_step))
+        self.kinds.append(kind)
 
 
 @dataclass
@@ -98,8 +120,16 @@ class Op:
     children: list[Op] = field(default_factory=list)
 
 
-def recording(phases: list[tuple[str, int, int]], ops: list[Op], *, steps: int = 1, period_us: int = 0) -> Trace:
+RecordedPhases = list[tuple[str, int, int]]
+
+
+def recording(phases: RecordedPhases, ops: list[Op], *, steps: int = 1, period_us: int = 0) -> Trace:
     """A one-device kernel-grained recording whose steps all hold the same ops and phases (name, start, end in us)."""
+    return recording_of([(StepKind.STEADY, phases, ops)] * steps, period_us=period_us)
+
+
+def recording_of(steps: list[tuple[StepKind, RecordedPhases, list[Op]]], *, period_us: int = 0) -> Trace:
+    """As `recording`, of steps that differ; a step follows the one before at once, or after `period_us`."""
     strings = Strings()
     host: list[dict[str, Any]] = []
     device: list[dict[str, Any]] = []
@@ -149,14 +179,15 @@ def recording(phases: list[tuple[str, int, int]], ops: list[Op], *, steps: int =
             )
 
     step_rows, phase_rows = [], []
-    end_us = max(end for _, _, end in phases)
-    for s in range(steps):
-        base_us = 10_000 + s * (period_us or end_us)
+    base_us = 10_000
+    for s, (_, phases, ops) in enumerate(steps):
+        end_us = max(end for _, _, end in phases)
         step_rows.append((base_us * US, end_us * US))
         for name, start, end in phases:
             phase_rows.append((s, strings.add(name), (base_us + start) * US, (end - start) * US))
         for op in ops:
             add(op, base_us, -1)
+        base_us += period_us or end_us
 
     def table(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
         return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
@@ -167,10 +198,10 @@ def recording(phases: list[tuple[str, int, int]], ops: list[Op], *, steps: int =
         devices=[Device(0, 0, "Tesla P100-PCIE-16GB", 16 << 30)],
         threads=[Thread(0, 1, "main", "main")],
         steps=Steps.of(
-            rank=[0] * steps,
+            rank=[0] * len(steps),
             start_ns=[s for s, _ in step_rows],
             duration_ns=[d for _, d in step_rows],
-            kind=[StepKind.STEADY] * steps,
+            kind=[kind for kind, _, _ in steps],
         ),
         phases=Phases.of(
             step=[p[0] for p in phase_rows],
@@ -206,3 +237,20 @@ class Stage:
             self.op(name)
         self.clock.time_ns += wait_us * US
         self.player.course.leave(self.thread, phase)
+
+    def module(self, module: int = 1, *, grad: bool = True) -> None:
+        self.player.course.module_called(self.thread, module, grad)
+
+
+def phase_recording(phases_ms: dict[str, int], steps: int = 2) -> Trace:
+    """A phase-grained recording: each step has these phases, one after another, on the host and on the device."""
+    phases, at_us = [], 0
+    for name, ms in phases_ms.items():
+        phases.append((name, at_us, at_us + ms * 1000))
+        at_us += ms * 1000
+    trace = recording(phases, [], steps=steps)
+    trace.grain = "phase"
+    trace.phases.device = trace.phases.device * 0
+    trace.phases.device_start_ns = trace.phases.start_ns.copy()
+    trace.phases.device_end_ns = trace.phases.end_ns
+    return trace

@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 
 from replayer.allocator import Block, DeviceMemory, OutOfMemory
-from replayer.allocator_errors import size_text
 from replayer.allocator_settings import MIB, Settings, parse_settings
+from replayer.allocator_text import size_text
 from replayer.streams import VirtualStream
 
 GIB = 1 << 30
@@ -178,7 +178,7 @@ def test_a_memory_fraction_limits_this_process() -> None:
     take(memory, 256 * MIB)
     with pytest.raises(OutOfMemory, match=r"memory in use\. 256\.00 MiB allowed; Of the allocated") as caught:
         memory.malloc(512, 0)
-    assert caught.value.free_bytes == 768 * MIB
+    assert caught.value.figures.free_bytes == 768 * MIB
     assert memory.memory_fraction == 0.25
 
 

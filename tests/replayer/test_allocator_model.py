@@ -163,6 +163,10 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def figures_agree(self) -> None:
         stats = self.memory.stats()
+        blocks = [block for segment in self.memory.snapshot() for block in segment["blocks"]]
+        pieces = sorted(self.model.pieces, key=lambda p: p.address)
+        found = [(block["address"], block["size"], block["state"] == "inactive") for block in blocks]
+        assert found == [(p.address, p.size, p.free) for p in pieces]
         split = [p.size for p in self.model.pieces if p.free and not self.model.whole(p)]
         waiting = [piece.size for _, piece in self.waiting]
         live = sum(p.size for p in self.live)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replayer.costs import FLOOR_NS, DeviceSpeed, data_sheet_speed, fitted_speed, flops, size_bytes
-from replayer.transfers import PUBLISHED_PAGEABLE_GBPS, Transfers
-from tests.replayer.recordings import Op, recording
-from traces.model import DeviceKind, DeviceSpans, Origin, Shape, Trace
+from traces.model import Shape
 
 SPEED = DeviceSpeed(bytes_per_ns=500.0, flops_per_ns=10_000.0)
 
@@ -49,16 +47,3 @@ def test_the_fitted_speed_is_what_long_ops_reached() -> None:
     assert speed.bytes_per_ns == pytest.approx(4_000_000 / 40_000)
     assert speed.flops_per_ns == pytest.approx(2e9 / 200_000)
     assert fitted_speed(samples[:3], SPEED) == SPEED
-
-
-def test_copies_are_fitted_from_the_trace_and_else_published() -> None:
-    trace: Trace = recording([("forward", 0, 10)], [Op("aten::mm", 0, 1, kernel=(5, 1))])
-    transfers = Transfers.of(trace, SPEED)
-    duration_ns, origin = transfers.duration_ns("h2d", pinned=False, size_bytes=44_000_000)
-    assert (origin, duration_ns - FLOOR_NS) == (Origin.ROOFLINE, int(44_000_000 / PUBLISHED_PAGEABLE_GBPS))
-    name = trace.strings.add("Memcpy HtoD (Pageable -> Device)")
-    trace.device = DeviceSpans.of(
-        device=[0], stream=[7], kind=[DeviceKind.MEMCPY], name=[name], start_ns=[0], duration_ns=[2_000_000], bytes=[20_000_000]
-    )
-    duration_ns, origin = Transfers.of(trace, SPEED).duration_ns("h2d", pinned=False, size_bytes=40_000_000)
-    assert (origin, duration_ns - FLOOR_NS) == (Origin.SCALED, 4_000_000)

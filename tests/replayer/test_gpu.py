@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
+from replayer.clock import ScaledClock
 from replayer.gpu import VirtualGpu
 from replayer.sites import Site
-from replayer.streams import VirtualEvent
+from replayer.streams import LAUNCH_QUEUE_DEPTH, VirtualEvent
 from tests.replayer.recordings import US, FakeClock, Log, Op, recording
-from traces.model import DeviceKind, Trace, Values
+from traces.model import Device, DeviceKind, Trace, Values
 
 MM = Site("aten::mm", ((4, 4),), ("float32",))
 COPY = Site("aten::copy_", ((1024, 1024), (1024, 1024)), ("float32", "float32"))
@@ -75,6 +77,51 @@ def test_waiting_for_an_event_that_was_never_recorded_is_no_wait() -> None:
     gpu.stream_wait_event(stream, event)
     gpu.synchronize_event(event)
     assert stream.ready_ns == 0 and clock.waits == [] and gpu.query_event(event)
+    assert gpu.player.tally.events_never_recorded == 1
+    gpu.record_event(event, stream)  # as a ring of events is, whose first round waits for nothing
+    gpu.synchronize_event(event)
+    assert gpu.player.tally.events_never_recorded == 0
+
+
+def test_the_script_reads_elapsed_time_by_its_own_clock() -> None:
+    clock, log = ScaledClock(FakeClock(), "4"), Log()
+    gpu = VirtualGpu(one_kernel(), 0, clock, log, strict=False, pad_loader=False)  # type: ignore[arg-type]
+    start, end = VirtualEvent(), VirtualEvent()
+    gpu.record_event(start, gpu.current_stream(0))
+    gpu.launch(MM, 0)
+    gpu.record_event(end, gpu.current_stream(0))
+    gpu.synchronize_event(end)
+    assert gpu.query_event(end)
+    assert gpu.elapsed_ms(start, end) == pytest.approx(1.008 / 4, abs=0.001)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(recorded: bool) -> None:
+    ops = [Op("aten::mm", 10 * i, 5, kernel=(18 + 1_000 * i, 1_000)) for i in range(1_300)]
+    gpu, clock, log = started(recording([("forward", 0, 20_000)], ops if recorded else ops[:1]))
+    begin_ns = clock.now_ns()
+    other = gpu.new_stream(0)
+    for _ in range(LAUNCH_QUEUE_DEPTH):
+        gpu.launch(MM, 0)
+    gpu.flush()
+    assert clock.now_ns() - begin_ns < 30_000 * US  # a second of work is pending, and the host goes on
+    gpu.set_stream(other)
+    gpu.launch(MM, 0)
+    gpu.flush()
+    assert clock.now_ns() - begin_ns < 30_000 * US  # each stream has its own queue
+    gpu.set_stream(gpu.devices[0].default_stream)
+    for _ in range(200):
+        gpu.launch(MM, 0)
+    gpu.flush()
+    on_default = [row["start_ns"] + row["duration_ns"] for row in log.device if row["stream"] == 0]
+    assert on_default[198] - 20_000 * US < clock.now_ns() < on_default[200]
+
+
+def test_how_much_a_mask_has_set_is_told_by_the_step_that_drives_the_script() -> None:
+    search = Op("aten::nonzero", 0, 10, kernel=(4, 2), shapes=((10,),))
+    gpu, _, _ = started(recording([("forward", 0, 50)], [search, Op("aten::select", 20, 5, shapes=((7, 1),))]))
+    assert gpu.found((10,)) == 7
+    assert gpu.found((10,)) is None and gpu.found((11,)) is None
 
 
 def test_work_on_two_streams_overlaps_and_wait_stream_orders_it() -> None:
@@ -160,3 +207,84 @@ def test_every_allocation_and_free_is_on_the_timeline_with_the_totals_after_it()
     ]
     addresses = [row[3] for row in log.memory_rows]
     assert addresses[0] == addresses[2] != addresses[1] == second.address
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [((), [16 << 30, 4 << 30]), ((8 << 30,), [8 << 30, 8 << 30]), ((1 << 30, 2 << 30), [1 << 30, 2 << 30])],
+)
+def test_devices_have_the_recorded_memory_or_the_given_one(given: tuple[int, ...], sizes: list[int]) -> None:
+    trace = one_kernel()
+    trace.devices.append(Device(0, 1, "Small GPU", 4 << 30))
+    trace.provenance["outside_bytes"] = {"0": 0, "1": 300 << 20}
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), strict=False, pad_loader=False, memory_bytes=given)  # type: ignore[arg-type]
+    assert [device.memory.capacity_bytes for device in gpu.devices] == sizes
+    assert [device.memory.free_bytes for device in gpu.devices] == [sizes[0], sizes[1] - (300 << 20)]
+
+
+def two_devices() -> tuple[VirtualGpu, FakeClock, Log]:
+    trace = one_kernel()
+    trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
+    return started(trace)
+
+
+def test_a_copy_between_devices_waits_for_both_streams_and_both_wait_for_it() -> None:
+    """As copy_kernel_cuda in ATen's Copy.cu orders them: on the source's stream, between two barriers."""
+    gpu, clock, log = two_devices()
+    first, second = gpu.current_stream(0), gpu.current_stream(1)
+    second.wait(clock.now_ns() + 5_000 * US)  # the target is busy, so its memory may still be in use
+    gpu.copy_to_peer(COPY, 4 << 20, 0, 1)
+    [copy] = [row for row in log.device if row["kind"] == DeviceKind.MEMCPY]
+    assert (copy["device"], copy["stream"], copy["bytes"]) == (0, 0, 4 << 20)
+    assert copy["start_ns"] == clock.now_ns() + 5_000 * US  # though it was launched long before
+    assert first.ready_ns == second.ready_ns == copy["start_ns"] + copy["duration_ns"]
+    began_ns = clock.now_ns()
+    gpu.synchronize_device(1)
+    assert clock.now_ns() == second.ready_ns > began_ns
+
+
+def test_a_copy_between_devices_uses_the_current_streams_of_both() -> None:
+    gpu, _, log = two_devices()
+    sides = [gpu.new_stream(device) for device in (0, 1)]
+    for side in sides:
+        gpu.set_stream(side)
+    gpu.copy_to_peer(COPY, 4 << 20, 1, 0)
+    [copy] = [row for row in log.device if row["kind"] == DeviceKind.MEMCPY]
+    assert (copy["device"], copy["stream"]) == (1, sides[1].number)
+    assert sides[0].ready_ns == sides[1].ready_ns > 0 == gpu.devices[0].default_stream.ready_ns
+
+
+def test_a_stream_waits_for_an_event_of_another_device() -> None:
+    gpu, _, log = two_devices()
+    gpu.launch(MM, 0)
+    event = VirtualEvent()
+    gpu.record_event(event, gpu.current_stream(0))
+    gpu.stream_wait_event(gpu.current_stream(1), event)
+    gpu.launch(MM, 1)
+    gpu.flush()
+    one, other = log.device
+    assert (one["device"], other["device"]) == (0, 1)
+    assert other["start_ns"] >= one["start_ns"] + one["duration_ns"] == event.time_ns
+
+
+def test_a_thread_made_anew_is_the_one_of_its_name_and_begins_where_its_maker_was() -> None:
+    gpu, _, _ = two_devices()
+    gpu.synchronize_device(0)
+    ended: list[int] = []
+
+    def replica(number: int, since_ns: int) -> None:
+        gpu.begin_thread(f"replica {number}", since_ns)
+        assert gpu.thread().host_ns == since_ns
+        ended.append(gpu.present_ns() + 7 * US)
+
+    for step in range(5):
+        since_ns = gpu.present_ns()
+        threads = [threading.Thread(target=replica, args=(i, since_ns)) for i in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        gpu.await_thread(max(ended))
+        assert gpu.present_ns() == since_ns + 7 * US, step
+    names = [thread.name for thread in gpu.threads]
+    assert names.count("replica 0") == names.count("replica 1") == 1 and len(names) <= 5

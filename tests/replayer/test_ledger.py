@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.allocator import Block, DeviceMemory, OutOfMemory
+from replayer.allocator_history import History
+from replayer.allocator_settings import Settings, parse_settings
 from replayer.ledger import Ledger, Ticket
 
 MIB = 1 << 20
@@ -85,3 +87,38 @@ def test_a_stream_that_uses_the_memory_too_is_waited_for() -> None:
     ledger.free(ticket)
     other = ledger.malloc(MIB, 0)
     assert other is not None and other.address != address
+
+
+def test_a_limit_set_in_between_holds_at_the_very_next_call() -> None:
+    """GIVEN much room WHEN the script limits its share of it THEN the allocation beyond fails at its own call, not later."""
+    ledger = Ledger(DeviceMemory(0, 1 << 30, settings=Settings()))
+    ledger.malloc(MIB, 0)
+    ledger.look().set_memory_fraction(0.1)
+    with pytest.raises(OutOfMemory):
+        ledger.malloc(200 * MIB, 0)
+    kept = [ledger.malloc(20 * MIB, 0) for _ in range(4)]  # 80 of the 102 MiB, and 2 for the first
+    with pytest.raises(OutOfMemory):
+        ledger.malloc(21 * MIB, 0)
+    assert len(kept) == 4
+
+
+def test_roundings_that_need_more_than_asked_are_reckoned_with() -> None:
+    """Half as much again: GIVEN room for the sizes asked for but not for the rounded ones THEN the call fails itself."""
+    ledger = Ledger(DeviceMemory(0, 1 << 30, settings=parse_settings("roundup_power2_divisions:2")))
+    kept = [ledger.malloc(260 * MIB, 0), ledger.malloc(260 * MIB, 0)]  # 384 MiB each
+    with pytest.raises(OutOfMemory):
+        ledger.malloc(260 * MIB, 0)
+    assert len(kept) == 2
+
+
+def test_with_a_history_each_allocation_is_done_at_its_own_call() -> None:
+    ledger = Ledger(DeviceMemory(0, 1 << 30, settings=Settings()))
+    memory = ledger.look()
+    memory.history = history = History(context=None)
+    ledger.note_frees(history.let_go)
+    ticket = ledger.malloc(MIB, 0)
+    assert [entry["action"] for entry in history.entries] == ["segment_alloc", "alloc"]
+    assert ticket is not None
+    ledger.free(ticket)
+    ledger.settle()
+    assert [entry["action"] for entry in history.entries][2:] == ["free_requested", "free_completed"]

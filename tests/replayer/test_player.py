@@ -294,3 +294,16 @@ def test_a_loop_that_never_ends_a_step_goes_on_taking_the_recorded_times() -> No
     assert charged[Origin.EXACT] == 80 * US
     # THEN what follows is left to the phase's rest for a while, and then estimated from the same ops' recorded times
     assert charged[Origin.SCALED] == pytest.approx((99 - 32) * 80 * US, rel=0.01)
+
+
+@pytest.mark.parametrize("pad_loader", [False, True])
+def test_with_recorded_waits_the_machines_own_loading_does_not_count_where_the_clock_can_leave_it_out(pad_loader: bool) -> None:
+    stage = Stage(recording([("loader", 0, 400), ("forward", 400, 500)], []), pad_loader=pad_loader)
+    stage.player.course.enter(stage.thread, "loader")
+    assert stage.clock.paused is pad_loader
+    stage.player.course.leave(stage.thread, "loader")
+    assert not stage.clock.paused
+    stage.player.course.enter(stage.thread, "loader")
+    stage.player.course.end_step(stage.thread)  # an optimizer within a dataset
+    stage.player.course.leave(stage.thread, "loader")
+    assert not stage.clock.paused

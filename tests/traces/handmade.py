@@ -9,8 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from traces.model import (
     NONE,
+    Batches,
+    BatchKind,
+    Collectives,
     Device,
     DeviceKind,
     DeviceSpans,
@@ -18,7 +23,9 @@ from traces.model import (
     HostSpans,
     MemoryEvents,
     Origin,
+    Parts,
     Phases,
+    StepKind,
     Steps,
     Thread,
     Trace,
@@ -169,6 +176,59 @@ def phase_grained(steps: int = 3) -> Trace:
         phases=phases,
         provenance={"source": "published"},
     )
+
+
+def data_parallel(steps: int = 6) -> Trace:
+    """As the recorder makes it without a profiler: nn.DataParallel on two devices, a loader with pinning, an all-reduce.
+
+    Within each forward pass, in microseconds: scatter 31..33, replicate 33..35, a replica on each device 35..47, gather
+    47..49. Each step waits 2 for a batch that took 5 to pin, and reduces at 85. The first step is warm-up, the last a profiled
+    one and the one before it a batch of evaluation.
+    """
+    trace = phase_grained(steps)
+    strings, starts = trace.strings, trace.steps.start_ns
+    trace.devices = [*trace.devices, Device(0, 1, "Tesla V100-DGXS-32GB", 32 << 30, {"computeMajor": 7})]
+    trace.threads = [Thread(0, 100, "main", "main"), Thread(0, 301, "replica", "other"), Thread(0, 302, "replica", "other")]
+    trace.steps.kind[:] = [StepKind.WARMUP, *[StepKind.STEADY] * (steps - 3), StepKind.EVALUATION, StepKind.PROFILED]
+    trace.phases.origin[:] = Origin.MEASURED
+    made = [("scatter", 31, 33, 0, MAIN), ("replicate", 33, 35, 0, MAIN)]
+    made += [("parallel_apply", 35, 46, 0, 1), ("parallel_apply", 35, 47, 1, 2), ("gather", 47, 49, 0, MAIN)]
+    is_forward = trace.phases.name == strings.find("forward")
+    forwards = {int(trace.phases.step[row]): int(row) for row in np.flatnonzero(is_forward)}
+    rows = [
+        {
+            "phase": forwards[step],
+            "name": strings.add(name),
+            "thread": thread,
+            "start_ns": int(starts[step]) + start * US,
+            "duration_ns": (end - start) * US,
+            "device": device,
+            "device_start_ns": int(starts[step]) + start * US,
+            "device_end_ns": int(starts[step]) + (end + 1 + device) * US,
+        }
+        for step in range(steps)
+        for name, start, end, device, thread in made
+    ]
+    trace.parts = Parts.of(**_columns(rows))
+    waits = {"kind": [BatchKind.WAIT] * steps, "start_ns": starts + US, "duration_ns": [2 * US] * steps}
+    pins = {"kind": [BatchKind.PIN] * steps, "start_ns": starts - 10 * US, "duration_ns": [5 * US] * steps}
+    trace.batches = Batches.of(**{k: np.concatenate([waits[k], pins[k]]) for k in waits}, bytes=[50_000] * 2 * steps)
+    trace.collectives = Collectives.of(
+        name=[strings.add("all_reduce")] * steps,
+        backend=[strings.add("nccl")] * steps,
+        dtype=[strings.add("float32")] * steps,
+        rank=[0] * steps,
+        bytes=[4096] * steps,
+        start_ns=starts + 85 * US,
+        duration_ns=[10 * US] * steps,
+    )
+    trace.provenance = {
+        "source": "trace record",
+        "clock": "unix",
+        "loaders": [{"num_workers": 4, "prefetch_factor": 2, "pin_memory": True, "batch_size": 32}],
+        "recorder": {"version": "0.1", "overhead_ns_per_step": 1500, "overhead_share": 0.015},
+    }
+    return trace
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -8,18 +8,20 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from traces.checks import limits
 from traces.model import (
     NONE,
     TABLES,
+    Batches,
+    BatchKind,
+    Collectives,
     Device,
-    DeviceKind,
     DeviceSpans,
     HostKind,
     HostSpans,
     MemoryEvents,
-    Origin,
+    Parts,
     Phases,
-    StepKind,
     Steps,
     Strings,
     Table,
@@ -74,18 +76,34 @@ def small_trace() -> Trace:
         thread=[0, 0], device=[0, 0], time_ns=[111, 400], bytes=[512, -512], address=[1 << 63, 1 << 63]
     )
     trace.values = Values.of(rank=[0], step=[1], read=[0], op=[op], dtype=[float32], value=[0.25])
+    trace.parts = Parts.of(
+        phase=[0, 1], name=[op] * 2, thread=[0, 0], start_ns=[105, 1105], duration_ns=[700, 690], device=[0, NONE]
+    )
+    trace.batches = Batches.of(
+        rank=[0, 0], loader=[0, 0], kind=[BatchKind.WAIT, BatchKind.PIN], start_ns=[90, 95], duration_ns=[7, 9], bytes=[24, 24]
+    )
+    trace.collectives = Collectives.of(
+        rank=[0], name=[op], dtype=[float32], group_size=[2], bytes=[24], start_ns=[150], duration_ns=[99]
+    )
     return trace
 
 
-def _column(draw: st.DrawFn, dtype: str, rows: int, low: int | None = None, high: int | None = None) -> Any:
+def _column(draw: st.DrawFn, dtype: str, rows: int, low: int | None = None, behind: int | None = None) -> Any:
     kind = np.dtype(dtype)
     if not rows:
         return np.zeros(0, kind)
     if kind.kind == "f":
         return draw(arrays(kind, rows, elements=st.floats(width=64)))
-    limits = np.iinfo(kind)
-    elements = st.integers(limits.min if low is None else low, limits.max if high is None else high)
+    info = np.iinfo(kind)
+    elements = st.integers(info.min if low is None else low, info.max if behind is None else behind - 1)
     return draw(arrays(kind, rows, elements=elements, fill=st.one_of(st.nothing(), elements)))
+
+
+def _sized(rows: dict[str, int], texts: list[str], devices: int, threads: int) -> Trace:
+    """A trace of that many rows, to ask what its columns may hold."""
+    first = {name: next(iter(kind.DTYPES)) for name, kind in TABLES.items()}
+    tables: dict[str, Any] = {name: TABLES[name].of(**{first[name]: [0] * count}) for name, count in rows.items()}
+    return Trace(strings=Strings(texts), devices=[Device(0, 0, "")] * devices, threads=[Thread(0, 0)] * threads, **tables)
 
 
 @st.composite
@@ -97,32 +115,11 @@ def traces(draw: st.DrawFn) -> Trace:
     rows = {name: draw(st.integers(0, 12)) for name in TABLES}
     if not rows["steps"]:
         rows["phases"] = 0
-    limits = {
-        "steps.kind": (0, len(StepKind) - 1),
-        "phases.step": (0, rows["steps"] - 1),
-        "phases.name": (0, len(texts) - 1),
-        "phases.device": (NONE, devices - 1),
-        "phases.origin": (0, len(Origin) - 1),
-        "host.thread": (0, threads - 1),
-        "host.kind": (0, len(HostKind) - 1),
-        "host.name": (0, len(texts) - 1),
-        "host.shapes": (NONE, len(texts) - 1),
-        "host.dtypes": (NONE, len(texts) - 1),
-        "device.device": (0, devices - 1),
-        "device.kind": (0, len(DeviceKind) - 1),
-        "device.name": (0, len(texts) - 1),
-        "device.launch": (NONE, rows["host"] - 1),
-        "device.origin": (0, len(Origin) - 1),
-        "memory.thread": (NONE, threads - 1),
-        "memory.device": (NONE, devices - 1),
-        "values.step": (NONE, rows["steps"] - 1),
-        "values.op": (0, len(texts) - 1),
-        "values.dtype": (0, len(texts) - 1),
-    }
+    allowed = limits(_sized(rows, texts, devices, threads))
     tables: dict[str, Table] = {}
     for name, kind in TABLES.items():
         columns = {
-            column: _column(draw, dtype, rows[name], *limits.get(f"{name}.{column}", (None, None)))
+            column: _column(draw, dtype, rows[name], *allowed.get(f"{name}.{column}", (None, None)))
             for column, dtype in kind.DTYPES.items()
             if f"{name}.{column}" != "host.parent"
         }

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.traces.handmade import START_NS, US, phase_grained, replay_of, training
+from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, replay_of, training
 from traces.chrome import write_chrome
 from traces.chrome_nesting import after_work, nested_ends
 from traces.kineto import read_kineto
@@ -132,6 +132,38 @@ def test_a_phase_grained_trace_shows_its_phases_on_host_and_device(tmp_path: Pat
     rows = [(e["name"], e["pid"]) for e in events if e.get("cat") == "Trace"]
     assert sum(pid == 0 for _, pid in rows) == 10 and sum(pid != 0 for _, pid in rows) == 12
     assert not _crossings([e for e in events if e["pid"] != 0])
+
+
+def test_parts_are_ranges_on_their_threads_and_what_has_no_thread_has_tracks(tmp_path: Path) -> None:
+    trace = data_parallel(steps=4)
+    events = _export(trace, tmp_path)["traceEvents"]
+    assert not _crossings(events) and min(e["ts"] for e in events if e["ph"] == "X") >= 0
+    named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            tracks[event["pid"], named[event["pid"], event["tid"]]].append(event)
+
+    host = 10_000
+    replicas = [e for e in events if e.get("cat") == "user_annotation" and "parallel_apply" in e["name"]]
+    assert [e["name"] for e in replicas] == ["DataParallel.parallel_apply#0", "DataParallel.parallel_apply#1"] * 4
+    assert {e["tid"] for e in replicas} == {301, 302} and {e["dur"] for e in replicas} == {11, 12}
+    assert [e["name"] for e in tracks[1, "parts"]] == ["DataParallel.parallel_apply"] * 4
+    assert {e["dur"] for e in tracks[1, "parts"]} == {14}
+    assert [(e["name"], e["dur"], e["args"]) for e in tracks[host, "wait for batch (loader)"]] == [
+        ("wait for batch", 2, {"loader": 0, "bytes": 50_000})
+    ] * 4
+    assert [e["dur"] for e in tracks[host, "pin batch (loader)"]] == [5] * 4
+    reduced = tracks[host, "collectives"][0]
+    assert (reduced["name"], reduced["dur"], reduced["cat"]) == ("all_reduce", 10, "Trace")
+    assert reduced["args"] == {"backend": "nccl", "group": "", "dtype": "float32", "bytes": 4096}
+
+    # and an import gives the parts back
+    back = read_kineto(tmp_path / "trace.json")
+    for column in ("start_ns", "duration_ns"):
+        assert getattr(back.parts, column).tolist() == getattr(trace.parts, column).tolist()
+    assert [back.threads[i].tid for i in back.parts.thread] == [trace.threads[i].tid for i in trace.parts.thread]
+    assert [back.strings[i] for i in back.parts.name] == [trace.strings[i] for i in trace.parts.name]
 
 
 def test_an_empty_trace_is_still_json(tmp_path: Path) -> None:

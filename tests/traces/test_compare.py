@@ -17,8 +17,9 @@ from traces.changes import changes
 from traces.compare import compare
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
-from traces.model import NONE, Device, MemoryEvents, Origin, StepKind, Trace
+from traces.model import NONE, Device, DeviceKind, MemoryEvents, Origin, StepKind, Trace
 from traces.program import same_program
+from traces.spread import Spread
 
 
 def test_a_trace_compared_with_itself_has_no_error() -> None:
@@ -79,6 +80,54 @@ def test_a_replay_is_compared_with_the_steps_that_drove_it() -> None:
     # WHEN a row is not the recording's THEN it is not looked up
     replay.steps.recorded_step[:] = [99, 1, NONE, 1]
     assert compare(recorded, replay).steps_compared == {"recorded": 2, "replayed": 2}
+
+
+def test_a_recording_with_clean_and_profiled_steps_is_timed_by_the_clean_ones_and_judged_by_the_kernels_of_the_others() -> None:
+    # GIVEN a recording whose clean steps are 30 us shorter than its profiled ones, and a replay driven by a profiled one
+    recorded = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 30))
+    recorded.steps.kind[3:] = StepKind.PROFILED
+    clean = recorded.device.start_ns < recorded.steps.start_ns[3]
+    recorded.device.kind[clean] = DeviceKind.ANNOTATION  # of clean steps no kernels are known
+    replay = training(steps=3)
+    replay.steps.recorded_step[:] = [3, 4, 3]
+    result = compare(recorded, replay)
+    # THEN its times are compared with the clean steps, and what it ran with the profiled ones
+    assert result.steps_compared == {"recorded": 3, "replayed": 3}
+    assert (result.steps.recorded_median_ns, result.steps.error) == (100 * US, 0.0)
+    assert result.phases["optimizer"].error == 0.0
+    assert result.gpu_busy.error == 0.0 and result.gpu_busy.recorded_median_ns == 50 * US
+    assert result.same_program is True
+    assert not result.changes["kernels"]["added"]
+    # AND so are two recordings
+    assert compare(recorded, training(steps=2)).steps.error == 0.0
+    # WHEN there are no clean steps THEN profiled ones are all there is
+    recorded.steps.kind[:3] = StepKind.WARMUP
+    assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
+
+
+def test_evaluation_steps_are_compared_apart_and_only_where_there_are_any() -> None:
+    recorded = training(steps=5, jitter_us=(0, 0, 10, 20, 0))
+    assert "evaluation" not in compare(recorded, recorded).to_json()
+    recorded.steps.kind[2:4] = StepKind.EVALUATION
+    replay = training(steps=4, jitter_us=(0, 0, 20, 40))
+    replay.steps.recorded_step[:] = [0, 1, 3, 3]
+    replay.steps.kind[2:] = StepKind.EVALUATION
+    result = compare(recorded, replay)
+    assert result.steps_compared == {"recorded": 2, "replayed": 2} and result.steps.error == 0.0
+    facts = json.loads(json.dumps(result.to_json()))["evaluation"]
+    assert facts["steps_compared"] == {"recorded": 2, "replayed": 2}
+    assert (facts["steps"]["recorded_median_ns"], facts["steps"]["replayed_median_ns"]) == (120 * US, 130 * US)
+    assert facts["compute_side"]["error"] == pytest.approx(110 / 100 - 1)
+    # WHEN the recording has no evaluation THEN a training step stood in, and there is nothing to compare with
+    alone = training(steps=2)
+    replay.steps.recorded_step[:] = [0, 1, 1, 1]
+    told = compare(alone, replay).evaluation
+    assert told is not None and told.steps_compared == {"recorded": 0, "replayed": 2}
+    assert (told.steps.recorded_median_ns, told.steps.replayed_median_ns, told.steps.error) == (None, 130 * US, None)
+    # WHEN a script only evaluates THEN evaluation steps are its steps, but a training step is none
+    recorded.steps.kind[:] = replay.steps.kind[:] = StepKind.EVALUATION
+    assert compare(recorded, replay).steps_compared == {"recorded": 4, "replayed": 4}
+    assert compare(alone, replay).steps == Spread(*[None] * 8)
 
 
 def test_a_replay_is_judged_without_loading_unless_loading_was_padded() -> None:

@@ -150,7 +150,9 @@ def test_numbers_of_numpy_in_the_header_come_back_as_numbers(tmp_path: Path) -> 
         ("device", "launch", -2, "device.launch holds -2, outside -1..3"),
         ("device", "device", 1, "device.device holds 1, outside 0..0"),
         ("phases", "step", 2, "phases.step holds 2, outside 0..1"),
-        ("steps", "kind", 2, "steps.kind holds 2, outside 0..1"),
+        ("steps", "kind", 4, "steps.kind holds 4, outside 0..3"),
+        ("parts", "phase", 2, "parts.phase holds 2, outside -1..1"),
+        ("batches", "kind", 2, "batches.kind holds 2, outside 0..1"),
     ],
 )
 def test_a_trace_that_is_not_sound_is_not_written(

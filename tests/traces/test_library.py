@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.traces.sound_traces import differences
+from traces.compare import compare
 from traces.file import load
 from traces.library import entries, find
 from traces.library.build_p100 import build
+from traces.library.build_p100x2 import build as build_x2
 from traces.model import Origin, StepKind, Trace, TraceLibraryError
 
 
@@ -36,7 +39,7 @@ def test_a_name_finds_an_entry_and_a_path_a_file(tmp_path: Path, monkeypatch: py
     assert find("p100.msgpack") == Path("p100.msgpack")
 
     for name in ("k80", "runs/p100", "../p100", ""):
-        with pytest.raises(TraceLibraryError, match=r"no such file, nor a trace of the library, which has: p100$"):
+        with pytest.raises(TraceLibraryError, match=r"no such file, nor a trace of the library, which has: p100, p100x2$"):
             find(name)
 
 
@@ -73,3 +76,61 @@ def test_the_phases_of_p100_tile_its_steps_on_host_and_device(p100: Trace) -> No
         assert phases.end_ns[phases.step == step].max() == steps.end_ns[step]
     assert (phases.device_start_ns == phases.start_ns).all() and (phases.device_end_ns == phases.end_ns).all()
     assert set(phases.device) == {0}
+
+
+@pytest.fixture(scope="module")
+def p100x2() -> Trace:
+    return load(find("p100x2"))
+
+
+def test_p100x2_is_what_its_script_builds(p100x2: Trace) -> None:
+    assert differences(p100x2, build_x2()) == []
+
+
+def test_p100x2_is_the_published_step(p100x2: Trace) -> None:
+    """The compute side as published; each phase within 0.6 % (or its 0.1 ms) of its published median."""
+    assert p100x2.steps.kind.tolist() == [StepKind.WARMUP, StepKind.STEADY]
+    assert (p100x2.steps.duration_ns / 1e6).tolist() == [(3466 + 3727) / 2, 776.0]
+    rows = np.flatnonzero(p100x2.phases.step == 1)
+    steady = {p100x2.strings[p100x2.phases.name[row]]: p100x2.phases.duration_ns[row] / 1e6 for row in rows}
+    assert sum(steady.values()) - steady["h2d"] == pytest.approx(775.7)
+    published = {"h2d": 0.3, "forward": 270.1, "loss": 0.5, "backward": 503.7, "optimizer": 5.5}
+    assert steady == {name: pytest.approx(ms, rel=0.006, abs=0.1) for name, ms in published.items()}
+    assert [(device.index, device.name) for device in p100x2.devices] == [(i, "Tesla P100-PCIE-16GB") for i in (0, 1)]
+
+
+def test_the_parts_of_p100x2_lie_in_their_phases_on_host_and_device(p100x2: Trace) -> None:
+    parts, phases = p100x2.parts, p100x2.phases
+    assert (parts.start_ns >= phases.start_ns[parts.phase]).all() and (parts.end_ns <= phases.end_ns[parts.phase]).all()
+    assert (parts.device_start_ns >= phases.device_start_ns[parts.phase]).all()
+    assert (parts.device_end_ns <= phases.device_end_ns[parts.phase]).all()
+    assert (parts.device_start_ns >= parts.start_ns).all()  # the device works on what the host has launched
+    text, pairs = p100x2.strings, zip(parts.name, phases.name[parts.phase], strict=True)
+    in_phase = {text[part]: text[phase] for part, phase in pairs}
+    of_forward = dict.fromkeys(("scatter", "replicate", "parallel_apply", "gather"), "forward")
+    assert in_phase == of_forward | dict.fromkeys(("gather_backward", "broadcast_backward"), "backward")
+
+
+def test_one_gpu_and_two_differ_as_published_and_the_parts_say_where(p100: Trace, p100x2: Trace) -> None:
+    facts = compare(p100, p100x2).to_json()
+    phases = {name: (of["recorded_median_ns"], of["replayed_median_ns"]) for name, of in facts["phases"].items()}
+    more_ns = sum(b - a for name, (a, b) in phases.items() if name != "h2d")
+    assert 0.9 * 23.4e6 < more_ns < 1.1 * 23.4e6
+    steps = facts["steps"]
+    assert 2 * steps["recorded_median_ns"] / steps["replayed_median_ns"] == pytest.approx(1.956, rel=0.01)
+    ms = {name: (of["replayed_median_ns"] / 1e6, of["device_replayed_median_ns"] / 1e6) for name, of in facts["parts"].items()}
+    assert ms == {
+        "scatter": (6.7, 6.7),
+        "replicate": (6.2, 6.2),
+        "parallel_apply (cuda:0)": (247.3, 255.5),
+        "parallel_apply (cuda:1)": (247.3, 255.5),
+        "gather": (8.5, 0.3),
+        "gather_backward": (2.2, 2.2),
+        "broadcast_backward": (5.7, 5.7),
+    }
+    assert list(ms) == ["scatter", "replicate", "parallel_apply (cuda:0)", "parallel_apply (cuda:1)", "gather",
+                        "gather_backward", "broadcast_backward"]  # fmt: skip
+    assert all(of["recorded_median_ns"] is of["error"] is of["device_error"] is None for of in facts["parts"].values())
+    assert "parts" not in compare(p100, p100).to_json()
+    itself = compare(p100x2, p100x2).to_json()["parts"]
+    assert {of["error"] for of in itself.values()} == {of["device_error"] for of in itself.values()} == {0.0}

@@ -20,13 +20,16 @@ from traces.measure import (
     busy_ns,
     compute_side_ns,
     device_time_by_origin,
+    evaluation_steps,
     kernel_table,
     launch_phases,
     launch_steps,
+    memory_curve,
     memory_peaks,
     op_of,
     op_table,
     phase_times,
+    profiled_steps,
     steady_steps,
     window_ns,
 )
@@ -174,6 +177,18 @@ def test_warm_up_is_left_out_unless_there_is_nothing_else() -> None:
     assert steady_steps(trace).tolist() == [0, 1, 2]
 
 
+def test_clean_steps_count_before_profiled_ones_and_training_before_evaluation() -> None:
+    trace = training(steps=4)
+    kinds = StepKind.EVALUATION, StepKind.WARMUP, StepKind.PROFILED, StepKind.STEADY
+    expected = {0: ([0], [0]), 1: ([1], [1]), 2: ([2], [2]), 3: ([3], [2])}
+    for last, rows in expected.items():
+        trace.steps.kind[:] = [*kinds[: last + 1], *[StepKind.EVALUATION] * (3 - last)]
+        found = steady_steps(trace).tolist(), profiled_steps(trace).tolist()
+        assert found == (rows if last else ([0, 1, 2, 3], [0, 1, 2, 3]))
+    assert evaluation_steps(trace).tolist() == [0]
+    assert len(steady_steps(Trace())) == 0
+
+
 @pytest.mark.parametrize(
     ("name", "busy_ms", "loading_ms"),
     [
@@ -188,3 +203,16 @@ def test_the_main_case_measures_as_the_index_says(
     (busy,) = busy_by_device(trace).values()
     assert (busy_in_steps(trace, busy, 0) / 1e6).tolist() == pytest.approx(busy_ms, abs=0.051)
     assert (phase_times(trace)["loader"].host_ns / 1e6).tolist() == pytest.approx(loading_ms, abs=0.15)
+
+
+def test_a_memory_curve_is_what_was_held_after_each_event() -> None:
+    trace = training()
+    trace.memory = MemoryEvents.of(device=[0, 0, NONE, 0], time_ns=[20, 10, 15, 30], bytes=[-4, 4, 99, -6])
+    # GIVEN frees of more than was allocated: that much was held before
+    curve = memory_curve(trace, 0)
+    assert (curve.time_ns.tolist(), curve.allocated_bytes.tolist()) == ([10, 20, 30], [10, 6, 0])
+    assert (curve.before_bytes, curve.source) == (6, "summed")
+    # and where totals were recorded, these are it
+    trace.memory.allocated_bytes[:] = [7, 3, NONE, 1]
+    assert memory_curve(trace, 0).allocated_bytes.tolist() == [3, 7, 1]
+    assert memory_peaks(trace)[0].allocated_bytes == 7

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.traces.handmade import START_NS, US, phase_grained, training
+from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, training
 from traces.kineto import read_kineto
 from traces.model import StepKind, Trace
 from traces.summary import summarise
@@ -50,6 +50,38 @@ def test_empty_and_phase_grained_traces_sum_up_too() -> None:
     phases = summarise(phase_grained())
     assert phases["grain"] == "phase" and phases["counts"]["kernels"] == 0
     assert phases["phases"]["backward"]["device_median_ns"] == 27 * US
+
+
+def test_what_the_recorder_tells_beside_the_times_of_the_gpu() -> None:
+    trace = data_parallel(steps=6)
+    trace.batches.duration_ns[2] = 8 * US  # the wait of the third step, which does not move the medians
+    summary = json.loads(json.dumps(summarise(trace)))
+    assert {kind: told["count"] for kind, told in summary["step_kinds"].items()} == {
+        "warmup": 1,
+        "steady": 3,
+        "evaluation": 1,
+        "profiled": 1,
+    }
+    assert summary["step_kinds"]["steady"]["median_ns"] == 100 * US
+    pipeline = summary["input_pipeline"]
+    assert (pipeline["waits"], pipeline["wait_median_ns"], pipeline["wait_per_step_ns"]) == (6, 2 * US, 2 * US)
+    assert (pipeline["wait_total_ns"], pipeline["batch_bytes"]) == (18 * US, 50_000)
+    assert (pipeline["pins"], pipeline["pin_median_ns"], pipeline["pin_bytes_per_s"]) == (6, 5 * US, 10_000_000_000)
+    assert pipeline["loaders"][0]["num_workers"] == 4
+    assert summary["collectives"] == [
+        {"name": "all_reduce", "backend": "nccl", "count": 6, "bytes": 6 * 4096, "duration_ns": 60 * US, "median_ns": 10 * US}
+    ]
+    parts = [(part["name"], part["device"], part["median_ns"], part["device_median_ns"]) for part in summary["parts"]]
+    assert parts == [
+        ("scatter", "cuda:0", 2 * US, 3 * US),
+        ("replicate", "cuda:0", 2 * US, 3 * US),
+        ("parallel_apply", "cuda:0", 11 * US, 12 * US),
+        ("parallel_apply", "cuda:1", 12 * US, 14 * US),
+        ("gather", "cuda:0", 2 * US, 3 * US),
+    ]
+    assert summary["recorder"]["overhead_share"] == 0.015 and summary["clean"] is None
+    empty = summarise(training())
+    assert empty["input_pipeline"] is None and empty["parts"] == empty["collectives"] == []
 
 
 def _indexed(shared_traces: Path) -> dict[str, tuple[int, int, int, float]]:

@@ -202,7 +202,8 @@ def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The child that `trace replay` would run: `code` it returns, `timelines` it leaves; `words`, `config` it got."""
     made_up: dict[str, Any] = {"code": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
 
-    def run_child(room: str, config: dict[str, Any], words: list[str]) -> ChildResult:
+    def run_child(rooms: dict[str, dict[str, Any]], words: list[str]) -> ChildResult:
+        config = rooms["replayer"]
         made_up.update(config=config, words=words)
         for pid in made_up["timelines"]:
             save(small_trace(), Path(config["out"]) / f"replay-{pid}.msgpack")

@@ -9,6 +9,8 @@ import pytest
 from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
 from traces.compare import Comparison, compare
+from traces.file import load
+from traces.library import find
 from traces.model import Trace
 from tui.print_diff import diff_text
 
@@ -102,3 +104,16 @@ def test_reads_that_the_recording_does_not_answer_are_told() -> None:
     assert "were read" not in diff_text(facts, "a", "b")
     facts["values"]["unrecorded_reads"] = 3
     assert "Values that were not recorded were read 3 times" in diff_text(facts, "a", "b")
+
+
+def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:
+    one, two = (load(find(name)) for name in ("p100", "p100x2"))
+    host, device = (
+        text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts on the ")[1:]
+    )
+    for text, gather, replica in ((host, "8.5 ms", "247.3 ms"), (device, "300.0 µs", "255.5 ms")):
+        shown = {line.partition("  ")[0]: line.split("  ") for line in text.splitlines()[1:]}
+        assert list(shown)[:2] == ["scatter", "replicate"] and len(shown) == 7
+        assert gather in map(str.strip, shown["gather"])
+        assert replica in map(str.strip, shown["parallel_apply (cuda:1)"])
+    assert "Parts" not in _text(a_replay())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.traces.handmade import phase_grained, training
+from tests.traces.handmade import data_parallel, phase_grained, training
 from tests.tui.goldens import assert_golden
 from traces.model import StepKind, Trace
 from traces.summary import summarise
@@ -23,6 +23,20 @@ def test_a_kernel_grained_recording() -> None:
 
 def test_a_phase_grained_recording() -> None:
     assert_golden("info_phase", info_text(summarise(phase_grained()), "p100"))
+
+
+def test_a_recording_of_data_parallel_tells_parts_pipeline_and_collectives() -> None:
+    trace = data_parallel()
+    trace.provenance["clean"] = {"steps": 3, "step_median_ns": 100_000, "profiled_step_median_ns": 125_000, "slowdown": 1.25}
+    trace.provenance["host_scale"] = {"forward": 0.8, "backward": 0.75, "optimizer": 1.0}
+    assert_golden("info_data_parallel", info_text(summarise(trace), "dp.msgpack"))
+
+
+def test_facts_of_another_make_are_no_trouble() -> None:
+    trace = training()
+    trace.provenance |= {"loaders": "four", "recorder": {"version": 3}, "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
+    text = info_text(summarise(trace), "odd.msgpack")
+    assert "Input pipeline" not in text and "What recording cost" not in text and "Kinds of steps" in text
 
 
 def test_an_empty_trace_says_that_there_is_nothing_to_replay() -> None:

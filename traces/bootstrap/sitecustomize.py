@@ -1,4 +1,4 @@
-"""What runs first in every interpreter of a traced run: it waits for torch and then starts the room that was asked for.
+"""What runs first in every interpreter of a traced run: it waits for torch and then starts the rooms that were asked for.
 
 `traces.launch` puts this folder in front on PYTHONPATH and names a session folder in the environment; Python itself
 imports a module called `sitecustomize` before anything of the user's runs. So a script, its subprocesses, its spawned
@@ -14,7 +14,7 @@ and in `sys.modules` our modules under private names (Note [Whose module is it])
 
 Note [Whose module is it]
     A script may have a `traces.py` or a package `tracer` of its own beside it, and our rooms have these names too.
-    Ours are found by where they lie, only while the room starts; the user's of the same name step aside for that
+    Ours are found by where they lie, only while the rooms start; the user's of the same name step aside for that
     time. Afterwards ours move to private names (`replayer.gpu` -> `_trace_replayer.gpu`). For a room this means:
     import at the top of a module or within `start`; later on only relative imports find us.
 """
@@ -100,12 +100,13 @@ class Session:
         self.tell("trigger")
         with open(os.path.join(self.folder, "session.json"), encoding="utf-8") as file:
             session = json.load(file)
-        rooms = {"traces", session["room"]}
+        rooms = {"traces", *session["rooms"]}
         theirs = {name: sys.modules.pop(name) for name in modules_of(rooms)}
         finder = RoomsByLocation(session["root"], rooms)
         sys.meta_path.insert(0, finder)
         try:
-            importlib.import_module(session["room"] + ".child").start(session["config"])
+            for room, config in session["rooms"].items():
+                importlib.import_module(room + ".child").start(config)
         except Exception as error:
             if not is_told_in_a_line(error) or os.environ.get("TRACE_DEBUG") == "1":
                 raise

@@ -4,8 +4,8 @@
     trace.problems  # {"kernel-without-launch": 12}
 
 The way through this package: `text` (bytes to events), `groups` with `rows` (by kind), `columns` (to numpy), `spans` with
-`nesting`, `shapes` and `roles` (the tables), `steps` (steps and phases), `ranks` (one trace). `eras` has what differs
-by version.
+`nesting`, `shapes` and `roles` (the tables), `steps` (steps and phases), `comms` and `parts` (collectives, parts of
+nn.DataParallel), `ranks` (one trace). `eras` has what differs by version.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     trace = assemble([("rank0.json", document0), ("rank1.json", document1)], problems)
 
-Ranks keep their own threads and devices; their tables follow one another, steps and memory events in order of time.
+Each file becomes a trace of its own, and `traces.merge` makes one of them.
 """
 
 from __future__ import annotations
@@ -10,31 +10,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from traces.kineto.comms import read_collectives
 from traces.kineto.eras import TORCH_OF_ERA, Clock, era
 from traces.kineto.groups import Groups
+from traces.kineto.parts import read_parts
 from traces.kineto.rows import Rows
 from traces.kineto.spans import Tables, read_tables
 from traces.kineto.steps import read_steps
-from traces.kineto.tables import joined
 from traces.kineto.text import Document
-from traces.model import (
-    NONE,
-    Column,
-    Device,
-    DeviceKind,
-    DeviceSpans,
-    HostSpans,
-    MemoryEvents,
-    Phases,
-    Steps,
-    Strings,
-    Trace,
-)
+from traces.merge import merge_ranks
+from traces.model import NONE, Column, Device, DeviceKind, Strings, Trace
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)|(\d+)(?=\D*$)", re.IGNORECASE)
 _HEADER_FACTS = (
@@ -53,50 +42,33 @@ _HEADER_FACTS = (
 )
 
 
-@dataclass
-class _Rank:
-    """One rank's recording, on its way into the trace."""
-
-    tables: Tables
-    devices: list[Device]
-    steps: Steps
-    phases: Phases
-    facts: dict[str, Any]
-    lacks: set[str]
-    rank: int = 0
-
-
 def assemble(documents: Iterable[tuple[str, Document]], problems: Counter[str]) -> Trace:
     """Make the trace out of documents and their files' names."""
-    strings = Strings()
-    ranks: list[_Rank] = []
+    recordings: list[Trace] = []
     for name, document in documents:
-        ranks.append(_read_rank(name, document, strings, problems))
+        recordings.append(_read_rank(name, document, problems))
         del document  # before the next is read: it is several times the size of what is kept
-    for part, number in zip(ranks, _rank_numbers(ranks), strict=True):
-        part.rank = number
-    ranks.sort(key=lambda part: part.rank)
-    trace = Trace(strings=strings, problems=dict(sorted(problems.items())))
-    _join_tables(trace, ranks)
-    first = ranks[0].facts
-    trace.provenance = {key: value for key, value in first.items() if key not in ("file", "distributed")}
-    trace.provenance["ranks"] = {
-        str(part.rank): {key: part.facts[key] for key in ("file", "distributed") if key in part.facts} for part in ranks
-    }
-    trace.lacks = sorted(set.union(*(part.lacks for part in ranks)))
+    numbers = _rank_numbers(recordings)
+    own = [{key: part.provenance.pop(key) for key in ("file", "distributed") if key in part.provenance} for part in recordings]
+    trace = merge_ranks(recordings, numbers)
+    differ = trace.provenance.pop("ranks", {})
+    ranks = {str(number): facts | differ.get(str(number), {}) for number, facts in zip(numbers, own, strict=True)}
+    trace.provenance["ranks"] = {str(number): ranks[str(number)] for number in sorted(numbers)}
+    trace.problems = dict(sorted(problems.items()))
+    trace.lacks = sorted(trace.lacks)
     return trace
 
 
-def _rank_numbers(ranks: list[_Rank]) -> list[int]:
+def _rank_numbers(ranks: list[Trace]) -> list[int]:
     """Each recording's rank: as its file says, else as the file's name does, else its place; the first way that tells
     all of them apart is taken."""
-    told = [part.facts.get("distributed", {}).get("rank") for part in ranks]
+    told = [part.provenance.get("distributed", {}).get("rank") for part in ranks]
     said = [rank for rank in told if type(rank) is int and 0 <= rank < 1 << 31]
     if len(set(said)) == len(ranks):
         return said
     if len(ranks) == 1:
         return [0]
-    matches = [_RANK_IN_NAME.search(str(part.facts["file"]).partition(".")[0]) for part in ranks]
+    matches = [_RANK_IN_NAME.search(str(part.provenance["file"]).partition(".")[0]) for part in ranks]
     named = [int(next(filter(None, match.groups()))[:9]) for match in matches if match]
     return named if len(set(named)) == len(ranks) else list(range(len(ranks)))
 
@@ -106,7 +78,8 @@ def _distributed(document: Document) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _read_rank(name: str, document: Document, strings: Strings, problems: Counter[str]) -> _Rank:
+def _read_rank(name: str, document: Document, problems: Counter[str]) -> Trace:
+    strings = Strings()
     groups = Groups.of(document.events, problems)
     header, bare = document.header, document.bare
     clock = Clock.of(header, groups.stamps, document.exact_ns)
@@ -117,6 +90,9 @@ def _read_rank(name: str, document: Document, strings: Strings, problems: Counte
     tables = read_tables(groups, clock, strings, problems)
     devices, visible = _devices(header, tables)
     steps, phases, steps_from = read_steps(tables, strings)
+    row_of_device = {device.index: row for row, device in enumerate(devices)}
+    for table in (tables.device, tables.memory, phases):
+        table.device = _renumbered(table.device, row_of_device)
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]
     facts: dict[str, Any] = {
         "source": "kineto",
@@ -130,7 +106,20 @@ def _read_rank(name: str, document: Document, strings: Strings, problems: Counte
     }
     if distributed := _distributed(document):
         facts["distributed"] = distributed
-    return _Rank(tables, devices, steps, phases, facts, _lacks(tables, steps_from, devices))
+    return Trace(
+        strings=strings,
+        devices=devices,
+        threads=tables.threads,
+        steps=steps,
+        phases=phases,
+        host=tables.host,
+        device=tables.device,
+        memory=tables.memory,
+        parts=read_parts(tables, phases, strings, row_of_device),
+        collectives=read_collectives(tables, strings),
+        provenance=facts,
+        lacks=sorted(_lacks(tables, steps_from, devices)),
+    )
 
 
 def _devices(header: dict[str, Any], tables: Tables) -> tuple[list[Device], int]:
@@ -185,48 +174,7 @@ def _lacks(tables: Tables, steps_from: str, devices: list[Device]) -> set[str]:
     return {what for what, is_missing in missing.items() if is_missing}
 
 
-def _join_tables(trace: Trace, ranks: list[_Rank]) -> None:
-    hosts: list[HostSpans] = []
-    devices: list[DeviceSpans] = []
-    memories: list[MemoryEvents] = []
-    steps: list[Steps] = []
-    phases: list[Phases] = []
-    host_rows = step_rows = 0
-    for part in ranks:
-        tables = part.tables
-        row_of_device = {d.index: len(trace.devices) + i for i, d in enumerate(part.devices)}
-        for table in (tables.device, tables.memory, part.phases):
-            table.device = _renumbered(table.device, row_of_device)
-        for thread_column in (tables.host, tables.memory):
-            thread_column.thread = _shifted(thread_column.thread, len(trace.threads))
-        tables.host.parent = _shifted(tables.host.parent, host_rows)
-        tables.device.launch = _shifted(tables.device.launch, host_rows)
-        part.phases.step = _shifted(part.phases.step, step_rows)
-        trace.devices += [replace(device, rank=part.rank) for device in part.devices]
-        trace.threads += [replace(thread, rank=part.rank) for thread in tables.threads]
-        part.steps.rank = np.full(len(part.steps), part.rank, "i4")
-        host_rows += len(tables.host)
-        step_rows += len(part.steps)
-        hosts.append(tables.host)
-        devices.append(tables.device)
-        memories.append(tables.memory)
-        steps.append(part.steps)
-        phases.append(part.phases)
-    trace.host, trace.device = joined(HostSpans, hosts), joined(DeviceSpans, devices)
-    trace.memory, trace.steps = joined(MemoryEvents, memories), joined(Steps, steps)
-    trace.phases = joined(Phases, phases)
-    if len(ranks) > 1:
-        trace.memory = trace.memory.take(np.argsort(trace.memory.time_ns, kind="stable"))
-        order = np.argsort(trace.steps.start_ns, kind="stable")
-        trace.steps = trace.steps.take(order)
-        trace.phases.step = np.argsort(order)[trace.phases.step].astype("i4")
-        trace.phases = trace.phases.take(np.argsort(trace.phases.step, kind="stable"))
-
-
 def _renumbered(column: Column, row_of: dict[int, int]) -> Column:
     numbers, which = np.unique(column, return_inverse=True)
     return np.array([row_of.get(n, NONE) for n in numbers.tolist()], "i4")[which]
 
-
-def _shifted(column: Column, by: int) -> Column:
-    return np.where(column == NONE, NONE, column + by).astype("i4") if by else column

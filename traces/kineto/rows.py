@@ -27,6 +27,7 @@ Taken = list[tuple[Any, ...]]  # the columns of some events
 FIELDS = ("name", "pid", "tid", "ts", "dur")
 ABSENT = -(1 << 40)  # no device or stream is called that
 SHAPES = "shapes"  # the dims and types of an op's inputs, as keys of Shapes
+COMMS = "comms"  # the arguments of an event about a collective, None for any other
 MISSING = object()  # in place of a field that an event lacks
 
 _ARGS_OF_OPS = {
@@ -34,7 +35,9 @@ _ARGS_OF_OPS = {
     "Fwd thread id": 0,
     "External id": NONE,
     SHAPES: NO_SHAPES,
+    COMMS: None,
 }
+_ARGS_OF_ANNOTATIONS = {COMMS: None}
 _ARGS_OF_CALLS = {"correlation": NONE}
 _ARGS_OF_DEVICE_SPANS = {
     "device": ABSENT,
@@ -46,10 +49,12 @@ _ARGS_OF_DEVICE_SPANS = {
 }
 _ARGS: dict[str, dict[str, Any]] = (
     {category: _ARGS_OF_OPS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.OP}
+    | {category: _ARGS_OF_ANNOTATIONS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.ANNOTATION}
     | {category: _ARGS_OF_CALLS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.RUNTIME}
     | {category: _ARGS_OF_DEVICE_SPANS for category in DEVICE_CATEGORIES}
 )
 _NO_ARGS: dict[str, Any] = {}
+_COMMS = ("record_param_comms", "nccl:", "gloo:", "ucc:", "mpi:", "xccl:")
 _TAKE = itemgetter(*FIELDS, "args")
 
 
@@ -69,18 +74,33 @@ def taken(category: str, events: list[Event]) -> Taken:
     """The columns of `Rows` for some events of a category, at least one."""
     try:
         *fields, args = zip(*map(_TAKE, events), strict=True)
-        return [_shared(fields[0]), *fields[1:], *_told(category, args)]
+        names = _shared(fields[0])
+        return [names, *fields[1:], *_told(category, names, args)]
     except (KeyError, TypeError):  # a field is missing, or the arguments are no object
         fields = list(zip(*([event.get(key, MISSING) for key in FIELDS] for event in events), strict=True))
+        texts = [name if isinstance(name, str) else "" for name in fields[0]]
         kept = [event.get("args") for event in events]
-        return [*fields, *_told(category, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
+        return [*fields, *_told(category, texts, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
 
 
-def _told(category: str, args: Sequence[dict[str, Any]]) -> Taken:
-    return [
-        _shared(keys_of(args)) if key == SHAPES else tuple(map(dict.get, args, repeat(key), repeat(default)))
-        for key, default in _ARGS.get(category, _NO_ARGS).items()
-    ]
+def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -> Taken:
+    told: Taken = []
+    for key, default in _ARGS.get(category, _NO_ARGS).items():
+        if key == SHAPES:
+            told.append(_shared(keys_of(args)))
+        elif key == COMMS:
+            told.append(_of_comms(names, args))
+        else:
+            told.append(tuple(map(dict.get, args, repeat(key), repeat(default))))
+    return told
+
+
+def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:
+    """The arguments of those few events that are about collectives. Asks each distinct name once."""
+    wanted = {name for name in set(names) if isinstance(name, str) and name.startswith(_COMMS)}
+    if not wanted:
+        return (None,) * len(names)
+    return tuple(own if name in wanted else None for name, own in zip(names, args, strict=True))
 
 
 def _shared(texts: Sequence[Any]) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from traces.kineto.eras import (
 from traces.kineto.groups import Groups
 from traces.kineto.nesting import nesting_order, parents
 from traces.kineto.roles import roles_of
-from traces.kineto.rows import ABSENT, SHAPES, Event
+from traces.kineto.rows import ABSENT, COMMS, SHAPES, Event
 from traces.kineto.shapes import Shapes
 from traces.kineto.tables import joined, matching
 from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
@@ -46,6 +46,7 @@ class Tables:
     host: HostSpans
     device: DeviceSpans
     memory: MemoryEvents
+    comms: dict[int, Event]  # the arguments of the host spans that are about collectives, by row
 
 
 @dataclass
@@ -55,6 +56,7 @@ class _HostColumns:
     spans: HostSpans
     external: Column
     correlation: Column
+    comms: dict[int, Event]
 
 
 def read_tables(groups: Groups, clock: Clock, strings: Strings, problems: Counter[str]) -> Tables:
@@ -66,12 +68,14 @@ def read_tables(groups: Groups, clock: Clock, strings: Strings, problems: Counte
     memory.thread = renumber[memory.thread]
     host = _nested(host, problems)
     device = _read_device(groups, clock, names, host, problems)
-    return Tables(rows, host.spans, device, memory)
+    return Tables(rows, host.spans, device, memory, host.comms)
 
 
 def _read_host(groups: Groups, clock: Clock, names: cols.Names, threads: cols.Threads, problems: Counter[str]) -> _HostColumns:
     shapes = Shapes(names.strings)
     parts: list[_HostColumns] = []
+    comms: dict[int, Event] = {}
+    first = 0
     for category, events in groups.complete.items():
         if category in DEVICE_CATEGORIES or category == WINDOW_CATEGORY:
             continue
@@ -95,11 +99,14 @@ def _read_host(groups: Groups, clock: Clock, names: cols.Names, threads: cols.Th
                 spans.kind[matching(read.names, ANNOTATION_NAME, names.strings)] = HostKind.ANNOTATION
         elif kind == HostKind.RUNTIME:
             correlation = read.numbers("correlation")
-        parts.append(_HostColumns(spans, external, correlation))
+        comms.update((first + row, args) for row, args in enumerate(read.args.get(COMMS, ())) if args is not None)
+        first += len(read)
+        parts.append(_HostColumns(spans, external, correlation, {}))
     return _HostColumns(
         joined(HostSpans, [p.spans for p in parts]),
         np.concatenate([p.external for p in parts] or [np.empty(0, "i8")]),
         np.concatenate([p.correlation for p in parts] or [np.empty(0, "i8")]),
+        comms,
     )
 
 
@@ -111,7 +118,8 @@ def _nested(host: _HostColumns, problems: Counter[str]) -> _HostColumns:
     spans.parent, overlaps = parents(spans.thread, spans.start_ns, spans.end_ns)
     if overlaps:
         problems["partial-overlap"] += overlaps
-    return _HostColumns(spans, host.external[order], host.correlation[order])
+    comms = dict(zip(np.argsort(order)[list(host.comms)].tolist(), host.comms.values(), strict=True)) if host.comms else {}
+    return _HostColumns(spans, host.external[order], host.correlation[order], comms)
 
 
 def _read_device(groups: Groups, clock: Clock, names: cols.Names, host: _HostColumns, problems: Counter[str]) -> DeviceSpans:

@@ -76,7 +76,7 @@ def _read_phases(steps: Steps, tables: Tables, strings: Strings) -> Phases:
         return Phases.empty()
     events = _top_events(tables, strings)
     starts = [event.start_ns for event in events]
-    markers = _Markers(tables.host, tables.device)
+    markers = Markers(tables.host, tables.device)
     cut = PhaseCut()
     parts = []
     for row, (begin, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
@@ -228,12 +228,14 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
     return own
 
 
-class _Markers:
-    """What CUDA events would read on the busiest device: `at(t)` is when all work launched before host time t had
-    ended, or t itself if that was earlier."""
+class Markers:
+    """What CUDA events would read on one device, the busiest if none is named: `at(t)` is when all work launched before
+    host time t had ended, or t itself if that was earlier."""
 
-    def __init__(self, host: HostSpans, device: DeviceSpans) -> None:
+    def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
         work = np.flatnonzero(np.isin(device.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)))
+        if number != NONE:
+            work = work[device.device[work] == number]
         self.device = NONE
         if not len(work):
             return

@@ -8,22 +8,27 @@ The child's side is `replayer.child`. It writes a timeline per process that used
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from replayer.replicas import require_kernels_of_one
 from traces.compare import compare
 from traces.file import load, save
-from traces.launch import ChildResult, run_child
+from traces.launch import RANKS, ChildResult, run_child
 from traces.library import find
 from traces.measure import work_rows
 from traces.model import Trace, TraceError
 from traces.order import in_order
+from traces.replayed import one_replay
 from tui.errors import line_for
 from tui.outputs import require_place_for, write_json
 from tui.print_diff import diff_text
+from tui.sizes import sizes
 from tui.terminal import look
 
 
@@ -35,6 +40,14 @@ class Replay:
     trace: str
     loader: str = "real"
     strict: bool = False
+    values: str = "recorded"
+    clock: str = "wall"
+    speed: float = 1.0
+    gpu_memory: str = ""
+    nproc: int = 0  # ranks to run the script as; 0: as it is
+    gpus: int = 0  # how many the script sees; 0: as recorded
+    link_gbps: float = 0  # 0: as recorded, else by the kind of device
+    view: bool = False
     output: Path | None = None
     report: Path | None = None
 
@@ -45,9 +58,11 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
     _require_device_time(recorded, path)
     require_place_for(replay.output)
     require_place_for(replay.report)
+    require_kernels_of_one(replay.gpus, _device_count(recorded), bool(len(work_rows(recorded))))
+    memory_bytes = _gpu_memory(replay.gpu_memory, replay.gpus or _device_count(recorded))
     with tempfile.TemporaryDirectory(prefix="trace-replay-") as out:
-        config = {"trace": str(path), "out": out, "loader": replay.loader, "strict": replay.strict}
-        result = run_child("replayer", config, replay.script)
+        config = child_config(replay, path, out, memory_bytes)
+        result = _run(replay, {"replayer": config}, recorded, Path(out))
         try:
             _conclude(replay, recorded, result, Path(out))
         except (TraceError, OSError) as error:
@@ -57,6 +72,56 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
     if result.returncode == 2:
         _say_where_options_go(replay.script, option_names)
     return result.returncode
+
+
+def _run(replay: Replay, rooms: dict[str, dict[str, Any]], recorded: Trace, out: Path) -> ChildResult:
+    if replay.view:
+        from tui.commands.replay_view import can_view, run_with_view  # textual: only who looks needs it
+
+        if can_view():
+            return run_with_view(rooms, _words(replay), recorded, replay.trace, out)
+        _say("--view needs a terminal; replaying without it")
+    return run_child(rooms, _words(replay))
+
+
+def _words(replay: Replay) -> list[str]:
+    """What follows `python`: the script, its launcher where it is run as several ranks, or the module behind `torchrun`."""
+    if replay.nproc:
+        return [str(RANKS), str(replay.nproc), *replay.script]
+    if replay.script[0] == "torchrun" and not Path("torchrun").exists():
+        return ["-m", "torch.distributed.run", *replay.script[1:]]
+    return replay.script
+
+
+def child_config(replay: Replay, path: Path, out: str, memory_bytes: list[int]) -> dict[str, Any]:
+    """What `replayer.child.start` is told: the recording at `path`, a folder for timelines, and how to play."""
+    return {
+        "trace": str(path),
+        "out": out,
+        "loader": replay.loader,
+        "strict": replay.strict,
+        "gpus": replay.gpus,
+        "link_gbps": replay.link_gbps,
+        "values": replay.values,
+        "clock": replay.clock,
+        "speed": replay.speed,
+        "launcher": os.getpid(),
+        "gpu_memory_bytes": memory_bytes,
+        "live": replay.view,
+    }
+
+
+def _device_count(recorded: Trace) -> int:
+    """How many GPUs a script was recorded on."""
+    return sum(device.rank == min(recorded.ranks) for device in recorded.devices)
+
+
+def _gpu_memory(text: str, devices: int) -> list[int]:
+    """The sizes that --gpu-memory gives: none, one for all devices, or one for each."""
+    given = sizes(text) if text else []
+    if len(given) > 1 and len(given) != devices:
+        raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size for all")
+    return given
 
 
 def _require_device_time(recorded: Trace, path: Path) -> None:
@@ -69,14 +134,16 @@ def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -
     if not timelines:
         _say_why_nothing_was_replayed(result)
         return
-    own = out / f"replay-{result.pid}.msgpack"
-    timeline = own if own in timelines else timelines[0]
-    if len(timelines) > 1:
-        _say(f"{len(timelines)} processes used the GPU; the figures are those of process {timeline.stem[7:]}")
-    replayed = in_order(load(timeline))
+    processes = {int(timeline.stem.removeprefix("replay-")): in_order(load(timeline)) for timeline in timelines}
+    replayed, notes = one_replay(processes, result.pid)
+    for note in notes:
+        _say(note)
     if replay.output is not None:
         save(replayed, replay.output)
     facts = compare(recorded, replayed).to_json()
+    if result.returncode:  # it had not run out of memory when it ended; nobody knows what would have come
+        for of in facts["memory"].values():
+            of["fits"] = of.get("fits") and None
     if replay.report is not None:
         write_json(replay.report, facts)
     print(diff_text(facts, replay.trace, "this replay", **look(sys.stderr)), file=sys.stderr)

@@ -17,12 +17,16 @@ GIB = 1 << 30
 
 
 class SurfaceGpu(FakeGpu):
-    """`phases` is a log of "+name" and "-name"; "step" stands for end_step."""
+    """`phases` is a log of "+name" and "-name"; "step" stands for end_step, "exhausted" for loader_exhausted.
+
+    `modules` is a log of the outermost modules called, by their ids, each with whether gradients were on.
+    """
 
     def __init__(self, devices: int = 1, name: str = "Tesla V100-SXM2-16GB", **properties: Any) -> None:
         super().__init__(devices, capacity_bytes=16 * GIB)
         self.provenance: dict[str, Any] = {"cuda_version": "10.2", "cudnn_version": 7605}
         self.phases: list[str] = []
+        self.modules: list[tuple[int, bool]] = []
         self.now_ns = 0
         self.streams: list[VirtualStream] = []
         self._streams: dict[int, VirtualStream] = {}
@@ -82,6 +86,12 @@ class SurfaceGpu(FakeGpu):
 
     def end_step(self) -> None:
         self.phases.append("step")
+
+    def module_called(self, module: object, grad_enabled: bool) -> None:
+        self.modules.append((id(module), grad_enabled))
+
+    def loader_exhausted(self) -> None:
+        self.phases.append("exhausted")
 
     def host_now_ns(self) -> int:
         return self.now_ns

@@ -78,6 +78,43 @@ def test_a_plain_checkpoint_loads_onto_the_device_with_its_values() -> None:
     assert ("h2d", 24) in [(kind, size_bytes) for _, kind, size_bytes, _, _ in gpu.copies]
 
 
+def test_a_location_may_be_a_function_that_moves_storages() -> None:
+    gpu = use(devices=2)
+    file = _saved({"weight": torch.arange(6.0).view(2, 3)})
+    there: dict[str, Any] = {
+        "cuda:1": lambda storage, location: storage.cuda(1),
+        "cuda:0": lambda storage, location: storage.cuda(),
+        "cpu": lambda storage, location: storage,
+    }
+    for device, move in there.items():
+        file.seek(0)
+        weight = torch.load(file, map_location=move)["weight"]
+        assert str(weight.device) == device and weight.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert ("h2d", 24, 1) in [(kind, size_bytes, device) for _, kind, size_bytes, device, _ in gpu.copies]
+    storage = torch.ones(4, device="cuda").untyped_storage()
+    assert storage.cuda(0) is storage
+    assert storage.cuda(1).device == torch.device("cuda", 1) and storage.to(device="cpu").nbytes() == 16
+
+
+def test_files_of_the_format_before_zip_files_go_both_ways() -> None:
+    use()
+    model, _ = _train()
+    host = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64))
+    with tempfile.TemporaryDirectory() as folder:
+        ours, plain = Path(folder) / "ours.pt", Path(folder) / "plain.pt"
+        torch.save(model.state_dict(), ours, _use_new_zipfile_serialization=False)
+        torch.save(host.state_dict(), plain, _use_new_zipfile_serialization=False)
+        assert ours.stat().st_size == pytest.approx(plain.stat().st_size, rel=0.02)
+        code = "import sys, torch; print(sum(x.nbytes for x in torch.load(sys.argv[1], map_location='cpu').values()))"
+        done = subprocess.run([sys.executable, "-c", code, str(ours)], capture_output=True, text=True, check=True)
+        assert int(done.stdout) == sum(x.nbytes for x in host.state_dict().values())
+        loaded = torch.load(plain, map_location="cuda")
+        bias = loaded["0.bias"]
+        assert type(bias) is VirtualTensor and bias.tolist() == host.state_dict()["0.bias"].tolist()
+        model.load_state_dict(loaded)
+        host.load_state_dict(torch.load(ours))
+
+
 def test_tensors_that_share_memory_still_do() -> None:
     gpu = use()
     x: Any = torch.zeros(4, 6, device="cuda")

@@ -22,10 +22,16 @@ def test_copies_to_the_device_block_unless_pinned_and_asked() -> None:
     gpu = use()
     x = torch.ones(3, 4)
     x.cuda()
-    x.to("cuda", non_blocking=True)  # pageable: blocks all the same
     x.pin_memory().to("cuda")
+    assert _copies(gpu) == [("h2d", 48, True)] * 2
     x.pin_memory().to("cuda", non_blocking=True)
-    assert _copies(gpu) == [("h2d", 48, True)] * 3 + [("h2d", 48, False)]
+    x.to("cuda", non_blocking=True)  # pageable, but staged at once
+    assert _copies(gpu) == [("h2d", 48, False)] * 2
+    large = torch.ones((64 << 10) // 4 + 1)
+    large.to("cuda", non_blocking=True)  # pageable: blocks all the same
+    large.pin_memory().to("cuda", non_blocking=True)
+    large[1:].to("cuda", non_blocking=True)
+    assert _copies(gpu) == [("h2d", 65_540, True), ("h2d", 65_540, False), ("h2d", 65_536, False)]
     assert gpu.launches == []
     x.to("cuda", torch.float16)  # converted on the host
     assert _copies(gpu) == [("h2d", 24, True)]
@@ -50,9 +56,10 @@ def test_copies_to_the_host() -> None:
     host = x.cpu()
     assert type(host) is torch.Tensor and host.shape == x.shape and bool((host == 1).all())
     assert _copies(gpu) == [("d2h", 40_000, True)]
-    x.to("cpu", non_blocking=True)  # pageable: blocks
+    torch.empty(100, 100).copy_(x, non_blocking=True)  # pageable: blocks
     torch.empty(100, 100, pin_memory=True).copy_(x, non_blocking=True)
-    assert _copies(gpu) == [("d2h", 40_000, True), ("d2h", 40_000, False)]
+    assert x.to("cpu", non_blocking=True).is_pinned()
+    assert _copies(gpu) == [("d2h", 40_000, True), ("d2h", 40_000, False), ("d2h", 40_000, False)]
     assert gpu.launches == []
     x.t().cpu()
     assert gpu.launches == []  # dense in another order: no temporary

@@ -169,7 +169,7 @@ def test_refusals_name_the_call_and_say_what_to_do() -> None:
         text = _refusal(getattr(torch.cuda, name))
         assert text.startswith(f"torch.cuda.{name} is not emulated by the virtual GPU: nothing of it is in a recording")
     assert _refusal(torch.cuda.tunable.enable).startswith("torch.cuda.tunable.enable is not emulated")
-    assert _refusal(lambda: torch.cuda.nccl.version()).startswith("torch.cuda.nccl.version is not emulated")
+    assert _refusal(lambda: torch.cuda.nccl.unique_id()).startswith("torch.cuda.nccl.unique_id is not emulated")
     assert _refusal(torch.cuda.CUDAGraph).startswith("torch.cuda.CUDAGraph is not emulated")
     assert _refusal(lambda: torch.accelerator.Graph()).startswith("torch.accelerator.Graph is not emulated")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.cuda.comm
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from replayer.errors import NotEmulated
@@ -160,28 +159,6 @@ def test_old_profilers_and_nvtx_ranges_are_accepted() -> None:
     with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range("step"):
         assert torch.cuda.nvtx.range_push("inner") == -2
         torch.cuda.nvtx.range_pop()
-
-
-# --- torch.cuda.comm
-
-
-def test_comm_on_one_device_copies_and_concatenates() -> None:
-    use(devices=2)
-    x = torch.ones(4, 3)
-    (there,) = torch.cuda.comm.broadcast(x, ["cuda:1"])
-    assert there.device == torch.device("cuda", 1)
-    (chunk,) = torch.cuda.comm.scatter(x, [1])
-    assert chunk.shape == (4, 3) and chunk.is_cuda
-    assert torch.cuda.comm.gather([there, there], destination="cpu").shape == (8, 3)
-    [[copy]] = torch.cuda.comm.broadcast_coalesced([x], [0])
-    assert copy.device == torch.device("cuda", 0)
-    assert torch.cuda.comm.reduce_add([there, there], 1).device == there.device
-
-
-def test_comm_over_several_devices_is_refused_by_name() -> None:
-    use(devices=2)
-    with pytest.raises(NotEmulated, match=r"torch\.cuda\.comm\.scatter over 2 devices is not emulated"):
-        torch.cuda.comm.scatter(torch.ones(4), [0, 1])
 
 
 # --- torch.cuda.FloatTensor and its kin

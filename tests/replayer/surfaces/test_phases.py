@@ -178,7 +178,7 @@ def test_waiting_for_a_batch_is_the_loader_phase_also_at_the_end_of_the_data(wor
     loader = DataLoader(TensorDataset(torch.arange(4)), batch_size=2, num_workers=workers)
     for _ in loader:
         gpu.phases.append("body")
-    assert gpu.phases == [*LOADER, "body", *LOADER, "body", *LOADER]
+    assert gpu.phases == [*LOADER, "body", *LOADER, "body", *LOADER, "exhausted"]
 
 
 def test_workers_have_no_phases_and_no_cuda() -> None:
@@ -186,7 +186,7 @@ def test_workers_have_no_phases_and_no_cuda() -> None:
     torch.cuda.init()
     (batch,) = DataLoader(_Asking(), batch_size=2, num_workers=1)
     assert batch.tolist() == [0, 0]
-    assert gpu.phases == LOADER * 2
+    assert gpu.phases == [*LOADER, *LOADER, "exhausted"]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

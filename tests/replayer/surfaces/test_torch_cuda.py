@@ -174,5 +174,5 @@ def test_the_cuda_runtime_takes_profiler_marks_and_refuses_the_rest_by_name() ->
     free_bytes, total_bytes = torch.cuda.cudart().cudaMemGetInfo(0)
     assert total_bytes == 16 * GIB
     assert total_bytes - free_bytes == gpu.devices[0].memory.reserved_bytes > held.numel()
-    with pytest.raises(NotEmulated, match=r"torch\.cuda\.cudart\(\)\.cudaHostRegister is not emulated"):
-        torch.cuda.cudart().cudaHostRegister(0, 0, 0)
+    with pytest.raises(NotEmulated, match=r"torch\.cuda\.cudart\(\)\.cudaMalloc is not emulated"):
+        torch.cuda.cudart().cudaMalloc(512)

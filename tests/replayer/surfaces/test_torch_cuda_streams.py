@@ -22,6 +22,12 @@ def test_the_default_stream_is_the_current_one() -> None:
     assert cuda.current_stream("cuda").device == torch.device("cuda", 0)
 
 
+def test_a_stream_of_another_kind_of_device_is_refused_with_the_words_of_pytorch() -> None:
+    use()
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+        cuda.Stream(device="cpu")
+
+
 def test_streams_are_told_apart_and_hash_by_what_they_are() -> None:
     use(devices=2)
     side, other = cuda.Stream(), cuda.Stream(device="cuda:1")
@@ -158,3 +164,14 @@ def test_generic_streams_and_events_are_those_of_the_device() -> None:
     assert event.query()
     assert torch_any.Event("cpu").device == torch.device("cpu")
     assert issubclass(cuda.Stream, torch.Stream)
+
+
+def test_the_time_between_events_of_two_devices_is_refused_as_cuda_does() -> None:
+    use(devices=2)
+    event: Any = torch.cuda.Event
+    start, end = (event(enable_timing=True) for _ in range(2))
+    start.record()
+    with torch.cuda.device(1):
+        end.record()
+    with pytest.raises(torch.AcceleratorError, match="CUDA error: invalid resource handle"):
+        start.elapsed_time(end)

@@ -1,0 +1,205 @@
+"""The virtual allocator against a real one: every block in its place, every figure of torch.cuda.memory_stats.
+
+    python benchmarks/allocator_check.py run events.json --model resnet50 --batch-size 32    # on a machine with a GPU
+    python benchmarks/allocator_check.py compare events.json [--json result.json]
+
+`run` trains a few steps, empties the cache, uses a side stream and trains again, while PyTorch keeps the history of its
+allocator from the very first byte. `compare` gives the same requests to replayer/allocator.py and compares, after each, the
+segment and the offset of the block; which segments were taken; and at the end all statistics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+from replayer.allocator import Block, DeviceMemory  # noqa: E402
+
+Place = tuple[int, int]  # (the number of the segment in order of taking, offset within it)
+
+
+class Theirs:
+    """Where the recorded allocator put blocks."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []  # of all segments so far
+        self._live: dict[int, int] = {}  # base address -> number
+
+    def segment_alloc(self, address: int, size_bytes: int) -> None:
+        self._live[address] = len(self.sizes)
+        self.sizes.append(size_bytes)
+
+    def segment_free(self, address: int) -> None:
+        self._live.pop(address, None)
+
+    def place(self, address: int) -> Place:
+        base = max((base for base in self._live if base <= address), default=-1)
+        return (self._live[base], address - base) if base >= 0 else (-1, address)
+
+
+class Ours:
+    """Where the virtual allocator puts them."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.memory = DeviceMemory(0, capacity_bytes)
+        self.sizes: list[int] = []
+        self._numbers: dict[int, int] = {}
+
+    def malloc(self, size_bytes: int, stream: int) -> tuple[Block | None, Place]:
+        block = self.memory.malloc(size_bytes, stream)
+        if block is None:
+            return None, (-1, 0)
+        head = block
+        while head.prev is not None:
+            head = head.prev
+        if head.address not in self._numbers:
+            self._numbers[head.address] = len(self.sizes)
+            self.sizes.append(_length(head))
+        return block, (self._numbers[head.address], block.address - head.address)
+
+    def empty_cache(self) -> None:
+        self.memory.empty_cache()
+        live = {segment["address"] for segment in self.memory.snapshot()}
+        self._numbers = {address: number for address, number in self._numbers.items() if address in live}
+
+
+def _length(head: Block) -> int:
+    size_bytes, block = head.size_bytes, head.next
+    while block is not None:
+        size_bytes, block = size_bytes + block.size_bytes, block.next
+    return size_bytes
+
+
+def compare(recorded: dict[str, Any]) -> dict[str, Any]:
+    """How many blocks lie where they lay, and what differs: `recorded` is what `run` wrote."""
+    theirs, ours = Theirs(), Ours(recorded["capacity_bytes"])
+    blocks: dict[int, Block | None] = {}
+    streams = {0: 0}
+    placed = unknown = 0
+    first: dict[str, Any] | None = None
+    emptying = False
+    requests = [event for event in recorded["events"] if event["action"] in ("alloc", "free_completed")]
+    for number, event in enumerate(recorded["events"]):
+        action, address = event["action"], event.get("addr", 0)
+        if action == "segment_free":
+            theirs.segment_free(address)
+            if not emptying:
+                ours.empty_cache()
+        elif action == "segment_alloc":
+            theirs.segment_alloc(address, event["size"])
+        elif action == "alloc":
+            block, place = ours.malloc(event["size"], streams.setdefault(event["stream"], len(streams)))
+            blocks[address] = block
+            if place == theirs.place(address):
+                placed += 1
+            elif first is None:
+                first = {"event": number, "bytes": event["size"], "theirs": theirs.place(address), "ours": place}
+        elif action == "free_completed":
+            block = blocks.pop(address, None)
+            if block is None:
+                unknown += 1
+            else:
+                ours.memory.free(block)
+        emptying = action == "segment_free"
+    statistics = _differences(_flat(ours.memory.stats()), recorded["statistics"])
+    allocations = sum(event["action"] == "alloc" for event in requests)
+    return {
+        "allocations": allocations,
+        "placed": placed,
+        "frees": len(requests) - allocations,
+        "frees_of_unknown_blocks": unknown,
+        "segments": len(theirs.sizes),
+        "segments_agree": theirs.sizes == ours.sizes,
+        "streams": len(streams),
+        "first_difference": first,
+        "statistics_compared": statistics.pop("compared"),
+        "statistics_that_differ": statistics,
+        "agrees": placed == allocations and theirs.sizes == ours.sizes and not statistics and not unknown,
+    }
+
+
+def _flat(nested: dict[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+    return flat
+
+
+def _differences(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    common = [key for key in theirs if key in ours and isinstance(theirs[key], int)]
+    differ = {key: {"theirs": theirs[key], "ours": ours[key]} for key in common if theirs[key] != ours[key]}
+    return {"compared": len(common), **differ}
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train under the allocator's history and write it."""
+    import torch
+    from torch.nn import functional as F
+
+    from resnet import resnet18, resnet50
+
+    torch.cuda.memory._record_memory_history(context=None, max_entries=2_000_000)
+    model = {"resnet18": resnet18, "resnet50": resnet50}[args.model](classes=1000).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def train(batch_size: int) -> None:
+        images = torch.randn(batch_size, 3, args.image_size, args.image_size).cuda()
+        labels = torch.randint(0, 1000, (batch_size,)).cuda()
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    for batch_size in (args.batch_size, args.batch_size, args.batch_size // 2 or 1):
+        train(batch_size)
+    torch.cuda.synchronize()
+    torch.empty(100 << 20, dtype=torch.uint8, device="cuda")  # free at once: then the history tells of the next line
+    torch.cuda.empty_cache()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(side):
+        kept = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1, 600, 1 << 20, 3 << 20, 30 << 20)]
+        del kept[1::2]
+    train(args.batch_size)
+    torch.cuda.synchronize()
+
+    events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    facts = {
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(),
+        "capacity_bytes": torch.cuda.get_device_properties(0).total_memory,
+        "statistics": dict(torch.cuda.memory_stats()),
+        "events": [{key: event[key] for key in ("action", "addr", "size", "stream") if key in event} for event in events],
+    }
+    args.events.write_text(json.dumps(facts))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("events", type=Path)
+    running.add_argument("--model", choices=("resnet18", "resnet50"), default="resnet50")
+    running.add_argument("--batch-size", type=int, default=32)
+    running.add_argument("--image-size", type=int, default=224)
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("events", type=Path)
+    comparing.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if args.command == "run":
+        run(args)
+        return
+    result = compare(json.loads(args.events.read_text()))
+    print(json.dumps(result, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1))
+    sys.exit(0 if result["agrees"] else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""Everything that can only be done on a machine with a GPU, in one go and within a time limit: run by on_gpu.sh.
+
+    python benchmarks/on_gpu.py --out results                   # records on cuda:0
+    python benchmarks/on_gpu.py --out results --dry-run         # the same on the virtual GPU of a recording, with small sizes
+
+Stages: each training script of `SCRIPTS` is recorded in both grains; "overhead" is record_overhead.py; "allocator" is
+allocator_check.py. Each is a process of its own: what fails or hangs costs only itself. Stages for which no time is left are
+skipped. `summary.json` tells of each what it found, and the recordings lie beside it in tar files, by limits on number and size
+that a narrow way back from such a machine may have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
+
+MAX_FILES = 8  # the summary among them
+MAX_FILE_BYTES = 16 << 20
+NEEDED = ("torch", "numpy", "msgpack", "orjson")
+
+# The command behind `trace record`, without the command line's own needs.
+RECORD = """
+import json, sys
+from pathlib import Path
+root, asked = sys.argv[1], json.loads(sys.argv[2])
+sys.path.insert(0, root)
+from tui.commands.record import Record, run
+asked["output"] = Path(asked["output"])
+sys.exit(run(Record(**asked), ()))
+"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A training script and its arguments on a GPU and in a dry run."""
+
+    file: str
+    words: str
+    dry_words: str
+    profiled: int = 5
+
+
+_RESNET_DRY = "--image-size 32 --classes 10 --workers 0 --steps 7 --print-every 3"
+SCRIPTS = {
+    "resnet50_b32": Script(
+        "train_resnet.py", "--model resnet50 --batch-size 32", f"--model resnet50 --batch-size 2 {_RESNET_DRY}", profiled=10
+    ),
+    "resnet50_b128": Script("train_resnet.py", "--model resnet50 --batch-size 128", f"--batch-size 8 {_RESNET_DRY}"),
+    "resnet18_b32": Script("train_resnet.py", "--model resnet18 --batch-size 32", f"--batch-size 2 {_RESNET_DRY}"),
+    "resnet18_b128": Script("train_resnet.py", "--model resnet18 --batch-size 128", f"--batch-size 8 {_RESNET_DRY}"),
+    "dataparallel": Script(
+        "train_dataparallel.py",
+        "--model resnet50 --batch-size 64 --device-ids 0,0",
+        f"--batch-size 4 --device-ids 0,0 {_RESNET_DRY}",
+    ),
+    "gpt": Script(
+        "train_gpt.py",
+        "--batch-size 16",
+        "--layers 2 --width 32 --heads 4 --context 16 --vocabulary 64 --batch-size 4 --workers 0 --steps 7 --print-every 3",
+    ),
+    "ddp": Script("train_ddp.py", "--model resnet50 --batch-size 32", f"--batch-size 2 {_RESNET_DRY}"),  # a world of one
+}
+_ON_GPU = {"kernel": "--steps 40 --print-every 5", "phase": "--steps 80 --print-every 5"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was asked for, and the folder in which stages leave what they make."""
+
+    work: Path
+    dry: bool
+    on: str
+    deadline: float
+
+    @property
+    def seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
+
+
+Stage = Callable[[Run], dict[str, Any]]
+
+
+class StageFailed(Exception):
+    """Its text says why, in a line."""
+
+
+def stages() -> dict[str, Stage]:
+    """In the order in which they are worth most, should time run out."""
+    found: dict[str, Stage] = {f"{name}-kernel": recording(name, "kernel") for name in SCRIPTS}
+    found |= {"allocator": allocator, "overhead": overhead}
+    return found | {f"{name}-phase": recording(name, "phase") for name in reversed(SCRIPTS)}
+
+
+def recording(name: str, grain: str) -> Stage:
+    """Record one script in one grain."""
+    script = SCRIPTS[name]
+
+    def record(run: Run) -> dict[str, Any]:
+        output = run.work / f"{name}_{grain}.msgpack"
+        workers = min(8, os.cpu_count() or 1)
+        words = script.dry_words if run.dry else f"{script.words} --workers {workers} {_ON_GPU[grain]}"
+        if not run.dry and "ddp" not in name:
+            words += " --pin-memory"
+        asked = {
+            "script": [str(ROOT / "examples" / script.file), *words.split()],
+            "output": str(output),
+            "grain": grain,
+            "warmup": 1 if run.dry else 3,
+            "clean": 2 if run.dry else 10,
+            "profiled": 2 if run.dry else script.profiled,
+            "on": run.on if run.dry else None,
+        }
+        call(run, [sys.executable, "-c", RECORD, str(ROOT), json.dumps(asked)])
+        return facts_of(output)
+
+    return record
+
+
+def allocator(run: Run) -> dict[str, Any]:
+    """Keep the allocator's history over some steps, and compare it with our allocator's."""
+    events = run.work / "allocator_events.json"
+    size = "--model resnet18 --batch-size 4 --image-size 32" if run.dry else "--model resnet50 --batch-size 32"
+    words = [str(HERE / "allocator_check.py"), "run", str(events), *size.split()]
+    if run.dry:
+        replay(run, words)
+    else:
+        call(run, [sys.executable, *words])
+    from benchmarks.allocator_check import compare
+
+    result: dict[str, Any] = compare(json.loads(events.read_text()))
+    if not result["agrees"]:
+        raise StageFailed(f"our allocator differs: {json.dumps(result)}")
+    return result
+
+
+def overhead(run: Run) -> dict[str, Any]:
+    """What recording costs a step."""
+    facts = run.work / "overhead.json"
+    size = "--model resnet50 --batch-size 32 --rounds 2"
+    if run.dry:
+        size = "--model resnet18 --batch-size 2 --image-size 32 --rounds 1"
+    on = ["--on", run.on] if run.dry else ["--device", "cuda"]
+    call(run, [sys.executable, str(HERE / "record_overhead.py"), *size.split(), *on, "--json", str(facts)])
+    found: dict[str, Any] = json.loads(facts.read_text())
+    return found
+
+
+def replay(run: Run, words: list[str]) -> None:
+    """Run a script on the virtual GPU."""
+    from traces.launch import run_child
+    from traces.library import find
+    from tui.commands.replay import Replay, child_config
+
+    config = child_config(Replay(words, run.on), find(run.on).resolve(), str(run.work), memory_bytes=[])
+    if code := run_child({"replayer": config}, words).returncode:
+        raise StageFailed(f"ended with exit code {code}")
+
+
+def call(run: Run, command: list[str]) -> None:
+    """Run a process and all that it starts, for as long as there is time; its output goes to our stderr."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    try:
+        said, _ = process.communicate(timeout=max(run.seconds_left, 1.0))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise StageFailed("the time was up") from None
+    print(said, end="", file=sys.stderr)
+    if process.returncode:
+        raise StageFailed(f"exit code {process.returncode}: {said.strip().rpartition(chr(10))[2]}")
+
+
+def facts_of(output: Path) -> dict[str, Any]:
+    """Of a recording, what tells at a glance whether it is a good one."""
+    from traces.file import load
+    from traces.summary import summarise
+
+    summary = summarise(load(output))
+    keys = (
+        "grain",
+        "counts",
+        "step_median_ns",
+        "compute_side_median_ns",
+        "step_kinds",
+        "clean",
+        "host_scale",
+        "recorder",
+        "phases",
+        "parts",
+        "memory",
+        "lacks",
+        "problems",
+    )
+    return {"file": output.name, "bytes": output.stat().st_size, **{key: summary[key] for key in keys}}
+
+
+def pack(files: list[Path], out: Path) -> dict[str, list[str]]:
+    """Put the files into tar files, as many as are allowed. Returns what is in which, and as "left_out" what found no place."""
+    packed: dict[str, list[str]] = {"left_out": []}
+    room: dict[Path, int] = {}
+    whole = MAX_FILE_BYTES // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # without what ends a tar file
+    for file in files:
+        need = 512 + -file.stat().st_size // 512 * -512  # a header, and whole blocks
+        tar = next((tar for tar, left in room.items() if left >= need), None)
+        if tar is None and need <= whole and len(room) < MAX_FILES - 1:
+            tar = out / f"recordings-{len(room) + 1}.tar"
+            room[tar] = whole
+            tar.unlink(missing_ok=True)
+        if tar is None:
+            packed["left_out"].append(file.name)
+            continue
+        room[tar] -= need
+        packed.setdefault(tar.name, []).append(file.name)
+        with tarfile.open(tar, "a", format=tarfile.USTAR_FORMAT) as archive:  # one header per file
+            archive.add(file, file.name)
+    return packed
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    facts: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version(), "processors": os.cpu_count()}
+    if torch.cuda.is_available():
+        facts |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda}
+    return facts
+
+
+def missing(dry: bool) -> str:
+    """Why this cannot begin, or ""."""
+    absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if "torch" in absent:
+        return "this Python has no torch; name one that has: PYTHON=... benchmarks/on_gpu.sh"
+    if absent:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return (
+            f"missing: {', '.join(absent)}. Where there is a network: python3 -m pip download --only-binary=:all: --no-deps"
+            f" --python-version {version} --platform manylinux_2_17_{platform.machine()} -d wheels {' '.join(absent)};"
+            " then here: --wheels wheels"
+        )
+    import torch
+
+    if not dry and not torch.cuda.is_available():
+        return "torch sees no GPU here; --dry-run runs the stages on a virtual one"
+    return ""
+
+
+def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
+    """Run the stages one after another; one entry of the summary for each."""
+    entries = []
+    for name, stage in chosen.items():
+        entry: dict[str, Any] = {"stage": name, "status": "ok"}
+        began = time.monotonic()
+        if run.seconds_left <= 0:
+            entry |= {"status": "skipped", "why": "no time was left"}
+        else:
+            print(f"on_gpu: {name}", file=sys.stderr)
+            try:
+                entry |= stage(run)
+            except (StageFailed, OSError, ValueError) as failure:
+                entry |= {"status": "failed", "why": str(failure)}
+        entry["seconds"] = round(time.monotonic() - began, 1)
+        entries.append(entry)
+    return entries
+
+
+def line_of(entry: dict[str, Any]) -> str:
+    """One line for a person."""
+    line = f"{entry['stage']:22} {entry['status']:8} {entry['seconds']:6.1f} s"
+    if "file" in entry:
+        line += f"  {entry['bytes'] / 1e3:7.1f} KB  a step {(entry['step_median_ns'] or 0) / 1e6:8.2f} ms"
+        line += f"  recorder {100 * (entry['recorder'] or {}).get('overhead_share', 0.0):.2f} %"
+    for row in entry.get("rows", []):
+        line += f"\n    {row['what']:28} {row['ratio']:6.3f} of {row['over']}"
+    if "placed" in entry:
+        line += f"  {entry['placed']} of {entry['allocations']} blocks in place, {entry['statistics_compared']} figures equal"
+    return line + (f"\n    {entry['why']}" if "why" in entry else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--dry-run", action="store_true", help="on a virtual GPU, with small sizes")
+    parser.add_argument("--on", default="p100", metavar="TRACE", help="in a dry run, the recording of the virtual GPU")
+    parser.add_argument("--minutes", type=float, default=8.0, help="begin no stage after this, and end the one under way")
+    parser.add_argument("--only", default="", metavar="STAGE,...", help=f"of {', '.join(stages())}")
+    args = parser.parse_args()
+    every = stages()
+    names = args.only.split(",") if args.only else list(every)
+    if unknown := [name for name in names if name not in every]:
+        parser.error(f"no stage is called {unknown[0]}; there are {', '.join(every)}")
+    if why := missing(args.dry_run):
+        parser.error(why)
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="on-gpu-") as folder:
+        run = Run(Path(folder), args.dry_run, args.on, time.monotonic() + 60 * args.minutes)
+        entries = perform(run, {name: every[name] for name in names})
+        recordings = [run.work / entry["file"] for entry in entries if "file" in entry]
+        events = run.work / "allocator_events.json"
+        packed = pack([*recordings, *([events] if events.exists() else [])], args.out)
+    summary = {"machine": machine(), "dry_run": args.dry_run, "stages": entries, "packed": packed}
+    (args.out / "summary.json").write_text(json.dumps(summary, indent=1))
+    for entry in entries:
+        print(line_of(entry))
+    print(f"in {args.out}: summary.json and {', '.join(name for name in packed if name != 'left_out') or 'no recording'}")
+    sys.exit(1 if any(entry["status"] == "failed" for entry in entries) else 0)
+
+
+if __name__ == "__main__":
+    main()

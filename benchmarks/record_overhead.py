@@ -1,0 +1,211 @@
+"""What recording costs: the time of a training step bare, recorded in the phase grain and in the kernel grain, and under
+a bare torch.profiler with the recorder's options.
+
+    python benchmarks/record_overhead.py --device cpu --model resnet18 --batch-size 2 --image-size 64 [--json overhead.json]
+    python benchmarks/record_overhead.py --on p100 --model resnet18 --batch-size 128
+
+The four run in turn, once a round, each in a process of its own (timed_training.py). A ratio is taken within a round, and its
+median over the rounds is printed: by the clock, and by the time that the process kept processors busy. Also printed: what the
+recorder counted as its own, and the size of a kernel-grained file for 10 steps. Where other work makes processes hard to
+compare, the last lines are the finer measure: steps of one process, every other one recorded (alternating_steps.py).
+
+Bounds: phase grain at most 1 % of a step; kernel grain at most 5 % over a bare torch.profiler; 10 steps of ResNet-50 at
+most 400 KB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from traces.file import load, save  # noqa: E402
+from traces.kineto import read_kineto  # noqa: E402
+from traces.launch import run_child  # noqa: E402
+from traces.model import StepKind  # noqa: E402
+from traces.order import in_order  # noqa: E402
+from tui.commands.record import Record, run  # noqa: E402
+
+SCRIPT = ROOT / "benchmarks" / "timed_training.py"
+WARMUP, CLEAN, PROFILED, AFTER = 3, 10, 5, 2
+FIRST_PROFILED = WARMUP + CLEAN + 1  # one more lets the profiler attach itself
+CLEAN_STEPS = slice(WARMUP, WARMUP + CLEAN)
+# The window's first and last steps hold the starting and ending of the profile.
+PROFILED_STEPS = slice(FIRST_PROFILED + 1, FIRST_PROFILED + PROFILED - 1)
+
+Times = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: which steps of which run, over which steps of which other run."""
+
+    what: str
+    mode: str
+    steps: slice
+    base: str
+    base_steps: slice
+    bound: float | None
+
+
+ROWS = (
+    Row("phase grain", "phase", CLEAN_STEPS, "bare", CLEAN_STEPS, 1.01),
+    Row("kernel grain, clean steps", "kernel", CLEAN_STEPS, "bare", CLEAN_STEPS, 1.01),
+    Row("bare torch.profiler", "profiler", PROFILED_STEPS, "bare", CLEAN_STEPS, None),
+    Row("kernel grain, profiled steps", "kernel", PROFILED_STEPS, "profiler", PROFILED_STEPS, 1.05),
+)
+
+
+class Bench:
+    """Runs the workload in each of the four ways; keeps the last recordings in `folder`."""
+
+    def __init__(self, folder: Path, words: list[str], on: str | None) -> None:
+        self.folder = folder
+        self.on = on
+        self.words = [*words, "--steps", str(FIRST_PROFILED + PROFILED + AFTER)]
+
+    def recording(self, grain: str) -> Path:
+        return self.folder / f"{grain}.msgpack"
+
+    def times(self, mode: str) -> Times:
+        """The times of one run's steps. RuntimeError if it failed."""
+        out = self.folder / "times.json"
+        words = [str(SCRIPT), str(out), *self.words]
+        if mode in ("phase", "kernel"):
+            code = run(Record(words, self.recording(mode), mode, WARMUP, CLEAN, PROFILED, self.on), ())
+        else:
+            if mode == "profiler":
+                words += ["--profile-from", str(FIRST_PROFILED), "--profile-steps", str(PROFILED)]
+            code = self._bare(words)
+        if code:
+            raise RuntimeError(f"{mode}: the training script ended with exit code {code}")
+        times: Times = json.loads(out.read_text())
+        return times
+
+    def _bare(self, words: list[str]) -> int:
+        if self.on is None:
+            return subprocess.run([sys.executable, *words]).returncode
+        from traces.library import find
+        from tui.commands.replay import Replay, child_config
+
+        config = child_config(Replay(words, self.on), find(self.on).resolve(), str(self.folder), memory_bytes=[])
+        return run_child({"replayer": config}, words).returncode
+
+
+def ratios(rounds: list[dict[str, Times]], row: Row, clock: str) -> list[float]:
+    """One per round: median step over median step."""
+    return [
+        median(times[row.mode][clock][row.steps]) / median(times[row.base][clock][row.base_steps]) for times in rounds
+    ]
+
+
+def measure(bench: Bench, count: int) -> dict[str, Any]:
+    """All figures, from `count` rounds."""
+    modes = ["bare", "phase", "kernel", "profiler"]
+    rounds = [{mode: bench.times(mode) for mode in modes} for _ in range(count)]
+    kernel = load(bench.recording("kernel"))
+    profiled = int((kernel.steps.kind == StepKind.PROFILED).sum())
+    size_bytes = bench.recording("kernel").stat().st_size
+    return {
+        "rounds": count,
+        "bare_step_ns": median(median(times["bare"]["step_ns"][CLEAN_STEPS]) for times in rounds),
+        "rows": [
+            {
+                "what": row.what,
+                "over": row.base,
+                "step_ns": median(median(times[row.mode]["step_ns"][row.steps]) for times in rounds),
+                "ratio": median(ratios(rounds, row, "step_ns")),
+                "ratios": ratios(rounds, row, "step_ns"),
+                "processor_ratio": median(ratios(rounds, row, "processor_ns")),
+                "bound": row.bound,
+            }
+            for row in ROWS
+        ],
+        "counted_share": {g: load(bench.recording(g)).provenance["recorder"]["overhead_share"] for g in ("phase", "kernel")},
+        "kernel_file": {"bytes": size_bytes, "profiled_steps": profiled, "bytes_of_10": 10 * size_bytes // max(profiled, 1)},
+    }
+
+
+def alternating(words: list[str], folder: Path) -> list[dict[str, Any]]:
+    """Recorded over bare within one process, without and with torch.profiler around both."""
+    out = folder / "alternating.json"
+    found = []
+    for more in ([], ["--profile"]):
+        command = [sys.executable, str(SCRIPT.with_name("alternating_steps.py")), *words, *more, "--json", str(out)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found.append(json.loads(out.read_text()))
+    return found
+
+
+def imported_size(traces: Path) -> dict[str, int] | None:
+    """What a real V100's ResNet-50 takes for 10 steps, by its share; None if the recordings are not there."""
+    source = traces / "v100_resnet50_workers0.json.gz"
+    if not source.exists():
+        return None
+    trace = in_order(read_kineto(source))
+    with tempfile.TemporaryDirectory() as folder:
+        save(trace, Path(folder) / "v100.msgpack")
+        size_bytes = os.path.getsize(Path(folder) / "v100.msgpack")
+    return {"bytes": size_bytes, "profiled_steps": len(trace.steps), "bytes_of_10": 10 * size_bytes // len(trace.steps)}
+
+
+def lines_of(facts: dict[str, Any]) -> list[str]:
+    """The figures as a table."""
+    lines = [f"{'bare':30} {facts['bare_step_ns'] / 1e6:9.2f} ms"]
+    lines.append(f"{'':30} {'step':>12} {'over':>9} {'by the clock':>13} {'processors':>11} {'bound':>7}")
+    for row in facts["rows"]:
+        bound = f"{row['bound']:7.2f}" if row["bound"] else ""
+        lines.append(
+            f"{row['what']:30} {row['step_ns'] / 1e6:9.2f} ms {row['over']:>9} {row['ratio']:13.3f}"
+            f" {row['processor_ratio']:11.3f} {bound}".rstrip()
+        )
+    for pairs in facts["alternating"]:
+        name, limit = ("under torch.profiler", 1.05) if pairs["profile"] else ("phase grain", 1.01)
+        ratio, (low, high) = pairs["by the clock"]["ratio"], pairs["by the clock"]["quartiles"]
+        lines.append(f"steps in turn, {name}: {ratio:.3f} of bare ({low:.3f} to {high:.3f}), bound {limit}")
+    shares = ", ".join(f"{100 * share:.2f} % ({grain} grain)" for grain, share in facts["counted_share"].items())
+    lines.append(f"counted by the recorder as its own: {shares}")
+    for name, size in (("recorded here", facts["kernel_file"]), ("imported V100", facts.get("imported_file"))):
+        if size:
+            lines.append(
+                f"kernel-grained file, {name}: {size['bytes'] / 1e3:.0f} KB with {size['profiled_steps']} profiled steps,"
+                f" {size['bytes_of_10'] / 1e3:.0f} KB for 10 of them; bound for ResNet-50: 400 KB"
+            )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"))
+    parser.add_argument("--on", metavar="TRACE", help="measure on the virtual GPU of this recording")
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--batch-size", default="32")
+    parser.add_argument("--image-size", default="224")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces", help="real recordings")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    words = ["--model", args.model, "--batch-size", args.batch_size, "--image-size", args.image_size]
+    if args.device:
+        words += ["--device", args.device]
+    with tempfile.TemporaryDirectory() as folder:
+        facts = measure(Bench(Path(folder), words, args.on), args.rounds)
+        facts["alternating"] = [] if args.on else alternating(words, Path(folder))
+    facts["imported_file"] = imported_size(args.traces)
+    print("\n".join(lines_of(facts)))
+    if args.json:
+        args.json.write_text(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()

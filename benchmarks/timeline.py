@@ -1,0 +1,176 @@
+"""The timeline app on large traces: how long until there is a picture, and how long a frame takes.
+
+The traces are made up: 24 streams with kernels and copies and 8 rows of host calls, as a busy machine with 8 GPUs has. Prints,
+for one trace and for two laid over each other: the time from starting a process (Python, numpy and textual included) on a
+saved trace file to the first picture, and the median and slowest time of a frame (32 lanes, 200 columns) over many zooms and
+places, arithmetic and styled lines included. Times are CPU times, but for the first picture, so that neighbours on the machine
+count less: of that the CPU time is told beside it, which is what an idle machine would take at most.
+
+    python benchmarks/timeline.py [--events 1000000 10000000] [--first-picture-events 1000000] [--json timeline.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from traces.file import save  # noqa: E402
+from traces.model import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Steps, Thread, Trace  # noqa: E402
+from tui.view.drawing import Drawing  # noqa: E402
+from tui.view.scene import Scene  # noqa: E402
+from tui.view.window import Window  # noqa: E402
+
+DEVICES, STREAMS, HOST_LANES = 8, 3, 8
+LANES, COLUMNS, LABEL_COLUMNS = DEVICES * STREAMS + HOST_LANES, 200, 20
+KERNELS = ("sgemm_128x64_nn", "elementwise_kernel", "batch_norm_bw", "reduce_kernel", "multi_tensor_apply", "ncclAllReduce",
+           "cat_copy", "unnamed")  # fmt: skip
+STEP_NS = 150_000_000
+
+
+def made_up(events: int, seed: int) -> Trace:
+    """A trace of so many spans: three quarters of them on the streams, each busy for four fifths of the time."""
+    random = np.random.default_rng(seed)
+    trace = Trace(devices=[Device(0, index, "made up") for index in range(DEVICES)])
+    names = [trace.strings.add(name) for name in KERNELS]
+    trace.threads = [Thread(0, tid, f"thread {tid}", "other") for tid in range(HOST_LANES)]
+    per_lane = events // LANES
+    device, host = [], []
+    for lane in range(LANES):
+        lengths = random.integers(1_000, 40_000, per_lane)
+        gaps = random.integers(0, 10_000, per_lane)
+        end_ns = np.cumsum(lengths + gaps)
+        spans = {"start_ns": end_ns - lengths, "duration_ns": lengths, "name": random.choice(names, per_lane)}
+        if lane < DEVICES * STREAMS:
+            device.append(spans | {"device": np.full(per_lane, lane // STREAMS), "stream": np.full(per_lane, lane % STREAMS)})
+        else:
+            host.append(spans | {"thread": np.full(per_lane, lane - DEVICES * STREAMS)})
+    trace.device = DeviceSpans.of(kind=np.full(per_lane * len(device), DeviceKind.KERNEL), **_joined(device))
+    trace.host = HostSpans.of(kind=np.full(per_lane * len(host), HostKind.OP), **_joined(host))
+    steps = int(trace.device.end_ns.max()) // STEP_NS + 1
+    trace.steps = Steps.of(
+        rank=np.zeros(steps), number=np.arange(steps), start_ns=np.arange(steps) * STEP_NS, duration_ns=np.full(steps, STEP_NS)
+    )
+    return trace
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def frames(scene: Scene) -> list[float]:
+    """CPU seconds of frames over zooms from everything down to a few microseconds, each at several places."""
+    window = Window(scene, COLUMNS, 10_000)
+    taken = []
+    while window.ns_per_column > 50:
+        for place in (0.1, 0.45, 0.8):
+            window.start_ns = float(round(window.axis.length_ns * place))
+            taken.append(frame_s(window))
+        window.zoom(0.4)
+    return taken
+
+
+def frame_s(window: Window) -> float:
+    """One frame of all lanes from nothing: no part of an earlier one is used."""
+    from tui.view.timeline import strip_of  # not at the top: the first picture is timed with textual still to be imported
+
+    drawing = Drawing()
+    start = time.process_time()
+    for number, (line, cells) in enumerate(drawing.frame(window)):
+        strip_of(window, line, cells, LABEL_COLUMNS, number == window.line)
+    return time.process_time() - start
+
+
+def first_picture(paths: list[str]) -> tuple[float, float]:
+    """Seconds until the app, started for this, has drawn lanes, and of these its CPU time. The child prints both."""
+    start = time.time()
+    done = subprocess.run([sys.executable, __file__, "--child", *paths], capture_output=True, text=True, check=True)
+    end, cpu_s = done.stdout.splitlines()[0].split()
+    return float(end) - start, float(cpu_s)
+
+
+def child(paths: list[str]) -> None:
+    from tui.view.loading import stages
+
+    reading = stages(paths)  # as the command does
+    from tui.view.app import ViewApp
+    from tui.view.timeline import Timeline
+
+    class Watched(ViewApp):
+        def _arrived(self, stage: Any) -> None:
+            super()._arrived(stage)
+            if stage.scene is not None:
+                self.call_after_refresh(self.seen)
+
+        def seen(self) -> None:
+            timeline = self.query_one(Timeline)
+            if any(c in timeline.render_line(2).text for c in "▁▂▃▄▅▆▇█"):
+                print(time.time(), time.process_time(), flush=True)
+                self.exit(0)
+
+    app = Watched(reading)
+    app.run(headless=True, size=(COLUMNS + LABEL_COLUMNS + 1, 80))
+    if app.failure is not None:
+        raise app.failure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--first-picture-events", type=int, default=1_000_000, help="larger: no first picture")
+    parser.add_argument("--runs", type=int, default=3, help="of the first picture")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child(args.child)
+        return
+    heads = {"events": 11, "traces": 6, "lanes": 5, "columns": 7, "first picture s (CPU)": 21, "frame ms": 9, "slowest ms": 10}
+    print(" ".join(head.rjust(width) for head, width in heads.items()))
+    results = []
+    for events in args.events:
+        made = [made_up(events, seed) for seed in (1, 2)]
+        for count in (1, 2):
+            scene = Scene.of(*((f"trace {n}", trace) for n, trace in enumerate(made[:count]))).with_host()
+            times = frames(scene)
+            pictures: list[tuple[float, float]] = []
+            if events <= args.first_picture_events:
+                with tempfile.TemporaryDirectory() as folder:
+                    paths = [str(Path(folder) / f"{n}.msgpack") for n in range(count)]
+                    for trace, path in zip(made, paths, strict=False):
+                        save(trace, path)
+                    pictures = [first_picture(paths) for _ in range(args.runs)]
+            row = {
+                "events": events,
+                "traces": count,
+                "lanes": len(scene.rows),
+                "columns": COLUMNS,
+                "first_picture_s": median(wall for wall, _ in pictures) if pictures else None,
+                "first_picture_cpu_s": median(cpu for _, cpu in pictures) if pictures else None,
+                "frame_ms": 1e3 * median(times),
+                "slowest_frame_ms": 1e3 * max(times),
+            }
+            results.append(row)
+            picture = f"{row['first_picture_s']:.2f} ({row['first_picture_cpu_s']:.2f})" if pictures else "-"
+            print(
+                f"{events:11,} {count:6} {row['lanes']:5} {COLUMNS:7} {picture:>21} {row['frame_ms']:9.1f}"
+                f" {row['slowest_frame_ms']:10.1f}",
+                flush=True,
+            )
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""The host allocator's statistics, those of `torch.cuda.host_memory_stats`.
+
+stats = HostStats()
+stats.grown(1 << 20, took_ns=300_000, locked=True)
+stats.handed_out(1 << 20)
+stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
+
+As in PyTorch, what is active is counted per block size, and its peak is the sum of the sizes' own peaks: at least the true one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Amount:
+    """A quantity that goes up and down: blocks or bytes."""
+
+    current: int = 0
+    peak: int = 0
+    allocated: int = 0
+    freed: int = 0
+
+    def add(self, amount: int) -> None:
+        self.current += amount
+        self.allocated += amount
+        self.peak = max(self.peak, self.current)
+
+    def take(self, amount: int) -> None:
+        self.current -= amount
+        self.freed += amount
+
+    def reset_accumulated(self) -> None:
+        self.allocated = self.freed = 0
+
+    def reset_peak(self) -> None:
+        self.peak = self.current
+
+    def as_dict(self) -> dict[str, int]:
+        return {"current": self.current, "peak": self.peak, "allocated": self.allocated, "freed": self.freed}
+
+
+@dataclass(slots=True)
+class Durations:
+    """Calls into the system, in microseconds as PyTorch counts them."""
+
+    total: int = 0
+    max: int = 0
+    min: int = 0
+    count: int = 0
+
+    def add(self, took_ns: int) -> None:
+        took_us = took_ns // 1_000
+        self.total += took_us
+        self.max = max(self.max, took_us)
+        self.min = min(self.min, took_us) if self.min else took_us
+        self.count += 1
+
+    def reset_accumulated(self) -> None:
+        self.total = self.count = 0
+
+    def reset_peak(self) -> None:
+        self.max = self.min = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "total": self.total,
+            "max": self.max,
+            "min": self.min,
+            "count": self.count,
+            "avg": self.total / self.count if self.count else 0,
+        }
+
+
+@dataclass(slots=True)
+class HostStats:
+    """`owned` is what was got from the system, `active` what the script has; `locked_bytes` is our own, of `owned`."""
+
+    owned: Amount = field(default_factory=Amount)
+    owned_bytes: Amount = field(default_factory=Amount)
+    active: dict[int, Amount] = field(default_factory=dict)  # blocks in the script's hands, by their size
+    alloc_time: Durations = field(default_factory=Durations)
+    free_time: Durations = field(default_factory=Durations)
+    locked_bytes: int = 0
+
+    def grown(self, size_bytes: int, took_ns: int, locked: bool) -> None:
+        self.owned.add(1)
+        self.owned_bytes.add(size_bytes)
+        self.alloc_time.add(took_ns)
+        self.locked_bytes += size_bytes if locked else 0
+
+    def shrunk(self, size_bytes: int, took_ns: int, locked: bool) -> None:
+        self.owned.take(1)
+        self.owned_bytes.take(size_bytes)
+        self.free_time.add(took_ns)
+        self.locked_bytes -= size_bytes if locked else 0
+
+    def handed_out(self, size_bytes: int) -> None:
+        self.active.setdefault(size_bytes, Amount()).add(1)
+
+    def taken_back(self, size_bytes: int) -> None:
+        self.active[size_bytes].take(1)
+
+    def reset_accumulated(self) -> None:
+        for each in self._all():
+            each.reset_accumulated()
+
+    def reset_peak(self) -> None:
+        for each in self._all():
+            each.reset_peak()
+
+    def _all(self) -> list[Amount | Durations]:
+        return [self.owned, self.owned_bytes, *self.active.values(), self.alloc_time, self.free_time]
+
+    def as_dict(self) -> dict[str, Any]:
+        blocks = {name: 0 for name in ("current", "peak", "allocated", "freed")}
+        sizes = dict(blocks)
+        for size_bytes, amount in self.active.items():
+            for name, value in amount.as_dict().items():
+                blocks[name] += value
+                sizes[name] += value * size_bytes
+        return {
+            "allocations": self.owned.as_dict(),
+            "allocated_bytes": self.owned_bytes.as_dict(),
+            "active_requests": blocks,
+            "active_bytes": sizes,
+            "host_alloc_time": self.alloc_time.as_dict(),
+            "host_free_time": self.free_time.as_dict(),
+            "num_host_alloc": self.owned.allocated,
+            "num_host_free": self.owned.freed,
+        }

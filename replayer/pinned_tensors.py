@@ -1,0 +1,46 @@
+"""Tensors in pinned host memory: plain CPU tensors whose storage is a lease of the host allocator.
+
+    images = pinned_copy(torch.ones(128, 3, 224, 224))
+    is_pinned(images[5])      # True: it is the address that tells, as it is for CUDA
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+
+from replayer.errors import NotEmulated
+from replayer.state import host_memory, is_pinned_address
+
+
+def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A CPU tensor of this look in pinned memory, uninitialised. One without elements has no memory and is not pinned.
+
+    Raises torch.AcceleratorError in CUDA's words if the system has no such memory.
+    """
+    if not prod(shape):
+        return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
+    elements = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    try:
+        lease = host_memory().allocate(elements * dtype.itemsize)
+    except OSError:
+        raise torch.AcceleratorError("CUDA error: out of memory") from None
+    storage = torch.frombuffer(lease, dtype=torch.uint8).untyped_storage()
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, stride)
+
+
+def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a CPU tensor in pinned memory, with its strides: `Tensor.pin_memory`. The copy is real."""
+    if tensor.layout is not torch.strided:
+        raise NotEmulated(f"pin_memory of a {tensor.layout} tensor", "pin its indices and values, which are plain tensors")
+    with torch.no_grad():
+        return pinned_empty(tuple(tensor.shape), tensor.stride(), tensor.dtype).copy_(tensor)
+
+
+def is_pinned(tensor: Any) -> bool:
+    """Whether the memory of a tensor is pinned, whoever made it a tensor (a view, numpy, DLPack)."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return False
+    return is_pinned_address(tensor.untyped_storage().data_ptr())

@@ -1,0 +1,47 @@
+"""Which rank of a distributed run this process is, what it plays, and on which device.
+
+torchrun and `trace replay --nproc` say so in the environment, before the script uses its GPU:
+
+    rank = Rank.of(os.environ)              # Rank(number=3, local=1, local_count=2)
+    rank.recorded(trace.ranks)              # the recorded rank that drives it: 3 modulo how many there are
+    rank.devices(trace)                     # as many devices as ranks on this machine, for each takes its own of them
+
+A process that nobody gave a rank is rank 0 alone, and sees the devices of the recording's first rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from traces.model import Device, Trace
+
+
+@dataclass(frozen=True)
+class Rank:
+    """`local` of `local_count` ranks on this machine; `number` counts over all machines."""
+
+    number: int = 0
+    local: int = 0
+    local_count: int = 1
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Rank:
+        """As torchrun's variables tell; alone where they are missing or make no sense."""
+        told = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+        if not all(text.isdigit() for text in told[:2]):
+            return cls()
+        number, local = int(told[0]), int(told[1])
+        return cls(number, local, max(int(told[2]) if told[2].isdigit() else 1, local + 1))
+
+    def recorded(self, ranks: Sequence[int]) -> int:
+        """The recorded rank that stands for this one."""
+        return ranks[self.number % len(ranks)]
+
+    def devices(self, trace: Trace) -> list[Device]:
+        """The devices that this process sees: those of its recorded rank, in turn, until each local rank has one."""
+        recorded = self.recorded(trace.ranks)
+        own = [device for device in trace.devices if device.rank == recorded]
+        if not own or len(own) >= self.local_count:
+            return own
+        return [replace(own[i % len(own)], index=i) for i in range(self.local_count)]

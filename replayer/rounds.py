@@ -1,0 +1,162 @@
+"""Memory used as before: steps of a script that a device's allocator need not go through again.
+
+    rounds.log.note(asked, streams, table)          # what a ledger did
+    round = rounds.end_step(memory)                 # the steps so far, if they left the allocator as they found it, else None
+    round.follow(pending)                           # takes the requests that come as in the round
+    round.catch_up(memory, blocks)                  # does them after all
+
+Note [Rounds]
+    A training script in its steady state asks for memory and frees it in each step in the same order, and after a step or a few
+    (a loss that lives until the next one is made takes turns between two places) the allocator is as it was: every block
+    where it was, in use or free. From the same state the same requests get the same blocks. So requests that come as in such
+    a round are only compared with it and given its addresses, while the allocator stays where the round began. At the first
+    other request, or when anybody looks, it catches up: whole rounds add to its totals and to nothing else, and what
+    came since the last whole one is done. Nobody can tell.
+
+    A request is told by its size and stream, a free by the address, which is in use only once at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replayer.allocator import Block, DeviceMemory
+from traces.model import Column
+
+if TYPE_CHECKING:
+    from replayer.ledger import Ticket
+
+_STEPS = 4  # of a round at most
+_LOGGED = 30_000  # requests and frees of a step that are remembered at most
+_ADDRESS = 3  # of a row of the memory table
+
+Layout = tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True)
+class Log:
+    """The requests and frees of a step, in order."""
+
+    asked: list[int] = field(default_factory=list)  # bytes; of a free, minus the address
+    streams: list[int] = field(default_factory=list)  # of a free, that of its request
+    tables: list[Column] = field(default_factory=list)  # their rows of the memory table
+    whole: bool = True  # nothing is left out, and nobody looked meanwhile
+
+    def note(self, asked: list[int], streams: list[int], table: Column) -> None:
+        """More of them."""
+        if not self.whole:
+            return
+        self.asked += asked
+        self.streams += streams
+        self.tables.append(table)
+        if len(self.asked) > _LOGGED:
+            self.spoil()
+
+    def spoil(self) -> None:
+        """It is no part of a round, whatever comes."""
+        self.whole = False
+        self.asked, self.streams, self.tables = [], [], []
+
+
+@dataclass(slots=True)
+class Mark:
+    """A step's end: its log, and, where it may be that of a round, the allocator's state."""
+
+    log: Log
+    held_bytes: int
+    layout: Layout | None = None
+    totals: list[int] = field(default_factory=list)
+
+
+class Round:
+    """One round, and how far it has come again. `totals` is by how much it raises the allocator's sums."""
+
+    def __init__(self, logs: list[Log], totals: list[int]) -> None:
+        tables = [table for log in logs for table in log.tables]
+        self._rows = np.concatenate(tables) if tables else np.empty((0, 6), np.int64)
+        self._addresses: list[int] = self._rows[:, _ADDRESS].tolist()
+        self._asked = [asked for log in logs for asked in log.asked]
+        self._streams = [stream for log in logs for stream in log.streams]
+        self._ends = {int(end) for end in np.cumsum([len(log.asked) for log in logs])}  # of its steps
+        self._totals = totals
+        self._times = 0
+        self._at = 0
+
+    def follow(self, pending: deque[Ticket]) -> Column:
+        """Take from `pending` what comes as in the round; returns its rows of the memory table, but for the time."""
+        asked, streams, addresses, begin = self._asked, self._streams, self._addresses, self._at
+        at, count = begin, len(asked)
+        while pending and at < count:
+            ticket = pending[0]
+            if ticket.at:
+                if asked[at] != -ticket.at:
+                    break
+            elif asked[at] != ticket.size_bytes or streams[at] != ticket.stream:
+                break
+            else:
+                ticket.at = addresses[at]
+            at += 1
+            pending.popleft()
+        self._at = at
+        return self._rows[begin:at].copy()
+
+    def end_step(self) -> bool:
+        """A step has ended: whether one of the round's does here. With the last one the round begins again."""
+        if self._at not in self._ends:
+            return False
+        if self._at == len(self._asked):
+            self._times += 1
+            self._at = 0
+        return True
+
+    def catch_up(self, memory: DeviceMemory, blocks: dict[int, Block]) -> None:
+        """Bring the allocator from the round's begin to where the round has come. `blocks` are those in use, by address."""
+        memory.raise_totals([self._times * total for total in self._totals])
+        done = slice(self._at)
+        for asked, stream, address in zip(self._asked[done], self._streams[done], self._addresses[done], strict=True):
+            if asked < 0:
+                memory.free(blocks.pop(address))
+                continue
+            block = memory.malloc(asked, stream)
+            assert block is not None and block.address == address
+            blocks[address] = block
+
+
+class Rounds:
+    """Finds the rounds of one ledger."""
+
+    def __init__(self) -> None:
+        self.log = Log()  # of the step under way
+        self._marks: deque[Mark] = deque(maxlen=_STEPS)
+        self._driver_calls = -1
+
+    def spoil(self) -> None:
+        """The allocator was looked at or changed by others: what came before is no part of a round."""
+        self.log.spoil()
+        self._marks.clear()
+
+    def end_step(self, memory: DeviceMemory) -> Round | None:
+        """A step has ended; returns the round that has ended with it, if one has."""
+        log, self.log = self.log, Log()
+        if memory.driver_calls != self._driver_calls or not log.whole:
+            self._marks.clear()
+        self._driver_calls = memory.driver_calls
+        mark = Mark(log, memory.allocated_bytes)
+        if memory.sure_bytes > 0 and any(self._alike(mark, other) for other in self._marks):
+            mark.layout, mark.totals = memory.layout(), memory.totals()
+        steps = [mark]
+        for other in reversed(self._marks):
+            if mark.layout is not None and mark.layout == other.layout:
+                raised = [now - before for now, before in zip(mark.totals, other.totals, strict=True)]
+                return Round([step.log for step in reversed(steps)], raised)
+            steps.append(other)
+        self._marks.append(mark)
+        return None
+
+    def _alike(self, mark: Mark, other: Mark) -> bool:
+        """Whether it is worth to compare the whole state."""
+        return mark.held_bytes == other.held_bytes and len(mark.log.asked) == len(other.log.asked)

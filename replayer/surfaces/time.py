@@ -1,0 +1,103 @@
+"""Python's own `time`, under `--clock virtual`: the script's clocks jump over its waits for the GPU, and its sleeps take none.
+
+    ScriptTime(clock).install()
+    began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
+
+`time`, `perf_counter`, `monotonic` and their `_ns` twins tell the virtual time (Note [Virtual time] in clock.py), and `sleep`
+moves it; also where a module took them by name (`from time import perf_counter`) before torch was imported. A thread that
+sleeps beside the main one waits until the time has come: a thread that polls once a second must not push the clock.
+
+What stays real, so that a script whose own waiting matters is not for this clock: `datetime.now()`, `time.localtime()` and
+`time.clock_gettime()`; waiting with a timeout for locks, queues, sockets and processes (the modules listed below reckon by the
+machine's clock, or a jump would end a wait that has just begun); all processes that do not use the GPU. A loader's worker,
+forked from the script's process, goes on from the moment of the fork at the machine's pace.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from replayer.clock import VirtualClock
+from replayer.surfaces.seam import put
+
+# Who compares the clock with a wait in the operating system.
+_WAIT_FOR_REAL = frozenset(
+    "asyncio concurrent ftplib http multiprocessing queue selectors smtplib socket socketserver ssl subprocess threading"
+    " urllib".split()
+)
+_WAIT_FOR_REAL_IN_TORCH = ("torch.distributed", "torch.multiprocessing")
+_OURS = ("replayer", "tracer", "traces", "_trace_")
+
+_CLOCKS = ("time", "perf_counter", "monotonic")
+
+
+class ScriptTime:
+    """The functions of `time` for one process, told by `clock`."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self._jumps = False
+        self._calls: dict[Any, Callable[..., Any]] = {time.sleep: self._sleep(time.sleep)}  # by the real function
+        for name in _CLOCKS:
+            self._calls |= self._told(getattr(time, name), getattr(time, f"{name}_ns"))
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def install(self) -> None:
+        """From now on this process has virtual time. Without effect where it has it already."""
+        self._jumps = True
+        if time.sleep not in self._calls:
+            return
+        by_id = {id(real): call for real, call in self._calls.items()}  # by id, for what modules hold may not compare
+        for name, module in list(sys.modules.items()):
+            names = getattr(module, "__dict__", None)
+            if isinstance(names, dict) and not waits_for_real(name) and not name.startswith(_OURS):
+                put(module, **{key: by_id[id(value)] for key, value in names.copy().items() if id(value) in by_id})
+
+    def _after_fork(self) -> None:
+        self._jumps = False
+        self.clock.after_fork()
+
+    def _told(self, real: Callable[[], float], real_ns: Callable[[], int]) -> dict[Any, Callable[..., Any]]:
+        """A clock and its `_ns` twin, which go on from where the real ones are."""
+        clock, offset_ns = self.clock, real_ns() - self.clock.now_ns()
+
+        def told() -> float:
+            return real() if _caller_waits_for_real() else (clock.now_ns() + offset_ns) / 1e9
+
+        def told_ns() -> int:
+            return real_ns() if _caller_waits_for_real() else clock.now_ns() + offset_ns
+
+        return {real: _like(real, told), real_ns: _like(real_ns, told_ns)}
+
+    def _sleep(self, real: Callable[[Any], None]) -> Callable[[Any], None]:
+        def sleep(seconds: Any, /) -> None:
+            countable = isinstance(seconds, float) or hasattr(seconds, "__index__")
+            if not self._jumps or not countable or not seconds > 0 or _caller_waits_for_real():
+                return real(seconds)  # which says what is wrong with it, and lets other threads run if it is 0
+            deadline_ns = self.clock.now_ns() + int(seconds * 1_000_000_000)
+            if threading.current_thread() is threading.main_thread():
+                return self.clock.wait_until(deadline_ns)
+            return self.clock.stand_by(deadline_ns)
+
+        return _like(real, sleep)
+
+
+def waits_for_real(module: str) -> bool:
+    """Whether the module of this name reckons with waits in the operating system."""
+    return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
+
+
+def _caller_waits_for_real() -> bool:
+    """Whether the function that calls this one was called from such a module."""
+    return waits_for_real(sys._getframe(2).f_globals.get("__name__", ""))
+
+
+def _like(real: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` under the name of `real`, so that it is pickled as that."""
+    put(call, __name__=real.__name__, __qualname__=real.__name__, __module__="time", __doc__=real.__doc__)
+    return call

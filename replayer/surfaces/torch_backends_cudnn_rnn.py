@@ -1,0 +1,21 @@
+"""torch.backends.cudnn.rnn: what nn.LSTM, GRU and RNN ask a build with cuDNN before they lay their weights in one buffer.
+
+nn.LSTM(6, 4).cuda().flatten_parameters()   # weights become views of one buffer
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from replayer.recurrent import MODES
+from replayer.surfaces.seam import put
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch the question whether to flatten, and cuDNN's names of the kinds of layer."""
+    put(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
+    # It is an object in front of a module, which is where its functions look names up.
+    rnn: Any = import_module("torch.backends.cudnn.rnn")
+    put(rnn.m, _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

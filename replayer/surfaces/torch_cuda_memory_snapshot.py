@@ -1,0 +1,131 @@
+"""torch.cuda.memory's snapshots: what lies where on the devices, who asked for it, and what the allocator did.
+
+    torch.cuda.memory._record_memory_history()
+    train()
+    torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
+
+torch's own Python stands; the C functions beneath it are ours. While a history is kept every allocation is done at its own
+call, which costs about a third more host time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from replayer.allocator_history import ACTIONS, Frame, History
+from replayer.allocator_settings import VARIABLES
+from replayer.allocator_snapshot import settings_told
+from replayer.state import gpu
+from replayer.surfaces.seam import put
+
+
+def record_history(
+    enabled: str | None,
+    context: str | None,
+    stacks: str,
+    max_entries: int,
+    clear_history: bool,
+    compile_context: bool,
+    global_record_annotations: bool,
+    skip_actions: Sequence[str] = (),
+) -> None:
+    """Begin, change or end (`enabled` None) all devices' histories. Raises RuntimeError for words that torch refuses too."""
+    _expect("enabled", enabled, (None, "state", "all"))
+    _expect("context", context, (None, "state", "alloc", "all"))
+    _expect("stacks", stacks, ("python", "all"))
+    for action in skip_actions:
+        _expect("skip_actions", action, tuple(sorted(ACTIONS)))
+    most = max(max_entries, 1) if enabled == "all" else 1
+    for device in gpu().devices:
+        memory = device.memory
+        if enabled is None:
+            memory.history = None
+            device.ledger.note_frees(None)
+            continue
+        made = History(context, most, frozenset(skip_actions))
+        if memory.history is not None:
+            made.carry_on(memory.history, with_entries=not clear_history)
+        memory.history = made
+        device.ledger.note_frees(made.let_go if context == "all" else None)
+
+
+def record_history_legacy(
+    enabled: bool,
+    record_context: bool,
+    trace_alloc_max_entries: int,
+    trace_alloc_record_context: bool,
+    record_context_cpp: bool,
+    clear_history: bool,
+    compile_context: bool,
+    global_record_annotations: bool,
+    skip_actions: Sequence[str] = (),
+) -> None:
+    """The older spelling of the same."""
+    context = ("alloc" if trace_alloc_record_context else "state") if record_context else None
+    most = trace_alloc_max_entries
+    record_history("all" if enabled else None, context, "python", most, clear_history, False, False, skip_actions)
+
+
+def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
+    if value not in words:
+        raise RuntimeError(f"expected {name} to be {', '.join(map(repr, words))}; got {value!r}")
+
+
+def snapshot(wanted: tuple[Any, ...] | None = None) -> dict[str, Any]:
+    """`wanted` is None, or the id of a memory pool (0, 0 for all) and whether the devices' events are wanted too."""
+    devices = gpu().devices
+    for device in devices:
+        if device.memory.history is not None:
+            device.memory.history.snapshot()
+    histories = [device.memory.history for device in devices] if wanted is None or wanted[-1] else []
+    in_pools = wanted is None or tuple(wanted[:2]) == (0, 0)
+    text = next((os.environ[name] for name in VARIABLES if name in os.environ), "")
+    return {
+        "segments": [segment for device in devices for segment in device.memory.snapshot()] if in_pools else [],
+        "device_traces": [list(history.entries) if history is not None else [] for history in histories],
+        "allocator_settings": settings_told(devices[0].memory.settings, text),
+        "external_annotations": [],
+    }
+
+
+def allocation_traceback(address: int) -> list[Frame] | None:
+    """Who asked for the live block at this address; None if unknown."""
+    for device in gpu().devices:
+        if device.memory.history is not None and (frames := device.memory.history.frames_at(address)):
+            return frames
+    return None
+
+
+def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
+    """Call it with (device, bytes asked for, allowed or all, free) before an OutOfMemoryError is raised."""
+    for device in gpu().devices:
+        device.memory.oom_observers.append(observer)
+
+
+def set_metadata(text: str) -> None:
+    """Add a text to the events from now on."""
+    for device in gpu().devices:
+        if device.memory.history is not None:
+            device.memory.history.metadata = text
+
+
+def get_metadata() -> str:
+    history = gpu().devices[gpu().current_device()].memory.history
+    return history.metadata if history is not None else ""
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch the C functions below snapshots and histories."""
+    put(
+        torch_module._C,
+        _cuda_memorySnapshot=snapshot,
+        _cuda_record_memory_history=record_history,
+        _cuda_record_memory_history_legacy=record_history_legacy,
+        _cuda_allocationTraceback=allocation_traceback,
+        _cuda_attach_out_of_memory_observer=attach_out_of_memory_observer,
+        _cuda_setMemoryMetadata=set_metadata,
+        _cuda_getMemoryMetadata=get_metadata,
+    )

@@ -1,0 +1,227 @@
+# mypy: allow-untyped-calls
+"""torch.distributed: "nccl" is a virtual NCCL between the replay's processes; "gloo" is the real one, by way of the host.
+
+    dist.init_process_group("nccl")     # under torchrun: ranks meet in torchrun's own store
+    dist.all_reduce(gradient)           # on the device from when all ranks are there, for as long as recorded
+
+What stays torch's own: rendezvous, stores, subgroups, the Reducer of DistributedDataParallel. A check of shapes over
+the ranks, which C++ does by reading tensors, is done here.
+
+Note [Gloo and tensors on the device]
+    Gloo copies CUDA tensors to the host, communicates there and copies back. So does a replay, and waits for each step:
+    copies take recorded time, the communication takes what it takes on this machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from replayer.folding import known_values
+from replayer.process_group import VirtualNccl
+from replayer.state import gpu, makes_reducer, plans, started
+from replayer.surfaces.seam import put
+from replayer.tensor import VirtualTensor
+
+_NCCL_VERSION = (2 << 32) | (19 << 16)  # 2.19.0, whose names of kernels the replay uses
+
+_OBJECTS = (
+    "all_gather_object",
+    "gather_object",
+    "broadcast_object_list",
+    "scatter_object_list",
+    "send_object_list",
+    "recv_object_list",
+)
+
+
+def install(torch_module: ModuleType) -> None:
+    """Put the virtual NCCL where torch.distributed makes a real one. A build without torch.distributed has none."""
+    dist = torch_module.distributed
+    if not dist.is_available():
+        return
+    c10d = dist.distributed_c10d
+    # Ten minutes are NCCL's own default; a build without it has none.
+    put(c10d, _NCCL_AVAILABLE=True, ProcessGroupNCCL=VirtualNccl, default_pg_nccl_timeout=timedelta(minutes=10))
+    put(dist, ProcessGroupNCCL=VirtualNccl)
+    put(c10d, _new_process_group_helper=_joining(c10d, c10d._new_process_group_helper))
+    object_device = c10d._get_object_coll_device
+
+    def _get_object_coll_device(group: Any = None) -> str:
+        used = group or c10d._get_default_group()
+        return "cpu" if isinstance(used, VirtualNccl) else str(object_device(group))
+
+    put(c10d, _get_object_coll_device=_get_object_coll_device)
+    for name in _OBJECTS:
+        carried = _carrying(c10d, getattr(c10d, name))
+        put(c10d, **{name: carried})
+        put(dist, **{name: carried})
+    verify = dist._verify_params_across_processes
+
+    def _verify_params_across_processes(group: Any, tensors: Any, logger: Any = None) -> None:
+        if any(isinstance(tensor, VirtualTensor) for tensor in tensors):
+            _verify_shapes(c10d, group, tensors)
+        else:
+            verify(group, tensors, logger)
+
+    put(dist, _verify_params_across_processes=_verify_params_across_processes)
+    # torch.distributed names the version in the log line of each error, which must not become another error.
+    put(torch_module._C, _nccl_version=lambda: _NCCL_VERSION, _nccl_version_suffix=lambda: b"")
+    _quiet_statistics(dist)
+    _reducers(dist)
+    _host_communication(torch_module)
+
+
+def _reducers(dist: Any) -> None:
+    """See Note [The map of used parameters] in replayer/process_group.py."""
+    init = dist.Reducer.__init__
+
+    @wraps(init)
+    def made(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
+        makes_reducer(any(isinstance(parameter, VirtualTensor) for parameter in parameters))
+        try:
+            init(self, parameters, *args, **kwargs)
+        finally:
+            makes_reducer(False)
+
+    put(dist.Reducer, __init__=made)
+
+
+def _quiet_statistics(dist: Any) -> None:
+    """The Reducer's own time statistics know timers for CPU and CUDA only, and say so at each run's start."""
+    collect = dist.Logger.set_runtime_stats_and_log
+
+    def set_runtime_stats_and_log(self: Any) -> None:
+        if started() is None:
+            collect(self)
+
+    put(dist.Logger, set_runtime_stats_and_log=set_runtime_stats_and_log)
+
+
+def _joining(c10d: Any, make: Callable[..., Any]) -> Callable[..., Any]:
+    """`_new_process_group_helper`: a group for several kinds of devices keeps a real gloo for CPU tensors."""
+
+    @wraps(make)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        group, store = make(*args, **kwargs)
+        if isinstance(group, VirtualNccl):
+            by_device = c10d.BackendConfig(kwargs.get("backend", args[3] if len(args) > 3 else "nccl")).get_device_backend_map()
+            if by_device.get("cpu") == "gloo":
+                on_cpu = c10d.PrefixStore("cpu-tensors/", store)
+                backend = c10d.ProcessGroupGloo(on_cpu, group.rank(), group.size(), timeout=group.options._timeout)
+                group.use_for_cpu(backend)
+            gpu().join(group.settle)
+            atexit.register(lambda: group.leave(failed=hasattr(sys, "last_value")))
+        return group, store
+
+    return new_group
+
+
+def _carrying(c10d: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """An object collective, whose tensors of bytes stay on the host."""
+
+    @wraps(call)
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        group = kwargs.get("group") or next((arg for arg in args if isinstance(arg, c10d.ProcessGroup)), None)
+        group = group or (c10d._get_default_group() if c10d.is_initialized() else None)
+        if not isinstance(group, VirtualNccl):
+            return call(*args, **kwargs)
+        group.carrying_objects(1)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            group.carrying_objects(-1)
+
+    return carried
+
+
+def _verify_shapes(c10d: Any, group: Any, tensors: Any) -> None:
+    """Raises RuntimeError, in the words of torch, if a rank has other parameters than the group's first."""
+    told: list[Any] = [None] * group.size()
+    c10d.all_gather_object(told, [list(tensor.shape) for tensor in tensors], group=group)
+    first, own, rank = told[0], told[group.rank()], group.rank()
+    for other, shapes in enumerate(told):
+        if len(shapes) != len(own):
+            raise RuntimeError(
+                "DDP expects same model across all ranks, but Rank"
+                f" {rank} has {len(own)} params, while rank {other} has inconsistent {len(shapes)} params."
+            )
+    for index, (mine, theirs) in enumerate(zip(own, first, strict=True)):
+        if mine != theirs:
+            raise RuntimeError(
+                f"[{rank}]: params[{index}] in this process with sizes {mine} appears not to match sizes of the same"
+                " param in process 0."
+            )
+
+
+def _host_communication(torch_module: ModuleType) -> None:
+    """Operations of other backends on virtual tensors; see Note [Gloo and tensors on the device]."""
+
+    def by_host(op: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            pairs: list[tuple[Any, Any]] = []
+            known = True
+
+            def on_host(value: Any) -> Any:
+                nonlocal known
+                if isinstance(value, VirtualTensor):
+                    known &= known_values(value) is not None
+                    pairs.append((value, to_copy(value, device=cpu)))
+                    return pairs[-1][1]
+                return [on_host(item) for item in value] if isinstance(value, list | tuple) else value
+
+            result = op(*[on_host(arg) for arg in args], **{name: on_host(value) for name, value in kwargs.items()})
+            work = result[-1] if isinstance(result, list | tuple) else result
+            torch_module._C._distributed_c10d.Work.unbox(work).wait()
+            for device, host in pairs:
+                copy_(device, host)
+                if not known:  # what was placed there for unknown values is no result
+                    device.allocation.known = None
+            return _with_devices(result, pairs)
+
+        return call
+
+    to_copy, copy_ = torch_module.ops.aten._to_copy.default, torch_module.ops.aten.copy_.default
+    cpu = torch_module.device("cpu")
+    ops = torch_module.ops.c10d
+    plans().specials |= {overload: by_host(overload) for name in _HOST_OPS if (overload := _overload(ops, name)) is not None}
+
+
+def _overload(ops: Any, name: str) -> Any:
+    packet = getattr(ops, name, None)
+    return packet.default if packet is not None else None
+
+
+def _with_devices(result: Any, pairs: list[tuple[Any, Any]]) -> Any:
+    """The op's result with the virtual tensors in place of those of the host."""
+    if isinstance(result, list | tuple):
+        return type(result)(_with_devices(item, pairs) for item in result)
+    return next((device for device, host in pairs if result is host), result)
+
+
+# The ops of torch.distributed's C++ process groups.
+_HOST_OPS = (
+    "allreduce_",
+    "allreduce_coalesced_",
+    "broadcast_",
+    "reduce_",
+    "allgather_",
+    "_allgather_base_",
+    "allgather_coalesced_",
+    "allgather_into_tensor_coalesced_",
+    "reduce_scatter_",
+    "_reduce_scatter_base_",
+    "reduce_scatter_tensor_coalesced_",
+    "alltoall_",
+    "alltoall_base_",
+    "gather_",
+    "scatter_",
+    "send",
+    "recv_",
+    "barrier",
+)

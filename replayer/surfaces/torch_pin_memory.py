@@ -1,0 +1,80 @@
+"""Pinning as scripts spell it: `Tensor.pin_memory`, `is_pinned`, `pin_memory=True` of every factory, and the host's cache.
+
+    torch.ones(3).pin_memory().is_pinned()            # True
+    torch.empty(128, 3, 224, 224, pin_memory=True)    # 128 MiB more in VmLck
+    torch.cuda.host_memory_stats()["allocated_bytes.current"]
+
+The memory is `replayer.pinned`'s. `DataLoader(pin_memory=True)` needs nothing here: its thread calls `Tensor.pin_memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from replayer.pinned_tensors import is_pinned, pinned_copy, pinned_empty
+from replayer.state import host_memory
+from replayer.surfaces.seam import put
+
+# Factories that take `pin_memory`, of torch and of torch.Tensor. What EMPTY ones make is never touched, so it costs nothing.
+EMPTY = "empty empty_like empty_strided empty_permuted".split()
+FILLED = (
+    "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"
+    " arange linspace logspace eye scalar_tensor tril_indices triu_indices tensor"
+    " bartlett_window blackman_window hamming_window hann_window kaiser_window".split()
+)
+NEW_EMPTY = "new_empty new_empty_strided".split()
+NEW_FILLED = "new_zeros new_ones new_full".split()
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch torch.Tensor, the factories, and the host allocator's C functions."""
+    tensor_class: Any = torch_module.Tensor
+    put(tensor_class, pin_memory=wraps(tensor_class.pin_memory)(pin_memory), is_pinned=wraps(tensor_class.is_pinned)(pinned))
+    for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
+        for name in empty:
+            setattr(owner, name, _pinning(getattr(owner, name), _empty))
+        for name in filled:
+            setattr(owner, name, _pinning(getattr(owner, name), pinned_copy))
+    put(
+        torch_module._C,
+        _cuda_hostMemoryStats=lambda: host_memory().statistics(),
+        _cuda_resetAccumulatedHostMemoryStats=lambda: host_memory().stats.reset_accumulated(),
+        _cuda_resetPeakHostMemoryStats=lambda: host_memory().stats.reset_peak(),
+        _host_emptyCache=lambda: host_memory().empty_cache(),
+        _accelerator_emptyHostCache=lambda: host_memory().empty_cache(),
+    )
+
+
+def pin_memory(self: Any, device: Any = None) -> Any:
+    if self.device.type != "cpu":
+        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+    return self if is_pinned(self) else pinned_copy(self.detach())
+
+
+def pinned(self: Any, device: Any = None) -> bool:
+    return is_pinned(self)
+
+
+def _empty(made: torch.Tensor) -> torch.Tensor:
+    return pinned_empty(tuple(made.shape), made.stride(), made.dtype)
+
+
+def _pinning(make: Callable[..., Any], pin: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    @wraps(make)
+    def pinning(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("pin_memory"):
+            return make(*args, **kwargs)
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type != "cpu":
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+        made = make(*args, **{**kwargs, "pin_memory": False})
+        if made.device.type != "cpu":
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+        return pin(made.detach()).requires_grad_(made.requires_grad)
+
+    return pinning

@@ -1,0 +1,64 @@
+# mypy: allow-untyped-calls
+"""Trains a tiny model as several ranks, and says at its end what every rank should agree on.
+
+torchrun --nproc-per-node=2 train_ranks.py [--fail exception|kill] [--backend gloo] [--unused]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Net(nn.Module):
+    """Two layers, and a third that only odd steps use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.seldom = nn.Linear(64, 256), nn.Linear(256, 10), nn.Linear(10, 10)
+
+    def forward(self, x: torch.Tensor, all_layers: bool) -> torch.Tensor:
+        y: torch.Tensor = self.second(torch.relu(self.first(x)))
+        return self.seldom(y) if all_layers else y
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fail", choices=["exception", "kill"])
+    parser.add_argument("--backend", default="nccl")
+    parser.add_argument("--unused", action="store_true")
+    parser.add_argument("--steps", type=int, default=4)
+    args = parser.parse_args()
+    dist.init_process_group(args.backend)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    model = DistributedDataParallel(Net().to(device), device_ids=[device.index], find_unused_parameters=args.unused)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(args.steps):
+        if args.fail and rank == 1 and step == 2:
+            if args.fail == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("rank one is tired")
+        x, y = torch.randn(8, 64).to(device), torch.randint(0, 10, (8,)).to(device)
+        loss = nn.functional.cross_entropy(model(x, not args.unused or step % 2 == 1), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    count = torch.tensor([rank + 1, 8], device=device)
+    dist.all_reduce(count)
+    ranks: list[int | None] = [None] * size
+    dist.all_gather_object(ranks, rank)
+    said = f"rank {rank} of {size}: {count.tolist()}, {ranks}, {torch.cuda.device_count()} GPUs\n"
+    os.write(1, said.encode())  # whole lines, though all ranks write into one pipe
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

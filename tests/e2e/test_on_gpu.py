@@ -1,0 +1,154 @@
+"""benchmarks/on_gpu.sh, on a virtual GPU: what a person gets who runs it where a real one is."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.replayer.recordings import recording
+from traces.file import load, save
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def on_gpu() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("on_gpu", BENCHMARKS / "on_gpu.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["on_gpu"] = module  # where its dataclasses look for their names
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A phase-grained trace of 20 ms steps: the dry run's virtual GPU."""
+    phases = [("h2d", 0, 1_000), ("forward", 1_000, 9_000), ("backward", 9_000, 18_000), ("optimizer", 18_000, 20_000)]
+    trace = recording(phases, [], steps=2)
+    trace.grain = "phase"
+    trace.phases.device = trace.phases.device * 0
+    trace.phases.device_start_ns, trace.phases.device_end_ns = trace.phases.start_ns.copy(), trace.phases.end_ns
+    path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
+    save(trace, path)
+    return path
+
+
+def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(BENCHMARKS / "on_gpu.sh"), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, "PYTHON": sys.executable, **environment},
+    )
+
+
+@pytest.mark.real_time
+def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path) -> None:
+    out = tmp_path / "results"
+    chosen = "dataparallel-kernel,ddp-kernel,gpt-phase,allocator,overhead"
+    done = on_gpu_sh("--dry-run", "--on", gpu, "--only", chosen, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert sorted(path.name for path in out.iterdir()) == ["recordings-1.tar", "summary.json"]
+
+    summary = json.loads((out / "summary.json").read_text())
+    stages = {entry["stage"]: entry for entry in summary["stages"]}
+    assert {name: entry["status"] for name, entry in stages.items()} == dict.fromkeys(chosen.split(","), "ok")
+    assert summary["dry_run"] and summary["packed"]["left_out"] == []
+
+    parallel = stages["dataparallel-kernel"]
+    parts = {part["name"] for part in parallel["parts"]}
+    assert parts == {"scatter", "replicate", "parallel_apply", "gather", "gather_backward", "broadcast_backward"}
+    checked = stages["allocator"]
+    assert checked["agrees"] and checked["placed"] == checked["allocations"] > 500 and checked["segments"] > 5
+    assert [row["over"] for row in stages["overhead"]["rows"]] == ["bare", "bare", "bare", "profiler"]
+    assert all(row["step_ns"] >= 20e6 * 0.9 and row["ratio"] > 0 for row in stages["overhead"]["rows"])  # steps of 20 ms
+    assert stages["overhead"]["kernel_file"]["profiled_steps"] == 5
+    recorded = {name: entry["step_kinds"] for name, entry in stages.items() if "step_kinds" in entry}
+    kinds = {name: {kind: of["count"] for kind, of in told.items()} for name, told in recorded.items()}
+    in_depth = {"warmup": 2, "steady": 3, "profiled": 2}
+    assert kinds == {"dataparallel-kernel": in_depth, "ddp-kernel": in_depth, "gpt-phase": {"warmup": 1, "steady": 6}}
+
+    with tarfile.open(out / "recordings-1.tar") as archive:
+        names = {"dataparallel_kernel.msgpack", "ddp_kernel.msgpack", "gpt_phase.msgpack", "allocator_events.json"}
+        assert set(archive.getnames()) == names
+        archive.extract("dataparallel_kernel.msgpack", tmp_path, filter="data")
+    assert len(load(tmp_path / "dataparallel_kernel.msgpack").steps) == parallel["counts"]["steps"] == 7
+
+
+def test_without_a_gpu_it_says_what_it_needs(tmp_path: Path) -> None:
+    done = on_gpu_sh("--out", tmp_path)
+    assert done.returncode == 2 and "torch sees no GPU here; --dry-run" in done.stderr
+
+
+def test_every_stage_is_known_by_name_and_others_are_refused(tmp_path: Path) -> None:
+    done = on_gpu_sh("--dry-run", "--out", tmp_path, "--only", "resnet18_b32-phase,lunch")
+    assert done.returncode == 2 and "no stage is called lunch" in done.stderr
+    names = "resnet18_b32 resnet18_b128 resnet50_b32 resnet50_b128 gpt dataparallel ddp"
+    for name in (*(f"{script}-{grain}" for script in names.split() for grain in ("kernel", "phase")), "overhead", "allocator"):
+        assert name in done.stderr
+
+
+def test_wheels_come_from_a_folder(tmp_path: Path) -> None:
+    """GIVEN a wheel in a folder WHEN it is named THEN the run can import what is in it."""
+    import zipfile
+
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "orjson-9-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("orjson.py", "raise SystemExit('orjson of the wheel')")
+    done = on_gpu_sh("--wheels", wheels, "--dry-run", "--only", "resnet18_b32-phase", "--out", tmp_path / "out")
+    assert done.returncode == 1 and "orjson of the wheel" in done.stderr
+    done = on_gpu_sh("--wheels", tmp_path / "nothing", "--dry-run", "--out", tmp_path / "out")
+    assert done.returncode == 2 and "there are no wheels" in done.stderr
+
+
+def test_what_fails_or_has_no_time_costs_only_itself(on_gpu: Any, tmp_path: Path) -> None:
+    def failing(run: Any) -> dict[str, Any]:
+        on_gpu.call(run, [sys.executable, "-c", "print('bad luck'); raise SystemExit(3)"])
+        return {}
+
+    def hanging(run: Any) -> dict[str, Any]:
+        on_gpu.call(run, [sys.executable, "-c", "input()" if sys.stdin.isatty() else "import time; time.sleep(60)"])
+        return {}
+
+    def fine(run: Any) -> dict[str, Any]:
+        return {"found": "well"}
+
+    import time
+
+    run = on_gpu.Run(tmp_path, True, "p100", time.monotonic() + 2.5)
+    entries = on_gpu.perform(run, {"a": failing, "b": fine, "c": hanging, "d": fine})
+    assert [(entry["status"], entry.get("why")) for entry in entries] == [
+        ("failed", "exit code 3: bad luck"),
+        ("ok", None),
+        ("failed", "the time was up"),
+        ("skipped", "no time was left"),
+    ]
+
+
+def test_recordings_are_packed_within_the_limits(on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN files that do not all fit WHEN packed THEN no tar is too large, and what found no place is told."""
+    monkeypatch.setattr(on_gpu, "MAX_FILES", 3)
+    monkeypatch.setattr(on_gpu, "MAX_FILE_BYTES", 40_000)
+    sizes = {"a": 20_000, "b": 12_000, "c": 7_000, "d": 50_000, "e": 26_000, "f": 300}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    out = tmp_path / "out"
+    out.mkdir()
+    packed = on_gpu.pack([tmp_path / name for name in sizes], out)
+    assert packed == {"recordings-1.tar": ["a", "c", "f"], "recordings-2.tar": ["b"], "left_out": ["d", "e"]}
+    for tar in out.iterdir():
+        assert tar.stat().st_size <= 40_000
+        with tarfile.open(tar) as archive:
+            assert archive.getnames() == packed[tar.name]

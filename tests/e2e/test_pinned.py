@@ -1,0 +1,91 @@
+"""Pinned memory under `trace replay`: real locks in the script's process, and one line for all processes without them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.limits import locks_limited_to
+from tests.replayer.recordings import recording
+from traces.file import save
+
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="VmLck is told by Linux alone"),
+]
+
+SCRIPT = """
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def locked_bytes():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmLck")).split()[1]) << 10
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(1 << 16, 2).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.ones(12, 1 << 16), torch.arange(12))
+    pinned = set()
+    for images, labels in DataLoader(data, batch_size=2, num_workers=2, pin_memory=True):
+        pinned.add(images.is_pinned() and labels.is_pinned())
+        loss = model(images.cuda(non_blocking=True)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(pinned, locked_bytes(), torch.cuda.host_memory_stats()["allocated_bytes.current"], flush=True)
+    if "child" not in sys.argv:
+        subprocess.run([sys.executable, __file__, "child"], check=True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    trace = recording([("h2d", 0, 2_000), ("forward", 2_000, 4_000), ("backward", 4_000, 6_000)], [], steps=1)
+    trace.grain = "phase"
+    trace.phases.device = trace.phases.device * 0
+    trace.phases.device_start_ns = trace.phases.start_ns.copy()
+    trace.phases.device_end_ns = trace.phases.end_ns
+    save(trace, tmp_path / "phases.msgpack")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def _replay(script: Path, limit_bytes: int | None = None) -> tuple[list[list[str]], list[str]]:
+    """The words of each process's line, and what was said about locks."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tui.cli", "replay", str(script), "--trace", str(script.parent / "phases.msgpack")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=script.parent,
+        preexec_fn=None if limit_bytes is None else locks_limited_to(limit_bytes),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "page-locked" in line]
+    return [line.split() for line in done.stdout.splitlines()], said
+
+
+def test_what_the_allocator_says_is_locked_is_what_the_system_says(script: Path) -> None:
+    processes, said = _replay(script)  # some MiB: within the 8 that most systems allow anybody
+    if said:
+        pytest.skip("this system does not let us lock that much")
+    assert len(processes) == 2
+    for pinned, locked, owned in processes:
+        assert pinned == "{True}" and int(owned) >= 1 << 19
+        assert int(owned) <= int(locked) <= int(owned) + (64 << 10)  # labels take a page each
+
+
+def test_without_the_right_to_lock_one_process_says_so_and_all_go_on(script: Path) -> None:
+    processes, (line,) = _replay(script, 0)
+    assert [words[:2] for words in processes] == [["{True}", "0"]] * 2
+    assert "RLIMIT_MEMLOCK" in line and "ulimit -l unlimited" in line

@@ -1,0 +1,286 @@
+"""`trace record` as a user types it: on this machine's CPU, on the virtual GPU of another recording, and whatever can happen
+to a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.replayer.recordings import phase_recording
+from traces.file import load, save
+from traces.measure import phase_times
+from traces.model import BatchKind, HostKind, StepKind, Trace
+
+pytestmark = pytest.mark.real_time
+
+TRAIN = """
+import sys
+import torch
+from torch import nn
+
+steps, device = int(sys.argv[1]), sys.argv[2]
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.randn(steps * 4, 8), torch.randint(0, 4, (steps * 4,)))
+for step, (x, y) in enumerate(torch.utils.data.DataLoader(data, batch_size=4)):
+    x, y = x.to(device), y.to(device)
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item(), flush=True)
+    exec(" ".join(sys.argv[3:]))
+"""
+
+PHASES_MS = {"h2d": 2, "forward": 20, "loss": 2, "backward": 30, "optimizer": 4}
+
+
+@pytest.fixture(scope="module")
+def phase_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A phase-grained trace of 58 ms steps."""
+    path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
+    save(phase_recording(PHASES_MS), path)
+    return path
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "tui.cli", "record", *map(str, words)]
+
+
+def record(*words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), cwd=cwd, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def device_ms(trace: Trace, name: str) -> float:
+    rows = (trace.phases.name == trace.strings.find(name)) & (trace.steps.kind[trace.phases.step] == StepKind.STEADY)
+    phases = trace.phases.take(rows)
+    # A busy machine only ever adds to a phase (the device waits for its host), so the lower quartile is the phase itself.
+    return float(np.quantile(phases.device_end_ns - phases.device_start_ns, 0.25)) / 1e6
+
+
+def test_recording_a_replay_gives_its_phases_back(place: Path, phase_trace: Path) -> None:
+    """Trace A, replayed and recorded, is trace B with A's phases: within 2 % or 0.5 ms."""
+    done = record("--on", phase_trace, "--grain", "phase", "-o", "b.msgpack", "train.py", "12", "cuda", cwd=place)
+    assert done.returncode == 0, done.stderr
+    trace = load(place / "b.msgpack")
+    assert trace.grain == "phase"
+    assert trace.steps.kind.tolist() == [StepKind.WARMUP] * 3 + [StepKind.STEADY] * 9
+    for name, ms in PHASES_MS.items():
+        assert device_ms(trace, name) == pytest.approx(ms, rel=0.02, abs=0.5), name
+    assert set(phase_times(trace)) >= {"loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer"}
+    assert trace.values.value.tolist() and (trace.values.step[:-1] >= 0).all()
+    assert (trace.batches.kind == BatchKind.WAIT).all() and set(trace.batches.bytes.tolist()) == {4 * 8 * 4 + 4 * 8}
+    assert trace.devices and trace.provenance["loaders"][0]["batch_size"] == 4
+    assert "next: trace info b.msgpack, or trace replay train.py 12 cuda --trace b.msgpack" in done.stderr
+    assert sorted(path.name for path in place.iterdir()) == ["b.msgpack", "train.py"]  # no parts are left
+
+
+def test_what_was_recorded_replays(place: Path, phase_trace: Path) -> None:
+    done = record("--on", phase_trace, "--grain", "phase", "-o", "b.msgpack", "train.py", "8", "cuda", cwd=place)
+    assert done.returncode == 0, done.stderr
+    words = [sys.executable, "-m", "tui.cli", "replay", "-o", "c.msgpack", "train.py", "8", "cuda", "--trace", "b.msgpack"]
+    again = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == done.stdout  # the losses are the recorded ones
+    assert phase_times(load(place / "c.msgpack"))
+
+
+def test_without_a_gpu_the_host_is_recorded(place: Path) -> None:
+    words = ("--warmup", "1", "--clean-steps", "2", "--profiled-steps", "2", "train.py", "8", "cpu")
+    done = record(*words, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "there is no device time in it: the script used no GPU here" in done.stderr
+    trace = load(place / "train.msgpack")
+    warmup, steady, profiled = StepKind.WARMUP, StepKind.STEADY, StepKind.PROFILED
+    assert trace.steps.kind.tolist() == [warmup, steady, steady, warmup, profiled, profiled, steady, steady]
+    ops = {trace.strings[int(name)] for name in trace.host.name[trace.host.kind == HostKind.OP]}
+    assert {"aten::linear", "aten::addmm", "aten::cross_entropy_loss"} <= ops
+    assert len(trace.memory) and not len(trace.device)
+    losses = [float(line.split()[1]) for line in done.stdout.splitlines()]
+    assert trace.values.value.tolist() == pytest.approx(losses)
+    assert trace.provenance["clean"]["steps"] == 4 and 0 < trace.provenance["host_scale"]["forward"] <= 1
+
+
+COMPARE = """
+import atexit, multiprocessing, os, pickle, sys
+import torch
+
+class Thing:
+    pass
+
+def work(queue):
+    queue.put((__name__, Thing.__module__, sorted(sys.argv), Thing()))
+
+if __name__ == "__main__":
+    atexit.register(print, "first registered, last run")
+    atexit.register(print, "last registered, first run")
+    print(sys.argv, __name__, os.path.basename(__file__), __spec__ is None, sys.path[:2], sorted(os.listdir(".")))
+    print(pickle.loads(pickle.dumps(Thing())).__class__, pickle.dumps(Thing()))
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    worker = context.Process(target=work, args=(queue,))
+    worker.start()
+    print([str(part).partition(" object at")[0] for part in queue.get()])
+    worker.join()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(9):
+        loss = model(torch.ones(1, 2)).sum()
+        loss.backward()
+        optimizer.step()
+    print(type(model).__call__.__name__, torch.Tensor.item.__name__, type(optimizer).step.__qualname__, repr(loss), flush=True)
+    print("to stderr", file=sys.stderr)
+    sys.exit(int(os.environ.get("RANK", 0)) * 0 + 7)
+"""
+
+
+@pytest.mark.parametrize("way", ["script", "module", "torchrun"])
+def test_a_script_runs_as_if_unrecorded(tmp_path: Path, way: str) -> None:
+    """argv, names, paths, stdout, stderr, the exit code, pickling, atexit and a spawned worker: native beside recorded."""
+    (tmp_path / "compare.py").write_text(COMPARE.replace("+ 7", "+ (0 if 'torchrun' in sys.argv else 7)"))
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    words = {"script": ["compare.py"], "module": ["-m", "compare"], "torchrun": [*torchrun, "compare.py"]}[way]
+    words += [way, "--lr", "0.1"]
+    native = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    where = tmp_path.parent / f"{way}.msgpack"
+    ours = record("--grain", "phase", "-o", where, *(["--", *words] if way == "torchrun" else words), cwd=tmp_path)
+    assert (ours.stdout, ours.returncode) == (native.stdout, native.returncode)
+    own_lines = [line for line in ours.stderr.splitlines() if not line.startswith("trace: ")]
+    assert own_lines == native.stderr.splitlines()
+    assert native.returncode == (0 if way == "torchrun" else 7) and "to stderr" in native.stderr
+    assert len(load(where).steps) == 9
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "steps"),
+    [
+        ("if step == 4: raise ValueError('no')", 1, 5),
+        ("if step == 4: sys.exit(3)", 3, 5),
+        ("if step == 4: import os; os._exit(5)", 5, 5),
+        ("if step == 4: import os; os.fork() or os._exit(0); os.wait()", 0, 8),
+    ],
+    ids=["exception", "exit", "os._exit", "fork"],
+)
+def test_however_a_script_ends_the_recording_is_whole(place: Path, end: str, code: int, steps: int) -> None:
+    done = record("--grain", "phase", "train.py", "8", "cpu", end, cwd=place)
+    assert done.returncode == code
+    assert ("ValueError: no" in done.stderr) is ("ValueError" in end)
+    trace = load(place / "train.msgpack")
+    assert (len(trace.steps), trace.problems) == (steps, {})
+    assert done.stderr.count("wrote train.msgpack") == 1
+
+
+def started(place: Path, *words: str) -> subprocess.Popen[str]:
+    """A recording under way that has trained for a second: its script never ends by itself."""
+    process = subprocess.Popen(
+        command("--grain", "phase", *words, "train.py", "100000", "cpu", "import time; time.sleep(0.01)"),
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for _ in range(80):
+        process.stdout.readline()
+    return process
+
+
+def child_of(process: subprocess.Popen[str]) -> int:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(children[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")
+def test_a_killed_script_leaves_what_was_recorded(place: Path) -> None:
+    process = started(place)
+    os.kill(child_of(process), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    trace = load(place / "train.msgpack")
+    assert len(trace.steps) >= 20
+    assert "truncated-file" in trace.problems and "wrote train.msgpack" in err
+
+
+def test_ctrl_c_is_the_scripts_own(place: Path) -> None:
+    process = started(place)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in err and "wrote train.msgpack" in err
+    trace = load(place / "train.msgpack")
+    assert len(trace.steps) >= 70 and trace.problems == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kills the whole session at once")
+def test_where_everything_is_killed_the_part_is_readable(place: Path) -> None:
+    process = started(place)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    parts = list(place.glob("train.msgpack.*.part"))
+    assert len(parts) == 1 and not (place / "train.msgpack").exists()
+    assert len(load(parts[0]).steps) >= 20
+    told = subprocess.run([sys.executable, "-m", "tui.cli", "info", parts[0].name], cwd=place, capture_output=True, text=True)
+    assert told.returncode == 0 and "step" in told.stdout
+    again = record("--grain", "phase", "train.py", "3", "cpu", cwd=place)  # a later run leaves it alone
+    assert again.returncode == 0 and parts[0].exists() and len(load(place / "train.msgpack").steps) == 3
+
+
+def test_a_disk_that_fills_up_does_not_stop_the_training(place: Path) -> None:
+    """The limit on a file's size fails a write as a full disk does."""
+    limited = ["bash", "-c", 'ulimit -f 4; exec "$@"', "bash"]
+    words = command("--grain", "phase", "train.py", "400", "cpu", "x = [t.item() for t in torch.rand(40)]")
+    done = subprocess.run([*limited, *words], cwd=place, capture_output=True, text=True, timeout=120)
+    assert done.stdout.count("loss") == 400
+    said = [line for line in done.stderr.splitlines() if line.startswith("trace: ")]
+    assert sum("the recording stops here, the script goes on" in line for line in said) == 1, done.stderr
+    readable = [path for path in place.iterdir() if path.suffix in (".part", ".msgpack") and path.stat().st_size]
+    assert any(len(load(path).steps) for path in readable)
+
+
+def test_a_script_that_profiles_itself_is_left_alone(place: Path) -> None:
+    profiling = "step or globals().update(p=torch.profiler.profile()) or p.start(); step == 6 and p.stop()"
+    words = ("--warmup", "1", "--clean-steps", "1", "--profiled-steps", "2", "train.py", "8", "cpu", profiling)
+    done = record(*words, cwd=place)
+    assert done.returncode == 0 and done.stdout.count("loss") == 8, done.stderr
+    trace = load(place / "train.msgpack")
+    assert len(trace.steps) == 8 and trace.provenance["profiler"]["failed"] == "the script was profiling itself"
+
+
+def test_nothing_to_record_is_said(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("print('hello')")
+    done = record("plain.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert done.stderr == "trace: nothing was recorded: the script did not import torch\n"
+    assert not (tmp_path / "plain.msgpack").exists()
+
+
+def test_recording_needs_no_textual(place: Path) -> None:
+    (place / "textual.py").write_text("raise ImportError('textual is not installed here')")
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    done = record("--grain", "phase", "train.py", "3", "cpu", cwd=place, env=environment)
+    assert done.returncode == 0 and (place / "train.msgpack").exists(), done.stderr
+
+
+def test_long_runs_do_not_grow(place: Path) -> None:
+    """Rows are streamed: what a process holds after many steps is what it held after few."""
+    watch = "step in (1500, 3500) and print('kib', int(open('/proc/self/statm').read().split()[1]) * 4)"
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("reads /proc")
+    done = record("--grain", "phase", "train.py", "3600", "cpu", watch, cwd=place)
+    kib = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("kib")]
+    assert kib[1] - kib[0] < 1024, kib  # torch itself has settled by the first look

@@ -1,0 +1,211 @@
+"""`trace record` of scripts that train in several replicas or processes: on a virtual GPU, and as two ranks with gloo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.replayer.recordings import recording
+from traces.file import load, save
+from traces.model import NONE, Origin, StepKind, Trace
+
+pytestmark = pytest.mark.real_time
+
+# The three ways to train in replicas: the class, the function, and the four primitives by hand.
+REPLICAS = """
+import sys
+import torch
+from torch import nn
+from torch.nn.parallel import data_parallel, gather, parallel_apply, replicate, scatter
+
+how = sys.argv[1]
+net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).cuda()
+model = nn.DataParallel(net, device_ids=[0, 0])
+
+def forward(x):
+    if how == "class":
+        return model(x)
+    if how == "function":
+        return data_parallel(net, x, [0, 0])
+    inputs = scatter((x,), [0, 0])
+    return gather(parallel_apply(replicate(net, [0, 0]), inputs), 0)
+
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(36, 8), torch.randint(0, 4, (36,)))
+for x, y in torch.utils.data.DataLoader(data, batch_size=4):
+    loss = nn.functional.cross_entropy(forward(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+# Each rank prints what it read; rank 1 has other data than rank 0.
+RANKS = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+
+def train(rank, store=None):
+    if store is None:
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+    else:
+        dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+    torch.manual_seed(rank)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.utils.data.TensorDataset(torch.randn(36, 8), torch.randint(0, 4, (36,)))
+    for x, y in torch.utils.data.DataLoader(data, batch_size=4):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone().double()
+        work = dist.all_reduce(mean, async_op=True)
+        work.wait()
+        os.write(1, f"{rank} {loss.item()}\\n".encode())  # whole lines, whichever rank is first
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        torch.multiprocessing.spawn(train, (os.path.abspath("store"),), nprocs=2)
+    else:
+        train(None)
+"""
+
+SCHEDULE = ("--warmup", "1", "--clean-steps", "3", "--profiled-steps", "3")
+
+
+def record(*words: str, cwd: Path) -> Trace:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # as torchrun would set, and say
+    done = subprocess.run(
+        [sys.executable, "-m", "tui.cli", "record", "-o", "run.msgpack", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(cwd.glob("*.part")) and not list(cwd.glob("*.json"))
+    (cwd / "stdout").write_text(done.stdout)
+    return load(cwd / "run.msgpack")
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A phase-grained trace of 20 ms steps, to record on."""
+    phases = [("h2d", 0, 1_000), ("forward", 1_000, 9_000), ("backward", 9_000, 18_000), ("optimizer", 18_000, 20_000)]
+    trace = recording(phases, [], steps=2)
+    trace.grain = "phase"
+    trace.phases.device = trace.phases.device * 0
+    trace.phases.device_start_ns, trace.phases.device_end_ns = trace.phases.start_ns.copy(), trace.phases.end_ns
+    path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
+    save(trace, path)
+    return path
+
+
+def parts_by_phase(trace: Trace, step: int) -> Counter[tuple[str, str, str]]:
+    """(phase, part, the thread's name) of one step."""
+    parts, phases, text = trace.parts, trace.phases, trace.strings
+    rows = np.flatnonzero((parts.phase != NONE) & (phases.step[parts.phase] == step))
+    return Counter(
+        (
+            text[int(phases.name[parts.phase[row]])],
+            text[int(parts.name[row])],
+            trace.threads[int(parts.thread[row])].name,
+        )
+        for row in rows.tolist()
+    )
+
+
+@pytest.mark.parametrize("how", ["class", "function", "primitives"])
+def test_the_parts_of_data_parallel_are_in_every_step(tmp_path: Path, gpu: Path, how: str) -> None:
+    """On a virtual GPU the backward pass runs in the main thread."""
+    (tmp_path / "train.py").write_text(REPLICAS)
+    trace = record("--on", str(gpu), "--grain", "phase", "train.py", how, cwd=tmp_path)
+    assert len(trace.steps) == 9
+    expected = {
+        ("forward", "scatter", "MainThread"): 1,
+        ("forward", "replicate", "MainThread"): 1,
+        ("forward", "parallel_apply", "replica 0"): 1,
+        ("forward", "parallel_apply", "replica 1"): 1,
+        ("forward", "gather", "MainThread"): 1,
+        ("backward", "gather_backward", "MainThread"): 1,
+        ("backward", "broadcast_backward", "MainThread"): 1,
+    }
+    assert [parts_by_phase(trace, step) for step in range(9)] == [expected] * 9
+    parts = trace.parts
+    assert set(parts.origin.tolist()) == {Origin.MEASURED} and set(parts.device.tolist()) == {0}
+    assert (parts.device_end_ns >= parts.device_start_ns).all()
+    names = sorted(thread.name for thread in trace.threads)
+    assert names == ["MainThread", "replica 0", "replica 1"]  # though each of nine steps made two threads
+
+
+def test_in_the_kernel_grain_the_parts_come_from_the_profile(tmp_path: Path, gpu: Path) -> None:
+    (tmp_path / "train.py").write_text(REPLICAS)
+    trace = record("--on", str(gpu), *SCHEDULE, "train.py", "class", cwd=tmp_path)
+    profiled = np.flatnonzero(trace.steps.kind == StepKind.PROFILED).tolist()
+    assert len(profiled) == 3
+    ranges = {trace.strings[int(name)] for name in trace.host.name}
+    assert {"DataParallel.scatter", "DataParallel.parallel_apply#0", "DataParallel.broadcast_backward"} <= ranges
+    for step in profiled:
+        names = Counter(name for (_, name, _), count in parts_by_phase(trace, step).items() for _ in range(count))
+        assert names == {
+            "scatter": 1,
+            "replicate": 1,
+            "parallel_apply": 2,
+            "gather": 1,
+            "gather_backward": 1,
+            "broadcast_backward": 1,
+        }
+    replicas = trace.host.name == trace.strings.find("DataParallel.parallel_apply#0")
+    threads = set(trace.host.thread[replicas].tolist())
+    inside = np.isin(trace.host.thread, list(threads)) & (trace.host.name == trace.strings.find("aten::linear"))
+    assert int(inside.sum()) == 3 * 2 * 2  # the profiler saw what each replica's thread did
+
+
+@pytest.mark.parametrize("start", ["torchrun", "spawn"])
+def test_two_ranks_become_one_trace(tmp_path: Path, start: str) -> None:
+    """GIVEN two processes of one run WHEN both have ended THEN one trace has the steps, values and collectives of both."""
+    (tmp_path / "train.py").write_text(RANKS)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
+    words = ["--", *torchrun] if start == "torchrun" else ["train.py", "spawn"]
+    trace = record(*SCHEDULE, *words, cwd=tmp_path)
+
+    assert trace.ranks == [0, 1]
+    assert trace.provenance["rank"] == 0 and trace.provenance_of(1)["rank"] == 1
+    assert Counter(trace.steps.rank.tolist()) == {0: 9, 1: 9}
+    assert Counter(trace.batches.rank.tolist()) == {0: 9, 1: 9}
+    assert Counter(trace.steps.kind.tolist()) == {StepKind.WARMUP: 4, StepKind.PROFILED: 6, StepKind.STEADY: 8}
+
+    printed: dict[int, list[float]] = {0: [], 1: []}
+    for line in (tmp_path / "stdout").read_text().splitlines():
+        said, value = line.split()
+        printed[int(said)].append(float(value))
+    for rank in (0, 1):
+        scalars = (trace.values.rank == rank) & (trace.values.op == trace.strings.find("aten::_local_scalar_dense"))
+        assert trace.values.value[scalars].tolist() == printed[rank]
+
+    calls, text = trace.collectives, trace.strings
+    for rank in (0, 1):
+        mine = calls.take(calls.rank == rank)
+        clean = mine.take(mine.group != NONE)  # those that the script called and no profile saw
+        told = Counter((text[int(name)], int(size)) for name, size in zip(clean.name, clean.bytes, strict=True))
+        assert told == {("all_reduce", 8): 6, ("barrier", NONE): 1}
+        assert {text[int(dtype)] for dtype in clean.dtype if dtype != NONE} == {"float64"}
+        assert set(clean.group_size.tolist()) == {2} and {text[int(name)] for name in clean.backend} == {"gloo"}
+        assert (clean.duration_ns > 0).all()
+        buckets = mine.take(mine.group == NONE)  # the profiled steps: the script's and DistributedDataParallel's own
+        assert int((buckets.bytes == (8 * 4 + 4) * 4).sum()) == 3
+        [ddp] = trace.provenance_of(rank)["ddp"]
+        assert (ddp["bucket_bytes"], ddp["world_size"], ddp["backend"]) == ([(8 * 4 + 4) * 4], 2, "gloo")
+    assert any("DistributedDataParallel's buckets" in lack for lack in trace.lacks)

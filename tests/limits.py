@@ -1,0 +1,20 @@
+"""A child process that may lock no more than so much memory: what unprivileged users of most systems are."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+from collections.abc import Callable
+
+_PR_CAPBSET_DROP, _CAP_IPC_LOCK = 24, 14  # linux/prctl.h, linux/capability.h
+
+
+def locks_limited_to(limit_bytes: int) -> Callable[[], None]:
+    """A `preexec_fn` for subprocess. Root may lock without limit, so the child gives that privilege up as well."""
+    libc = ctypes.CDLL(None)
+
+    def limit() -> None:
+        libc.prctl(_PR_CAPBSET_DROP, _CAP_IPC_LOCK, 0, 0, 0)  # refused to others than root, who do not have it
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit_bytes, limit_bytes))
+
+    return limit

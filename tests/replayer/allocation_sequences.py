@@ -1,0 +1,79 @@
+"""The allocations of one training step, recorded and replayed, side by side: same sizes in the same order?
+
+    recorded, replayed = steady_step(load("v100.msgpack")), steady_step(load("replay.msgpack"))
+    compared = compare(recorded, replayed)
+    compared.same, compared.tails, compared.only_recorded
+
+Sizes are those of blocks. A block of the large pool keeps up to 1 MiB that was not split off, and which one has such a tail
+depends on all that was allocated before, also before a recording began; so large blocks that differ by no more are told apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from traces.model import HostKind, StepKind, Trace
+
+TAIL_BYTES = 1 << 20
+
+
+class StepMemory(NamedTuple):
+    """`allocated` are block sizes in order, each with the innermost op; `rise_bytes` is the step's peak over its beginning."""
+
+    allocated: list[tuple[int, str]]
+    rise_bytes: int
+    kept_bytes: int  # allocated minus freed within the step
+
+
+class Compared(NamedTuple):
+    same: int  # blocks of equal size, in order
+    tails: int  # blocks equal but for an unsplit tail
+    only_recorded: Counter[tuple[int, str]]  # what the replay does not allocate: (bytes, recorded op)
+    left: tuple[list[tuple[int, str]], list[tuple[int, str]]]  # recorded and replayed from where they part, if they do
+
+
+def steady_step(trace: Trace, which: int = -2) -> StepMemory:
+    """One of the trace's steady steps, the last but one unless told."""
+    row = np.flatnonzero(trace.steps.kind == StepKind.STEADY)[which]
+    start_ns, end_ns = int(trace.steps.start_ns[row]), int(trace.steps.end_ns[row])
+    memory = trace.memory
+    events = memory.take((memory.device >= 0) & (memory.time_ns >= start_ns) & (memory.time_ns < end_ns))
+    events = events.take(np.argsort(events.time_ns, kind="stable"))
+    levels = np.cumsum(events.bytes)
+    allocated = events.take(events.bytes > 0)
+    ops = _innermost_ops(trace, allocated.thread, allocated.time_ns)
+    return StepMemory(list(zip(allocated.bytes.tolist(), ops, strict=True)), int(levels.max()), int(levels[-1]))
+
+
+def compare(recorded: StepMemory, replayed: StepMemory, *, gone: frozenset[tuple[int, str]] = frozenset()) -> Compared:
+    """Both sequences from their beginning; `gone` names what other releases do not allocate, as (bytes, recorded op)."""
+    ours = iter(replayed.allocated)
+    same = tails = 0
+    only: Counter[tuple[int, str]] = Counter()
+    now = next(ours, None)
+    for i, entry in enumerate(recorded.allocated):
+        size, _ = entry
+        if entry in gone:
+            only[entry] += 1
+        elif now is not None and now[0] == size:
+            same += 1
+            now = next(ours, None)
+        elif now is not None and min(now[0], size) > TAIL_BYTES and abs(now[0] - size) <= TAIL_BYTES:
+            tails += 1
+            now = next(ours, None)
+        else:
+            return Compared(same, tails, only, (recorded.allocated[i:], [*([now] if now else []), *ours]))
+    return Compared(same, tails, only, ([], [*([now] if now else []), *ours]))
+
+
+def _innermost_ops(trace: Trace, threads: object, times_ns: object) -> list[str]:
+    host = trace.host
+    ops = np.flatnonzero(host.kind == HostKind.OP)
+    names = []
+    for thread, time_ns in zip(np.asarray(threads).tolist(), np.asarray(times_ns).tolist(), strict=True):
+        around = ops[(host.thread[ops] == thread) & (host.start_ns[ops] <= time_ns) & (host.end_ns[ops] >= time_ns)]
+        names.append(trace.strings[int(host.name[around[-1]])] if len(around) else "")
+    return names

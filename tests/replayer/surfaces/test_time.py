@@ -1,0 +1,126 @@
+"""Python's `time` under a virtual clock. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from replayer.clock import VirtualClock
+from replayer.surfaces.time import ScriptTime
+
+HOUR = 3_600.0
+CLOCKS = ("time", "perf_counter", "monotonic")
+
+
+def module(name: str, text: str) -> Any:
+    """A module that is already imported."""
+    made = ModuleType(name)
+    sys.modules[name] = made
+    exec(text, made.__dict__)
+    return made
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_clocks_go_on_from_where_they_are_and_jump_over_sleeps(name: str) -> None:
+    before = getattr(time, name)(), getattr(time, f"{name}_ns")()
+    ScriptTime(VirtualClock()).install()
+    after = getattr(time, name)(), getattr(time, f"{name}_ns")()
+    assert 0 <= after[0] - before[0] < 60 and 0 <= after[1] - before[1] < 60 * 10**9
+    time.sleep(HOUR)
+    assert HOUR <= getattr(time, name)() - after[0] < HOUR + 60
+    assert HOUR * 10**9 <= getattr(time, f"{name}_ns")() - after[1] < (HOUR + 60) * 10**9
+
+
+def test_a_wait_for_the_gpu_shows_on_the_scripts_clocks() -> None:
+    clock = VirtualClock()
+    ScriptTime(clock).install()
+    began = time.perf_counter()
+    clock.wait_until(clock.now_ns() + int(HOUR * 10**9))
+    assert HOUR <= time.perf_counter() - began < HOUR + 60
+
+
+def test_names_that_were_taken_before_are_virtual_too_and_installing_twice_is_once() -> None:
+    script = module("train", "from time import perf_counter as now, sleep\nimport time\n")
+    script_time = ScriptTime(VirtualClock())
+    script_time.install()
+    once = time.sleep
+    script_time.install()
+    assert time.sleep is once
+    began = script.now()
+    script.sleep(HOUR)
+    assert HOUR <= script.now() - began < HOUR + 60
+    assert script.sleep is script.time.sleep
+    assert pickle.loads(pickle.dumps(time.sleep)) is time.sleep
+
+
+def test_modules_that_wait_in_the_operating_system_keep_the_machines_time() -> None:
+    taken = module("multiprocessing.mine", "from time import monotonic\nimport time\ndef now(): return time.monotonic()\n")
+    named = module("torch.distributed.mine", "import time\ndef now(): return time.time()\n")
+    other = module("multiprocessing_like", "import time\ndef now(): return time.monotonic()\n")
+    real = time.monotonic
+    before = [taken.now(), other.now(), named.now()]
+    ScriptTime(VirtualClock()).install()
+    time.sleep(HOUR)
+    assert taken.monotonic is real
+    assert threading._time is real  # type: ignore[attr-defined] # what Event.wait and Condition.wait reckon by
+    assert [now() - then >= HOUR for now, then in zip((taken.now, other.now, named.now), before, strict=True)] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_thread_beside_the_main_one_sleeps_until_the_time_has_come() -> None:
+    ScriptTime(VirtualClock()).install()
+    woken = []
+
+    def poll() -> None:
+        time.sleep(HOUR)
+        woken.append(time.monotonic())
+
+    began = time.monotonic()
+    poller = threading.Thread(target=poll, daemon=True)
+    poller.start()
+    time.sleep(HOUR / 2)
+    assert not woken and time.monotonic() - began < HOUR
+    time.sleep(HOUR)
+    poller.join(timeout=30)
+    assert woken and woken[0] - began >= HOUR
+
+
+def test_sleep_refuses_what_the_real_one_refuses() -> None:
+    ScriptTime(VirtualClock()).install()
+    refused: list[tuple[Any, type[Exception]]] = [(-1, ValueError), ("1", TypeError), (float("nan"), ValueError)]
+    for seconds, error in refused:
+        with pytest.raises(error):
+            time.sleep(seconds)
+    time.sleep(0)
+
+
+def test_a_forked_child_goes_on_at_the_machines_pace_until_it_uses_the_gpu_itself() -> None:
+    clock = VirtualClock()
+    script_time = ScriptTime(clock)
+    script_time.install()
+    time.sleep(HOUR)
+    began = time.monotonic()
+    clock.pause()  # in the midst of waiting for a batch
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        forked = time.monotonic() - began
+        time.sleep(0.002)
+        slept = time.monotonic() - began
+        script_time.install()
+        time.sleep(HOUR)
+        jumped = time.monotonic() - began
+        os.write(writer, f"{0 <= forked < 60} {0.002 <= slept < 60} {jumped >= HOUR}".encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"True True True"

@@ -1,0 +1,175 @@
+# mypy: allow-untyped-calls
+"""Snapshots and histories: PyTorch's own viewers must take them and find in them what the allocator says. See warm.py."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.cuda import _memory_viz as viz
+
+from tests.replayer.surfaces.fake_gpu import use
+
+MIB = 1 << 20
+memory: Any = torch.cuda.memory
+
+
+def train() -> list[Any]:
+    """A step of a small model; what it returns is still allocated."""
+    model = torch.nn.Sequential(torch.nn.Linear(2048, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 8)).cuda()
+    x = torch.zeros(4096, 2048, device="cuda")
+    loss = model(x).sum()
+    loss.backward()
+    return [model, x, loss]
+
+
+def text_of(lines: str) -> str:
+    """In place of the flame graph script, which _memory_viz would download."""
+    return lines
+
+
+def test_every_viewer_of_pytorch_takes_a_snapshot_and_adds_up_to_our_figures() -> None:
+    """GIVEN a history WHEN PyTorch's viewers read the snapshot THEN their sums are those of memory_stats."""
+    use(devices=2)
+    memory._record_memory_history()
+    kept = train()
+    other = torch.zeros(3 * MIB, device="cuda:1")
+    snapshot = memory._snapshot()
+    for view in (viz.segments, viz.memory):
+        sums = [int(line.rpartition(" ")[2]) for line in view(snapshot, format_flamegraph=text_of).splitlines()]
+        assert sum(sums) == torch.cuda.memory_reserved(0) + torch.cuda.memory_reserved(1)
+    assert "test_torch_cuda_memory_snapshot.py" in viz.memory(snapshot, format_flamegraph=text_of)
+    summed = viz.segsum(snapshot)
+    assert f"segments: {len(snapshot['segments'])}" in summed
+    assert "snapshot.pickle" in viz.trace_plot(snapshot)
+    assert "Active Cached Memory Timeline" in viz.trace_plot(snapshot, plot_segments=True)
+    assert "Allocator State History" in viz.segment_plot(snapshot)
+    told = viz.trace(snapshot)
+    assert "Device 0 ---" in told and "Device 1 ---" in told and "cudaMalloc" in told
+    del kept, other
+
+
+def test_blocks_and_segments_are_those_of_the_allocator() -> None:
+    use()
+    kept = train()
+    snapshot = memory._snapshot()
+    stats = torch.cuda.memory_stats()
+    segments = snapshot["segments"]
+    assert len(segments) == stats["segment.all.current"]
+    assert sum(s["total_size"] for s in segments) == stats["reserved_bytes.all.current"]
+    assert sum(s["allocated_size"] for s in segments) == stats["allocated_bytes.all.current"]
+    assert sum(s["requested_size"] for s in segments) == stats["requested_bytes.all.current"]
+    assert sum(s["total_size"] for s in segments if s["segment_type"] == "small") == stats["reserved_bytes.small_pool.current"]
+    assert [s["address"] for s in segments] == sorted(s["address"] for s in segments)
+    for s in segments:
+        at = s["address"]
+        for block in s["blocks"]:
+            assert block["address"] == at
+            at += block["size"]
+        assert at == s["address"] + s["total_size"]
+    assert memory.memory_snapshot() == segments
+    addresses = {b["address"] for s in segments for b in s["blocks"] if b["state"] == "active_allocated"}
+    assert {p.data_ptr() for p in kept[0].parameters()} <= addresses
+
+
+def test_the_history_names_who_asked_and_who_let_go() -> None:
+    """GIVEN a history of everything WHEN a tensor comes and goes THEN its entries have the script's lines, innermost first."""
+    use()
+    memory._record_memory_history()
+    x = torch.zeros(5 * MIB, dtype=torch.uint8, device="cuda")
+    address = x.data_ptr()
+    assert memory._allocation_traceback(address)[0]["name"] == test_the_history_names_who_asked_and_who_let_go.__name__
+    del x
+    entries = memory._snapshot()["device_traces"][0]
+    assert [e["action"] for e in entries] == ["segment_alloc", "alloc", "free_requested", "free_completed", "snapshot"]
+    segment, alloc, requested, completed, _ = entries
+    assert (segment["size"], alloc["size"], requested["size"]) == (20 * MIB, 5 * MIB, 5 * MIB)
+    assert segment["addr"] == alloc["addr"] == requested["addr"] == completed["addr"] == address
+    assert alloc["frames"][0]["filename"] == __file__
+    assert requested["frames"][0]["line"] > alloc["frames"][0]["line"]
+    assert not any("/replayer/" in f["filename"] and "/tests/" not in f["filename"] for e in entries for f in e["frames"])
+    assert memory._allocation_traceback(address) is None
+
+
+@pytest.mark.parametrize("context", [None, "state", "alloc"])
+def test_frames_are_kept_as_far_as_asked(context: str | None) -> None:
+    use()
+    memory._record_memory_history(context=context)
+    x = torch.zeros(8, device="cuda")
+    block = next(b for s in memory._snapshot()["segments"] for b in s["blocks"] if b["state"] == "active_allocated")
+    del x
+    entries = {e["action"]: e for e in memory._snapshot()["device_traces"][0]}
+    assert bool(block["frames"]) == (context is not None)
+    assert bool(entries["alloc"]["frames"]) == (context == "alloc")
+    assert not entries["free_requested"]["frames"]
+
+
+def test_the_last_entries_are_kept_and_actions_can_be_left_out() -> None:
+    use()
+    memory._record_memory_history(max_entries=3, skip_actions=["free_completed"])
+    memory._set_memory_metadata("step 7")
+    for _ in range(5):
+        torch.zeros(8, device="cuda")
+    entries = memory._snapshot()["device_traces"][0]
+    assert [e["action"] for e in entries] == ["alloc", "free_requested", "snapshot"]
+    assert {e["user_metadata"] for e in entries} == {"step 7"} == {memory._get_memory_metadata()}
+    memory._record_memory_history(enabled=None)
+    torch.zeros(8, device="cuda")
+    assert memory._snapshot()["device_traces"] == [[]]
+
+
+def test_running_out_is_told_to_observers_before_the_error_and_stands_in_the_history() -> None:
+    """The observer may take a snapshot itself, as PyTorch's manual shows."""
+    use()
+    memory._record_memory_history(context=None)
+    told: list[tuple[Any, ...]] = []
+
+    def observer(*figures: int) -> None:
+        told.append((*figures, len(memory._snapshot()["segments"])))
+
+    c: Any = torch._C
+    c._cuda_attach_out_of_memory_observer(observer)
+    kept = torch.zeros(MIB, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(32 << 30, dtype=torch.uint8, device="cuda")
+    capacity = torch.cuda.get_device_properties(0).total_memory
+    assert told == [(0, 32 << 30, capacity, torch.cuda.mem_get_info()[0], 1)]
+    entry = next(e for e in memory._snapshot()["device_traces"][0] if e["action"] == "oom")
+    assert (entry["size"], entry["device_free"]) == (32 << 30, torch.cuda.mem_get_info()[0])
+    assert "raise OutOfMemoryError # 32.0GiB requested" in viz.trace(memory._snapshot())
+    del kept
+
+
+def test_a_snapshot_is_dumped_for_the_web_viewer() -> None:
+    use()
+    memory._record_memory_history("all", "all", "python")
+    kept = torch.zeros(MIB, device="cuda")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "snapshot.pickle"
+        memory._dump_snapshot(str(file))
+        loaded = pickle.loads(file.read_bytes())
+    assert set(loaded) == {"segments", "device_traces", "allocator_settings", "external_annotations"}
+    assert loaded["segments"][0]["blocks"][0]["frames"] and loaded["allocator_settings"]["max_split_size"] == -1
+    del kept
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [(("sometimes",), "enabled"), (("all", "free"), "context"), (("all", "all", "c"), "stacks")]
+)
+def test_words_that_torch_refuses_are_refused(words: tuple[str, ...], name: str) -> None:
+    use()
+    with pytest.raises(RuntimeError, match=f"expected {name} to be"):
+        memory._record_memory_history(*words)
+
+
+def test_the_older_spelling_keeps_a_history_too() -> None:
+    use()
+    memory._record_memory_history(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)
+    kept = torch.zeros(8, device="cuda")
+    assert [e["action"] for e in memory._snapshot()["device_traces"][0]] == ["segment_alloc", "alloc", "snapshot"]
+    memory._record_memory_history(False)
+    del kept

@@ -1,0 +1,387 @@
+# mypy: allow-untyped-calls
+"""Collectives between ranks: their values, their times, their bytes; DistributedDataParallel on top of them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from replayer import state
+from tests.replayer.surfaces.ranks import run_ranks, small_recording
+from traces.communication import communication
+from traces.merge import merge_ranks
+from traces.model import Collectives, DeviceKind, DeviceSpans, Origin, Trace
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, device="cuda")
+
+
+def test_small_values_travel_in_every_operation() -> None:
+    def body(rank: int) -> None:
+        own = ints(rank + 1)
+        dist.all_reduce(own)
+        assert own.item() == 6
+        for op, result in ((dist.ReduceOp.MAX, 2.0), (dist.ReduceOp.AVG, 1.0), (dist.ReduceOp.PRODUCT, 0.0)):
+            value = torch.tensor([float(rank)], device="cuda")
+            dist.all_reduce(value, op=op)
+            assert value.item() == result
+        told = ints(10 * rank + 3)
+        dist.broadcast(told, src=1)
+        assert told.item() == 13
+        onto = ints(rank)
+        dist.reduce(onto, dst=2)
+        assert rank != 2 or onto.item() == 3
+        each = [ints(0) for _ in range(3)]
+        dist.all_gather(each, ints(rank))
+        assert [int(one) for one in each] == [0, 1, 2]
+        joined = torch.empty(3, dtype=torch.int64, device="cuda")
+        dist.all_gather_into_tensor(joined, ints(rank + 5))
+        assert joined.tolist() == [5, 6, 7]
+        dist.all_gather(list(joined.chunk(3)), ints(rank + 8))  # into pieces of one tensor
+        assert joined.tolist() == [8, 9, 10]
+        part = ints(0)
+        dist.reduce_scatter_tensor(part, ints(1, 2, 3))
+        assert part.item() == 3 * (rank + 1)
+        dist.reduce_scatter(part, [ints(rank), ints(rank + 1), ints(rank + 2)])
+        assert part.item() == 3 * rank + 3
+        swapped = torch.empty(3, dtype=torch.int64, device="cuda")
+        dist.all_to_all_single(swapped, ints(*(10 * rank + i for i in range(3))))
+        assert swapped.tolist() == [rank, 10 + rank, 20 + rank]
+        uneven = torch.empty(rank * 3, dtype=torch.int64, device="cuda")
+        dist.all_to_all_single(uneven, ints(0, 1, 1), [rank] * 3, [0, 1, 2])
+        assert uneven.tolist() == [[], [0] * 3, [1] * 6][rank]
+        lists = [ints(0) for _ in range(3)]
+        dist.all_to_all(lists, [ints(10 * rank + i) for i in range(3)])
+        assert [int(one) for one in lists] == [rank, 10 + rank, 20 + rank]
+        given = ints(0)
+        dist.scatter(given, [ints(i * 7) for i in range(3)] if rank == 0 else None, src=0)
+        assert given.item() == 7 * rank
+        after, before = (rank + 1) % 3, (rank - 1) % 3
+        came = ints(0)
+        sends = [dist.P2POp(dist.isend, ints(rank), after), dist.P2POp(dist.irecv, came, before)]
+        for work in dist.batch_isend_irecv(sends):
+            work.wait()
+        assert came.item() == before
+        if rank == 0:
+            dist.send(ints(42), dst=2)
+        if rank == 2:
+            dist.recv(came, src=0)
+            assert came.item() == 42
+
+    run_ranks(3, body)
+
+
+def test_objects_of_any_size_subgroups_and_barriers() -> None:
+    def body(rank: int) -> None:
+        told: list[object] = [None] * 3
+        dist.all_gather_object(told, {"rank": rank, "text": "x" * 10_000 * rank})
+        assert [len(one["text"]) for one in told if isinstance(one, dict)] == [0, 10_000, 20_000]
+        words = [f"from {rank}", None] if rank == 1 else [None, None]
+        dist.broadcast_object_list(words, src=1)
+        assert words == ["from 1", None]
+        pair = dist.new_group([0, 2])
+        one = torch.ones(1, device="cuda")
+        if rank != 1:
+            dist.all_reduce(one, group=pair)
+        assert one.item() == (1 if rank == 1 else 2)
+        dist.barrier(device_ids=[rank])
+
+    run_ranks(3, body)
+
+
+def test_what_nobody_knows_stays_unknown_and_what_is_uniform_stays_uniform() -> None:
+    def body(rank: int) -> None:
+        large = torch.full((1_000_000,), float(rank + 1), device="cuda")
+        dist.all_reduce(large)
+        assert large[17].item() == 3.0
+        noise = torch.randn(5, device="cuda")
+        dist.all_reduce(noise)
+        assert noise.allocation.known is None  # type: ignore[attr-defined]
+
+    run_ranks(2, body)
+
+
+def test_a_tensor_on_the_host_is_refused_unless_the_group_has_gloo() -> None:
+    def only_nccl(rank: int) -> None:
+        with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+            dist.all_reduce(torch.ones(1))
+
+    def both(rank: int) -> None:
+        host, device = torch.ones(2) * rank, ints(rank)
+        dist.all_reduce(host)
+        dist.all_reduce(device)
+        assert host.tolist() == [1.0, 1.0] and device.item() == 1
+
+    run_ranks(2, only_nccl)
+    run_ranks(2, both, backend="cpu:gloo,cuda:nccl")
+
+
+def test_gloo_communicates_by_way_of_the_host() -> None:
+    def body(rank: int) -> None:
+        value = torch.tensor([rank + 1.0], device="cuda")
+        dist.all_reduce(value)
+        assert value.item() == 3.0
+        net = DistributedDataParallel(nn.Linear(4, 4).cuda(rank), device_ids=[rank])
+        net(torch.randn(2, 4).cuda(rank)).sum().backward()
+
+    traces = run_ranks(2, body, backend="gloo")
+    names = Counter(traces[0].strings[name] for name in traces[0].device.name.tolist())
+    assert sum(count for name, count in names.items() if "DtoH" in name) >= 2
+    assert not any("nccl" in name for name in names)
+
+
+def with_collectives(durations_ns: list[int], size_bytes: int) -> Trace:
+    """The small recording, of a rank in a group of two that all-reduced `size_bytes` once per duration."""
+    trace = small_recording()
+    kernel, name, backend = map(trace.strings.add, ("ncclKernel_AllReduce", "all_reduce", "nccl"))
+    count = len(durations_ns)
+    starts = trace.device.start_ns.max() + np.arange(count) * 10_000_000
+    trace.collectives = Collectives.of(
+        rank=[0] * count, name=[name] * count, group_size=[2] * count, backend=[backend] * count, bytes=[size_bytes] * count,
+        start_ns=starts - 1_000, duration_ns=durations_ns,
+    )  # fmt: skip
+    columns = {column: values.tolist() for column, values in trace.device.columns().items()}
+    more = {"device": 0, "stream": 20, "kind": DeviceKind.KERNEL, "name": kernel, "launch": -1, "bytes": -1, "origin": 0}
+    for column, values in columns.items():
+        values += {"start_ns": starts.tolist(), "duration_ns": durations_ns}.get(column, [more.get(column)] * count)
+    trace.device = DeviceSpans.of(**columns)
+    return trace
+
+
+def nccl_rows(trace: Trace) -> list[int]:
+    return [row for row, name in enumerate(trace.device.name.tolist()) if "nccl" in trace.strings[name]]
+
+
+def test_recorded_operations_take_their_recorded_times_and_others_scaled_ones() -> None:
+    def body(rank: int) -> None:
+        for _ in range(3):
+            dist.all_reduce(torch.empty(1_000_000, device="cuda"))
+        dist.all_reduce(torch.empty(2_000_000, device="cuda"))
+
+    traces = run_ranks(2, body, trace=with_collectives([4_000_000, 5_000_000], 4_000_000))
+    for trace in traces:
+        rows = nccl_rows(trace)
+        origins = trace.device.origin[rows].tolist()
+        assert origins == [Origin.EXACT] * 3 + [Origin.SCALED]
+        assert {trace.strings[int(trace.device.name[row])] for row in rows} == {"ncclKernel_AllReduce"}
+    ends = [trace.device.end_ns[nccl_rows(trace)] for trace in traces]
+    starts = [trace.device.start_ns[nccl_rows(trace)] for trace in traces]
+    latest = np.maximum(*starts)  # the operation begins when the later rank is there
+    assert (ends[0] - latest)[:3].tolist() == pytest.approx([4_000_000, 5_000_000, 4_000_000], abs=100_000)
+    assert 8_000_000 < (ends[0] - latest)[3] < 10_000_000
+
+
+def test_the_early_rank_computes_on_and_waits_on_its_device() -> None:
+    """GIVEN a rank whose data is ready 50 ms late WHEN both all-reduce THEN the other's kernel lasts until that one's came."""
+    late_ns = 50_000_000
+
+    def body(rank: int) -> None:
+        gpu = state.gpu()
+        dist.all_reduce(torch.empty(8, device="cuda"))  # both are here: times count from here
+        if rank == 1:
+            stream = gpu.current_stream(rank)
+            stream.push(gpu.host_now_ns(), 0, 0, late_ns)
+        work = dist.all_reduce(torch.empty(1_000, device="cuda"), async_op=True)
+        before_ns = gpu.current_stream(rank).ready_ns
+        assert work is not None
+        work.wait()
+        assert gpu.current_stream(rank).ready_ns > before_ns
+        assert gpu.query_stream(gpu.current_stream(rank)) is False
+
+    early, late = run_ranks(2, body)
+    waited, came = early.device.duration_ns[nccl_rows(early)[1]], late.device.duration_ns[nccl_rows(late)[1]]
+    assert waited > 0.9 * late_ns - came and came < 0.1 * late_ns
+    assert communication(merge_ranks([early, late], [0, 1]))["exposed_ns"] > 0.9 * late_ns - came
+
+
+def test_ranks_that_call_different_operations_are_told_both() -> None:
+    def body(rank: int) -> None:
+        with pytest.raises(RuntimeError, match=r"rank \d of the group called (broadcast|all_reduce) where rank \d called"):
+            dist.all_reduce(ints(1)) if rank else dist.broadcast(ints(1), src=0)
+
+    run_ranks(2, body)
+
+
+def test_a_rank_that_ended_or_does_not_come_is_named() -> None:
+    def ended(rank: int) -> None:
+        dist.all_reduce(ints(1))
+        if rank == 1:
+            dist.destroy_process_group()
+            return
+        with pytest.raises(RuntimeError, match="rank 1 of the group ended without all_reduce"):
+            dist.all_reduce(ints(1))
+
+    def hangs(rank: int) -> None:
+        dist.all_reduce(ints(1))
+        if rank == 1:
+            os._exit(1)  # without a word
+        with pytest.raises(RuntimeError, match=r"rank 1 of the group did not come to all_reduce within 1.2 s"):
+            dist.all_reduce(ints(1))
+
+    run_ranks(2, ended)
+    run_ranks(2, hangs, timeout_s=1.2, fails=lambda rank: rank == 1)
+
+
+class Branches(nn.Module):
+    """Two layers of which `forward` takes the second only if asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.seldom = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        y: torch.Tensor = self.always(x)
+        return self.seldom(y) if both else y
+
+
+def test_the_reducer_makes_its_buckets_and_leaves_out_what_no_rank_used() -> None:
+    def body(rank: int) -> None:
+        x = torch.randn(4, 8).cuda(rank)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that some step used everything after all
+            net = DistributedDataParallel(Branches().cuda(rank), device_ids=[rank], find_unused_parameters=True)
+            net(x, False).sum().backward()
+            assert net.module.always.weight.grad is not None and net.module.seldom.weight.grad is None
+            net(x, rank == 0).sum().backward()  # one rank uses it, so all get a gradient
+            assert net.module.seldom.weight.grad is not None
+
+    run_ranks(2, body)
+
+
+def test_communication_overlaps_backward_and_the_optimizer_waits_for_it() -> None:
+    def body(rank: int) -> None:
+        net = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]).cuda(rank)
+        model = DistributedDataParallel(net, device_ids=[rank], bucket_cap_mb=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = model(torch.randn(64, 512, device="cuda")).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    for trace in run_ranks(2, body):
+        names = [trace.strings[name] for name in trace.device.name.tolist()]
+        reduced = [row for row, name in enumerate(names) if name == "ncclDevKernel_AllReduce"]
+        stepped = [row for row, name in enumerate(names) if name == "aten::_foreach_add_"]
+        assert len(reduced) >= 3 * 4 and len(stepped) == 3
+        for update_ns in trace.device.start_ns[stepped].tolist():
+            before = [row for row in reduced if trace.device.start_ns[row] < update_ns]
+            assert before and max(trace.device.end_ns[before].tolist()) <= update_ns
+        assert communication(trace)["hidden_ns"] > 0
+
+
+def test_no_sync_says_nothing_and_bucket_views_share_memory() -> None:
+    def body(rank: int) -> None:
+        net = DistributedDataParallel(nn.Linear(16, 4).cuda(rank), device_ids=[rank], gradient_as_bucket_view=True)
+        x = torch.randn(2, 16).cuda(rank)
+        with net.no_sync():
+            net(x).sum().backward()
+        net(x).sum().backward()
+        weight, bias = net.module.weight.grad, net.module.bias.grad
+        assert weight is not None and bias is not None
+        assert weight.untyped_storage() == bias.untyped_storage()  # one bucket
+
+    for trace in run_ranks(2, body):
+        sizes = [
+            int(size)
+            for name, size in zip(trace.collectives.name.tolist(), trace.collectives.bytes.tolist(), strict=True)
+            if trace.strings[name] == "all_reduce"
+        ]
+        assert sizes == [4 * (16 * 4 + 4)]
+
+
+def test_other_parameters_on_another_rank_are_found_out() -> None:
+    def body(rank: int) -> None:
+        told = "appears not to match sizes of the same param in process 0" if rank else "rank 1 of the group ended"
+        with pytest.raises(RuntimeError, match=told):
+            DistributedDataParallel(nn.Linear(4 + rank, 4).cuda(rank), device_ids=[rank])
+            torch.cuda.synchronize()
+
+    run_ranks(2, body)
+
+
+def test_fsdp_gathers_and_scatters_the_shards_of_a_transformer() -> None:
+    def body(rank: int) -> None:
+        layers = [nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0) for _ in range(2)]
+        net = nn.Sequential(*layers).cuda(rank)
+        held = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
+        for layer in layers:
+            fully_shard(layer)
+        fully_shard(net)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        for _ in range(2):
+            loss = net(torch.randn(2, 4, 16, device="cuda")).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        local = [sum(parameter.to_local().numel() for parameter in layer.parameters()) for layer in layers]  # type: ignore[attr-defined]
+        assert [2 * numel for numel in local] == held
+
+    for trace in run_ranks(2, body):
+        calls = Counter(trace.strings[name] for name in trace.collectives.name.tolist())
+        assert calls["all_gather_into_tensor"] >= 6 and calls["reduce_scatter_tensor"] == 4  # of 2 layers in 2 steps
+
+
+class MnistNet(nn.Module):
+    """5 322 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5), nn.Linear(20, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(torch.max_pool2d(self.first(x), 2))
+        x = torch.relu(self.second(x)).amax((2, 3))
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("batch", "gradients", "losses"), [(32, 39_915_000, 7_500), (64, 19_968_144, 3_752), (128, 9_984_072, 1_876)]
+)
+def test_an_epoch_of_mnist_moves_the_published_bytes(batch: int, gradients: int, losses: int) -> None:
+    """GIVEN 60 000 images of 28x28 floats WHEN an epoch is trained THEN the counters are those of the study, to the byte."""
+    images, parameters = 60_000, 5_322
+
+    def body(rank: int) -> None:
+        net = MnistNet().cuda()
+        assert sum(parameter.numel() for parameter in net.parameters()) == parameters
+        model = DistributedDataParallel(net, device_ids=[0])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        labels = torch.zeros(batch, dtype=torch.int64, device="cuda")
+        host = torch.zeros(batch, 1, 28, 28)
+        for first in range(0, images, batch):
+            count = min(batch, images - first)
+            output = model(host[:count].to("cuda"))
+            loss = nn.functional.cross_entropy(output, labels[:count])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            dist.all_reduce(loss.detach())
+
+    (trace,) = run_ranks(1, body)
+    sizes = Counter(
+        int(size)
+        for name, size in zip(trace.collectives.name.tolist(), trace.collectives.bytes.tolist(), strict=True)
+        if trace.strings[name] == "all_reduce"
+    )
+    steps = -(-images // batch)
+    assert sizes == {4 * parameters: steps, 4: steps}
+    assert (4 * parameters * sizes[4 * parameters], 4 * sizes[4]) == (gradients, losses)
+    told = {row["phase"]: row["bytes"] for row in communication(trace)["operations"] if row["name"] == "all_reduce"}
+    assert told["backward"] == gradients and sum(told.values()) == gradients + losses
+    copied = [
+        int(size)
+        for name, size in zip(trace.device.name.tolist(), trace.device.bytes.tolist(), strict=True)
+        if "HtoD" in trace.strings[name] and size % (28 * 28 * 4) == 0  # whole images: not the parameters, at the start
+    ]
+    assert (len(copied), sum(copied)) == (steps, 188_160_000)

@@ -1,0 +1,264 @@
+# mypy: allow-untyped-calls
+"""nn.DataParallel's own Python on several virtual devices, with the real virtual GPU on a clock that stands still.
+
+Runs in the warm interpreter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from replayer import state
+from replayer.costs import FLOOR_NS
+from replayer.gpu import VirtualGpu
+from tests.replayer.recordings import US, FakeClock, Log, Op, recording
+from traces.file import load
+from traces.library import find
+from traces.model import DeviceKind, Origin, Strings, Trace, TraceError
+
+MS = 1_000 * US
+HIDDEN = 1024
+STEPS = 3
+
+
+def _use(trace: Trace, **options: Any) -> tuple[VirtualGpu, Any]:
+    log: Any = Log()
+    log.strings = Strings(list(trace.strings.texts))
+    gpu = VirtualGpu(trace, 0, FakeClock(), log, strict=False, pad_loader=False, **options)
+    state.start(lambda: gpu)
+    return gpu, log
+
+
+def _net() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 8)).cuda()
+
+
+def _train(model: nn.Module, steps: int, rows: int = 32, *, amp: bool = False) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cuda", enabled=amp)
+    data = TensorDataset(torch.randn(rows * steps, 64), torch.zeros(rows * steps, dtype=torch.long))
+    for x, y in DataLoader(data, batch_size=rows):
+        y = y.cuda()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=amp):
+            output = model(x)
+            loss = nn.functional.cross_entropy(output, y)
+        assert output.shape == (rows, 8) and output.get_device() == 0
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def _parts(log: Any, step: int) -> dict[tuple[str, int], tuple[float, float]]:
+    """Host and device milliseconds of a step's parts, by name and device."""
+    count = len(log.parts) // len(log.steps)
+    rows = log.parts[step * count : (step + 1) * count]
+    return {
+        (name, device): ((end - start) / MS, (device_end - device_start) / MS)
+        for _, name, _, start, end, device, device_start, device_end, _ in rows
+    }
+
+
+PUBLISHED = {
+    ("scatter", 0): (6.7, 6.7),
+    ("replicate", 0): (6.2, 6.2),
+    ("parallel_apply", 0): (247.3, 255.5),
+    ("parallel_apply", 1): (247.3, 255.5),
+    ("gather", 0): (8.5, 0.3),
+    ("gather_backward", 0): (2.2, 2.2),
+    ("broadcast_backward", 0): (5.7, 5.7),
+}
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_the_published_parts_come_out_of_the_unmodified_data_parallel(amp: bool) -> None:
+    """GIVEN the recording of two P100 WHEN nn.DataParallel trains on it THEN its parts take their published times."""
+    _, log = _use(load(find("p100x2")))
+    _train(nn.DataParallel(_net()), 3, amp=amp)
+    assert len(log.steps) == 3 and log.phases
+    parts = _parts(log, 2)
+    assert parts == {key: pytest.approx(times, abs=0.05) for key, times in PUBLISHED.items()}  # the labels' copy is h2d
+    last: Counter[str] = Counter()
+    for name, start, end, _, _ in log.phases:
+        last[name] += end - start if start >= log.steps[2][0] else 0
+    assert {name: last[name] / MS for name in ("forward", "loss", "backward", "optimizer")} == {
+        "forward": 268.7,
+        "loss": 0.5,
+        "backward": 501.0,
+        "optimizer": 5.5,
+    }
+
+
+def test_every_part_has_its_thread_however_many_steps_there_are() -> None:
+    gpu, log = _use(load(find("p100x2")))
+    _train(nn.DataParallel(_net()), 4)
+    rows = {(name, device): thread for _, name, thread, _, _, device, *_ in log.parts}
+    names = {key: gpu.threads[row].name for key, row in rows.items()}
+    assert names["parallel_apply", 0] == "replica 0" and names["parallel_apply", 1] == "replica 1"
+    assert {name for key, name in names.items() if key[0] != "parallel_apply"} == {"MainThread"}
+    assert len(gpu.threads) <= 5  # though each of four steps made two threads
+
+
+def test_the_first_device_has_the_larger_share_of_memory() -> None:
+    """GIVEN two replicas WHEN a step has run THEN weights and gradients are on both meanwhile, and gradients stay on one."""
+    _use(load(find("p100x2")))
+    net = _net()
+    weights_bytes = sum(-(-p.numel() * 4 // 512) * 512 for p in net.parameters())
+    before = [torch.cuda.memory_allocated(i) for i in (0, 1)]
+    assert before == [weights_bytes, 0]
+    _train(nn.DataParallel(net), 2)
+    after = [torch.cuda.memory_allocated(i) for i in (0, 1)]
+    assert after == [2 * weights_bytes, 0]  # with gradients; the optimizer is gone
+    peaks = [torch.cuda.max_memory_allocated(i) for i in (0, 1)]
+    assert peaks[0] > peaks[1] > weights_bytes
+    assert {parameter.grad.device for parameter in net.parameters() if parameter.grad is not None} == {torch.device("cuda", 0)}
+
+
+def test_evaluation_without_gradients_has_the_parts_of_forward_only() -> None:
+    _, log = _use(load(find("p100x2")))
+    model = nn.DataParallel(_net()).eval()
+    with torch.no_grad():
+        for (x,) in DataLoader(TensorDataset(torch.randn(64, 64)), batch_size=32):
+            assert model(x).get_device() == 0
+    state.gpu().stop()
+    names = Counter(row[1] for row in log.parts)
+    assert names == {"scatter": 2, "replicate": 2, "parallel_apply": 4, "gather": 2}
+
+
+def test_replicas_may_share_a_device_or_be_alone() -> None:
+    _, log = _use(load(find("p100x2")))
+    _train(nn.DataParallel(_net(), device_ids=[0, 0]), 2)
+    assert Counter(row[1] for row in log.parts)["parallel_apply"] == 4
+    _train(nn.DataParallel(_net(), device_ids=[1]), 0)
+    alone = nn.DataParallel(_net(), device_ids=[1])
+    assert alone(torch.randn(4, 64)).get_device() == 1
+
+
+def test_a_model_on_the_wrong_device_and_a_replica_that_fails_are_told_as_ever() -> None:
+    _use(load(find("p100x2")))
+    with pytest.raises(RuntimeError, match=r"parameters and buffers on device cuda:1 \(device_ids\[0\]\) but found one"):
+        nn.DataParallel(_net(), device_ids=[1, 0])(torch.randn(4, 64))
+
+    class Failing(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.get_device() == 1:
+                raise ValueError("in a replica")
+            return super().forward(x)
+
+    model = nn.DataParallel(Failing(64, 8).cuda())
+    with pytest.raises(ValueError, match="Caught ValueError in replica 1 on device 1"):
+        model(torch.randn(4, 64))
+    assert not [thread for thread in threading.enumerate() if "worker" in thread.name]
+
+
+# --- predicted from one recorded GPU
+
+
+def _one_gpu(rows: int) -> Trace:
+    """One GPU's recording of `_net` at that batch: kernels in proportion to their rows, an optimizer that is not."""
+    each = rows * 100  # us
+    forward = [
+        Op("aten::addmm", 1_100, 50, kernel=(1_200, each), shapes=((HIDDEN,), (rows, 64), (64, HIDDEN))),
+        Op("aten::relu", 1_200, 50, kernel=(1_300 + each, each), shapes=((rows, HIDDEN),)),
+        Op("aten::addmm", 1_300, 50, kernel=(1_400 + 2 * each, each), shapes=((8,), (rows, HIDDEN), (HIDDEN, 8))),
+    ]
+    at = 2_000
+    backward = [
+        Op("aten::mm", at, 50, kernel=(at + 3 * each, each), shapes=((8, rows), (rows, HIDDEN))),
+        Op("aten::mm", at + 100, 50, kernel=(at + 4 * each, each), shapes=((rows, 8), (8, HIDDEN))),
+        Op("aten::threshold_backward", at + 200, 50, kernel=(at + 5 * each, each), shapes=((rows, HIDDEN), (rows, HIDDEN))),
+        Op("aten::mm", at + 300, 50, kernel=(at + 6 * each, each), shapes=((HIDDEN, rows), (rows, 64))),
+    ]
+    optimizer = [Op("aten::_foreach_mul_", 3_100, 50, kernel=(at + 8 * each, 700), shapes=((HIDDEN, 64),))]
+    phases = [("loader", 0, 1_000), ("forward", 1_000, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)]
+    return recording(phases, [*forward, *backward, *optimizer], steps=2, period_us=20 * each)
+
+
+def _work(log: Any, kind: DeviceKind, device: int) -> list[tuple[str, dict[str, int]]]:
+    """The work of that kind on a device, with its name, in the order in which it was put there."""
+    return [(log.strings[r["name"]], r) for r in log.device if (r["kind"], r["device"]) == (kind, device)]
+
+
+def _computed(log: Any, device: int) -> list[dict[str, int]]:
+    """The kernels of forward and backward that come from the recorded ones."""
+    kernels = _work(log, DeviceKind.KERNEL, device)
+    return [row for name, row in kernels if name.startswith("kernel of") and "_foreach" not in name]
+
+
+def test_two_gpus_are_predicted_from_the_kernels_of_one() -> None:
+    """GIVEN one GPU at 64 rows WHEN 64 rows are split over two THEN each computes half as long, and copies go by bytes."""
+    _, log = _use(_one_gpu(64), gpus=2, link_gbps=10)
+    assert torch.cuda.device_count() == 2
+    assert torch.cuda.get_device_name(1) == torch.cuda.get_device_name(0) == "Tesla P100-PCIE-16GB"
+    assert torch.cuda.mem_get_info(1)[1] == torch.cuda.mem_get_info(0)[1]
+    _train(nn.DataParallel(_net()), STEPS, rows=64)
+    for device in (0, 1):
+        computed = _computed(log, device)
+        assert len(computed) == STEPS * 7
+        assert [row["duration_ns"] / US for row in computed] == [pytest.approx(6_400 / 2, rel=0.1)] * len(computed)
+        assert {row["origin"] for row in computed} == {Origin.SCALED}
+    optimizer = [[name for name, _ in _work(log, DeviceKind.KERNEL, device) if "_foreach" in name] for device in (0, 1)]
+    assert optimizer[0] and not optimizer[1]  # one device optimizes
+    weights_bytes, output_bytes = (64 * HIDDEN + HIDDEN + HIDDEN * 8 + 8) * 4, 32 * 8 * 4
+    for device, sizes in enumerate(
+        [
+            [weights_bytes, output_bytes],  # broadcast; gradients scattered
+            [output_bytes, weights_bytes],  # gathered; gradients added up
+        ]
+    ):
+        copies = [row for name, row in _work(log, DeviceKind.MEMCPY, device) if name.startswith("Memcpy PtoP")]
+        assert [(row["bytes"], row["duration_ns"]) for row in copies] == [(n, n // 10 + FLOOR_NS) for n in sizes] * STEPS
+        assert {row["origin"] for row in copies} == {Origin.ROOFLINE}  # marked as estimated
+        scattered = [row["bytes"] for name, row in _work(log, DeviceKind.MEMCPY, device) if "HtoD" in name]
+        assert scattered.count(32 * 64 * 4) == STEPS
+
+
+def test_both_devices_compute_at_the_same_time_and_a_step_takes_little_more_than_half() -> None:
+    _, log = _use(_one_gpu(64), gpus=2, link_gbps=10)
+    _train(nn.DataParallel(_net()), STEPS, rows=64)
+    spans = []
+    for device in (0, 1):
+        rows = _computed(log, device)[-7:]  # the last step
+        spans.append((rows[0]["start_ns"], rows[-1]["start_ns"] + rows[-1]["duration_ns"]))
+    (begin, end), (other_begin, other_end) = spans
+    assert min(end, other_end) - max(begin, other_begin) > 0.9 * (end - begin)
+    _, log_of_one = _use(_one_gpu(64))
+    _train(_OnDevice(_net()), STEPS, rows=64)
+    rows = _computed(log_of_one, 0)[-7:]
+    assert 0.5 < (end - begin) / (rows[-1]["start_ns"] + rows[-1]["duration_ns"] - rows[0]["start_ns"]) < 0.7
+
+
+def test_without_a_given_link_that_of_the_kind_of_device_is_taken() -> None:
+    _, log = _use(_one_gpu(64), gpus=2)
+    torch.zeros(1 << 20, device="cuda").to("cuda:1")
+    [copy] = [row for name, row in _work(log, DeviceKind.MEMCPY, 0) if "PtoP" in name]
+    assert copy["duration_ns"] == int((4 << 20) / 12.6) + FLOOR_NS  # PCI Express 3
+
+
+def test_fewer_gpus_than_recorded_are_the_first_and_more_need_kernels() -> None:
+    _use(load(find("p100x2")), gpus=1)
+    assert torch.cuda.device_count() == 1
+    with pytest.raises(TraceError, match=r"--gpus 3 needs a recording of the kernels of one GPU; this one has 2 GPUs"):
+        _use(load(find("p100x2")), gpus=3)
+    with pytest.raises(TraceError, match=r"--gpus 2 needs .* this one has phases only"):
+        _use(load(find("p100")), gpus=2)
+
+
+class _OnDevice(nn.Module):
+    """A model that takes its batch to the GPU itself."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.net(x.cuda())

@@ -1,0 +1,282 @@
+# mypy: allow-untyped-calls
+"""Pinned tensors as scripts meet them: who is pinned, for how long, and what it costs. Runs in the warm interpreter."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import pickle
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset, _utils
+
+from replayer.errors import NotEmulated
+from replayer.surfaces.torch_pin_memory import EMPTY, FILLED, NEW_EMPTY, NEW_FILLED
+from tests.replayer.surfaces.fake_gpu import use
+
+
+def _stat(name: str) -> int:
+    torch.cuda.init()
+    value: int = torch.cuda.host_memory_stats()[name]
+    return value
+
+
+def _vm_locked_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmLck")).split()[1]) << 10
+
+
+def test_a_pinned_copy_is_the_same_tensor_in_other_memory() -> None:
+    use()
+    x = torch.arange(24.0).reshape(2, 3, 4).transpose(0, 2)
+    pinned = x.pin_memory()
+    assert pinned.is_pinned() and not x.is_pinned() and pinned.pin_memory() is pinned
+    assert torch.equal(pinned, x) and pinned.stride() == x.stride() and pinned.dtype is x.dtype
+    assert type(torch.nn.Parameter(torch.ones(2)).pin_memory()) is torch.Tensor
+    assert not torch.ones(0).pin_memory().is_pinned()  # there is no memory that could be
+    assert torch.ones(3, dtype=torch.bool).pin_memory().tolist() == [True] * 3
+    assert torch.ones(3, dtype=torch.complex64).pin_memory().dtype is torch.complex64
+
+
+def test_the_pages_are_really_there_and_locked() -> None:
+    use()
+    before = _vm_locked_bytes()
+    x = torch.empty(3 << 18, pin_memory=True)  # 3 MiB
+    if not _stat("allocated_bytes.current") or _vm_locked_bytes() == before:
+        pytest.skip("this system does not let us lock 4 MiB")
+    assert _vm_locked_bytes() - before == _stat("allocated_bytes.current") == 4 << 20
+    del x
+    assert (_stat("active_bytes.current"), _vm_locked_bytes() - before) == (0, 4 << 20)
+    torch.accelerator.memory.empty_host_cache()
+    assert _vm_locked_bytes() == before
+
+
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "empty_like": (torch.ones(2, 3),),
+    "empty_strided": ((2, 3), (1, 2)),
+    "empty_permuted": ((2, 3), (1, 0)),
+    "zeros_like": (torch.ones(2, 3),),
+    "ones_like": (torch.ones(2, 3),),
+    "full": ((2, 3), 5),
+    "full_like": (torch.ones(2, 3), 5),
+    "rand_like": (torch.ones(2, 3),),
+    "randn_like": (torch.ones(2, 3),),
+    "randint": (0, 9, (2, 3)),
+    "randint_like": (torch.ones(2, 3), 9),
+    "normal": (0.0, 1.0, (2, 3)),
+    "linspace": (0, 1, 5),
+    "logspace": (0, 1, 5),
+    "scalar_tensor": (4.0,),
+    "tensor": ([1.0, 2.0],),
+    "tril_indices": (3, 3),
+    "triu_indices": (3, 3),
+    "new_full": ((2, 3), 5),
+    "new_empty_strided": ((2, 3), (1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", [*EMPTY, *FILLED, *NEW_EMPTY, *NEW_FILLED])
+def test_every_factory_can_pin(name: str) -> None:
+    gpu = use()
+    make: Callable[..., Any] = getattr(torch.ones(1) if name.startswith("new_") else torch, name)
+    arguments = _ARGUMENTS.get(name, (6,))
+    torch.manual_seed(3)
+    plain = make(*arguments)
+    torch.manual_seed(3)
+    pinned = make(*arguments, pin_memory=True)
+    assert pinned.is_pinned() and not plain.is_pinned() and not make(*arguments, pin_memory=False).is_pinned()
+    assert (pinned.shape, pinned.stride(), pinned.dtype) == (plain.shape, plain.stride(), plain.dtype)
+    assert "empty" in name or torch.equal(pinned, plain)
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        make(*arguments, pin_memory=True, device="cuda")
+    assert gpu.copies == []
+
+
+def test_gradients_and_default_devices_are_minded() -> None:
+    use()
+    assert torch.zeros(3, pin_memory=True, requires_grad=True).requires_grad
+    assert not torch.zeros(3, pin_memory=True).requires_grad
+    with torch.device("cuda"):
+        with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+            torch.zeros(3, pin_memory=True)
+        assert torch.zeros(3, pin_memory=True, device="cpu").is_pinned()
+        assert torch.ones(3, device="cpu").pin_memory().is_pinned()
+        assert torch.tensor([1.0]).is_cuda and torch.get_default_device().type == "cuda"
+    with pytest.raises(NotEmulated, match=r"pin_memory of a torch.sparse_coo tensor"):
+        torch.eye(2).to_sparse().pin_memory()
+    assert not torch.eye(2).to_sparse().is_pinned() and not torch.ones(2, device="meta").is_pinned()
+
+
+def test_memory_stays_pinned_for_as_long_as_anything_is_on_it() -> None:
+    use()
+    array = torch.ones(64, 64).pin_memory()[3:, 1].numpy()
+    assert _stat("active_requests.current") == 1
+    again = torch.from_numpy(array)  # no tensor of the first one's is left, but its memory
+    assert again.is_pinned() and again.untyped_storage().is_pinned()
+    del array, again
+    assert _stat("active_requests.current") == 0
+
+
+def test_the_next_batch_takes_the_memory_of_the_last_one() -> None:
+    use()
+    addresses = {torch.ones(100, 100).pin_memory().data_ptr() for _ in range(5)}
+    assert len(addresses) == 1 and _stat("num_host_alloc") == 1
+
+
+def test_a_batch_under_an_asynchronous_copy_is_not_overwritten() -> None:
+    gpu = use()
+    gpu.work(gpu.current_stream(0), 5_000_000)
+    first = torch.ones(100, 100).pin_memory()
+    address = first.data_ptr()
+    first.to("cuda", non_blocking=True)
+    del first
+    second = torch.ones(100, 100).pin_memory()
+    assert second.data_ptr() != address
+    gpu.synchronize_device(0)
+    assert torch.ones(100, 100).pin_memory().data_ptr() == address
+    blocking = torch.ones(50).pin_memory()
+    address = blocking.data_ptr()
+    blocking.to("cuda")
+    del blocking
+    assert torch.ones(50).pin_memory().data_ptr() == address
+
+
+def test_results_that_are_under_way_to_the_host_are_kept_too() -> None:
+    gpu = use()
+    x = torch.ones(100, 100, device="cuda")
+    gpu.work(gpu.current_stream(0), 1_000)
+    host = x.to("cpu", non_blocking=True)
+    address = host.data_ptr()
+    del host
+    assert x.to("cpu", non_blocking=True).data_ptr() != address
+
+
+def test_copies_of_pinned_tensors_are_as_pinned_as_pytorchs() -> None:
+    use()
+    x = torch.arange(6.0).pin_memory()
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    for other in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x), x.clone(), torch.load(file), x + 0, torch.empty_like(x)):
+        assert not other.is_pinned()
+    assert torch.equal(pickle.loads(pickle.dumps(x)), x)
+    assert x.untyped_storage().pin_memory().is_pinned() and x.view(2, 3).is_pinned() and x.detach().is_pinned()
+    assert x.share_memory_().is_shared() and not x.is_pinned()
+    assert _stat("active_requests.current") == 0  # its memory is another now
+
+
+def test_a_forked_worker_neither_has_nor_frees_its_parents_pinned_memory() -> None:
+    use()
+    kept, freed = torch.ones(5_000).pin_memory(), torch.ones(50_000).pin_memory()
+    del freed
+    before = (_vm_locked_bytes(), _stat("allocated_bytes.current"))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        facts: list[object] = [float(kept.sum()), kept.is_pinned(), _vm_locked_bytes()]
+        kept.zero_()  # its own copy
+        del kept
+        try:
+            torch.ones(3).pin_memory()
+        except RuntimeError as error:
+            facts.append(str(error)[:25])
+        os.write(writer, repr(facts).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        assert said.read() == "[5000.0, False, 0, 'Cannot re-initialize CUDA']"
+    os.waitpid(child, 0)
+    assert kept.is_pinned() and float(kept.sum()) == 5_000
+    assert before == (_vm_locked_bytes(), _stat("allocated_bytes.current"))
+
+
+def test_a_fork_before_any_use_of_the_device_pins_its_own() -> None:
+    use()
+    child = os.fork()
+    if not child:
+        os._exit(0 if torch.ones(3).pin_memory().is_pinned() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_a_loader_are_copied_into_locked_memory_by_its_thread(workers: int) -> None:
+    use()
+    torch.cuda.init()
+    data = TensorDataset(torch.arange(1 << 18, dtype=torch.float64).reshape(32, -1), torch.arange(32))
+    seen, names = [], set()
+    of_torch = _utils.pin_memory.pin_memory
+
+    def noted(*args: Any) -> Any:
+        names.add(threading.current_thread().name)
+        return of_torch(*args)
+
+    _utils.pin_memory.pin_memory = noted
+    for images, labels in DataLoader(data, batch_size=1, num_workers=workers, pin_memory=True):
+        assert images.is_pinned() and labels.is_pinned() and images.shape == (1, 1 << 13)
+        seen += labels.tolist()
+        assert float(images[0, 0]) == float(labels[0] * (1 << 13))
+    assert seen == list(range(32))
+    assert ("MainThread" in names) is (workers == 0)
+    del images, labels
+    assert _stat("active_requests.current") == 0
+    assert _stat("active_requests.allocated") == 64
+    assert 2 <= _stat("num_host_alloc") <= 2 * (2 * workers + 3)  # images and labels of what is on its way
+
+
+def test_tensors_of_many_threads_are_pinned_and_freed_at_once() -> None:
+    use()
+    made: queue.Queue[torch.Tensor] = queue.Queue(maxsize=4)
+
+    def pin() -> None:
+        for i in range(50):
+            made.put(torch.full((1_000 + i,), float(i)).pin_memory())
+
+    threads = [threading.Thread(target=pin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(200):
+        batch = made.get()
+        assert batch.is_pinned() and float(batch.min()) == float(batch.max()) == len(batch) - 1_000
+    for thread in threads:
+        thread.join()
+    del batch
+    assert _stat("active_requests.current") == 0 and _stat("active_requests.allocated") == 200
+    assert _stat("num_host_alloc") < 30
+
+
+def test_a_scripts_own_memory_can_be_registered() -> None:
+    gpu = use()
+    torch.cuda.init()
+    cudart: Any = torch.cuda.cudart()
+    x = torch.ones(50_000)
+    size_bytes = x.numel() * 4
+    assert cudart.cudaHostRegister(x.data_ptr(), size_bytes, 0) == 0
+    assert x.is_pinned() and x[100:].is_pinned()
+    x.to("cuda", non_blocking=True)
+    assert gpu.copies[-1][-1] is False  # does not block
+    assert cudart.cudaGetErrorString(cudart.cudaHostRegister(x.data_ptr(), 4, 0)).startswith("part or all of the requested")
+    torch.cuda.check_error(cudart.cudaHostUnregister(x.data_ptr()))
+    assert not x.is_pinned()
+    with pytest.raises(torch.cuda.CudaError, match="does not correspond to a registered"):
+        torch.cuda.check_error(cudart.cudaHostUnregister(x.data_ptr()))
+
+
+def test_statistics_are_those_that_torch_documents() -> None:
+    use()
+    assert torch.cuda.host_memory_stats() == {}  # before CUDA has been started
+    x = torch.ones(5_000, pin_memory=True)
+    assert (_stat("active_bytes.current"), _stat("allocated_bytes.peak"), _stat("allocations.allocated")) == (32_768, 32_768, 1)
+    del x
+    documented = str(torch.cuda.host_memory_stats.__doc__)
+    for name in torch.cuda.host_memory_stats_as_nested_dict():
+        assert name in documented, name
+    torch.cuda.reset_accumulated_host_memory_stats()
+    torch.cuda.reset_peak_host_memory_stats()
+    assert (_stat("allocations.allocated"), _stat("active_bytes.peak"), _stat("allocated_bytes.peak")) == (0, 0, 32_768)

@@ -1,0 +1,181 @@
+"""Stand-ins for what the recorder meets: a clock that tests set, CUDA events, a profiler that only notes what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tracer.marks import Marks
+from tracer.output import Output
+from tracer.recorder import Recorder
+from tracer.schedule import Schedule
+from traces.model import Device
+
+
+class FakeClock:
+    """`now_ns` is what the test says; each look costs nothing."""
+
+    def __init__(self, now_ns: int = 1_000_000) -> None:
+        self.ns = now_ns
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def perf_ns(self) -> int:
+        return self.ns
+
+
+class FakeCuda:
+    """Devices whose streams hold work until `busy_until_ns`; events are done when the clock has passed their time."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.busy_until_ns: dict[int, int] = {}
+        self.device = 0
+        self.used = True
+        self.capturing = False
+        self.made = 0
+
+    def is_initialized(self) -> bool:
+        return self.used
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+    def current_device(self) -> int:
+        return self.device
+
+    def launch(self, duration_ns: int, device: int = 0) -> None:
+        self.busy_until_ns[device] = max(self.busy_until_ns.get(device, 0), self.clock.ns) + duration_ns
+
+    def Event(self, enable_timing: bool) -> FakeEvent:  # torch.cuda's own name
+        assert enable_timing
+        self.made += 1
+        return FakeEvent(self)
+
+
+class FakeEvent:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+        self.ns = 0
+
+    def record(self, stream: Any = None) -> None:
+        device = self._cuda.device if stream is None else stream.device_index
+        self.ns = max(self._cuda.busy_until_ns.get(device, 0), self._cuda.clock.ns)
+
+    def query(self) -> bool:
+        return self.ns <= self._cuda.clock.ns
+
+    def synchronize(self) -> None:
+        self._cuda.clock.ns = max(self._cuda.clock.ns, self.ns)
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return (end.ns - self.ns) / 1e6
+
+
+class FakeProfiler:
+    """Notes what it is told."""
+
+    wanted = True
+    paused = False
+    all_threads = False
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def begin_step(self, number: int, action: str) -> None:
+        if action:
+            self.told.append((action, number))
+
+    def end_step(self, number: int) -> None: ...
+
+    def make_way(self) -> None:
+        self.told.append(("make way", None))
+
+    def stop(self) -> None:
+        self.told.append(("stop", None))
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+class FakeFacts:
+    """One device, listed at its first mention."""
+
+    def __init__(self) -> None:
+        self.devices: list[Device] = []
+
+    def device_row(self, index: int) -> int:
+        for row, device in enumerate(self.devices):
+            if device.index == index:
+                return row
+        self.devices.append(Device(0, index, f"Fake {index}"))
+        return len(self.devices) - 1
+
+    def provenance(self, steps: int, steps_ns: int, cost_ns: int, profiler: dict[str, Any]) -> dict[str, Any]:
+        return {"steps": steps}
+
+    def lacks(self, has_profile: bool) -> list[str]:
+        return []
+
+    def loader(self, loader: object, describe: Callable[[], dict[str, Any]]) -> int:
+        return 0
+
+    def at_end(self) -> None: ...
+
+
+class Bench:
+    """A recorder on fakes, and the script's side of it: `run` lets time pass."""
+
+    def __init__(self, folder: Path, schedule: Schedule | None = None) -> None:
+        self.clock = FakeClock()
+        self.cuda = FakeCuda(self.clock)
+        self.profiler = FakeProfiler()
+        self.path = folder / "run.part"
+        clock: Any = self.clock
+        profiler: Any = self.profiler
+        facts: Any = FakeFacts()
+        self.recorder = Recorder(
+            Output(self.path, clock),
+            Marks(self.cuda, clock),
+            schedule or Schedule(warmup=1, clean=100, profiled=0),
+            profiler,
+            facts,
+            clock,
+            rank=0,
+        )
+        self.model = object()
+
+    def run(self, duration_ns: int, device_ns: int = 0) -> None:
+        """The host works for `duration_ns`; at its beginning `device_ns` of GPU work is launched."""
+        if device_ns:
+            self.cuda.launch(device_ns)
+        self.clock.ns += duration_ns
+
+    def train_step(self, load_ns: int = 10, accumulate: int = 1) -> None:
+        """One training step as a plain loop makes it, in which the host is ahead of the GPU."""
+        recorder = self.recorder
+        for _ in range(accumulate):
+            self.load(load_ns)
+            recorder.module_called(self.model, True)
+            self.run(100, 1000)
+            recorder.loss_called()
+            self.run(10, 50)
+            recorder.enter("backward")
+            self.run(200, 2000)
+            recorder.leave("backward")
+        recorder.enter("optimizer")
+        self.run(30, 100)
+        recorder.leave("optimizer")
+        recorder.optimizer_stepped(True)
+
+    def evaluate_batch(self) -> None:
+        self.load(10)
+        self.recorder.module_called(self.model, False)
+        self.run(100, 900)
+
+    def load(self, load_ns: int) -> None:
+        self.recorder.enter("loader")
+        self.run(load_ns)
+        self.recorder.leave("loader")

@@ -1,0 +1,157 @@
+"""What is noted of collectives: in a world of one, with gloo, on the functions of torch itself."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.tracer.fakes import FakeClock
+from tracer import state
+from tracer.surfaces import torch_distributed, torch_nn_parallel_distributed
+from traces.model import NONE
+
+
+class Notes:
+    """A recorder that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.calls: list[tuple[Any, ...]] = []
+        self.rank: int | None = None
+        self.models: list[object] = []
+        self.left = False
+
+    def communicated(self, *facts: Any) -> None:
+        self.calls.append(facts[:-2])
+
+    def joined(self, rank: int) -> None:
+        self.rank = rank
+
+    def distributes(self, model: object) -> None:
+        self.models.append(model)
+
+    def leaving(self) -> None:
+        self.left = dist.is_initialized()
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
+    """GIVEN the surfaces on torch.distributed, a recorder, and a group of this process alone."""
+    for module in (dist, dist.distributed_c10d):
+        for name, value in list(vars(module).items()):
+            if callable(value):
+                monkeypatch.setattr(module, name, value)  # so that all of it is put back
+    ddp = torch.nn.parallel.DistributedDataParallel
+    monkeypatch.setattr(ddp, "__init__", ddp.__init__)
+    notes: Any = Notes()
+    monkeypatch.setattr(state, "_STATE", state._State())
+    state.start(lambda: notes)
+    state.recorder()
+    torch_distributed.install(torch)
+    torch_nn_parallel_distributed.install(torch)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield notes
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+SIX = torch.arange(6.0)  # 24 bytes
+
+
+def _single(name: str) -> Any:
+    """By its name of today, or by that of earlier releases."""
+    earlier = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}
+    return getattr(dist, f"{name}_single", None) or getattr(dist, earlier[name])
+
+
+CALLS: dict[str, tuple[Any, str, int]] = {
+    "all_reduce": (lambda: dist.all_reduce(SIX.clone()), "float32", 24),
+    "broadcast": (lambda: dist.broadcast(tensor=SIX.clone(), src=0), "float32", 24),
+    "reduce": (lambda: dist.reduce(SIX.clone(), 0), "float32", 24),
+    "all_gather": (lambda: dist.all_gather([SIX.half()], SIX.half()), "float16", 12),
+    "all_gather_into_tensor": (lambda: _single("all_gather")(SIX.clone(), SIX), "float32", 24),
+    "reduce_scatter": (lambda: dist.reduce_scatter(SIX.clone(), [SIX]), "float32", 24),
+    "reduce_scatter_tensor": (lambda: _single("reduce_scatter")(SIX.clone(), SIX), "float32", 24),
+    "all_to_all_single": (lambda: dist.all_to_all_single(SIX.clone(), SIX), "float32", 24),
+    "gather": (lambda: dist.gather(SIX, [SIX.clone()]), "float32", 24),
+    "scatter": (lambda: dist.scatter(SIX.clone(), [SIX.double().float()]), "float32", 24),
+    "barrier": (lambda: dist.barrier(), "", NONE),
+    "monitored_barrier": (lambda: dist.monitored_barrier(), "", NONE),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_operation_is_noted_with_the_bytes_of_its_input(notes: Notes, name: str) -> None:
+    call, dtype, size_bytes = CALLS[name]
+    call()
+    assert notes.calls == [(name, dtype, "0", 1, "gloo", size_bytes)]
+
+
+def test_an_operation_under_way_is_noted_when_gloo_says_that_it_is_done(notes: Notes) -> None:
+    work = dist.all_reduce(torch.ones(3, dtype=torch.int64), async_op=True)
+    work.get_future().wait()
+    work.wait()
+    assert notes.calls == [("all_reduce", "int64", "0", 1, "gloo", 24)]
+
+
+def test_an_operation_made_of_others_is_one_with_their_bytes(notes: Notes) -> None:
+    """Pickled objects are sent as their sizes (8 bytes each) and as their bytes."""
+    got: list[Any] = [None]
+    dist.all_gather_object(got, {"loss": 1.5})
+    assert got == [{"loss": 1.5}]
+    [(name, dtype, _, _, _, size_bytes)] = notes.calls
+    assert (name, dtype) == ("all_gather_object", "")
+    assert size_bytes >= 8 + len(pickle.dumps({"loss": 1.5}))
+
+
+def test_a_group_has_its_own_name_and_size(notes: Notes) -> None:
+    group = dist.new_group([0])
+    dist.all_reduce(SIX.clone(), group=group)
+    [(_, _, name, size, _, _)] = notes.calls
+    assert name == group.group_name != "0" and size == 1
+
+
+def test_what_fails_or_concerns_other_ranks_is_not_noted(notes: Notes) -> None:
+    with pytest.raises((ValueError, RuntimeError, TypeError)):
+        dist.all_reduce("no tensor")
+    with pytest.warns(UserWarning, match="not a member|does not belong|not part"):
+        dist.all_reduce(SIX.clone(), group=dist.GroupMember.NON_GROUP_MEMBER)
+    assert notes.calls == []
+    dist.all_reduce(SIX.clone())  # and afterwards the thread is in no call
+    assert len(notes.calls) == 1
+
+
+def test_the_rank_is_told_when_the_group_is_joined(notes: Notes) -> None:
+    assert notes.rank == 0
+
+
+def test_a_model_is_told_when_made_and_before_its_group_ends(notes: Notes) -> None:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    assert notes.models == [model] and not notes.left
+    dist.destroy_process_group()
+    assert notes.left
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "isend", "init_process_group", "destroy_process_group"])
+def test_wrapped_functions_are_the_same_everywhere_and_can_be_pickled(notes: Notes, name: str) -> None:
+    function = getattr(dist, name)
+    assert function is getattr(dist.distributed_c10d, name)
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert function.__name__ == name
+
+
+def test_a_deprecated_function_is_left_as_it_is_and_what_it_calls_is_noted(notes: Notes) -> None:
+    """Its warning names a caller by counting frames, of which there must not be one more."""
+    assert "tracer" not in dist.all_gather_into_tensor.__code__.co_filename
+    with pytest.warns(FutureWarning):
+        dist.all_gather_into_tensor(SIX.clone(), SIX)
+    assert notes.calls == [("all_gather_into_tensor", "float32", "0", 1, "gloo", 24)]
+
+
+def test_operations_to_be_batched_are_still_known(notes: Notes) -> None:
+    assert dist.P2POp(dist.isend, SIX, 0).op is dist.isend

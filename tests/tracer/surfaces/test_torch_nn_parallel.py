@@ -1,0 +1,153 @@
+"""The parts of nn.DataParallel as the surface tells them; on a virtual device they are in tests/e2e/test_record_parallel.py."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import parallel
+
+from tracer import state
+from tracer.surfaces import torch_nn_parallel
+
+
+class Notes:
+    """A recorder that keeps what it is told."""
+
+    profiling = False
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, str]] = []
+        self.forwards: list[object] = []
+
+    def begin_part(self, stream: Any) -> str:
+        return threading.current_thread().name
+
+    def end_part(self, name: str, begun: str, stream: Any, thread: str) -> None:
+        assert begun == threading.current_thread().name
+        self.parts.append((name, thread))
+
+    def module_called(self, module: object, grad_enabled: bool) -> None:
+        self.forwards.append(module)
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
+    """GIVEN the surface on torch.nn.parallel, on a machine without a GPU, and a recorder."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("torch.nn.parallel")]:
+        for name, value in list(vars(module).items()):
+            if callable(value):
+                monkeypatch.setattr(module, name, value)  # so that all of it is put back
+    for function in (_functions().Gather, _functions().Broadcast):
+        monkeypatch.setattr(function, "backward", staticmethod(function.backward))
+    notes: Any = Notes()
+    monkeypatch.setattr(state, "_STATE", state._State())
+    state.start(lambda: notes)
+    torch_nn_parallel.install(torch)
+    yield notes
+
+
+def _functions() -> Any:
+    return sys.modules["torch.nn.parallel._functions"]
+
+
+def _in_threads(modules: Any, inputs: Any) -> list[Any]:
+    """What torch's parallel_apply does, without its devices."""
+    results: dict[int, Any] = {}
+
+    def work(number: int, module: Callable[..., Any], given: Any) -> None:
+        results[number] = module(given)
+
+    threads = [threading.Thread(target=work, args=(i, m, x)) for i, (m, x) in enumerate(zip(modules, inputs, strict=True))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[number] for number in range(len(modules))]
+
+
+def test_scatter_is_one_part_however_it_is_called(notes: Notes) -> None:
+    """Things that are no tensors are repeated, with no device needed."""
+    assert parallel.scatter({"a": 1}, [0, 1]) == [{"a": 1}, {"a": 1}]
+    assert parallel.scatter_gather.scatter_kwargs((1,), {"b": 2}, [0, 1]) == (((1,), (1,)), ({"b": 2}, {"b": 2}))
+    assert notes.parts == [("scatter", "")] * 2
+
+
+def test_each_replica_is_a_part_in_its_own_thread(notes: Notes) -> None:
+    make = torch_nn_parallel._Parallel(torch)
+    results = make.replicas(_in_threads)([lambda x: x + 1, lambda x: x * 10], [1, 2])
+    assert results == [2, 20]
+    assert sorted(notes.parts) == [("parallel_apply", "replica 0"), ("parallel_apply", "replica 1")]
+
+
+def test_a_replica_that_fails_fails_as_ever_and_ends_its_part(notes: Notes) -> None:
+    make = torch_nn_parallel._Parallel(torch)
+
+    def failing(x: int) -> int:
+        raise ZeroDivisionError("in a replica")
+
+    with pytest.raises(ZeroDivisionError, match="in a replica"):
+        make.replicas(lambda modules: modules[0](1))([failing])
+    assert notes.parts == [("parallel_apply", "replica 0")]
+
+
+def test_a_part_that_fails_is_ended_and_the_next_is_told(notes: Notes) -> None:
+    for _ in range(2):
+        with pytest.raises((RuntimeError, AssertionError)):
+            parallel.gather([torch.ones(2), torch.ones(2)], 0)
+    assert notes.parts == [("gather", "")] * 2
+
+
+def test_the_backward_pass_of_gather_is_a_part(notes: Notes) -> None:
+    class Context:
+        input_gpus, input_sizes, dim, unsqueezed_scalar = (0,), (2,), 0, False
+
+    with pytest.raises((RuntimeError, AssertionError, AttributeError)):  # no device to scatter to
+        _functions().Gather.backward(Context(), torch.ones(2))
+    assert notes.parts == [("gather_backward", "backward")]
+
+
+def test_the_functional_form_is_a_forward_pass_of_the_module(notes: Notes) -> None:
+    net = nn.Linear(2, 2)
+    for call in (lambda: parallel.data_parallel(net, torch.ones(1, 2), [0]), lambda: parallel.replicate(net, [0])):
+        with pytest.raises((RuntimeError, AssertionError)):  # there is no GPU
+            call()
+    assert notes.forwards == [net, net]
+
+
+@pytest.mark.parametrize("name", ["scatter", "replicate", "parallel_apply", "gather", "data_parallel"])
+def test_wrapped_functions_are_the_same_everywhere_and_can_be_pickled(notes: Notes, name: str) -> None:
+    function = getattr(parallel, name)
+    assert function is getattr(sys.modules[function.__module__], name)
+    assert function is vars(sys.modules["torch.nn.parallel.data_parallel"]).get(name, function)
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert function.__wrapped__ is not None and function.__name__ == name
+
+
+def test_a_data_parallel_model_without_a_gpu_is_the_module(notes: Notes) -> None:
+    model = nn.DataParallel(nn.Linear(2, 1))
+    copy = pickle.loads(pickle.dumps(model))
+    assert torch.equal(copy(torch.ones(3, 2)), model(torch.ones(3, 2)))
+    assert notes.parts == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "index"),
+    [
+        ([1, 0], 1),
+        ("cuda:2", 2),
+        (torch.device("cuda", 3), 3),
+        (-1, None),
+        ("cpu", None),
+        (torch.device("cpu"), None),
+        ([], None),
+    ],
+)
+def test_a_device_is_found_however_it_is_named(devices: Any, index: int | None) -> None:
+    assert torch_nn_parallel._Parallel(torch)._index(devices) == index

@@ -1,0 +1,91 @@
+"""The recorder's file: what is flushed is readable at once, and a disk that fills up ends the recording, not the script."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tracer.fakes import FakeClock
+from tracer.output import Output
+from traces.file import TraceStream, load
+from traces.model import NONE, Trace, TraceWriteError
+
+
+def output_at(path: Path) -> Output:
+    clock: Any = FakeClock()
+    return Output(path, clock)
+
+
+def test_what_was_flushed_can_be_read_before_the_end(tmp_path: Path) -> None:
+    output = output_at(tmp_path / "x.part")
+    output.add("steps", rank=0, number=0, start_ns=5, duration_ns=7, kind=1)
+    output.flush(Trace(provenance={"a": 1}))
+    output.add("steps", rank=0, number=1, start_ns=12, duration_ns=7)
+    trace = load(tmp_path / "x.part")
+    assert trace.steps.number.tolist() == [0]
+    assert trace.steps.recorded_step.tolist() == [NONE]
+    assert trace.provenance == {"a": 1} and trace.problems == {"truncated-file": 1}
+    output.close(Trace(provenance={"a": 2}))
+    trace = load(tmp_path / "x.part")
+    assert (len(trace.steps), trace.provenance, trace.problems) == (2, {"a": 2}, {})
+
+
+def test_nothing_recorded_leaves_a_header_only(tmp_path: Path) -> None:
+    output = output_at(tmp_path / "x.part")
+    output.close(Trace())
+    assert len(load(tmp_path / "x.part").steps) == 0
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_a_write_that_fails_ends_the_recording_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: int
+) -> None:
+    """The k-th write fails, for every k: each time one line, no exception, and a readable prefix."""
+    left = [call]
+
+    def failing(method: Any) -> Any:
+        def attempt(self: TraceStream, *args: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise TraceWriteError(self.path, "No space left on device")
+            return method(self, *args)
+
+        return attempt
+
+    for name in ("header", "add_strings", "add", "close"):
+        monkeypatch.setattr(TraceStream, name, failing(getattr(TraceStream, name)))
+    output = output_at(tmp_path / "x.part")
+    for number in range(3):
+        output.add("steps", number=number, start_ns=number, duration_ns=1)
+        output.text(f"text {number}")
+        output.flush(Trace())
+    output.close(Trace())
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "the script goes on" in said[0] and "No space left on device" in said[0]
+    assert output.failed
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = output_at(tmp_path / "no" / "x.part")
+    output.add("steps", number=0)
+    output.flush(Trace())
+    assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_ctrl_c_comes_after_the_write_and_not_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = output_at(tmp_path / "x.part")
+    whole = TraceStream.add
+
+    def interrupted(self: TraceStream, *args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        whole(self, *args)
+
+    monkeypatch.setattr(TraceStream, "add", interrupted)
+    output.add("steps", number=0, start_ns=1, duration_ns=1)
+    with pytest.raises(KeyboardInterrupt):
+        output.flush(Trace())
+    assert len(load(tmp_path / "x.part").steps) == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

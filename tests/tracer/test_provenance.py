@@ -1,0 +1,58 @@
+"""Provenance: enough to judge a recording by, and nothing that names a person or a machine."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from tracer.provenance import Facts, without_paths
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("--lr=0.1", "--lr=0.1"),
+        ("/home/ann/work/data/train", "data/train"),
+        ("--data=/home/ann/sets/cifar", "--data=.../cifar"),
+        ("~/sets/cifar", ".../cifar"),
+        ("a/relative/path", "a/relative/path"),
+        ("/usr/lib:/home/ann/work/lib", ".../lib:lib"),
+    ],
+)
+def test_paths_are_cut(text: str, kept: str) -> None:
+    assert without_paths(text, Path("/home/ann/work")) == kept
+
+
+def test_no_person_and_no_machine_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    monkeypatch.setattr("sys.argv", [str(script), "--out", str(tmp_path / "runs"), "--data", "/mnt/secret-share/set"])
+    import __main__
+
+    monkeypatch.setattr(__main__, "__file__", str(script), raising=False)
+    monkeypatch.setenv("CUDA_HOME", f"/home/{getpass.getuser()}x/cuda")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
+    monkeypatch.setenv("TORCH_API_TOKEN", "hunter2")
+    text = json.dumps(Facts(torch, 0, {}).provenance(1, 10, 1, {}))
+    assert '"name": "train.py"' in text and '"runs"' in text and ".../set" in text and ".../cuda" in text
+    for secret in (socket.gethostname(), str(tmp_path), "secret-share", "eth7", "hunter2", f"{getpass.getuser()}x"):
+        assert secret not in text
+
+
+def test_the_script_is_told_by_its_hash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    import __main__
+
+    monkeypatch.setattr(__main__, "__file__", str(script), raising=False)
+    facts = Facts(torch, 0, {}).provenance(1, 10, 1, {})
+    script.write_text("print(2)\n")
+    other = Facts(torch, 0, {}).provenance(1, 10, 1, {})
+    assert facts["script"]["sha256"] != other["script"]["sha256"]
+    told = {key: value for key, value in facts["recorder"].items() if key != "version"}
+    assert told == {"overhead_ns_per_step": 1, "overhead_share": 0.1}

@@ -1,0 +1,217 @@
+"""The recorder on a fake clock: how a script's calls become steps, phases and values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tracer.fakes import Bench
+from tracer.schedule import Schedule
+from traces.file import load
+from traces.model import NONE, StepKind, Trace
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def recorded(bench: Bench) -> Trace:
+    bench.recorder.close()
+    return load(bench.path)
+
+
+def phases_of(trace: Trace, step: int) -> list[tuple[str, int]]:
+    rows = np.flatnonzero(trace.phases.step == step)
+    return [(trace.strings[int(trace.phases.name[row])], int(trace.phases.duration_ns[row])) for row in rows]
+
+
+def test_a_plain_loop_becomes_steps_of_phases(bench: Bench) -> None:
+    for _ in range(3):
+        bench.train_step()
+    trace = recorded(bench)
+    assert trace.steps.number.tolist() == [0, 1, 2]
+    assert trace.steps.kind.tolist() == [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]
+    assert phases_of(trace, 1) == [("loader", 10), ("forward", 100), ("loss", 10), ("backward", 200), ("optimizer", 30)]
+
+
+def test_phases_tile_their_steps_and_steps_follow_one_another(bench: Bench) -> None:
+    for _ in range(4):
+        bench.train_step()
+        bench.run(7)  # logging between the steps belongs to the next one
+    trace = recorded(bench)
+    for row in range(len(trace.steps)):
+        own = trace.phases.take(trace.phases.step == row)
+        assert own.start_ns[0] == trace.steps.start_ns[row]
+        assert own.end_ns[-1] == trace.steps.end_ns[row]
+        assert (own.start_ns[1:] == own.end_ns[:-1]).all()
+    assert (trace.steps.start_ns[1:] == trace.steps.end_ns[:-1]).all()
+
+
+def test_the_gpu_times_are_those_of_the_events(bench: Bench) -> None:
+    bench.train_step()
+    bench.run(10_000)  # the GPU has caught up
+    bench.train_step()
+    trace = recorded(bench)
+    own = trace.phases.take(trace.phases.step == 1)
+    names = [trace.strings[int(i)] for i in own.name]
+    device_ns = dict(zip(names, (own.device_end_ns - own.device_start_ns).tolist(), strict=True))
+    # forward: launched when the GPU was idle; the others queue behind it
+    assert (device_ns["forward"], device_ns["loss"], device_ns["backward"], device_ns["optimizer"]) == (1000, 50, 2000, 100)
+
+
+def test_marks_wait_for_the_gpu_and_not_the_host_for_them(bench: Bench) -> None:
+    bench.train_step()
+    at_ns = bench.clock.ns
+    assert len(bench.recorder._pending) == 1  # the GPU is still at it
+    bench.run(100_000)
+    bench.train_step()
+    assert bench.clock.ns == at_ns + 100_000 + 350
+    assert len(bench.recorder._pending) == 1
+
+
+def test_set_up_before_the_first_batch_is_no_part_of_the_first_step(bench: Bench) -> None:
+    bench.recorder.module_called(bench.model, True)  # a dry run, to see the shapes
+    bench.run(5_000_000)
+    bench.train_step()
+    trace = recorded(bench)
+    assert trace.steps.duration_ns[0] == 350
+
+
+def test_gradient_accumulation_is_one_step(bench: Bench) -> None:
+    bench.train_step(accumulate=3)
+    trace = recorded(bench)
+    assert len(trace.steps) == 1
+    assert [name for name, _ in phases_of(trace, 0)].count("backward") == 3
+
+
+def test_a_second_optimizer_ends_no_step(bench: Bench) -> None:
+    bench.train_step()
+    bench.recorder.enter("optimizer")
+    bench.recorder.leave("optimizer")
+    bench.recorder.optimizer_stepped(False)
+    bench.train_step()
+    assert len(recorded(bench).steps) == 2
+
+
+def test_validation_between_epochs_is_steps_of_its_own(bench: Bench) -> None:
+    for _ in range(2):
+        bench.train_step()
+        bench.train_step()
+        bench.evaluate_batch()
+        bench.evaluate_batch()
+    trace = recorded(bench)
+    steady, evaluation = StepKind.STEADY, StepKind.EVALUATION
+    assert trace.steps.kind.tolist() == [StepKind.WARMUP, steady, *[evaluation] * 2, *[steady] * 2, *[evaluation] * 2]
+    steady = trace.steps.duration_ns[trace.steps.kind == StepKind.STEADY]
+    assert set(steady.tolist()) == {350}  # no validation in them
+    assert phases_of(trace, 2) == [("loader", 10), ("forward", 100)]
+
+
+def test_inference_is_recorded_as_evaluation_steps(bench: Bench) -> None:
+    for _ in range(5):
+        bench.evaluate_batch()
+    trace = recorded(bench)
+    assert trace.steps.kind.tolist() == [StepKind.EVALUATION] * 5
+
+
+def test_inference_without_a_loader(bench: Bench) -> None:
+    for _ in range(4):
+        bench.recorder.module_called(bench.model, False)
+        bench.run(100, 100)
+    assert len(recorded(bench).steps) == 4
+
+
+def test_values_belong_to_the_step_under_way(bench: Bench) -> None:
+    bench.train_step()
+    bench.recorder.read("aten::_local_scalar_dense", "float32", [0.5])  # logged after the step: the next one's
+    bench.train_step()
+    bench.recorder.read("aten::copy_", "int64", [1, 2])
+    trace = recorded(bench)
+    assert trace.values.step.tolist() == [1, NONE, NONE]
+    assert trace.values.read.tolist() == [0, 1, 1]
+    assert trace.values.value.tolist() == [0.5, 1.0, 2.0]
+
+
+def test_batches_are_noted(bench: Bench) -> None:
+    bench.train_step()
+    bench.recorder.waited(0, 5, 15, 4096)
+    bench.recorder.pinned(0, 1, 3, 4096)
+    trace = recorded(bench)
+    assert trace.batches.kind.tolist() == [0, 1]
+    assert trace.batches.duration_ns.tolist() == [10, 2]
+    assert trace.batches.bytes.tolist() == [4096, 4096]
+
+
+def test_parts_lie_in_their_phase(bench: Bench) -> None:
+    recorder = bench.recorder
+    bench.load(10)
+    recorder.module_called(bench.model, True)
+    begun = recorder.begin_part()
+    bench.run(40, 500)
+    recorder.end_part("scatter", begun)
+    bench.run(60)
+    recorder.enter("backward")
+    recorder.leave("backward")
+    recorder.enter("optimizer")
+    recorder.leave("optimizer")
+    recorder.optimizer_stepped(True)
+    trace = recorded(bench)
+    assert [trace.strings[int(i)] for i in trace.parts.name] == ["scatter"]
+    assert trace.strings[int(trace.phases.name[trace.parts.phase[0]])] == "forward"
+    assert trace.parts.device_end_ns[0] - trace.parts.device_start_ns[0] == 500
+
+
+def test_a_model_without_modules_still_has_a_forward_pass(bench: Bench) -> None:
+    recorder = bench.recorder
+    bench.load(10)
+    recorder.enter("h2d")
+    recorder.leave("h2d")
+    bench.run(70)
+    recorder.enter("backward")
+    bench.run(80)
+    recorder.leave("backward")
+    recorder.enter("optimizer")
+    recorder.leave("optimizer")
+    recorder.optimizer_stepped(True)
+    assert ("forward", 70) in phases_of(recorded(bench), 0)
+
+
+def test_the_profiler_gets_its_window(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=2))
+    for _ in range(8):
+        bench.train_step()
+    trace = recorded(bench)
+    assert bench.profiler.told == [("prepare", 3), ("record", 4), ("record", 5), ("stop", None)]
+    kinds = StepKind
+    assert trace.steps.kind.tolist() == [
+        kinds.WARMUP, kinds.STEADY, kinds.STEADY, kinds.WARMUP, kinds.PROFILED, kinds.PROFILED, kinds.STEADY, kinds.STEADY,
+    ]  # fmt: skip
+
+
+def test_an_optimizer_that_fails_does_not_hold_its_phase(bench: Bench) -> None:
+    bench.train_step()
+    bench.recorder.enter("optimizer")
+    bench.recorder.leave("optimizer")  # the section leaves it when the exception passes; no step has ended
+    bench.train_step()
+    trace = recorded(bench)
+    assert len(trace.steps) == 2
+    assert [name for name, _ in phases_of(trace, 1)] == ["optimizer", "loader", "forward", "loss", "backward", "optimizer"]
+
+
+def test_while_a_graph_is_captured_no_event_disturbs_it(bench: Bench) -> None:
+    bench.train_step()
+    made = bench.cuda.made
+    bench.cuda.capturing = True
+    bench.train_step()
+    assert bench.cuda.made == made
+    assert (recorded(bench).phases.take(slice(-4, None)).device == NONE).all()
+
+
+def test_events_are_used_again(bench: Bench) -> None:
+    for _ in range(50):
+        bench.train_step()
+        bench.run(10_000)
+    assert bench.cuda.made < 30

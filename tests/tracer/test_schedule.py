@@ -1,0 +1,48 @@
+"""Which steps are warm-up, clean and profiled."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracer.schedule import Schedule
+from traces.model import StepKind
+
+
+def kinds(schedule: Schedule, evaluations: list[bool]) -> list[StepKind]:
+    told = []
+    for evaluation in evaluations:
+        told.append(schedule.kind(evaluation))
+        schedule.end_step(evaluation)
+    return told
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 5), st.integers(0, 30))
+def test_training_steps_come_in_the_promised_numbers(warmup: int, clean: int, profiled: int, steps: int) -> None:
+    told = kinds(Schedule(warmup, clean, profiled), [False] * steps)
+    plan = [StepKind.WARMUP] * warmup + [StepKind.STEADY] * clean + [StepKind.WARMUP] + [StepKind.PROFILED] * profiled
+    assert told == (plan + [StepKind.STEADY] * steps)[:steps]
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_validation_uses_up_no_training_steps(evaluations: list[bool]) -> None:
+    evaluations = [False, *evaluations]
+    told = kinds(Schedule(2, 3, 2), evaluations)
+    training = [kind for kind, evaluation in zip(told, evaluations, strict=True) if not evaluation]
+    assert training == kinds(Schedule(2, 3, 2), [False] * len(training))
+    assert all(kind is StepKind.EVALUATION for kind, evaluation in zip(told, evaluations, strict=True) if evaluation)
+
+
+def test_inference_is_profiled_too() -> None:
+    schedule = Schedule(1, 1, 2)
+    actions = []
+    for _ in range(6):
+        actions.append(schedule.profile)
+        schedule.end_step(True)
+    assert actions == ["", "", "prepare", "record", "record", ""]
+
+
+def test_the_phase_grain_needs_no_profiler() -> None:
+    schedule = Schedule(1, 2, 0)
+    assert kinds(schedule, [False] * 5) == [StepKind.WARMUP] + [StepKind.STEADY] * 4
+    assert schedule.profile == ""

@@ -1,0 +1,102 @@
+"""Exposed and hidden communication, bytes by operation and phase; what the processes of a replay left as one trace."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.replayer.recordings import US, Op, recording
+from traces.communication import communication, communication_kernels
+from traces.launch import RANKS
+from traces.model import Collectives, Device, DeviceKind, DeviceSpans, Trace
+from traces.replayed import one_replay
+from traces.summary import summarise
+from tui.print_communication import communication_rows, exposure_sentence
+
+
+def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int]) -> Trace:
+    """A step of forward (0 to 100 us) and backward (to 300 us) with these kernels (name, stream, start, duration)."""
+    trace = recording([("forward", 0, 100), ("backward", 100, 300)], [])
+    base_ns = int(trace.steps.start_ns[0])
+    add = trace.strings.add
+    trace.device = DeviceSpans.of(
+        device=[0] * len(kernels_us),
+        stream=[stream for _, stream, _, _ in kernels_us],
+        kind=[DeviceKind.KERNEL] * len(kernels_us),
+        name=[add(name) for name, _, _, _ in kernels_us],
+        start_ns=[base_ns + start * US for _, _, start, _ in kernels_us],
+        duration_ns=[duration * US for _, _, _, duration in kernels_us],
+    )
+    trace.collectives = Collectives.of(
+        rank=[0] * len(calls_us),
+        name=[add("all_reduce")] * len(calls_us),
+        bytes=[1_000] * len(calls_us),
+        start_ns=[base_ns + at * US for at in calls_us],
+        duration_ns=[40 * US] * len(calls_us),
+    )
+    return trace
+
+
+def test_time_in_which_the_device_only_communicates_is_exposed() -> None:
+    """GIVEN computation at 100-200 and 250-260 us WHEN NCCL runs at 180-220 and 240-280 THEN 30 of its 80 us are hidden."""
+    kernels = [("gemm", 7, 100, 60), ("gemm", 8, 150, 50), ("gemm", 7, 250, 10)]
+    nccl = [("ncclDevKernel_AllReduce", 20, 180, 40), ("ncclDevKernel_AllReduce", 20, 240, 40)]
+    facts = communication(rank_trace([*kernels, *nccl], [90, 150, 200]))
+    assert (facts["exposed_ns"], facts["hidden_ns"], facts["steps"]) == (50 * US, 30 * US, 1)
+    assert [(row["phase"], row["count"], row["bytes"]) for row in facts["operations"]] == [
+        ("backward", 2, 2_000),
+        ("forward", 1, 1_000),
+    ]
+    assert exposure_sentence(facts) == "exposed 50.0 µs, hidden behind computation 30.0 µs (37.5 %)"
+    rows = communication_rows({"recorded": None, "replayed": facts})
+    assert rows[0][1:] == ["-", "50.0 µs"] and rows[1][1:] == ["-", "30.0 µs"]
+    assert rows[2] == ["all_reduce in backward", "-", "2x 2.0 KiB"]
+
+
+def test_nccl_kernels_without_collectives_belong_to_the_ops_that_launched_them() -> None:
+    trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [])
+    assert not communication_kernels(trace).any() and summarise(trace)["communication"] is None
+    trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [5])
+    assert communication_kernels(trace).tolist() == [True]
+
+
+def as_rank(rank: int, device: int, steps: int = 1) -> Trace:
+    trace = recording([("forward", 0, 100)], [Op("aten::mm", 5, 20, kernel=(10, 50))], steps=steps)
+    trace.device.device = trace.device.device + device
+    trace.phases.device = trace.phases.device * 0 + device
+    devices = [Device(0, i, "GPU") for i in range(2)]
+    return replace(trace, devices=devices, provenance={"rank": rank})
+
+
+def test_ranks_become_one_trace_each_with_the_device_it_used() -> None:
+    asked = Trace(devices=[Device(0, 0, "GPU"), Device(0, 1, "GPU")])  # torchrun's own process
+    trace, notes = one_replay({1: asked, 2: as_rank(1, 1), 3: as_rank(0, 0)}, main=1)
+    assert trace.ranks == [0, 1] and notes == []
+    assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (1, 1)]
+    assert sorted(trace.device.device.tolist()) == [0, 1]
+
+
+def test_of_processes_with_the_same_rank_the_main_one_or_the_longest_counts() -> None:
+    trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0)}, main=3)
+    assert len(trace.steps) == 1 and notes == ["2 processes used the GPU; the figures are those of process 3"]
+    trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0), 4: as_rank(1, 1)}, main=9)
+    assert (trace.steps.rank == 0).sum() == 3 and notes[0].startswith("3 processes used the GPU as 2 ranks")
+
+
+@pytest.mark.parametrize(("code", "signal"), [("sys.exit(7)", 0), ("os.kill(os.getpid(), 9)", 9), ("0", -1)])
+def test_the_launcher_tells_each_rank_its_place_and_ends_with_the_first_failure(code: str, signal: int) -> None:
+    """GIVEN three ranks of which the middle one fails WHEN the others would go on for ever THEN they are ended."""
+    waits = "time.sleep(60)" if signal >= 0 else "0"
+    program = (
+        "import os, sys, time; told = [os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')];"
+        "os.write(1, (' '.join(told) + chr(10)).encode());"
+        f"{code} if told[0] == '1' else {waits}"
+    )
+    command = [sys.executable, str(RANKS), "3", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert set(done.stdout.splitlines()) <= {"0 3 0", "1 3 1", "2 3 2"} and "1 3 1" in done.stdout
+    assert done.returncode == {0: 7, 9: 137, -1: 0}[signal]
+    assert ("rank 1 of 3 ended with" in done.stderr) == (signal >= 0)

@@ -1,0 +1,33 @@
+"""Sizes of GPUs as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from traces.model import TraceError
+from tui.sizes import sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("7.79GiB", [8_364_448_808]),
+        ("7.79 gib", [8_364_448_808]),
+        ("16G", [16 << 30]),
+        ("16g,8G", [16 << 30, 8 << 30]),
+        ("16GB, 512MiB", [16_000_000_000, 512 << 20]),
+        ("8000 MB", [8_000_000_000]),
+        (".5TiB", [1 << 39]),
+        ("1024", [1024]),
+        ("1024B", [1024]),
+        ("2k", [2048]),
+    ],
+)
+def test_sizes(text: str, found: list[int]) -> None:
+    assert sizes(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "much", "-4GiB", "4 GiB 5", "0GiB", "4iB", "1e9", "4GiB,", "4GiB;8GiB", "4XiB", "GiB"])
+def test_what_is_none_is_refused_by_name(text: str) -> None:
+    with pytest.raises(TraceError, match=r"is no size of a GPU's memory; write 7\.79GiB"):
+        sizes(text)

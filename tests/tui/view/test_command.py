@@ -1,0 +1,106 @@
+"""`trace view` where there is no terminal, its pictures, and what the documents say about it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.traces.handmade import replay_of, training
+from traces.compare import compare
+from traces.file import save
+from traces.launch import ROOT
+from traces.summary import summarise
+from tui.cli import run
+from tui.print_diff import diff_text
+from tui.print_info import info_text
+from tui.view.keys import KEYS, MOUSE
+
+GUIDE = ROOT / "docs" / "timeline.md"
+PLAIN = "lanes axis alignment categories tracks scene window cells drawing ruler headline spans details search differences"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    save(training(), tmp_path / "a.msgpack")
+    save(replay_of(training(), stretch=1.2), tmp_path / "b.msgpack")
+    return tmp_path
+
+
+def test_without_a_terminal_the_summary_is_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["view", "a.msgpack"]) == 0
+    assert capfd.readouterr() == (info_text(summarise(training()), "a.msgpack", width=100, colour=False) + "\n", "")
+    assert run(["view", "a.msgpack", "b.msgpack"]) == 0  # though they differ by more than diff's tolerance
+    facts = compare(training(), replay_of(training(), stretch=1.2)).to_json()
+    assert capfd.readouterr() == (diff_text(facts, "a.msgpack", "b.msgpack", width=100, colour=False) + "\n", "")
+
+
+def test_a_picture_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["view", "a.msgpack", "b.msgpack", "--screenshot", "x.svg", "--size", "100x30"]) == 0
+    assert capfd.readouterr() == ("", "")
+    words = " ".join(ElementTree.parse("x.svg").getroot().itertext()).replace("\xa0", " ")
+    for said in ("The same program", "forward", "cuda:0 stream 7", "difference", "+++", "tables"):
+        assert said in words
+    assert sorted(path.name for path in folder.iterdir()) == ["a.msgpack", "b.msgpack", "x.svg"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("view", "Missing argument 'A'; see trace view --help"),
+        ("view nope", "nope"),
+        ("view a.msgpack nope", "nope"),
+        ("view a.msgpack nope --screenshot x.svg", "nope"),
+        ("view a.msgpack --screenshot no/x.svg", "no: no such folder"),
+        ("view a.msgpack --screenshot x.svg --size 5x5", "must be COLUMNSxLINES, as in 130x40"),
+        ("view a.msgpack --screenshot x.svg --size wide", "must be COLUMNSxLINES, as in 130x40"),
+        ("view cut --screenshot x.svg", "cut: not a readable trace at byte"),
+    ],
+)
+def test_trouble_is_one_line(folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "cut").write_bytes((folder / "a.msgpack").read_bytes()[:40])
+    assert run(words.split()) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("trace: ") and err.count("\n") == 1 and said in err
+    assert not (folder / "x.svg").exists()
+
+
+def test_what_draws_lanes_knows_no_terminal() -> None:
+    program = f"""
+import importlib, sys
+for name in "{PLAIN}".split():
+    importlib.import_module("tui.view." + name)
+print(sorted({{"textual", "torch"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_lane_arithmetic_needs_nothing_but_numpy() -> None:
+    program = "import sys, tui.view.lanes, tui.view.axis; print(sorted({'textual', 'rich', 'msgpack'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_every_key_is_in_the_guide() -> None:
+    lines = [line.strip("|").split("|") for line in GUIDE.read_text("utf-8").splitlines() if line.startswith("|")]
+    rows = {tuple(part.strip() for part in line) for line in lines}
+    for key in KEYS:
+        assert (f"`{key.shown}`", key.help) in rows, f"docs/timeline.md lacks | `{key.shown}` | {key.help} |"
+    for gesture, does in MOUSE:
+        assert (gesture, does) in rows
+    known = {f"`{key.shown}`" for key in KEYS}
+    told = {row[0] for row in rows if row[0].startswith("`") and len(row) == 2}
+    assert told == known
+
+
+def test_the_guides_pictures_are_there_and_are_made_by_its_script() -> None:
+    script = (ROOT / "docs" / "pictures.py").read_text("utf-8")
+    for line in GUIDE.read_text("utf-8").splitlines():
+        if line.startswith("!["):
+            name = line.partition("(")[2].rstrip(")")
+            assert (ROOT / "docs" / name).is_file() and f'"{name}"' in script

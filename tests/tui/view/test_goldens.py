@@ -1,0 +1,86 @@
+"""Rendered lanes as plain text, to be read by people: tests/tui/golden/view_*."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.traces.handmade import MS, US, phase_grained, training
+from tests.tui.goldens import assert_golden
+from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, stack, text_of, whole
+from traces.model import DeviceSpans, Trace
+from tui.view.alignment import Alignment
+from tui.view.window import Window
+
+COLUMNS, HEIGHT = 90, 60
+
+
+def test_a_recording_alone() -> None:
+    assert_golden("view_lone", text_of(Window(lone_scene(), COLUMNS, HEIGHT)))
+
+
+@pytest.mark.parametrize("by", list(Alignment))
+def test_a_recording_and_its_replay(by: Alignment) -> None:
+    window = Window(pair_scene(), COLUMNS, HEIGHT)
+    window.align(by)
+    window.home()
+    assert_golden(f"view_pair_by_{by.name.lower()}", text_of(window))
+
+
+def test_mirrored_and_swapped() -> None:
+    window = Window(pair_scene(), COLUMNS, HEIGHT)
+    window.toggle("mirrored")
+    window.toggle("swapped")
+    assert_golden("view_pair_mirrored_swapped", text_of(window))
+
+
+def test_names_stand_where_there_is_room() -> None:
+    window = Window(lone_scene(), COLUMNS, HEIGHT)
+    window.fit(0, 100 * US)
+    assert_golden("view_zoomed", text_of(window))
+
+
+def test_a_phase_grained_trace_against_a_kernel_grained_one() -> None:
+    scene = whole(("published.msgpack", phase_grained()), ("recorded.msgpack", training(steps=3)))
+    assert_golden("view_phase_against_kernel", text_of(Window(scene, COLUMNS, HEIGHT)))
+
+
+def test_four_devices_with_eight_streams_each() -> None:
+    scene = whole(("A", crowd()), ("B", crowd()))
+    assert_golden("view_crowd", text_of(Window(scene, 60, 200), 28))
+
+
+def test_batches_collectives_and_parts() -> None:
+    assert_golden("view_side_tables", text_of(Window(whole(("t", side_tables())), COLUMNS, HEIGHT)))
+
+
+def test_a_deep_stack() -> None:
+    assert_golden("view_stack", text_of(Window(whole(("t", stack(5))), COLUMNS, HEIGHT)))
+
+
+def test_nothing_at_all() -> None:
+    for scene in (whole(("t", Trace())), whole(("A", Trace()), ("B", Trace()))):
+        steps, times = text_of(Window(scene, 40, 10)).splitlines()
+        assert (steps.split(), times.split()[:2]) == ([], ["╷0", "ns"])
+
+
+def test_one_event_fills_the_picture() -> None:
+    lines = text_of(Window(whole(("t", one_event())), 40, 10)).splitlines()
+    assert lines[2] == "cuda:0 stream 7      █relu_kernel" + "█" * 28
+
+
+def test_an_event_without_length_is_there() -> None:
+    # GIVEN one of no length beside another a millisecond later
+    trace = one_event(duration_ns=0)
+    columns = {name: [*values, *values] for name, values in trace.device.columns().items()}
+    columns["start_ns"][1] += MS
+    columns["duration_ns"][1] = MS // 2
+    trace.device = DeviceSpans.of(**columns)
+    line = text_of(Window(whole(("t", trace)), 30, 10)).splitlines()[2]
+    assert line.startswith("cuda:0 stream 7      ▏") and line.endswith("█")
+
+
+def test_a_trace_against_itself_has_no_difference() -> None:
+    scene = whole(("t", training(steps=3)), ("t", training(steps=3)))
+    lines = text_of(Window(scene, COLUMNS, HEIGHT)).splitlines()
+    differences = "".join(line.removeprefix("difference") for line in lines if line.startswith("difference"))
+    assert "=" in differences and not set(differences) - {" ", "="}

@@ -1,0 +1,202 @@
+"""Following a replay that runs, and the app opened for real in a pseudo-terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import threading
+import time
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+from tests.traces.handmade import replay_of, training
+from traces.file import TraceStream, load, save
+from traces.launch import ROOT
+from traces.model import Trace
+from tui.view.live import Live
+from tui.view.loading import Stage, stages
+from tui.view.scene import Scene
+
+
+def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:
+    """What a replay writes at the end of each of its steps: here with its strings, headers and rows in one go."""
+    rows = range(*steps.indices(len(trace.steps)))
+    phases, device = len(trace.phases) // len(trace.steps), len(trace.device) // len(trace.steps)
+    stream.add("device", trace.device.take(slice(rows.start * device, rows.stop * device)))
+    stream.add("phases", trace.phases.take(slice(rows.start * phases, rows.stop * phases)))
+    stream.add("steps", trace.steps.take(steps))
+
+
+def test_a_replay_is_followed_step_by_step_to_its_end(tmp_path: Path) -> None:
+    recorded = training(steps=2)
+    replayed = replay_of(recorded)
+    replayed.device.launch[:] = -1
+    live = Live(("v100", recorded), tmp_path)
+    live.pid = 4711
+    found = live.stages()
+    # first there is only the recording
+    first = next(found)
+    assert first.scene is not None and len(first.scene.traces) == 1 and first.doing == "waiting for the first step"
+    # then what has been replayed lies over it
+    (tmp_path / "replay-1.msgpack").write_bytes(b"")
+    stream = TraceStream(tmp_path / "replay-4711.msgpack")
+    stream.header(Trace(devices=recorded.devices, threads=recorded.threads))
+    stream.add_strings(replayed.strings.texts)
+    for step in range(3):
+        write_steps(stream, replayed, slice(step, step + 1))
+        stage = next(found)
+        assert stage.scene is not None and len(stage.scene.traces) == 2 and stage.share < 1
+        assert stage.doing == f"{step + 1} steps replayed"
+        assert stage.scene.step_pairs == [(0, 0), (0, 1), (1, 2)][: step + 1]
+        assert stage.scene.facts is not None and stage.scene.facts["same_program"] is not None
+    # and in the end everything
+    write_steps(stream, replayed, slice(3, 4))
+    stream.close()
+    live.finish(0)
+    *_, whole, end = found
+    assert whole.scene is not None and len(whole.scene.traces[1].steps) == 4 and whole.share == 1.0
+    assert end == Stage(None, 1.0, "")
+
+
+def test_a_script_that_never_uses_the_gpu_leaves_the_recording_alone(tmp_path: Path) -> None:
+    live = Live(("v100", training()), tmp_path)
+    found = live.stages()
+    next(found)
+    live.finish(3)
+    assert list(found) == [Stage(None, 1.0, "")] and live.returncode == 3
+
+
+def test_traces_are_loaded_in_stages(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("a.msgpack", "b.msgpack")]
+    recorded = training()
+    for path, trace in zip(paths, (recorded, replay_of(recorded)), strict=True):
+        save(trace, path)
+    found = list(stages(paths))
+    assert [stage.share for stage in found] == sorted(stage.share for stage in found) and found[-1].share == 1.0
+    scenes: list[Scene] = [stage.scene for stage in found if stage.scene is not None]
+    assert [(len(scene.traces), scene.has_host, scene.facts is not None) for scene in scenes] == [
+        (1, False, False),
+        (2, False, False),
+        (2, True, False),
+        (2, True, True),
+    ]
+    assert [stage.doing for stage in found if stage.scene is None] == [f"reading {path}" for path in paths]
+
+
+# --- in a terminal ---
+
+
+class Terminal:
+    """A command in a pseudo-terminal of 100 x 30, and what it has drawn so far."""
+
+    def __init__(self, words: list[str], folder: Path) -> None:
+        self.pid, self._master = pty.fork()
+        if not self.pid:
+            os.chdir(folder)
+            os.environ.update(TERM="xterm-256color", PYTHONPATH=str(ROOT))
+            os.execv(sys.executable, [sys.executable, "-m", "tui.cli", *words])
+        ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.drawn = ""
+
+    def until(self, text: str) -> None:
+        """Wait until `text` has been drawn."""
+        deadline = time.monotonic() + 60
+        while text not in self.drawn:
+            assert time.monotonic() < deadline, self.drawn[-2000:]
+            self._read(0.1)
+
+    def press(self, keys: str) -> None:
+        self.drawn = ""
+        os.write(self._master, keys.encode())
+
+    def end(self) -> int:
+        """Wait for the command's end; its exit code."""
+        deadline = time.monotonic() + 60
+        while self._read(0.1):
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                raise AssertionError(f"still running: {self.drawn[-2000:]}")
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self._master)
+        return os.waitstatus_to_exitcode(status)
+
+    def _read(self, wait_s: float) -> bool:
+        if select.select([self._master], [], [], wait_s)[0]:
+            try:
+                data = os.read(self._master, 1 << 16)
+            except OSError:  # Linux's way to say that nobody is at the other side any more
+                return False
+            self.drawn += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", data.decode(errors="replace"))
+        return True
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """It holds a.msgpack, a recording, and b.msgpack, its replay."""
+    recorded = training()
+    save(recorded, tmp_path / "a.msgpack")
+    save(replay_of(recorded), tmp_path / "b.msgpack")
+    return tmp_path
+
+
+def test_the_app_in_a_terminal(folder: Path) -> None:
+    terminal = Terminal(["view", "a.msgpack", "b.msgpack"], folder)
+    terminal.until("The same program")
+    terminal.press("?")
+    terminal.until("zoom in around the cursor")
+    terminal.press("?")  # closes it; Esc and then q might arrive as one key
+    terminal.until("difference")
+    terminal.press("q")
+    assert terminal.end() == 0
+
+
+def test_a_damaged_second_trace_closes_the_app_and_is_one_line(folder: Path) -> None:
+    data = (folder / "b.msgpack").read_bytes()
+    (folder / "b.msgpack").write_bytes(data[:30] + b"x" + data[31:])
+    terminal = Terminal(["view", "a.msgpack", "b.msgpack"], folder)
+    assert terminal.end() == 2
+    assert "trace: b.msgpack: not a readable trace at byte" in terminal.drawn.splitlines()[-1]
+
+
+def test_a_replay_beside_its_view(folder: Path) -> None:
+    # GIVEN a script that asks for input, prints, and fails
+    (folder / "script.py").write_text("import sys\nprint('got', sys.stdin.read(), sys.stdout.isatty())\nsys.exit(3)\n")
+    terminal = Terminal(["replay", "--view", "script.py", "--trace", "a.msgpack"], folder)
+    # WHEN it has ended, the view says so and what it printed
+    terminal.until("the replay has ended with exit code 3")
+    terminal.until("got  True")
+    terminal.press("q")
+    # THEN the exit code is the script's, and what it printed stands in the terminal
+    assert terminal.end() == 3
+    assert "got  True" in terminal.drawn and "did not import torch" in terminal.drawn
+
+
+def test_a_view_that_is_closed_early_leaves_the_replay_alone(folder: Path) -> None:
+    wait = "while not pathlib.Path('go').exists(): time.sleep(0.01)"
+    (folder / "script.py").write_text(f"import time, pathlib\nprint('begun')\n{wait}\nprint('done')\n")
+    terminal = Terminal(["replay", "--view", "script.py", "--trace", "a.msgpack"], folder)
+    terminal.until("waiting for the first step")
+    terminal.press("q")
+    terminal.until("the replay goes on without the view")
+    threading.Timer(0.1, (folder / "go").touch).start()
+    assert terminal.end() == 0
+    assert "begun" in terminal.drawn and "done" in terminal.drawn
+
+
+def test_without_a_terminal_view_is_told_and_left_out(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from tui.cli import run
+
+    (folder / "script.py").write_text("print('ran')\n")
+    os.chdir(folder)
+    assert run(["replay", "--view", "script.py", "--trace", "a.msgpack"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "ran\n" and err.startswith("trace: --view needs a terminal; replaying without it\n")
+    assert len(load("a.msgpack").steps) == 4

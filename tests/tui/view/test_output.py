@@ -1,0 +1,97 @@
+"""What a script prints while the app has the terminal: as natively, in order, kept and then printed."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tui.view.output import Lines, Output
+
+_PROGRAM = """
+import sys
+print(sys.stdout.isatty(), sys.stderr.isatty())
+print("to stderr", file=sys.stderr)
+print("20 %\\r40 %\\r100 %")
+print("\\x1b[31mred\\x1b[0m", end="")
+"""
+
+
+class Screen:
+    """Our own stdout."""
+
+    def __init__(self) -> None:
+        self.buffer = io.BytesIO()
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return True
+
+
+def screened(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Our own stdout from here on; not a fixture, for pytest puts its own in between."""
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    return screen
+
+
+def wait_for(condition: str, output: Output) -> None:
+    deadline = time.monotonic() + 20
+    while condition not in "\n".join(output.tail(50)):
+        assert time.monotonic() < deadline, output.tail(50)
+        time.sleep(0.002)
+
+
+def test_a_script_prints_as_to_a_terminal_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = screened(monkeypatch)
+    with Output(stdout=True, stderr=True) as output:
+        command = [sys.executable, "-c", _PROGRAM]
+        subprocess.run(command, stdout=output.stdout, stderr=output.stderr, check=True)
+        wait_for("red", output)
+        # while the app is open it is shown, and the terminal is left alone
+        assert output.tail(9) == ["True True", "to stderr", "100 %", "\x1b[31mred\x1b[0m"]
+        assert output.tail(1) == ["\x1b[31mred\x1b[0m"] and screen.buffer.getvalue() == b""
+        # once it is closed, everything is printed, and what comes then at once
+        output.release()
+        printed = screen.buffer.getvalue()
+        assert printed == b"True True\nto stderr\n20 %\r40 %\r100 %\n\x1b[31mred\x1b[0m"
+        subprocess.run([sys.executable, "-c", "print('more')"], stdout=output.stdout, check=True)
+        wait_for("more", output)
+    assert screen.buffer.getvalue() == printed + b"more\n"
+
+
+def test_what_was_printed_is_printed_even_if_the_app_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = screened(monkeypatch)
+    with pytest.raises(ZeroDivisionError), Output(stdout=True, stderr=False) as output:
+        subprocess.run([sys.executable, "-c", "print('kept')"], stdout=output.stdout, check=True)
+        wait_for("kept", output)
+        raise ZeroDivisionError
+    assert screen.buffer.getvalue() == b"kept\n"
+
+
+def test_a_stream_that_goes_elsewhere_is_left_alone() -> None:
+    with Output(stdout=False, stderr=True) as output:
+        assert output.stdout is None and output.stderr is not None
+
+
+@given(st.binary(max_size=60), st.integers(1, 7))
+def test_lines_do_not_depend_on_how_the_output_is_cut(data: bytes, size: int) -> None:
+    at_once, piecewise = Lines(), Lines()
+    at_once.feed(data)
+    for begin in range(0, len(data), size):
+        piecewise.feed(data[begin : begin + size])
+    assert piecewise.tail(100) == at_once.tail(100)
+
+
+def test_a_progress_bar_is_its_last_state() -> None:
+    lines = Lines()
+    for part in (b"epoch 1\n 10 %", b"\r 20 %", b"\r 30 %\r"):
+        lines.feed(part)
+    assert lines.tail(5) == ["epoch 1", " 30 %"]

@@ -1,0 +1,66 @@
+"""Real recordings: every row can be drawn and told about, and what the lanes count is what `trace info` counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tui.view.scenes import text_of, whole
+from traces.kineto import read_kineto
+from traces.measure import busy_by_stream
+from tui.view.alignment import Alignment
+from tui.view.details import details
+from tui.view.differences import Differences
+from tui.view.headline import headline
+from tui.view.lanes import Lane
+from tui.view.spans import neighbour
+from tui.view.tracks import Kind, TrackKey
+from tui.view.window import Window
+
+NAMES = (
+    "h100_transformer_toy mi250_minitoy a100_event_sync_multi_stream gpu_graph_vllm_decode a100_nccl_args_rank0of2"
+    " cpu_only_rank34of300 gp100_gpu_user_annotation v100_resnet50_workers0"
+).split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recording_is_shown_whole(shared_traces: Path, name: str) -> None:
+    trace = read_kineto(shared_traces / f"{name}.json.gz")
+    scene = whole((name, trace))
+    # streams are as busy as they are measured to be
+    lanes = {row.label: row.lane(0) for row in scene.rows if row.kind is Kind.GPU}
+    busy = busy_by_stream(trace)
+    assert len(lanes) == len(busy)
+    for (device, stream), expected in busy.items():
+        (lane,) = [
+            track.lane
+            for key, track in scene._tracks[0].items()
+            if key == TrackKey(Kind.GPU, trace.devices[device].rank, trace.devices[device].index, stream)
+        ]
+        assert isinstance(lane, Lane)
+        assert sum(int(ns.sum()) for ns in lane.covered([0], [2**62]).values()) == expected.total_ns
+    # every row is drawn, at every zoom, and its events can be told
+    window = Window(scene, 60, 200)
+    for _ in range(4):
+        assert len(text_of(window).splitlines()) == len(window.lines) + 2
+        window.zoom(0.05)
+    for line in range(len(window.lines)):
+        window.line = line
+        span = None
+        for _ in range(2):
+            span = neighbour(window, span, 1)
+            assert span is None or len(details(scene, span, window.alignment, window.cursor_ns)) >= 4
+    assert headline(scene, 80)
+
+
+def test_a_recording_against_the_same_case_recorded_again(shared_traces: Path) -> None:
+    first, second = (read_kineto(shared_traces / f"v100_resnet50_workers0{again}.json.gz") for again in ("", "_rerun"))
+    scene = whole(("first", first), ("again", second))
+    assert headline(scene, 130)[0].text.startswith("The same program: 100 %")
+    for by in Alignment:
+        window = Window(scene, 100, 60)
+        window.align(by)
+        window.home()
+        assert "difference" in text_of(window)
+        assert Differences.of(scene, by, window.steps_begin_ns).places

@@ -1,0 +1,113 @@
+"""The window: whatever is pressed, it stays on the axis, its columns stay in order and the cursor in sight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.traces.handmade import US, training
+from tests.tui.view.scenes import lone_scene, one_event, pair_scene, whole
+from traces.model import Trace
+from tui.view.alignment import Alignment
+from tui.view.scene import Scene
+from tui.view.tracks import Kind
+from tui.view.window import MARGIN, Part, Window
+
+SCENES = [pair_scene(), lone_scene(), whole(("t", one_event(0))), whole(("t", Trace()))]
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.just("zoom"), st.sampled_from([0.01, 0.5, 2.0, 100.0])),
+        st.tuples(st.just("pan"), st.integers(-500, 500)),
+        st.tuples(st.just("move"), st.integers(-60, 60)),
+        st.tuples(st.just("move_line"), st.integers(-40, 40)),
+        st.tuples(st.just("resize"), st.integers(1, 300)),
+        st.tuples(st.just("go"), st.integers(-100, 10**6)),
+        st.tuples(st.just("align"), st.sampled_from(Alignment)),
+        st.tuples(st.just("toggle"), st.sampled_from(["memory", "host", "mirrored", "swapped"])),
+        st.tuples(st.just("home"), st.none()),
+        st.tuples(st.just("everything"), st.none()),
+    ),
+    max_size=15,
+)
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(SCENES), MOVES)
+def test_a_window_stays_sound(scene: Scene, moves: list[tuple[str, object]]) -> None:
+    window = Window(scene, 80, 20)
+    for name, argument in moves:
+        if name == "align" and len(scene.traces) < 2:
+            continue
+        if name == "resize":
+            window.resize(int(str(argument)), 17)
+        elif argument is None:
+            getattr(window, name)()
+        else:
+            getattr(window, name)(argument)
+        edges, length = window.edges_ns, window.axis.length_ns
+        assert len(edges) == window.columns + 1 and (np.diff(edges) >= 1).all()
+        span = window.columns * window.ns_per_column
+        assert span <= max(length, window.columns, 20) * (1 + 2 * MARGIN) + 1
+        assert -span - 1 <= window.start_ns <= max(length, 1)
+        assert 0 <= window.cursor_ns <= max(length - 1, 0)
+        assert not window.lines or 0 <= window.line < len(window.lines)
+        assert 0 <= window.top <= max(len(window.lines) - 1, 0)
+        if window.lines:
+            assert window.top <= window.line < window.top + window.height
+
+
+def test_zooming_keeps_the_place_under_the_cursor() -> None:
+    window = Window(pair_scene(), 100, 20)
+    window.go(150 * US)
+    column = window.cursor_column
+    for factor in (0.5, 0.5, 0.5, 2.0):
+        window.zoom(factor)
+        assert abs(window.cursor_column - column) <= 1 and window.cursor_ns == 150 * US
+
+
+def test_aligning_keeps_what_the_cursor_points_at() -> None:
+    window = Window(pair_scene(stretch=1.5), 100, 20)
+    window.line = 1  # the replay's line
+    window.go(220 * US)
+    time_ns = window.axis.sides[1].times([window.cursor_ns])[0]
+    for by in Alignment:
+        window.align(by)
+        assert window.axis.sides[1].times([window.cursor_ns])[0] == time_ns
+        assert 0 <= window.cursor_column < window.columns
+
+
+def test_a_scene_with_more_in_it_keeps_the_place() -> None:
+    window = Window(Scene.of(("a", training())), 100, 20)
+    window.zoom(0.2)
+    before = window.start_ns, window.ns_per_column
+    window.show(whole(("a", training())))
+    assert (window.start_ns, window.ns_per_column) == before
+    # but a second trace makes another axis
+    window.show(pair_scene())
+    assert window.at_home
+
+
+def test_lines_of_a_pair() -> None:
+    window = Window(pair_scene(), 100, 20)
+    parts = [line.part for line in window.lines if line.row == 0]
+    assert parts == [Part.FIRST, Part.SECOND, Part.DIFFERENCE]
+    window.toggle("swapped")
+    assert [line.part for line in window.lines if line.row == 0] == [Part.SECOND, Part.FIRST, Part.DIFFERENCE]
+    window.toggle("memory")
+    assert all(window.scene.rows[line.row].kind is not Kind.MEMORY for line in window.lines)
+
+
+def test_going_to_a_row_that_is_hidden_shows_it() -> None:
+    window = Window(pair_scene(), 100, 8)
+    window.toggle("host")
+    row = next(n for n, row in enumerate(window.scene.rows) if row.kind is Kind.HOST)
+    window.go(100 * US, row, 0)
+    assert window.host and (line := window.cursor_line) is not None and line.row == row
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (500, 400)])
+def test_any_size(size: tuple[int, int]) -> None:
+    window = Window(pair_scene(), *size)
+    assert len(window.edges_ns) == size[0] + 1

@@ -1,0 +1,256 @@
+"""What the app says: headline, status, details, ruler, tables; and what it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.traces.handmade import MS, US, phase_grained, replay_of, training
+from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
+from traces.compare import compare
+from traces.model import NONE, Origin, Trace
+from tui.view.alignment import Alignment
+from tui.view.details import details
+from tui.view.differences import Differences
+from tui.view.headline import headline
+from tui.view.ruler import round_ns, step_places, steps_line, tick_text
+from tui.view.scene import TABLE_ROWS, Scene
+from tui.view.search import search
+from tui.view.spans import Span, counterpart, find_span, name_of, step_of, under
+from tui.view.tables import table_of
+from tui.view.window import Window
+
+
+def span(scene: Scene, side: int, table: str, number: int) -> Span:
+    found = find_span(scene, side, table, number)
+    assert found is not None
+    return found
+
+
+# --- headline ---
+
+
+def test_the_headline_of_two_says_what_diff_says() -> None:
+    recorded = training()
+    replayed = replay_of(recorded, stretch=1.1, uncharged_ns=0)
+    lines = headline(whole(("a", recorded), ("b", replayed)), 200)
+    facts = compare(recorded, replayed)
+    assert (lines[0].tone, lines[0].text) == ("good", f"The same program: {facts.reason}")
+    text = " ".join(line.text for line in lines[1:])
+    assert f"step 100.0 µs → 91.0 µs ({facts.steps.error:+.1%})".replace("%)", " %)") in text
+    for words in (
+        "without loading 80.0 µs → 88.0 µs (+10.0 %)",
+        "busy 50.0 % → 60.4 %",
+        "memory 3.0 MiB → 3.0 MiB",
+        "matched exact",
+    ):
+        assert words in text
+
+
+def test_other_programs_are_told_first_and_in_red() -> None:
+    lines = headline(whole(("a", training()), ("b", training(batch=8))), 80)
+    assert lines[0].tone == "bad" and lines[0].text.startswith("NOT the same program: same ops, other shapes")
+
+
+@pytest.mark.parametrize("width", [20, 79, 80, 130])
+def test_a_headline_fits(width: int) -> None:
+    for scene in (lone_scene(), pair_scene(), whole(("a", phase_grained()), ("b", training())), whole(("t", Trace()))):
+        assert all(len(line.text) <= width for line in headline(scene, width))
+
+
+def test_before_the_figures_are_there() -> None:
+    assert headline(Scene.of(("a", training()), ("b", training())), 80)[1].text == "working out the figures ..."
+
+
+def test_the_headline_of_one() -> None:
+    lines = headline(lone_scene(), 130)
+    assert lines[0].text == "recorded.msgpack: Tesla V100-DGXS-32GB"
+    assert lines[1].text.startswith("3 steps · median 100.0 µs · busy ")
+    assert headline(whole(("t", crowd())), 130)[0].text == "t: 4 x NVIDIA A100"
+
+
+# --- ruler ---
+
+
+@pytest.mark.parametrize(
+    ("at_ns", "every_ns", "text"),
+    [
+        (0, 50 * MS, "0 ms"),
+        (150 * MS, 50 * MS, "150 ms"),
+        (1_020 * MS, 20 * MS, "1.02 s"),
+        (2_500, 500, "2.5 µs"),
+        (-5, 5, "-5 ns"),
+    ],
+)
+def test_ticks(at_ns: int, every_ns: int, text: str) -> None:
+    assert tick_text(at_ns, every_ns) == text
+
+
+def test_round_steps() -> None:
+    assert [round_ns(least) for least in (0.5, 1, 1.1, 3, 7, 11, 499)] == [1, 1, 2, 5, 10, 20, 500]
+
+
+def test_many_steps_are_marked_where_there_is_room() -> None:
+    window = Window(whole(("t", training(steps=40))), 60, 10)
+    line = steps_line(window, step_places(window.scene, window.alignment))
+    assert len(line) == 60 and line.count("│") >= 39 and "step 5" not in line
+
+
+# --- spans and their counterparts ---
+
+
+def test_a_kernels_counterpart_is_the_same_call_in_the_step_over_it() -> None:
+    scene = pair_scene(steps=2)
+    recorded, replayed = scene.traces
+    kernels = [row for row in range(len(replayed.device)) if name_of(scene, span(scene, 1, "device", row)) == "softmax"]
+    for pair, row in enumerate(kernels):
+        here = span(scene, 1, "device", row)
+        at = scene.axis(Alignment.STEP).sides[1].place(int(replayed.device.start_ns[row]))
+        other = counterpart(scene, here, Alignment.STEP, at or 0)
+        assert other is not None and other.side == 0
+        assert recorded.device.start_ns[other.number] // (100 * US) == recorded.steps.start_ns[pair // 2] // (100 * US)
+        back = counterpart(scene, other, Alignment.STEP, at or 0)
+        assert back == here
+
+
+def test_ops_go_by_their_canonical_name() -> None:
+    scene = pair_scene()
+    replayed = scene.traces[1]
+    row = next(n for n in range(len(replayed.host)) if replayed.strings[int(replayed.host.name[n])] == "aten::convolution")
+    other = counterpart(scene, span(scene, 1, "host", row), Alignment.STEP, 0)
+    assert other is not None and name_of(scene, other) == "aten::conv2d"
+
+
+def test_an_op_within_one_of_the_same_canonical_name_goes_with_that() -> None:
+    recorded = training()
+    scene = whole(("a", recorded), ("b", replay_of(recorded)))
+    for name in ("aten::conv2d", "aten::cudnn_convolution"):
+        rows = [n for n in range(len(recorded.host)) if recorded.strings[int(recorded.host.name[n])] == name]
+        other = counterpart(scene, span(scene, 0, "host", rows[1]), Alignment.STEP, 250 * US)
+        assert other is not None and name_of(scene, other) == "aten::convolution"
+        assert step_of(scene, other) == 2
+
+
+def test_what_only_one_has_has_no_counterpart() -> None:
+    recorded = training()
+    recorded.host.name[0] = recorded.strings.add("my own range")
+    scene = whole(("a", recorded), ("b", replay_of(training())))
+    call = 0
+    lone = span(scene, 0, "host", call)
+    assert counterpart(scene, lone, Alignment.STEP, 0) is None
+    assert "No counterpart in b." in details(scene, lone, Alignment.STEP, 0)
+    assert counterpart(lone_scene(), span(lone_scene(), 0, "device", 0), Alignment.STEP, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "number", "lines"),
+    [
+        ("device", 0, ["copy on cuda:0 stream 7", "bytes       4.0 KiB, 0.4 GB/s", "launched by aten::copy_, 5.0 µs before"]),
+        ("host", 0, ["op on the main thread (main)", "shapes      32x3x8x8", "GPU work    10.0 µs in 1 kernels and copies"]),
+        ("phases", 2, ["phase", "on the GPU  27.0 µs"]),
+        ("batches", 0, ["input pipeline", "bytes       4.0 MiB"]),
+        ("collectives", 0, ["collective", "dtype       float32", "group       group 0", "bytes       1.0 MiB"]),
+        ("parts", 0, ["part of a phase"]),
+    ],
+)  # fmt: skip
+def test_details_of_every_kind(table: str, number: int, lines: list[str]) -> None:
+    scene = whole(("t", side_tables()))
+    told = details(scene, span(scene, 0, table, number), Alignment.STEP, 0)
+    assert not [line for line in lines if line not in told], told
+    assert any(line.startswith("begins      ") and "in step 5" in line for line in told)
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_details_say_whether_a_time_is_measured_or_estimated(origin: Origin) -> None:
+    trace = one_event()
+    trace.device.origin[:] = origin
+    told = details(whole(("t", trace)), Span(0, 0, 0, "device", 0), Alignment.STEP, 0)
+    (line,) = [line for line in told if line.startswith("origin")]
+    assert ("estimated" in line) == (origin in (Origin.SCALED, Origin.ROOFLINE))
+    assert "launched by unknown: not recorded" in told and "begins      outside any step" in told
+
+
+def test_the_span_under_the_cursor() -> None:
+    window = Window(lone_scene(), 100, 40)
+    window.fit(0, 100 * US)
+    line = next(n for n, line in enumerate(window.lines) if window.scene.rows[line.row].label.startswith("cuda:0 stream"))
+    window.line = line
+    lane = window.scene.rows[window.lines[line].row].lane(0)
+    assert lane is not None
+    for place in (0, 1, 2):
+        window.cursor_ns = int((lane.start_ns[place] + lane.end_ns[place]) // 2 - window.axis.sides[0].start_ns[0])
+        found = under(window)
+        assert found is not None and found.place == place
+    window.cursor_ns = 2 * US  # nothing runs there
+    assert under(window) is None
+
+
+# --- differences ---
+
+
+def test_places_are_where_a_kernel_takes_longer() -> None:
+    # GIVEN the same recording twice, but for one kernel that takes 4 µs longer in the second step
+    first, second = training(steps=3), training(steps=3)
+    second.device.duration_ns[6] += 4 * US
+    scene = whole(("a", first), ("b", second))
+    places = Differences.of(scene, Alignment.STEP).places
+    # THEN there is one place, there, and that long
+    (place,) = places
+    assert scene.rows[place.row].label == "cuda:0 stream 7"
+    expected = scene.axis(Alignment.STEP).sides[1].place(int(first.device.end_ns[6]))
+    assert expected is not None and abs(place.at_ns - expected) <= US
+    assert place.more_ns == place.differs_ns == pytest.approx(4 * US, abs=US)
+
+
+def test_going_round() -> None:
+    scene = pair_scene(stretch=1.5)
+    found = Differences.of(scene, Alignment.STEP)
+    first, last = found.places[0], found.places[-1]
+    assert found.after(last.at_ns) == first and found.before(0) == last
+    assert Differences(()).after(0) is None and Differences(()).before(0) is None
+    assert Differences.of(lone_scene(), Alignment.STEP).places == ()
+
+
+# --- search and tables ---
+
+
+def test_searching_ignores_case_and_counts() -> None:
+    hits = search(pair_scene(steps=2), "CONV")
+    assert [(hit.what, hit.side, hit.name, hit.count) for hit in hits] == [
+        ("op", 0, "aten::conv2d", 2),
+        ("op", 0, "aten::cudnn_convolution", 2),
+        ("op", 0, "ConvolutionBackward0", 2),
+        ("op", 1, "aten::convolution", 4),
+        ("op", 1, "ConvolutionBackward0", 4),
+    ]
+    assert search(pair_scene(), "  ") == [] and search(whole(("t", Trace())), "x") == []
+
+
+def test_tables_hold_what_diff_holds() -> None:
+    scene = pair_scene(stretch=1.3)
+    facts: dict[str, Any] = scene.facts or {}
+    for tab in ("kernels", "ops"):
+        table = table_of(scene, tab)
+        assert len(table.rows) == sum(map(len, facts["changes"][tab].values()))
+        sizes = [row.cells[2] for row in table.rows]
+        assert table.heads == ["", tab, "change", "recorded", "replayed", "per step"] and sizes
+    assert [row.cells[0] for row in table_of(scene, "phases").rows] == list(facts["phases"])
+    steps = table_of(scene, "steps").rows
+    assert [row.cells[0] for row in steps] == ["5", "5/6", "6/7", "6/8", "7/9", "7/10"]
+
+
+def test_a_table_takes_a_thousand_rows() -> None:
+    scene = whole(("t", training(steps=1)))
+    steps = Trace(steps=training(steps=1).steps.take([0] * (TABLE_ROWS + 5)), devices=scene.traces[0].devices)
+    table = table_of(whole(("t", steps)), "steps")
+    assert (len(table.rows), table.left_out) == (TABLE_ROWS, 5)
+
+
+def test_tables_of_one_trace() -> None:
+    scene = lone_scene()
+    assert table_of(scene, "kernels").heads == ["kernels", "count", "GPU time"]
+    assert [row.name for row in table_of(scene, "phases").rows][:2] == ["loader", "h2d"]
+    assert [row.step for row in table_of(scene, "steps").rows] == [0, 1, 2]
+    assert table_of(Scene.of(("t", training())), "ops").rows == []
+    assert all(row.step == NONE for row in table_of(scene, "ops").rows)

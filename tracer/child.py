@@ -1,0 +1,65 @@
+"""The recorder's side of the child process: listens at torch and writes what the script does, beside it.
+
+`start(config)` is called by the bootstrap when torch has been imported, in the script's process and in all its descendants;
+those that train nothing leave no file.
+Config keys: `out` (path of the final recording; ours are named after it), `grain` ("kernel" or "phase"), `warmup`, `clean`,
+`profiled` (numbers of steps).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tracer import state
+from tracer.clock import Clock
+from tracer.marks import Marks
+from tracer.output import Output
+from tracer.profile import Profiler
+from tracer.provenance import Facts
+from tracer.recorder import Recorder
+from tracer.schedule import Schedule
+from tracer.surfaces import install_all
+
+
+def start(config: dict[str, Any]) -> None:
+    """Listen at every surface of torch. The recorder is made at the first thing worth recording."""
+    torch: ModuleType = sys.modules["torch"]
+    state.start(lambda: _make(torch, config))
+    install_all(torch)
+
+
+def _make(torch: ModuleType, config: dict[str, Any]) -> Recorder:
+    clock = Clock()
+    rank = int(os.environ.get("RANK", "0"))
+    out = Path(config["out"])
+    in_depth = config["grain"] == "kernel"
+    profile = out.with_name(f"{out.name}.{os.getpid()}.profile.json") if in_depth else None
+    options = {key: config[key] for key in ("grain", "warmup", "clean", "profiled")}
+    recorder = Recorder(
+        output=Output(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
+        marks=Marks(torch.cuda, clock),
+        schedule=Schedule(config["warmup"], config["clean"], config["profiled"] if in_depth else 0),
+        profiler=Profiler(torch, profile, _say),
+        facts=Facts(torch, rank, options),
+        clock=clock,
+        rank=rank,
+    )
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        recorder.joined(torch.distributed.get_rank())
+    atexit.register(_finish, recorder, os.getpid())
+    return recorder
+
+
+def _finish(recorder: Recorder, pid: int) -> None:
+    """A forked child inherits this hook but not the recorder."""
+    if os.getpid() == pid:
+        recorder.close()
+
+
+def _say(text: str) -> None:
+    print(f"trace: {text}", file=sys.stderr)

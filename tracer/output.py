@@ -1,0 +1,121 @@
+"""The recorder's file: rows are gathered and appended twice a second, so that a killed run loses half a second.
+
+    output = Output(path, clock)
+    row = output.add("steps", rank=0, number=0, start_ns=100, duration_ns=50, kind=0)
+    output.flush(header)        # a Trace without tables: devices, threads, provenance so far
+    output.close(header)
+
+A disk that fills up must not stop the training: the first failure ends the recording, is told in a line, and everything
+written before stays readable.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tracer.clock import Clock
+from traces.file import TraceStream
+from traces.model import TABLES, Strings, Trace, TraceError
+
+# How much of a run may be lost when it is killed. Writing takes about a millisecond.
+_FLUSH_NS = 500_000_000
+
+
+class Output:
+    """Gathers rows as dicts and streams them out. Not for several threads at once; the recorder's lock guards it."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path = path
+        self.strings = Strings()
+        self.failed = False
+        self._clock = clock
+        self._due_ns = 0
+        self._stream: TraceStream | None = None
+        self._written_strings = 0
+        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+        self._count = dict.fromkeys(TABLES, 0)
+
+    def add(self, table: str, **row: Any) -> int:
+        """Append a row; columns that are left out take their defaults. Returns the row's number."""
+        self._rows[table].append(row)
+        number = self._count[table]
+        self._count[table] = number + 1
+        return number
+
+    def count(self, table: str) -> int:
+        """How many rows the table has."""
+        return self._count[table]
+
+    def text(self, text: str) -> int:
+        return self.strings.add(text)
+
+    @property
+    def due(self) -> bool:
+        """Whether enough time has passed since the last flush."""
+        return self._clock.perf_ns() >= self._due_ns
+
+    def flush(self, header: Trace) -> None:
+        """Write what was gathered, and `header` before it, since rows may name devices and threads that are new."""
+        self._due_ns = self._clock.perf_ns() + _FLUSH_NS
+        rows, self._rows = self._rows, {name: [] for name in TABLES}
+        if self.failed:
+            return
+        try:
+            with undisturbed():
+                self._write(header, rows)
+        except (TraceError, OSError) as failure:
+            self._give_up(failure)
+
+    def close(self, header: Trace) -> None:
+        """Write the rest and mark the file as whole."""
+        self.flush(header)
+        if self._stream is None or self.failed:
+            return
+        try:
+            self._stream.close()
+        except (TraceError, OSError) as failure:
+            self._give_up(failure)
+
+    def _write(self, header: Trace, rows: dict[str, list[dict[str, Any]]]) -> None:
+        if self._stream is None:
+            self._stream = TraceStream(self.path)
+        self._stream.header(header)
+        texts = self.strings.texts[self._written_strings :]
+        if texts:
+            self._stream.add_strings(texts)
+            self._written_strings = len(self.strings)
+        for name, kind in TABLES.items():
+            if rows[name]:
+                self._stream.add(name, kind.of(**_columns(kind.DTYPES, kind.DEFAULTS, rows[name])))
+
+    def _give_up(self, failure: Exception) -> None:
+        self.failed = True
+        print(f"trace: the recording stops here, the script goes on: {failure}", file=sys.stderr)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold back Ctrl-C until the end: half a frame would be the file's last. It then takes its usual way."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
+
+
+def _columns(names: dict[str, str], defaults: dict[str, int], rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row.get(name, defaults.get(name, 0)) for row in rows] for name in names}

@@ -1,0 +1,163 @@
+"""The window of steps under torch.profiler, and its recording as a file beside ours; the parent lays the two together.
+
+    profiler = Profiler(torch, Path("train.msgpack.4711.json"), on_failure=print)
+    profiler.begin_step(13, "prepare")      # it attaches itself: the first step under it is slow
+    profiler.end_step(13); profiler.begin_step(14, "record")
+    profiler.end_step(14); profiler.begin_step(15, "")      # the window has ended: the file is written
+
+A script may profile itself. Then ours stays away, or ends its window early: two cannot run at once.
+
+Note [Memory or threads]
+    The profiler follows the thread that started it and those of autograd. nn.DataParallel runs its replicas in threads of
+    Python's, which it follows only when told to profile all threads; and then, in 2.13, it notes no memory events. So it is
+    told that only where replicas have been seen.
+
+Note [What Kineto says]
+    Some releases of Kineto write "USDT:" lines to stderr when a recording begins and ends, at any log level. stderr belongs to
+    the script, so what is written there meanwhile is held back and passed on without them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+class Profiler:
+    """Runs torch.profiler over one window of steps. `wanted` is False in the phase grain, and nothing happens then."""
+
+    def __init__(self, torch: ModuleType, path: Path | None, say: Callable[[str], None]) -> None:
+        self.wanted = path is not None
+        self.paused = False  # whether the last `begin_step` did something that takes time
+        self.all_threads = False  # whether replicas run in threads of their own
+        self.active = False  # between attaching and the end of the window
+        self._torch = torch
+        self._path = path
+        self._say = say
+        self._profile: Any = None
+        self._range: Any = None
+        self._tracing = False
+        self._beginning = False  # in a call of ours that begins a profile
+        self._numbers: list[int] = []
+        self._why_not = ""
+
+    def begin_step(self, number: int, action: str) -> None:
+        self.paused = False
+        if self._profile is not None and action == "":
+            self.stop()
+        elif self.wanted and action == "prepare" and self._profile is None:
+            self._attempt(self._prepare)
+        elif self._profile is not None and action == "record":
+            if not self._tracing:
+                self._attempt(self._start)
+            if self._tracing:
+                self._range = self._torch.autograd.profiler.record_function(f"ProfilerStep#{number}")
+                self._range.__enter__()
+
+    def end_step(self, number: int) -> None:
+        if self._range is not None:
+            self._numbers.append(number)
+            self._leave_range()
+
+    def make_way(self) -> None:
+        """Somebody begins a profile; if it is the script, ours ends."""
+        if self._profile is not None and not self._beginning:
+            self._why_not = "the script began to profile itself"
+            self.stop()
+
+    def stop(self) -> None:
+        """End the window, also in the midst of a step, and write the file."""
+        if self._profile is None:
+            return
+        self._leave_range()
+        self._attempt(self._finish)
+
+    def facts(self) -> dict[str, Any]:
+        """For the provenance: which steps were profiled, and why none was."""
+        facts: dict[str, Any] = {"steps": self._numbers} if self._numbers else {}
+        return facts | ({"failed": self._why_not} if self._why_not else {})
+
+    def _prepare(self) -> None:
+        profiler = self._torch.profiler
+        if self._torch.autograd._profiler_enabled():
+            self._why_not = "the script was profiling itself"
+            self.wanted = False
+            return
+        activities = [profiler.ProfilerActivity.CPU]
+        if self._torch.cuda.is_available():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self._profile = profiler._KinetoProfile(
+            activities=activities,
+            record_shapes=True,
+            profile_memory=True,
+            experimental_config=self._settings(),
+        )
+        self.active = True
+        self._profile.prepare_trace()
+
+    def _settings(self) -> Any:
+        """CUDA's synchronisations too; and all threads where there are replicas, see Note [Memory or threads]."""
+        settings = self._torch._C._profiler._ExperimentalConfig
+        if not self.all_threads:
+            return settings(enable_cuda_sync_events=True)
+        try:
+            return settings(enable_cuda_sync_events=True, profile_all_threads=True)
+        except TypeError:  # releases of torch that do not know it
+            return settings(enable_cuda_sync_events=True)
+
+    def _start(self) -> None:
+        self._profile.start_trace()
+        self._tracing = True
+
+    def _leave_range(self) -> None:
+        step_range, self._range = self._range, None
+        if step_range is not None:
+            step_range.__exit__(None, None, None)
+
+    def _finish(self) -> None:
+        profile, self._profile = self._profile, None
+        try:
+            if not self._tracing:  # kineto can only be left by way of a recording
+                profile.start_trace()
+            profile.stop_trace()
+            if self._numbers:
+                profile.export_chrome_trace(str(self._path))
+        finally:
+            self.active = self._tracing = False
+
+    def _attempt(self, action: Callable[..., None], *args: Any) -> None:
+        """The script goes on, whatever the profiler meets: CUPTI that is not allowed, a full disk, another release."""
+        self.paused = self._beginning = True
+        try:
+            with _without_kinetos_words():
+                action(*args)
+        except (RuntimeError, OSError, TypeError, AttributeError) as failure:
+            self._profile, self.active, self.wanted, self._tracing = None, False, False, False
+            self._why_not = str(failure).partition("\n")[0]
+            self._say(f"no kernels are recorded: torch.profiler failed: {self._why_not}")
+        finally:
+            self._beginning = False
+
+
+@contextmanager
+def _without_kinetos_words() -> Iterator[None]:
+    """See Note [What Kineto says]."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+            held.seek(0)
+            for line in held:
+                if not line.startswith(b"USDT:"):
+                    os.write(2, line)

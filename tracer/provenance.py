@@ -1,0 +1,239 @@
+"""Where a recording comes from: everything that is needed to judge it, and nothing that names a person or a machine.
+
+    facts = Facts(torch, rank=0, options={"grain": "kernel"})
+    facts.provenance(...)   # {"source": "trace record", "torch": "2.13.0", "script": {"name": "train.py", "sha256": ...}, ...}
+    facts.device_row(0)     # the row of cuda:0 in `facts.devices`, listed at its first mention
+
+Paths in arguments and settings are kept as far as they lie within the script's folder; of others only the last part is.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+import re
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from traces.model import Device
+
+# What changes how PyTorch uses a GPU.
+_SETTINGS = re.compile(
+    r"(CUDA|CUDNN|CUBLAS|NCCL|GLOO|PYTORCH|TORCH|HIP|ROCR|OMP|MKL)_|(WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE)$"
+)
+_PRIVATE = re.compile(r"TOKEN|KEY|SECRET|PASSW|USER|HOST|ADDR|IFNAME|SOCKET", re.IGNORECASE)
+
+# Attributes of torch's device properties that are no plain facts or name the very card.
+_NOT_PROPERTIES = {"name", "total_memory", "uuid", "pci_bus_id", "pci_device_id", "pci_domain_id", "regs_per_multiprocessor"}
+
+# More than any device has: asking for it fails at once and tells how this release words it.
+_ABSURD_BYTES = 1 << 50
+
+_PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
+
+
+class Facts:
+    """One process's facts. Those about the GPU are taken when the script has used it, never earlier."""
+
+    def __init__(self, torch: ModuleType, rank: int, options: dict[str, Any]) -> None:
+        self.devices: list[Device] = []
+        self._torch = torch
+        self._rank = rank
+        self._is_distributed = False
+        self._models: list[weakref.ref[Any]] = []
+        self._reducers: list[dict[str, Any]] = []
+        self._loaders: list[dict[str, Any]] = []
+        self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._end: dict[str, Any] = {}
+        self._base = {
+            "source": "trace record",
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "processors": os.cpu_count(),
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "clock": "unix",
+            "rank": rank,
+            "options": options,
+            **_script(),
+            "environment": _environment(),
+        }
+
+    def joined(self, rank: int) -> None:
+        """The process is a rank of a process group: from the beginning, whatever it was taken for."""
+        self._rank = self._base["rank"] = rank
+        self._is_distributed = True
+        self.devices = [replace(device, rank=rank) for device in self.devices]
+
+    def distributes(self, model: object) -> None:
+        """A DistributedDataParallel, whose reducer keeps a log."""
+        self._models.append(weakref.ref(model))
+        self._reducers.append({})
+
+    def read_reducers(self) -> None:
+        """Look at the logs of those models that still exist. Nothing is waited for."""
+        for number, model in enumerate(self._models):
+            if (alive := model()) is not None:
+                self._reducers[number] = _reducer(alive._get_ddp_logging_data())
+
+    def device_row(self, index: int) -> int:
+        """The row of a device, which is listed with all its properties when it is first asked for."""
+        for row, device in enumerate(self.devices):
+            if device.index == index:
+                return row
+        properties = self._torch.cuda.get_device_properties(index)
+        facts = {
+            name: value
+            for name in dir(properties)
+            if not name.startswith("_") and name not in _NOT_PROPERTIES
+            and isinstance(value := getattr(properties, name), int | float | str)
+        }
+        self.devices.append(Device(self._rank, index, properties.name, properties.total_memory, facts))
+        return len(self.devices) - 1
+
+    def loader(self, loader: object, describe: Callable[[], dict[str, Any]]) -> int:
+        """The number of a DataLoader."""
+        number = self._loader_numbers.get(loader)
+        if number is None:
+            number = self._loader_numbers[loader] = len(self._loaders)
+            self._loaders.append(describe())
+        return number
+
+    def provenance(self, steps: int, steps_ns: int, cost_ns: int, profiler: dict[str, Any]) -> dict[str, Any]:
+        """Everything so far. `cost_ns` is what the recorder itself took of `steps_ns`."""
+        recorder = {
+            **_own_version(),
+            "overhead_ns_per_step": cost_ns // max(steps, 1),
+            "overhead_share": round(cost_ns / steps_ns, 6) if steps_ns else 0.0,
+        }
+        facts = {**self._base, **self._settings(), **self._end, "recorder": recorder}
+        if self._loaders:
+            facts["loaders"] = self._loaders
+        self.read_reducers()
+        if any(self._reducers):
+            facts["ddp"] = [reducer for reducer in self._reducers if reducer]
+        if profiler:
+            facts["profiler"] = profiler
+        return facts
+
+    def lacks(self, has_profile: bool) -> list[str]:
+        lacks = [] if has_profile else ["host events", "kernels", "shapes", "memory events"]
+        if not self.devices:
+            lacks.append("device time: the script used no GPU here")
+        if self._is_distributed:
+            lacks.append("collectives that PyTorch's C++ starts by itself (DistributedDataParallel's buckets), unless profiled")
+        return lacks
+
+    def at_end(self) -> None:
+        """What can be asked without disturbing the script only when it has ended."""
+        if not self.devices:
+            return
+        cuda = self._torch.cuda
+        outside = {}
+        for device in self.devices:
+            free_bytes, total_bytes = cuda.mem_get_info(device.index)
+            outside[str(device.index)] = max(total_bytes - free_bytes - cuda.memory_reserved(device.index), 0)
+        self._end["outside_bytes"] = outside
+        try:
+            self._torch.empty(_ABSURD_BYTES, dtype=self._torch.uint8, device="cuda")
+        except self._torch.OutOfMemoryError as error:
+            self._end["oom_text"] = str(error)
+
+    def _settings(self) -> dict[str, Any]:
+        torch = self._torch
+        settings: dict[str, Any] = {
+            "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "cudnn": torch.backends.cudnn.allow_tf32},
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
+        }
+        if self.devices:
+            settings |= {"cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": torch.backends.cudnn.version()}
+            settings["driver"] = _driver_version(torch)
+        return {key: value for key, value in settings.items() if value is not None}
+
+
+def _own_version() -> dict[str, str]:
+    """Which release of this tool recorded; a folder that was only copied to a GPU machine does not know."""
+    try:
+        return {"version": metadata.version("trace-replay")}
+    except metadata.PackageNotFoundError:
+        return {}
+
+
+def _driver_version(torch: ModuleType) -> str | None:
+    """As the NVIDIA driver tells it on Linux, else the CUDA version that the driver supports."""
+    told = Path("/sys/module/nvidia/version")
+    if told.exists():
+        return told.read_text(encoding="ascii", errors="replace").strip()
+    number = torch._C._cuda_getDriverVersion() if hasattr(torch._C, "_cuda_getDriverVersion") else 0
+    return f"CUDA {number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def _reducer(log: dict[str, Any]) -> dict[str, Any]:
+    """Of what DistributedDataParallel logs (c10::DDPLoggingData): its buckets, and the last averages of its times."""
+    sizes = log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or ""
+    facts = {
+        "bucket_bytes": [int(size) for size in sizes.split(",") if size.strip().isdigit()],
+        "dtypes": log.get("dtypes"),
+        "backend": log.get("backend_name"),
+        "world_size": log.get("world_size"),
+        "iterations": log.get("iteration"),
+        "backward_compute_ns": log.get("avg_backward_compute_time"),
+        "backward_communication_ns": log.get("avg_backward_comm_time"),
+        "overlap_ns": log.get("avg_backward_compute_comm_overlap_time"),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _script() -> dict[str, Any]:
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    facts: dict[str, Any] = {"argv": [without_paths(word, _folder()) for word in sys.argv[1:]]}
+    if file is None:
+        return facts
+    script = {"name": Path(file).name}
+    if (module := getattr(main, "__spec__", None)) is not None:
+        script["module"] = module.name
+    try:
+        script["sha256"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:  # a script that came through a pipe, or is gone by now
+        script["sha256"] = "unknown"
+    return {"script": script, **facts}
+
+
+def _folder() -> Path | None:
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).resolve().parent if file else None
+
+
+def _environment() -> dict[str, str]:
+    folder = _folder()
+    return {
+        name: without_paths(value, folder)
+        for name, value in sorted(os.environ.items())
+        if _SETTINGS.match(name) and not _PRIVATE.search(name)
+    }
+
+
+def without_paths(text: str, folder: Path | None) -> str:
+    """`text` with absolute paths cut: relative to the script's folder where they lie in it, else to their last part.
+
+    >>> without_paths("--data=/home/ann/sets/cifar", Path("/home/ann/work"))
+    '--data=.../cifar'
+    """
+
+    def cut(match: re.Match[str]) -> str:
+        path = Path(match[0])
+        if folder is not None and path.is_relative_to(folder):
+            return str(path.relative_to(folder))
+        return f".../{path.name}"
+
+    return _PATH.sub(cut, text)

@@ -1,0 +1,436 @@
+"""The recorder: cuts a running script into steps and phases, and notes what the host waited for and read.
+
+The surfaces tell it what the script does; it takes a mark on the GPU at each boundary (`marks.py`), and writes steps,
+phases, values, batches, parts and collectives as they are done (`output.py`). It costs a few microseconds per boundary and
+counts them. The same `PhaseCut` and `StepCut` cut a replay.
+
+    recorder.enter("backward"); ...; recorder.leave("backward")
+    recorder.optimizer_stepped(first=True)      # a step has ended
+
+Note [Whose steps]
+    Steps and phases are those of one thread: the first that loads a batch, calls a module or steps an optimizer. What other
+    threads do (replicas, a loader's workers, autograd's device threads) is part of the phase that this thread is in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, TypeVar
+
+from tracer.clock import Clock
+from tracer.marks import Mark, Marks
+from tracer.output import Output, undisturbed
+from tracer.profile import Profiler
+from tracer.provenance import Facts
+from tracer.schedule import Schedule
+from traces.model import NONE, BatchKind, Origin, StepKind, Thread, Trace
+from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut, Segment
+from traces.steps import StepCut
+
+# Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU; if it does, it may wait.
+_PENDING_STEPS = 256
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+@dataclass
+class Part:
+    """A stretch within a phase: scatter, one replica's parallel_apply..."""
+
+    name: str
+    thread: int
+    start_ns: int
+    end_ns: int
+    begin: Mark | None
+    end: Mark | None
+
+
+@dataclass
+class _Step:
+    """A step that has ended on the host; its marks may still be ahead of the GPU."""
+
+    number: int
+    kind: StepKind
+    start_ns: int
+    end_ns: int
+    segments: Sequence[Segment]
+    marks: dict[int, Mark]  # by the host's time at the boundary
+    taken: list[Mark]  # the same and those of parts, in the order of taking
+    parts: list[Part]
+    reads: list[tuple[int, int, Sequence[float]]]  # (op, dtype, values)
+
+
+def _costed(method: T) -> T:
+    """Count the time that `method` takes as the recorder's own."""
+
+    @wraps(method)
+    def costed(self: Recorder, *args: Any, **kwargs: Any) -> Any:
+        began_ns = self.clock.perf_ns()
+        try:
+            with self._lock:
+                return method(self, *args, **kwargs)
+        finally:
+            self.cost_ns += self.clock.perf_ns() - began_ns
+
+    return costed  # type: ignore[return-value]
+
+
+class Recorder:
+    """One process's recording. Every public method may be called from any thread."""
+
+    def __init__(
+        self, output: Output, marks: Marks, schedule: Schedule, profiler: Profiler, facts: Facts, clock: Clock, rank: int
+    ) -> None:
+        self.clock = clock
+        self.cost_ns = 0
+        self.closed = False
+        self._output, self._marks, self._schedule, self._profiler, self._facts = output, marks, schedule, profiler, facts
+        self._rank = rank
+        self._lock = threading.RLock()
+        self._cut, self._steps = PhaseCut(), StepCut()
+        self._owner: int | None = None
+        self._threads: list[Thread] = []
+        self._thread_rows: dict[int | str, int] = {}  # by role or identity
+        self._number = 0
+        self._start_ns = NONE  # of the step under way; NONE before its first event, if none went before
+        self._at: dict[int, Mark] = {}
+        self._taken: list[Mark] = []
+        self._parts: list[Part] = []
+        self._pending: deque[_Step] = deque()
+        self._steps_ns = 0  # time in steps so far
+        self._reads: list[tuple[int, int, Sequence[float]]] = []  # since the last step ended
+        self._read_count = 0
+
+    @property
+    def phase(self) -> str:
+        """The phase that was entered by name and not left yet, or "" within none."""
+        return self._cut.current if self._cut.inside else ""
+
+    @_costed
+    def make_way_for_profile(self) -> None:
+        """Somebody is about to use torch's profiler."""
+        self._profiler.make_way()
+
+    # --- phases and steps
+
+    def mine(self) -> bool:
+        """Whether the calling thread is the one whose steps are recorded. See Note [Whose steps]."""
+        if self._owner is None:
+            self._owner = threading.get_ident()
+            self._thread()
+        return self._owner == threading.get_ident()
+
+    @_costed
+    def enter(self, phase: str) -> None:
+        """The script enters loader, h2d, zero_grad, backward, optimizer or other."""
+        if not self.mine():
+            return
+        if phase == "loader":
+            if self._steps.loader_entered():
+                self._end_step(evaluation=True)
+            self._drop_set_up()
+        if phase == "backward":
+            self._steps.backward()
+            if not self._seen("forward"):  # a model without modules gives no other sign of its forward pass
+                self._turn(self._cut.op, PLAIN)
+        self._turn(self._cut.enter, phase)
+
+    @_costed
+    def leave(self, phase: str) -> None:
+        if not (self.mine() and self._cut.inside and self._cut.current == phase):
+            return
+        now_ns = self.clock.now_ns()
+        self._mark(now_ns)
+        self._cut.leave(phase, now_ns)
+
+    @_costed
+    def loader_exhausted(self) -> None:
+        """The loader entered last had no batch left."""
+        if self.mine():
+            self._steps.loader_exhausted()
+
+    @_costed
+    def module_called(self, module: object, grad_enabled: bool) -> None:
+        """An outermost module is called: a forward pass goes on or begins."""
+        if not self.mine() or self._cut.inside:
+            return
+        if self._steps.module_called(id(module), grad_enabled):
+            self._end_step(evaluation=True)
+        self._turn(self._cut.op, PLAIN)
+
+    @_costed
+    def loss_called(self) -> None:
+        if self.mine():
+            self._turn(self._cut.op, LOSS)
+
+    @_costed
+    def aside_called(self) -> None:
+        """Something that belongs to no pass: clipping, unscaling, a value read."""
+        if self.mine():
+            self._turn(self._cut.op, ASIDE)
+
+    @_costed
+    def optimizer_stepped(self, first: bool) -> None:
+        if self.mine() and self._steps.optimizer_stepped(first):
+            self._end_step(evaluation=False)
+
+    def _seen(self, phase: str) -> bool:
+        return self._cut.current == phase or any(segment.name == phase for segment in self._cut.segments)
+
+    def _turn(self, event: Callable[[Any, int], bool], what: Any) -> None:
+        """Feed the cut an event; where a segment begins at this very moment, take a mark."""
+        now_ns = self.clock.now_ns()
+        if not event(what, now_ns):
+            return
+        if not self._cut.segments and self._start_ns != NONE:
+            return  # a step's first segment begins with the step, whose mark there is
+        if self._start_ns == NONE:
+            self._start_ns = now_ns
+        if not self._cut.segments or self._cut.segments[-1].end_ns == now_ns:
+            self._mark(now_ns)
+
+    def _mark(self, now_ns: int) -> None:
+        mark = self._marks.take()
+        if mark is not None:
+            self._at[now_ns] = mark
+            self._taken.append(mark)
+
+    def _drop_set_up(self) -> None:
+        """What came before the first batch was set-up, not part of the first step."""
+        if self._number == 0 and not self._seen("backward") and not self._seen("loader"):
+            self._cut.close(self.clock.now_ns())
+            self._steps = StepCut()
+            self._start_ns = NONE
+            self._at.clear()
+
+    def _end_step(self, evaluation: bool) -> None:
+        now_ns = self.clock.now_ns()
+        self._mark(now_ns)
+        segments = self._cut.close(now_ns)
+        if segments:
+            start_ns = self._start_ns if self._start_ns != NONE else segments[0].start_ns
+            # A step begins where the one before ended; what it did before its first event belongs to its first segment.
+            segments[0] = segments[0]._replace(start_ns=start_ns)
+            kind = self._schedule.kind(evaluation)
+            self._pending.append(
+                _Step(self._number, kind, start_ns, now_ns, segments, self._at, self._taken, self._parts, self._reads)
+            )
+            self._reads = []
+            self._schedule.end_step(evaluation)
+            self._number += 1
+            self._steps_ns += now_ns - start_ns
+            self._turn_profiler()
+        last = self._at.get(now_ns)
+        self._at, self._taken, self._parts = {}, [], []
+        self._start_ns = now_ns
+        if self._profiler.paused:  # starting and ending it takes time that is no step's
+            self._start_ns = self.clock.now_ns()
+            self._mark(self._start_ns)
+        elif last is not None:
+            self._at[now_ns] = last
+        self._write_done(wait=len(self._pending) > _PENDING_STEPS)
+        if self._output.due:
+            self._output.flush(self._header())
+
+    def _turn_profiler(self) -> None:
+        """The profiler's own work between two steps is no step's, so it does not count as the recorder's share of one."""
+        began_ns = self.clock.perf_ns()
+        self._profiler.end_step(self._number - 1)
+        self._profiler.begin_step(self._number, self._schedule.profile)
+        self.cost_ns -= self.clock.perf_ns() - began_ns
+
+    # --- what is noted beside
+
+    @_costed
+    def joined(self, rank: int) -> None:
+        """The script has joined a process group, which says what rank it is; rows from before become that rank's at the end."""
+        self._rank = rank
+        self._facts.joined(rank)
+        self._threads = [replace(thread, rank=rank) for thread in self._threads]
+
+    @_costed
+    def distributes(self, model: object) -> None:
+        """A DistributedDataParallel was made."""
+        self._facts.distributes(model)
+
+    @_costed
+    def leaving(self) -> None:
+        """The process group is about to be destroyed, and what its models have logged with it."""
+        self._facts.read_reducers()
+
+    @_costed
+    def waited(self, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
+        """A batch was waited for."""
+        self._batch(BatchKind.WAIT, loader, start_ns, end_ns, size_bytes)
+
+    @_costed
+    def pinned(self, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
+        """A loader's pinning thread copied a batch into pinned memory."""
+        self._batch(BatchKind.PIN, loader, start_ns, end_ns, size_bytes)
+
+    def _batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
+        self._output.add(
+            "batches",
+            rank=self._rank,
+            loader=loader,
+            kind=kind,
+            start_ns=start_ns,
+            duration_ns=end_ns - start_ns,
+            bytes=size_bytes,
+        )
+
+    def loader_of(self, loader: object, describe: Callable[[], dict[str, Any]]) -> int:
+        """The number of a DataLoader, described at its first batch."""
+        return self._facts.loader(loader, describe)
+
+    @_costed
+    def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
+        """The host read `values` from a device; they belong to the step under way, as in a replay."""
+        self._reads.append((self._output.text(op), self._output.text(dtype), values))
+
+    @property
+    def profiling(self) -> bool:
+        """Whether torch.profiler is attached, so that ranges reach it."""
+        return self._profiler.active
+
+    @_costed
+    def begin_part(self, stream: Any = None) -> tuple[int, Mark | None]:
+        """The beginning of a part, for `end_part`. Of a forward pass that no module's call has told, it is the first sign."""
+        if self.mine():
+            self._turn(self._cut.op, PLAIN)
+        return self.clock.now_ns(), self._take(stream)
+
+    @_costed
+    def end_part(self, name: str, begun: tuple[int, Mark | None], stream: Any = None, thread: str = "") -> None:
+        """`thread` is the role of a thread that is made anew for each part; see `_thread`."""
+        start_ns, begin = begun
+        self._profiler.all_threads |= thread.startswith("replica")
+        self._parts.append(Part(name, self._thread(thread), start_ns, self.clock.now_ns(), begin, self._take(stream)))
+
+    def _take(self, stream: Any) -> Mark | None:
+        mark = self._marks.take(stream)
+        if mark is not None:
+            self._taken.append(mark)
+        return mark
+
+    @_costed
+    def communicated(
+        self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, start_ns: int, end_ns: int
+    ) -> None:
+        """A collective operation was called and, as far as the host can tell, done."""
+        text = self._output.text
+        self._output.add(
+            "collectives",
+            rank=self._rank,
+            name=text(name),
+            dtype=text(dtype) if dtype else NONE,
+            group=text(group),
+            group_size=group_size,
+            backend=text(backend),
+            bytes=size_bytes,
+            start_ns=start_ns,
+            duration_ns=end_ns - start_ns,
+        )
+
+    # --- writing
+
+    def _write_done(self, wait: bool = False) -> None:
+        """Write the steps that the GPU has finished, in order."""
+        while self._pending and self._marks.settle(self._pending[0].taken, wait):
+            self._write(self._pending.popleft())
+
+    def _write(self, step: _Step) -> None:
+        row = self._output.add(
+            "steps",
+            rank=self._rank,
+            number=step.number,
+            start_ns=step.start_ns,
+            duration_ns=step.end_ns - step.start_ns,
+            kind=step.kind,
+        )
+        first_phase = self._output.count("phases")
+        for segment in step.segments:
+            times = self._device_times(step.marks.get(segment.start_ns), step.marks.get(segment.end_ns))
+            self._output.add(
+                "phases",
+                step=row,
+                name=self._output.text(segment.name),
+                start_ns=segment.start_ns,
+                duration_ns=segment.end_ns - segment.start_ns,
+                origin=Origin.MEASURED,
+                **times,
+            )
+        for part in step.parts:
+            inside = (i for i, segment in enumerate(step.segments) if segment.start_ns <= part.start_ns < segment.end_ns)
+            phase = next(inside, None)
+            self._output.add(
+                "parts",
+                phase=NONE if phase is None else first_phase + phase,
+                name=self._output.text(part.name),
+                thread=part.thread,
+                start_ns=part.start_ns,
+                duration_ns=part.end_ns - part.start_ns,
+                origin=Origin.MEASURED,
+                **self._device_times(part.begin, part.end),
+            )
+
+        self._write_reads(step.reads, row)
+
+    def _write_reads(self, reads: list[tuple[int, int, Sequence[float]]], step: int) -> None:
+        for op, dtype, values in reads:
+            for value in values:
+                self._output.add(
+                    "values", rank=self._rank, step=step, read=self._read_count, op=op, dtype=dtype, value=value
+                )
+            self._read_count += 1
+
+    def _device_times(self, begin: Mark | None, end: Mark | None) -> dict[str, int]:
+        if begin is None or end is None or begin.device != end.device:
+            return {}
+        return {
+            "device": self._facts.device_row(begin.device),
+            "device_start_ns": begin.time_ns,
+            "device_end_ns": end.time_ns,
+        }
+
+    def _thread(self, role: str = "") -> int:
+        """The row of the calling thread. Threads that are made anew for each step share a row by their `role`, "replica 1"."""
+        ident = threading.get_ident()
+        if ident == self._owner:
+            role = "main"
+        row = self._thread_rows.get(role or ident)
+        if row is None:
+            row = self._thread_rows[role or ident] = len(self._threads)
+            kind = role.partition(" ")[0]
+            name = role if kind in ("replica", "backward") else threading.current_thread().name
+            kind = kind if kind in ("main", "backward") else "other"
+            self._threads.append(Thread(self._rank, threading.get_native_id(), name, kind))
+        return row
+
+    def _header(self) -> Trace:
+        provenance = self._facts.provenance(self._number, self._steps_ns, self.cost_ns, self._profiler.facts())
+        lacks = self._facts.lacks(has_profile=bool(self._profiler.wanted))
+        return Trace(
+            grain="phase", devices=self._facts.devices, threads=self._threads, provenance=provenance, lacks=lacks
+        )
+
+    def close(self) -> None:
+        """The script ends: write everything that is known. The step under way is not one.
+
+        A second Ctrl-C must not cut this short: shells and launchers send it twice.
+        """
+        with undisturbed(), self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            if self._steps.evaluating:  # an inference script's last batch
+                self._end_step(evaluation=True)
+            self._profiler.stop()
+            self._write_done(wait=True)
+            self._write_reads(self._reads, NONE)
+            self._facts.at_end()
+            self._output.close(self._header())

@@ -1,0 +1,47 @@
+"""The one place of module-level state of the recorder: torch's patched functions are global, so what they tell is too.
+
+    start(lambda: Recorder(...))    # once per process, when torch is imported
+    recorder()                      # made at the first thing worth recording: a worker that trains nothing leaves no file
+    started()                       # the recorder if there is one already
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracer.recorder import Recorder
+
+
+class _State:
+    def __init__(self) -> None:
+        self.make: Callable[[], Recorder] | None = None
+        self.recorder: Recorder | None = None
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's file is the parent's. A child that trains by itself is recorded on its own."""
+        self.recorder = None
+
+
+_STATE = _State()
+os.register_at_fork(after_in_child=_STATE.after_fork)
+
+
+def start(make: Callable[[], Recorder]) -> None:
+    """Tell how this process's recorder is made; forgets one made before."""
+    _STATE.make, _STATE.recorder = make, None
+
+
+def started() -> Recorder | None:
+    return _STATE.recorder
+
+
+def recorder() -> Recorder:
+    """This process's recorder. RuntimeError if none was started, which is a mistake of ours, not of the script."""
+    if _STATE.recorder is None:
+        if _STATE.make is None:
+            raise RuntimeError("no recorder was started in this process")
+        _STATE.recorder = _STATE.make()
+    return _STATE.recorder

@@ -1,0 +1,46 @@
+"""The surfaces of torch that the recorder listens at, one per file and named after it.
+
+None changes what torch does; each tells the recorder and calls what was there before, be it torch's own or a replayer's.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from tracer.surfaces import (
+    os_exit,
+    torch_amp,
+    torch_autograd,
+    torch_distributed,
+    torch_nn_functional,
+    torch_nn_module,
+    torch_nn_parallel,
+    torch_nn_parallel_distributed,
+    torch_nn_utils,
+    torch_optim,
+    torch_profiler,
+    torch_tensor,
+    torch_utils_data,
+)
+
+_SURFACES = (
+    torch_utils_data,
+    torch_tensor,
+    torch_nn_module,
+    torch_nn_parallel,
+    torch_nn_parallel_distributed,
+    torch_nn_functional,
+    torch_nn_utils,
+    torch_autograd,
+    torch_amp,
+    torch_optim,
+    torch_distributed,
+    torch_profiler,
+    os_exit,
+)
+
+
+def install_all(torch: ModuleType) -> None:
+    """Listen at every surface; once per process."""
+    for surface in _SURFACES:
+        surface.install(torch)

@@ -1,0 +1,24 @@
+"""torch.amp.GradScaler: unscaling gradients and updating the scale are neither backward nor optimizer.
+
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)      # unscales first
+    scaler.update()
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from tracer.state import recorder
+from tracer.surfaces.seam import before, put
+
+
+def install(torch: ModuleType) -> None:
+    """Wrap the two methods that work on the device; torch.cuda.amp.GradScaler inherits them."""
+
+    def tell() -> None:
+        recorder().aside_called()
+
+    cls: Any = torch.amp.GradScaler
+    put(cls, _unscale_grads_=before(cls._unscale_grads_, tell), update=before(cls.update, tell))

@@ -1,0 +1,32 @@
+"""torch.nn.functional: the call of a loss function begins the loss.
+
+    loss = F.cross_entropy(output, target)      # also from within nn.CrossEntropyLoss, or from within a model
+
+The names are those that `traces.phases.LOSS_OPS` knows as ops, as far as they are functions here.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from tracer.state import recorder
+from tracer.surfaces.seam import before, put
+
+_LOSSES = (
+    "cross_entropy nll_loss log_softmax mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
+    " binary_cross_entropy_with_logits kl_div ctc_loss hinge_embedding_loss cosine_embedding_loss margin_ranking_loss"
+    " triplet_margin_loss triplet_margin_with_distance_loss soft_margin_loss multi_margin_loss multilabel_margin_loss"
+    " multilabel_soft_margin_loss poisson_nll_loss gaussian_nll_loss"
+)
+
+
+def install(torch: ModuleType) -> None:
+    """Wrap the losses, and `log_softmax` wherever torch offers it."""
+
+    def tell() -> None:
+        recorder().loss_called()
+
+    functional = torch.nn.functional
+    put(functional, **{name: before(getattr(functional, name), tell) for name in _LOSSES.split() if hasattr(functional, name)})
+    put(torch, log_softmax=before(torch.log_softmax, tell))
+    put(torch.Tensor, log_softmax=before(torch.Tensor.log_softmax, tell))

@@ -1,0 +1,156 @@
+"""torch.nn.parallel: the parts of nn.DataParallel, each timed on the host and on its own device.
+
+    model = nn.DataParallel(net)                # or data_parallel(net, batch), or the four primitives called by hand
+    loss = criterion(model(batch), target)      # parts: scatter, replicate, parallel_apply for each replica, gather
+    loss.backward()                             # gather_backward, broadcast_backward
+
+While the recorder's window of torch.profiler is open, each part is also a range in the profile ("DataParallel.gather", and
+"DataParallel.parallel_apply#1" for the replica on cuda:1), from which an import makes the same parts.
+
+Note [One part, one device]
+    A part is timed on one device: a replica on its own, scatter and replicate on the first device that they give to, gather
+    on the one that it collects on, and the backward pass on the one whose gradients autograd hands in.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from tracer.state import recorder
+from tracer.surfaces.seam import argument, put, put_everywhere
+from tracer.surfaces.torch_nn_module import in_module
+
+
+class _Here(threading.local):
+    """Which calls this thread is in: scatter_kwargs calls scatter, and only the outer one is a part."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+class _Part:
+    """One part, as a context manager. `device` is an index, or None for the current device; `thread` is the thread's role."""
+
+    def __init__(self, torch: Any, name: str, device: int | None = None, thread: str = "", label: str = "") -> None:
+        self._torch, self._name, self._device, self._thread, self._label = torch, name, device, thread, label
+        self._range: Any = None
+
+    def __enter__(self) -> Self:
+        to = recorder()
+        self._begun = to.begin_part(self._stream())
+        if to.profiling:
+            self._range = self._torch.autograd.profiler.record_function(f"DataParallel.{self._name}{self._label}")
+            self._range.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._range is not None:
+            self._range.__exit__(kind, error, trace)
+        recorder().end_part(self._name, self._begun, self._stream(), self._thread)
+
+    def _stream(self) -> Any:
+        """The device's current stream for this thread, or None for that of the current device."""
+        cuda = self._torch.cuda
+        return cuda.current_stream(self._device) if self._device is not None and cuda.is_initialized() else None
+
+
+class _Parallel:
+    """Makes the wrappers; knows which calls a thread is in."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._here = _Here()
+
+    def part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
+        """`call` as a part on the device, or the first device of a list, that its argument `devices` names."""
+        devices_of = argument(call, devices)
+
+        @wraps(call)
+        def as_part(*args: Any, **kwargs: Any) -> Any:
+            if name in self._here.names:
+                return call(*args, **kwargs)
+            self._here.names.add(name)
+            try:
+                with _Part(self._torch, name, self._index(devices_of(args, kwargs))):
+                    return call(*args, **kwargs)
+            finally:
+                self._here.names.discard(name)
+
+        return as_part
+
+    def forward(self, call: Callable[..., Any], module: str) -> Callable[..., Any]:
+        """`call` on a module, which is a forward pass of it unless it is a step within one."""
+        module_of = argument(call, module)
+        is_grad_enabled = self._torch.is_grad_enabled
+
+        @wraps(call)
+        def as_forward(*args: Any, **kwargs: Any) -> Any:
+            if in_module() or "forward" in self._here.names:
+                return call(*args, **kwargs)
+            recorder().module_called(module_of(args, kwargs), is_grad_enabled())
+            self._here.names.add("forward")
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._here.names.discard("forward")
+
+        return as_forward
+
+    def replicas(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`parallel_apply`: it makes a thread per module, sets the device there and calls the module. That call is the part."""
+
+        @wraps(call)
+        def apply(modules: Any, *args: Any, **kwargs: Any) -> Any:
+            return call([self._replica(number, module) for number, module in enumerate(modules)], *args, **kwargs)
+
+        return apply
+
+    def backward(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The backward pass of an autograd function, which autograd runs in a thread of the gradients' device."""
+
+        @wraps(call)
+        def as_part(context: Any, *gradients: Any) -> Any:
+            device = next((self._index(gradient.device) for gradient in gradients if gradient is not None), None)
+            with _Part(self._torch, name, device, "backward" if device is None else f"backward {device}"):
+                return call(context, *gradients)
+
+        return as_part
+
+    def _replica(self, number: int, module: Any) -> Callable[..., Any]:
+        cuda = self._torch.cuda
+
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            label = f"#{cuda.current_device()}" if cuda.is_initialized() else ""
+            with _Part(self._torch, "parallel_apply", thread=f"replica {number}", label=label):
+                return module(*args, **kwargs)
+
+        return apply
+
+    def _index(self, devices: Any) -> int | None:
+        """The index of the GPU, or of the first, that is named as DataParallel accepts it; None for the CPU."""
+        device = devices[0] if isinstance(devices, list | tuple) and devices else devices
+        if isinstance(device, str):
+            device = self._torch.device(device)
+        if isinstance(device, int):
+            return device if device >= 0 else None
+        return getattr(device, "index", None) if getattr(device, "type", "") == "cuda" else None
+
+
+def install(torch: ModuleType) -> None:
+    """Wrap the primitives wherever torch keeps them, and the backward passes of the two autograd functions below them."""
+    make, parallel = _Parallel(torch), torch.nn.parallel
+    scatter_kwargs = parallel.scatter_gather.scatter_kwargs
+    put_everywhere(parallel.scatter, make.part("scatter", parallel.scatter, "target_gpus"))
+    put_everywhere(scatter_kwargs, make.part("scatter", scatter_kwargs, "target_gpus"))
+    put_everywhere(parallel.replicate, make.forward(make.part("replicate", parallel.replicate, "devices"), "network"))
+    put_everywhere(parallel.parallel_apply, make.replicas(parallel.parallel_apply))
+    put_everywhere(parallel.gather, make.part("gather", parallel.gather, "target_device"))
+    put_everywhere(parallel.data_parallel, make.forward(parallel.data_parallel, "module"))
+    functions: Any = sys.modules["torch.nn.parallel._functions"]
+    for function, name in ((functions.Gather, "gather_backward"), (functions.Broadcast, "broadcast_backward")):
+        put(function, backward=staticmethod(make.backward(name, function.backward)))

@@ -1,0 +1,30 @@
+"""torch.autograd.profiler: a script that profiles itself finds the profiler free.
+
+    with torch.profiler.profile() as prof:      # ends the recorder's own window, if that is open
+        ...
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from tracer.state import started
+from tracer.surfaces.seam import put
+
+
+def install(torch: ModuleType) -> None:
+    """Wrap the two ways in which a profile begins."""
+    cls: Any = torch.autograd.profiler.profile
+
+    def yielding(begin: Any) -> Any:
+        @wraps(begin)
+        def begins(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if (recorder := started()) is not None:
+                recorder.make_way_for_profile()
+            return begin(self, *args, **kwargs)
+
+        return begins
+
+    put(cls, __enter__=yielding(cls.__enter__), _prepare_trace=yielding(cls._prepare_trace))

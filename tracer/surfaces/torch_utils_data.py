@@ -1,0 +1,110 @@
+"""torch.utils.data: waiting for a batch is the script's "loader" phase; batches, their bytes and their pinning are noted.
+
+    for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
+        ...
+
+Both iterators (with and without workers) inherit `__next__`, so one wrapper serves them. What a loader reads of its own
+seeds and samples on the host is not the script's.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+import torch.utils.data._utils.pin_memory
+import torch.utils.data.dataloader
+
+from tracer.state import recorder
+from tracer.surfaces.seam import Section, put
+from tracer.surfaces.torch_tensor import Quiet
+from traces.model import NONE
+
+
+def install(torch_module: ModuleType) -> None:
+    """Wrap the iterators' `__next__`, the making of an iterator, and the pinning thread's work."""
+    iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+    fetch, make = iterator.__next__, iterator.__init__
+    section, quiet = Section("loader"), Quiet()
+
+    @wraps(fetch)
+    def fetch_as_phase(self: Any) -> Any:
+        to = recorder()
+        start_ns = to.clock.now_ns()
+        try:
+            with section, quiet:
+                batch = fetch(self)
+        except StopIteration:
+            to.loader_exhausted()
+            raise
+        loader = to.loader_of(self._recorded_loader, lambda: _describe(self._recorded_loader))
+        to.waited(loader, start_ns, to.clock.now_ns(), size_of(batch))
+        return batch
+
+    @wraps(make)
+    def make_quietly(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        self._recorded_loader = loader
+        with quiet:
+            make(self, loader, *args, **kwargs)
+
+    put(iterator, __next__=fetch_as_phase, __init__=make_quietly)
+    pinning = torch.utils.data._utils.pin_memory
+    put(pinning, _pin_memory_loop=_recorded_loop(pinning))
+
+
+def _recorded_loop(module: Any) -> Any:
+    """The pinning thread's loop: it calls the module's `pin_memory` on each batch and, recursing, on its parts."""
+    loop, pin = module._pin_memory_loop, module.pin_memory
+    depth = [0]
+
+    @wraps(loop)
+    def recorded_loop(*args: Any, **kwargs: Any) -> Any:
+        module.pin_memory = recorded_pin
+        return loop(*args, **kwargs)
+
+    @wraps(pin)
+    def recorded_pin(data: Any, device: Any = None) -> Any:
+        to = recorder()
+        start_ns = to.clock.now_ns()
+        depth[0] += 1
+        try:
+            pinned = pin(data, device)
+        finally:
+            depth[0] -= 1
+        if not depth[0]:
+            to.pinned(0, start_ns, to.clock.now_ns(), size_of(pinned))
+        return pinned
+
+    return recorded_loop
+
+
+def _describe(loader: Any) -> dict[str, Any]:
+    """What of a DataLoader decides how fast it is."""
+    sized = hasattr(loader.dataset, "__len__")
+    return {
+        "workers": loader.num_workers,
+        "batch_size": loader.batch_size,
+        "prefetch_factor": loader.prefetch_factor,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers),
+        "samples": len(loader.dataset) if sized else None,
+    }
+
+
+def size_of(batch: object) -> int:
+    """The bytes of all tensors in a batch as loaders make them (tensors, lists, dicts, named tuples), or NONE without any."""
+    sizes = _sizes(batch)
+    return sum(sizes) if sizes else NONE
+
+
+def _sizes(batch: Any) -> list[int]:
+    if isinstance(batch, torch.Tensor):
+        return [int(batch.nbytes)] if batch.layout is torch.strided else []
+    if isinstance(batch, dict):
+        return [size for item in batch.values() for size in _sizes(item)]
+    if isinstance(batch, list | tuple):
+        return [size for item in batch for size in _sizes(item)]
+    if hasattr(batch, "__dict__"):  # a batch class of the user's
+        return [size for item in vars(batch).values() if isinstance(item, torch.Tensor) for size in _sizes(item)]
+    return []

@@ -1,0 +1,81 @@
+"""Reading a trace file while another process is still writing it.
+
+    follower = Follower("replay-4711.msgpack")
+    if follower.more():            # whether anything was written since the last time
+        trace = follower.trace()   # all of it up to now
+    follower.ended                 # whether the writer has closed it
+
+Only what is new is read each time. A frame that is not yet whole is left for the next time (Note [Cut or damaged]).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from traces import checks
+from traces.contents import Assembly
+from traces.frames import HEADER, Damaged, Scan, header_scan, scan
+from traces.model import TABLES, Strings, Thread, Trace, TraceFormatError
+from traces.order import in_order
+
+
+class Follower:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._assembly = Assembly()
+        self._found: Scan | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._found is not None and self._found.end is not None
+
+    def more(self) -> bool:
+        """Read what was written since the last call; whether that was anything. Raises TraceFormatError."""
+        if self.ended:
+            return False
+        try:
+            data = self._unread()
+            if self._found is None:
+                if len(data) < HEADER.size:
+                    return False
+                self._found, data = header_scan(data), data[HEADER.size :]
+            found = scan(data, self._found)
+            for frame in found.frames:
+                self._assembly.add(frame.content(), frame.offset_bytes)
+        except Damaged as error:
+            raise TraceFormatError(self.path, error.offset_bytes, error.reason) from error
+        self._found = found
+        return bool(found.frames) or self.ended
+
+    def trace(self) -> Trace:
+        """Everything so far, in order. What points at rows still to come is let go. Raises TraceFormatError."""
+        try:
+            trace = self._assembly.trace()
+        except Damaged as error:
+            raise TraceFormatError(self.path, error.offset_bytes, error.reason) from error
+        copies: dict[str, Any] = {
+            name: kind(**{column: values.copy() for column, values in getattr(trace, name).columns().items()})
+            for name, kind in TABLES.items()
+        }
+        for name, table in copies.items():
+            setattr(trace, name, table)
+        trace.strings = Strings(list(trace.strings.texts))
+        # Threads are told at the end; until then the first rows of a new one are all that is known of it.
+        for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
+            trace.threads.append(Thread(min(trace.ranks), number))
+        if not self.ended:
+            checks.drop_loose_ends(trace)
+        if reason := checks.fault(trace):
+            raise TraceFormatError(self.path, HEADER.size, reason)
+        return in_order(trace)
+
+    def _unread(self) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._found.whole_bytes if self._found is not None else 0)
+                return file.read()
+        except OSError as error:
+            raise Damaged(error.strerror or str(error)) from error
+

@@ -1,0 +1,109 @@
+"""Communication between ranks, out of what torch.profiler writes of it.
+
+    collectives = read_collectives(tables, strings)
+    collectives.bytes   # array([8196000, ...])
+
+Every backend wraps a collective in a range of its own name ("nccl:all_reduce", "gloo:all_reduce"). Around NCCL's lies an op
+`record_param_comms`, which since torch 2.3 tells counts, dtype and group; before, the range's input shapes are all there is.
+The time is that of the NCCL kernels launched within the range; without any it is the range's own, which for Gloo, whose
+range is on the thread that does the work, is the whole operation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from traces.kineto.eras import SCALAR_TYPES
+from traces.kineto.rows import Event
+from traces.kineto.shapes import describe
+from traces.kineto.spans import Tables
+from traces.kineto.tables import matching
+from traces.model import NONE, Collectives, Column, DeviceKind, Strings, parse_shapes
+
+_RANGE = re.compile(r"(\w+):_?(\w+)")
+_KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
+# Ranges that are not called as the function of torch.distributed is.
+_FUNCTIONS = {
+    "all_gather_base": "all_gather_into_tensor",
+    "reduce_scatter_base": "reduce_scatter_tensor",
+    "broadcast_oop": "broadcast",
+    "reduce_oop": "reduce",
+    "all_reduce_barrier": "barrier",
+}
+_BITS = re.compile(r"\d+")
+
+
+def read_collectives(tables: Tables, strings: Strings) -> Collectives:
+    """One row per collective of the rank, ordered by start."""
+    ranges = {row: match for row in tables.comms if (match := _RANGE.match(strings[int(tables.host.name[row])]))}
+    if not ranges:
+        return Collectives.empty()
+    host = tables.host
+    took_ns = _kernel_ns(tables, strings, ranges)
+    found = []
+    for row, match in ranges.items():
+        around = row
+        while around != NONE and (around in ranges or around not in tables.comms):
+            around = int(host.parent[around])
+        told = tables.comms.get(around, {})
+        dtype, size_bytes = _size(told, tables.comms[row])
+        group = told.get("Process Group Name", told.get("Process Group ID"))
+        found.append(
+            {
+                "name": strings.add(_FUNCTIONS.get(match[2], match[2])),
+                "dtype": strings.add(dtype) if dtype else NONE,
+                "group": strings.add(str(group)) if isinstance(group, str | int) else NONE,
+                "group_size": _count(told.get("Group size"), 1 << 31),
+                "backend": strings.add(match[1]),
+                "bytes": size_bytes,
+                "start_ns": int(host.start_ns[around if around != NONE else row]),
+                "duration_ns": took_ns.get(row, int(host.duration_ns[row])),
+            }
+        )
+    found.sort(key=lambda call: call["start_ns"])
+    return Collectives.of(**{key: [call[key] for call in found] for key in found[0]})
+
+
+def _kernel_ns(tables: Tables, strings: Strings, ranges: dict[int, Any]) -> dict[int, int]:
+    """By range: the time from the first start to the last end of the kernels that it launched."""
+    device, parent = tables.device, tables.host.parent
+    launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & matching(device.name, _KERNEL, strings)
+    kernels: dict[int, list[int]] = {}
+    for kernel in np.flatnonzero(launched).tolist():
+        row = int(device.launch[kernel])
+        while row != NONE and row not in ranges:
+            row = int(parent[row])
+        if row != NONE:
+            kernels.setdefault(row, []).append(kernel)
+    ends: Column = device.end_ns
+    return {row: int(ends[own].max() - device.start_ns[own].min()) for row, own in kernels.items()}
+
+
+def _size(told: Event, of_range: Event) -> tuple[str, int]:
+    """The dtype ("" if unknown) and the bytes (or NONE) of the rank's input."""
+    elements, scalar = _count(told.get("In msg nelems"), 1 << 48), told.get("dtype")
+    if elements != NONE and isinstance(scalar, str) and scalar in SCALAR_TYPES:
+        return SCALAR_TYPES[scalar], elements * _item_bytes(SCALAR_TYPES[scalar])
+    dims, types = of_range.get("Input Dims"), of_range.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return "", NONE
+    shapes, names = describe(dims, types)
+    dtypes = (names or "").split(";")
+    if not shapes or not all(dtypes):
+        return "", NONE
+    sizes = (math.prod(shape) * _item_bytes(dtype) for shape, dtype in zip(parse_shapes(shapes), dtypes, strict=True))
+    return dtypes[0], _count(sum(sizes), 1 << 62)
+
+
+def _item_bytes(dtype: str) -> int:
+    """Of a torch dtype name, whose first number is its bits: "float8_e4m3fn" has 8."""
+    bits = _BITS.search(dtype)
+    return int(bits[0]) // 8 if bits else 1  # bool
+
+
+def _count(value: Any, limit: int) -> int:
+    return value if type(value) is int and 0 <= value < limit else NONE

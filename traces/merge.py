@@ -1,0 +1,302 @@
+"""Recordings made one from several: the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
+
+    trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
+    trace.provenance["ranks"]           # {"0": {}, "1": {"rank": 1, "argv": [...]}}: what differs from the first
+
+    trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
+    trace.provenance["host_scale"]      # {"forward": 0.71, ...}: how much the profiler slowed the host
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from traces.measure import phase_times, work_rows
+from traces.model import NONE, TABLES, Column, Device, DeviceSpans, HostSpans, MemoryEvents, StepKind, Strings, Thread, Trace
+from traces.order import in_order, repointed, taken
+
+NO_KERNELS = "kernels: the profiler saw no device work"
+
+# What a profiler slows down: the phases in which the script's own host code runs. A loader's wait is not scaled.
+_SCALED = ("forward", "loss", "backward", "optimizer", "zero_grad", "h2d", "other")
+
+# What a recording without a profiler lacks and a profile has, or says in its own `lacks` that it has not.
+_BROUGHT = frozenset(
+    "kernels,host ops,host events,memory events,GPU work,shapes,dtypes,sequence numbers,device memory events,memory addresses,"
+    "memory totals,call stacks".split(",")
+)
+
+
+def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
+    """One trace of the recordings of several processes, each of which is one rank.
+
+    A rank's number is the one in `ranks`, else `provenance["rank"]`, else the first that is free; one that is told twice
+    is counted as a problem, and the later recording gets a free number. The provenance is that of the lowest rank;
+    `provenance["ranks"]` says of each how it differs. Raises ValueError if there is no recording.
+    """
+    if not recordings:
+        raise ValueError("no recordings to merge; give at least one")
+    problems: Counter[str] = Counter()
+    numbers = list(ranks) if ranks is not None else _rank_numbers(recordings, problems)
+    ordered = sorted(zip(numbers, recordings, strict=True), key=lambda pair: pair[0])
+    parts = [_as_rank(recording, number) for number, recording in ordered]
+    for part in parts:
+        problems.update(part.problems)
+    first = parts[0]
+    merged = replace(
+        first if len(parts) == 1 else in_order(_stacked(parts)),
+        grain="kernel" if any(part.grain == "kernel" for part in parts) else first.grain,
+        devices=[device for part in parts for device in part.devices],
+        threads=[thread for part in parts for thread in part.threads],
+        provenance=dict(first.provenance),
+        problems=dict(problems),
+        lacks=list(dict.fromkeys(lack for part in parts for lack in part.lacks)),
+    )
+    if len(parts) > 1:
+        merged.provenance["ranks"] = {
+            str(number): {k: v for k, v in part.provenance.items() if k not in first.provenance or first.provenance[k] != v}
+            for (number, _), part in zip(ordered, parts, strict=True)
+        }
+    return merged
+
+
+def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
+    """`recording` with the profile of those of its steps whose `number` is in `numbers`, in the profile's order.
+
+    The result has the profile's host and device spans and memory events; its steps take the place of the recording's own
+    rows, as StepKind.PROFILED (evaluation steps stay what they are) with phases cut by ops, and everything else stays and
+    points at the right rows. Clocks that do not both count from 1970 are aligned by the starts of the steps.
+    `provenance["clean"]` compares clean and profiled steps, and `provenance["host_scale"]` has, per phase, the host's clean
+    time over its profiled time, at most 1. A profile without device work leaves the grain as it is and says so in `lacks`;
+    one that holds none of the steps leaves everything as it is and is counted as a problem.
+    """
+    problems = Counter(recording.problems)
+    pairs = _paired(recording, profile, numbers)
+    if not pairs:
+        problems["profile-without-steps"] += 1
+        return replace(recording, problems=dict(problems))
+    if unlike := abs(len(profile.steps) - len(numbers)):
+        problems["profile-steps-missing-or-extra"] += unlike
+    problems.update(profile.problems)
+    own, theirs = np.array(pairs).T
+    profile = _on_clock_of(recording, profile, own, theirs)
+    grain, lacks = _united_lacks(recording, profile)
+    provenance = recording.provenance | _slowdown(recording, own)
+    provenance["profile"] = {key: value for key, value in profile.provenance.items() if key != "ranks"}
+    joined = _replaced_steps(recording, profile, own, theirs)
+    return replace(joined, grain=grain, provenance=provenance, problems=dict(problems), lacks=lacks)
+
+
+def _rank_numbers(recordings: Sequence[Trace], problems: Counter[str]) -> list[int]:
+    told = [recording.provenance.get("rank") for recording in recordings]
+    numbers: list[int] = [NONE] * len(told)
+    for place, rank in enumerate(told):
+        if type(rank) is int and 0 <= rank < 1 << 31:
+            if rank in numbers:
+                problems["rank-told-twice"] += 1
+            else:
+                numbers[place] = rank
+    free = (number for number in range(2 * len(told)) if number not in numbers)
+    return [next(free) if number == NONE else number for number in numbers]
+
+
+def _as_rank(recording: Trace, rank: int) -> Trace:
+    tables: dict[str, Any] = {}
+    for name, kind in TABLES.items():
+        if "rank" in kind.DTYPES:
+            tables[name] = table = getattr(recording, name).take(slice(None))
+            table.rank = np.full(len(table), rank, "i4")
+    devices = [replace(device, rank=rank) for device in recording.devices]
+    threads = [replace(thread, rank=rank) for thread in recording.threads]
+    return replace(recording, devices=devices, threads=threads, **tables)
+
+
+def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None) -> Trace:
+    """All rows, part after part, with the texts in one table; the rest of the header is the first part's.
+
+    `places` says of the last part where the rows are that it points at, for what does not follow those of the parts before.
+    """
+    strings = Strings()
+    rows = dict.fromkeys([*TABLES, "devices", "threads"], 0)
+    reads = 0
+    moved: list[Trace] = []
+    for part in parts:
+        to = {name: np.append(np.arange(len(getattr(part, name))) + before, NONE) for name, before in rows.items()}
+        to["strings"] = np.array([*map(strings.add, part.strings.texts), NONE])
+        moved.append(repointed(part, to | dict(places or {}) if part is parts[-1] else to))
+        numbers, read = np.unique(part.values.read, return_inverse=True)
+        moved[-1].values.read = read.astype("i8") + reads
+        reads += len(numbers)
+        for name in rows:
+            rows[name] += len(getattr(part, name))
+    tables: dict[str, Any] = {
+        name: kind(**{c: np.concatenate([getattr(getattr(part, name), c) for part in moved]) for c in kind.DTYPES})
+        for name, kind in TABLES.items()
+    }
+    return replace(parts[0], strings=strings, **tables)
+
+
+def _paired(recording: Trace, profile: Trace, numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """The rows of `recording.steps` and `profile.steps` that are the same step.
+
+    By their order; if the profile has another number of steps than were profiled, by the time that they share, where both
+    clocks count from 1970, else by their order as far as it goes.
+    """
+    steps, theirs = recording.steps, profile.steps
+    row_of: dict[int, int] = {}
+    for row in np.argsort(steps.kind == StepKind.PROFILED, kind="stable").tolist():  # a number told twice: the profiled one
+        row_of[int(steps.number[row])] = row
+    rows = [row_of.get(number, NONE) for number in numbers]
+    if len(theirs) != len(rows) and _is_epochal(recording) and _is_epochal(profile):
+        found: dict[int, int] = {}
+        for row in filter(lambda row: row != NONE, rows):
+            begin_ns, end_ns = int(steps.start_ns[row]), int(steps.end_ns[row])
+            shared_ns = np.minimum(theirs.end_ns, end_ns) - np.maximum(theirs.start_ns, begin_ns)
+            if len(theirs) and shared_ns.max() > 0:
+                found.setdefault(int(shared_ns.argmax()), row)
+        return [(row, other) for other, row in found.items()]
+    return [(row, other) for other, row in enumerate(rows[: len(theirs)]) if row != NONE]
+
+
+def _is_epochal(trace: Trace) -> bool:
+    return trace.provenance.get("clock") == "unix"
+
+
+def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
+    """The profile with its times on the recording's clock."""
+    if _is_epochal(recording) and _is_epochal(profile):
+        return profile
+    apart_ns = recording.steps.start_ns[own] - profile.steps.start_ns[theirs]
+    shift_ns = int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0])))  # a float cannot hold times since 1970
+    tables: dict[str, Any] = {}
+    for name, kind in TABLES.items():
+        table = tables[name] = getattr(profile, name).take(slice(None))
+        for column in kind.DTYPES:
+            if column in ("start_ns", "time_ns"):
+                setattr(table, column, getattr(table, column) + shift_ns)
+            elif column in ("device_start_ns", "device_end_ns"):
+                told = getattr(table, column)
+                setattr(table, column, np.where(told == NONE, NONE, told + shift_ns))
+    return replace(profile, **tables)
+
+
+def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
+    """The tables, devices and threads of `with_profile`. The recording's step rows `own` become the profile's `theirs`."""
+    rank = int(recording.steps.rank[own[0]])
+    steps = recording.steps.take(slice(None))
+    columns = {name: column.copy() for name, column in steps.columns().items()}
+    columns["start_ns"][own], columns["duration_ns"][own] = profile.steps.start_ns[theirs], profile.steps.duration_ns[theirs]
+    trained = own[columns["kind"][own] != StepKind.EVALUATION]  # an evaluation step stays one, now with its kernels
+    columns["kind"][trained] = StepKind.PROFILED
+    step_of = np.full(len(profile.steps) + 1, NONE)
+    step_of[theirs] = own
+    devices, device_of = _matched_devices(recording.devices, profile.devices, rank)
+    threads, thread_of = _matched_threads(recording.threads, profile.threads, rank)
+    profile = taken(profile, {"phases": np.flatnonzero(step_of[profile.phases.step] != NONE)})
+    stays = ~np.isin(recording.phases.step, own)
+    of_part = np.append(recording.phases.step, NONE)[recording.parts.phase]  # the step of each part
+    measured = np.isin(of_part, step_of[np.append(profile.phases.step, NONE)[profile.parts.phase]]) & (of_part != NONE)
+    kept = replace(
+        recording,
+        steps=type(steps)(**columns),
+        host=HostSpans.empty(),
+        device=DeviceSpans.empty(),
+        memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
+    )
+    kept = taken(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
+    # The profiler saw those of its steps, and when their kernels ran; gloo's it sees without bytes, which the recorder knows.
+    own_calls, seen = kept.collectives, profile.collectives
+    if (seen.bytes != NONE).any():
+        kept = taken(kept, {"collectives": np.flatnonzero(~_within(own_calls.start_ns, profile.steps.take(theirs)))})
+    else:
+        profile = taken(profile, {"collectives": np.flatnonzero(~_within(seen.start_ns, own_calls))})
+    profile = _as_rank(replace(profile, steps=type(steps).empty()), rank)
+    joined = _stacked([kept, profile], {"steps": step_of, "devices": device_of, "threads": thread_of})
+    moved = np.flatnonzero(np.isin(of_part[~measured], own))
+    joined.parts.phase[moved] = _phase_around(joined, of_part[~measured][moved], joined.parts.start_ns[moved])
+    return in_order(replace(joined, devices=devices, threads=threads))
+
+
+def _within(times_ns: Column, windows: Any) -> Column:
+    inside = np.zeros(len(times_ns), bool)
+    for begin_ns, end_ns in zip(windows.start_ns.tolist(), windows.end_ns.tolist(), strict=True):
+        inside |= (begin_ns <= times_ns) & (times_ns < end_ns)
+    return inside
+
+
+def _phase_around(trace: Trace, steps: Column, times_ns: Column) -> list[int]:
+    """For each time the phase of that step that holds it, or NONE."""
+    phases = trace.phases
+    found = []
+    for step, time_ns in zip(steps.tolist(), times_ns.tolist(), strict=True):
+        rows = np.flatnonzero((phases.step == step) & (phases.start_ns <= time_ns) & (time_ns < phases.end_ns))
+        found.append(int(rows[0]) if len(rows) else NONE)
+    return found
+
+
+def _matched_devices(own: list[Device], theirs: list[Device], rank: int) -> tuple[list[Device], Column]:
+    """The devices of both, those with the same index as one, and where in that list each of `theirs` is."""
+    devices = list(own)
+    row_of = {device.index: row for row, device in enumerate(own) if device.rank == rank}
+    places = []
+    for device in theirs:
+        row = row_of.get(device.index)
+        if row is None:
+            row = len(devices)
+            devices.append(replace(device, rank=rank))
+        else:
+            known = devices[row]
+            total_bytes = device.total_memory_bytes if known.total_memory_bytes == NONE else known.total_memory_bytes
+            properties = device.properties | known.properties
+            devices[row] = Device(rank, known.index, known.name or device.name, total_bytes, properties)
+        places.append(row)
+    return devices, np.array([*places, NONE])
+
+
+def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tuple[list[Thread], Column]:
+    """As `_matched_devices`: by thread id, and the two main threads are one."""
+    threads = list(own)
+    row_of = {thread.tid: row for row, thread in enumerate(own) if thread.rank == rank}
+    main = next((row for row, thread in enumerate(own) if thread.rank == rank and thread.role == "main"), None)
+    places = []
+    for thread in theirs:
+        row = main if thread.role == "main" and main is not None else row_of.get(thread.tid)
+        if row is None:
+            row = len(threads)
+            threads.append(replace(thread, rank=rank))
+        elif threads[row].role == "other":
+            threads[row] = replace(threads[row], role=thread.role, name=threads[row].name or thread.name)
+        places.append(row)
+    return threads, np.array([*places, NONE])
+
+
+def _slowdown(recording: Trace, profiled: Column) -> dict[str, Any]:
+    """`clean` and `host_scale` of the provenance, from the recording's own times of both kinds of steps."""
+    clean = np.flatnonzero(recording.steps.kind == StepKind.STEADY)
+    clean = np.setdiff1d(clean, profiled)
+    if not len(clean):
+        return {}
+    step_ns, profiled_ns = (float(np.median(recording.steps.duration_ns[rows])) for rows in (clean, profiled))
+    scale = {}
+    times = phase_times(recording)
+    for name in _SCALED:
+        if name in times:
+            host_ns = times[name].host_ns
+            clean_ns, slow_ns = (host_ns[rows][host_ns[rows] > 0] for rows in (clean, profiled))
+            if len(clean_ns) and len(slow_ns):
+                scale[name] = min(float(np.median(clean_ns) / np.median(slow_ns)), 1.0)
+    facts = {"steps": len(clean), "step_median_ns": round(step_ns), "profiled_step_median_ns": round(profiled_ns)}
+    return {"clean": facts | {"slowdown": profiled_ns / step_ns if step_ns else 1.0}, "host_scale": scale}
+
+
+def _united_lacks(recording: Trace, profile: Trace) -> tuple[str, list[str]]:
+    """The grain, and what is missing still: of the recording's lacks those that the profile has too or does not speak of."""
+    lacks = [lack for lack in recording.lacks if lack not in _BROUGHT]
+    has = {"values": len(recording.values), "steps": True, "device properties": len(recording.devices), "GPU work": True}
+    lacks += [lack for lack in profile.lacks if lack not in lacks and not has.get(lack)]
+    return ("kernel", lacks) if len(work_rows(profile)) else (recording.grain, [*lacks, NO_KERNELS])

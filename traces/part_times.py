@@ -1,0 +1,81 @@
+"""How far apart two traces are in the parts of nn.DataParallel: scatter, each replica, gather...
+
+    part_errors(recorded, ours, other, theirs, device_label)["scatter"].error     # 0.01: 1 % longer
+
+A part that both traces have on one device only goes by its name, another by its name and device: "parallel_apply (cuda:1)".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.model import NONE, Column, Parts, Trace
+from traces.spread import relative_error
+
+_NOWHERE = 1 << 30
+Label = Callable[[Trace, int], str]
+Key = tuple[str, str]  # the part's name, and the label of its device or ""
+
+
+@dataclass(frozen=True)
+class PartError:
+    """A part's median time on the host, and beside it between two CUDA events on its device. None: not in that trace."""
+
+    recorded_median_ns: int | None
+    replayed_median_ns: int | None
+    error: float | None
+    device_recorded_median_ns: int | None
+    device_replayed_median_ns: int | None
+    device_error: float | None
+
+
+def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column, label: Label) -> dict[str, PartError]:
+    """The parts within these steps (rows of both traces), in the order of the step. `label` names a device of a trace."""
+    a, b = _by_key(recorded, ours, label), _by_key(other, theirs, label)
+    keys = sorted(a.keys() | b.keys(), key=lambda key: min(_place(of, key) for of in (a, b)))
+    devices: dict[str, set[str]] = {}
+    for name, device in keys:
+        devices.setdefault(name, set()).add(device)
+    return {
+        f"{name} ({device})" if len(devices[name]) > 1 else name: _error(a.get((name, device)), b.get((name, device)))
+        for name, device in keys
+    }
+
+
+def _by_key(trace: Trace, steps: Column, label: Label) -> dict[Key, Parts]:
+    """The parts in these steps, by name and device."""
+    step_of = np.append(trace.phases.step, NONE)[trace.parts.phase]
+    parts = trace.parts.take(np.isin(step_of, steps) & (trace.parts.phase != NONE))
+    found: dict[Key, Parts] = {}
+    for name, device in dict.fromkeys(zip(parts.name.tolist(), parts.device.tolist(), strict=True)):
+        rows = parts.take((parts.name == name) & (parts.device == device))
+        found[trace.strings[name], label(trace, device) if device != NONE else ""] = rows
+    return found
+
+
+def _place(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
+    """Where a part comes in a step, by the order in which the trace first has it."""
+    return (list(parts).index(key) if key in parts else _NOWHERE, key[1])
+
+
+def _error(ours: Parts | None, theirs: Parts | None) -> PartError:
+    host = [None if parts is None else _median(parts.duration_ns) for parts in (ours, theirs)]
+    device = [None if parts is None else _device_median(parts) for parts in (ours, theirs)]
+    return PartError(host[0], host[1], _relative(host), device[0], device[1], _relative(device))
+
+
+def _device_median(parts: Parts) -> int | None:
+    timed = (parts.device_start_ns != NONE) & (parts.device_end_ns != NONE)
+    return _median((parts.device_end_ns - parts.device_start_ns)[timed]) if timed.any() else None
+
+
+def _median(values: Column) -> int:
+    return round(float(np.median(values)))
+
+
+def _relative(pair: list[int | None]) -> float | None:
+    recorded, replayed = pair
+    return None if recorded is None or replayed is None else relative_error(recorded, replayed)

@@ -1,0 +1,54 @@
+"""One figure per step of two traces, summed up: medians, how far apart, and how much of that says nothing.
+
+    spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.model import Column
+
+_MIN_STEPS_FOR_NOISE = 4
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One figure per step, summed up. `noise_floor` is the recording's own spread: half the distance between its
+    quartiles over its median, None below four steps. An error below it says nothing."""
+
+    recorded_median_ns: int | None
+    replayed_median_ns: int | None
+    error: float | None
+    noise_floor: float | None
+    recorded_p5_ns: int | None
+    recorded_p95_ns: int | None
+    replayed_p5_ns: int | None
+    replayed_p95_ns: int | None
+
+
+NOTHING = Spread(None, None, None, None, None, None, None, None)
+
+
+def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
+    """The chosen rows (steps) of both columns (times). The noise is that of `all_ours`, not only of what drove a replay."""
+    a, b = _percentiles(our_ns[ours]), _percentiles(their_ns[theirs])
+    error = relative_error(a[1], b[1]) if a[1] is not None and b[1] is not None else None
+    return Spread(a[1], b[1], error, _noise_floor(our_ns[all_ours]) if len(ours) else None, a[0], a[2], b[0], b[2])
+
+
+def relative_error(recorded: float, replayed: float) -> float | None:
+    """replayed / recorded - 1, or None where the recorded figure is 0."""
+    return replayed / recorded - 1 if recorded else None
+
+
+def _percentiles(values: Column) -> list[int] | list[None]:
+    """The 5th, 50th and 95th."""
+    return np.percentile(values, (5, 50, 95)).round().astype(int).tolist() if len(values) else [None] * 3
+
+
+def _noise_floor(values: Column) -> float | None:
+    lower, median, upper = np.percentile(values, (25, 50, 75))
+    return float((upper - lower) / 2 / median) if len(values) >= _MIN_STEPS_FOR_NOISE and median else None

@@ -1,0 +1,174 @@
+"""`trace record`: the parent's side. Runs the script in a child with the recorder in it, then makes one file of what it left.
+
+    $ trace record train.py --epochs 1
+    trace: wrote train.msgpack (212.4 KiB): 40 steps of train.py, of which 3 warm-up, 32 clean, 5 profiled
+    trace: a clean step takes 135.2 ms, a profiled one 139.8 ms; the recorder itself takes 0.03 % of a step
+    trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
+
+Every process that trains leaves a file `train.msgpack.<pid>.part` beside the one to come, and the profiler's recording beside
+that. They become one trace here, of several ranks where there were several. A part can be read as it is: where this process
+is killed as well, `trace info train.msgpack.<pid>.part` shows what there is.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traces.file import load, save
+from traces.kineto import read_kineto
+from traces.launch import ChildResult, run_child
+from traces.library import find
+from traces.merge import merge_ranks, with_profile
+from traces.model import Trace, TraceError
+from traces.order import in_order
+from tui.commands.replay import Replay, child_config
+from tui.errors import line_for
+from tui.outputs import require_place_for
+from tui.print_record import record_lines
+from tui.progress import working
+
+
+@dataclass(frozen=True)
+class Record:
+    """What to run (the words that would follow `python`), how to record it, and where to."""
+
+    script: list[str]
+    output: Path | None = None
+    grain: str = "kernel"
+    warmup: int = 3
+    clean: int = 10
+    profiled: int = 5
+    on: str | None = None  # a recording to play meanwhile: the script runs on its virtual GPU
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one process left."""
+
+    path: Path
+    pid: int
+    profile: Path
+
+
+def run(record: Record, option_names: Collection[str]) -> int:
+    output = record.output or Path(default_name(record.script))
+    require_place_for(output)
+    before = {part.path for part in _parts(output)}  # of a run that was killed: theirs to keep
+    config = {
+        "out": str(output.absolute()),
+        "grain": record.grain,
+        "warmup": record.warmup,
+        "clean": record.clean,
+        "profiled": record.profiled,
+    }
+    with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
+        result = run_child({**_virtual_gpu(record, folder), "tracer": config}, record.script)
+    parts = [part for part in _parts(output) if part.path not in before]
+    try:
+        _conclude(record, output, parts, result)
+    except (TraceError, OSError) as error:
+        # The exit code is the script's; only a run that went well must not hide that its result was lost.
+        _say(line_for(error) or str(error))
+        kept = [part.path.name for part in parts if part.path.exists()]
+        if kept:
+            _say(f"what was recorded is kept in {', '.join(kept)}")
+        return result.returncode or 2
+    if result.returncode == 2:
+        _say_where_options_go(record.script, option_names)
+    return result.returncode
+
+
+def default_name(script: list[str]) -> str:
+    """The script's or module's name as a trace file in the current folder."""
+    if script[0].startswith("-m"):
+        return (script[0][2:] or script[1]).rpartition(".")[2] + ".msgpack"
+    return (Path(script[0]).stem or "trace") + ".msgpack"
+
+
+def _virtual_gpu(record: Record, folder: str) -> dict[str, dict[str, Any]]:
+    if record.on is None:
+        return {}
+    replay = Replay(record.script, record.on)
+    return {"replayer": child_config(replay, find(record.on).resolve(), folder, memory_bytes=[])}
+
+
+def _parts(output: Path) -> list[_Part]:
+    parts = []
+    for path in sorted(output.absolute().parent.glob(f"{_escaped(output.name)}.*.part")):
+        pid = path.name.removeprefix(output.name + ".").removesuffix(".part")
+        if pid.isdigit():
+            parts.append(_Part(path, int(pid), path.with_name(f"{output.name}.{pid}.profile.json")))
+    return parts
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{sign}]" if sign in "*?[" else sign for sign in name)
+
+
+def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildResult) -> None:
+    if not parts:
+        _say_why_nothing_was_recorded(result)
+        return
+    with working(f"writing {output}"):
+        recordings = {part.pid: _whole(part) for part in parts}
+        trace = _one(recordings, result.pid)
+        save(trace, output)
+    for part in parts:
+        part.path.unlink()
+        with suppress(FileNotFoundError):
+            part.profile.unlink()
+    for line in record_lines(trace, output, record.script):
+        _say(line)
+
+
+def _whole(part: _Part) -> Trace:
+    """A process's recording together with the profile of some of its steps."""
+    recording = merge_ranks([in_order(load(part.path))])  # what came before the script joined its group is that rank's too
+    if not part.profile.exists():
+        return recording
+    numbers = recording.provenance.get("profiler", {}).get("steps", [])
+    try:
+        profile = read_kineto(part.profile)
+    except TraceError:  # cut by the end of the process or of the disk
+        recording.problems["unreadable-profile"] = 1
+        return recording
+    return with_profile(recording, profile, numbers)
+
+
+def _one(recordings: dict[int, Trace], main: int) -> Trace:
+    """The ranks of one run as one trace. Of processes that say they are the same rank, one that trained most counts."""
+    by_rank: dict[int, tuple[int, Trace]] = {}
+    for pid, trace in recordings.items():
+        rank = int(trace.provenance.get("rank", 0))
+        weight = len(trace.steps) + (pid == main)
+        if rank not in by_rank or weight > by_rank[rank][0]:
+            by_rank[rank] = weight, trace
+    if len(by_rank) < len(recordings):
+        _say(f"{len(recordings)} processes trained as {len(by_rank)} ranks; of each rank the longest recording is kept")
+    return merge_ranks([trace for _, trace in by_rank.values()])
+
+
+def _say_why_nothing_was_recorded(result: ChildResult) -> None:
+    if result.pid not in result.booted:
+        _say("nothing was recorded: the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)")
+    elif not result.triggered:
+        _say("nothing was recorded: the script did not import torch")
+    elif result.started:
+        _say("nothing was recorded: the script trained nothing, loaded no batch and called no module")
+
+
+def _say_where_options_go(script: list[str], option_names: Collection[str]) -> None:
+    """The script has refused its command line, perhaps because of an option that was meant for us."""
+    ours = next((word.partition("=")[0] for word in script[1:] if word.partition("=")[0] in option_names), None)
+    if ours is not None:
+        _say(f"{ours} stands after the script, so the script got it; options of trace record go before the script")
+
+
+def _say(text: str) -> None:
+    print(f"trace: {text}", file=sys.stderr)

@@ -1,0 +1,70 @@
+"""`trace replay --view`: the timeline app beside a running replay.
+
+The script runs as it would without the app. What it prints to the terminal is shown in the app (`o`) and printed for good when
+the app is closed; if the script still runs then, it goes on in the terminal as any replay does. The keyboard is the app's, so
+the script's stdin is empty.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from traces.launch import ChildResult, run_child
+from traces.model import Trace
+from tui.view.app import ViewApp
+from tui.view.live import Live
+from tui.view.output import Output, no_input
+
+
+def can_view() -> bool:
+    """Whether there is a terminal for the app: it reads the keyboard from stdin and draws on stderr."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def run_with_view(
+    rooms: Mapping[str, Mapping[str, Any]], words: Sequence[str], recorded: Trace, name: str, folder: Path
+) -> ChildResult:
+    """As `run_child`, with the app over it; `folder` is where the replay puts its timelines."""
+    live = Live((name, recorded), folder)
+    failures: list[Exception] = []
+    stdin = no_input()
+    try:
+        with Output.of_terminal() as output:
+
+            def show(pid: int) -> None:
+                live.pid = pid
+                app = ViewApp(live.stages(), live=live, output=output)
+                threading.Thread(target=_tell_when_done, args=(pid, live, app), daemon=True).start()
+                app.run()
+                if app.failure is not None:
+                    failures.append(app.failure)
+                output.release()
+                if live.returncode is None:
+                    print("trace: the replay goes on without the view; Ctrl-C ends it", file=sys.stderr)
+
+            result = run_child(
+                rooms, words, stdin=stdin, stdout=output.stdout, stderr=output.stderr, meanwhile=show
+            )
+    finally:
+        if stdin is not None:
+            os.close(stdin)
+    if failures and not result.returncode:
+        raise failures[0]
+    return result
+
+
+def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
+    """Wait for the script without reaping it, which is the launcher's. Whoever ends it by a signal wants no app left either."""
+    done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if done is None:
+        return
+    killed = done.si_code != os.CLD_EXITED
+    live.finish(128 + done.si_status if killed else done.si_status)
+    if killed and done.si_status in (signal.SIGTERM, signal.SIGHUP):
+        app.call_later(app.exit, 0)

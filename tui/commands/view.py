@@ -1,0 +1,59 @@
+"""`trace view`: the timeline app, a picture of it, or, where there is no terminal, the summary as text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from traces.compare import compare
+from traces.file import load
+from traces.library import find
+from traces.summary import summarise
+from tui.outputs import require_place_for, write_text
+from tui.print_diff import diff_text
+from tui.print_info import info_text
+from tui.terminal import look
+
+
+def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int, int]) -> int:
+    names = [first] if second is None else [first, second]
+    for name in names:
+        find(name)  # a name that is wrong is told before a screen opens
+    if screenshot is not None:
+        from tui.view.picture import picture
+
+        require_place_for(screenshot)
+        write_text(screenshot, picture(names, *size))
+        return 0
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return _summary(names)
+    from tui.view.loading import stages
+
+    reading = stages(names)
+    from tui.view.app import ViewApp  # while the traces are being read
+
+    app = ViewApp(reading)
+    app.run()
+    if app.failure is not None:
+        raise app.failure
+    return 0
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """ "130x40" as columns and lines."""
+    columns, x, lines = text.partition("x")
+    if not (x and columns.isdecimal() and lines.isdecimal() and 20 <= int(columns) <= 1000 and 10 <= int(lines) <= 1000):
+        raise typer.BadParameter("must be COLUMNSxLINES, as in 130x40", param_hint="--size")
+    return int(columns), int(lines)
+
+
+def _summary(names: list[str]) -> int:
+    """What `trace info` or `trace diff` would say."""
+    first = load(find(names[0]))
+    if len(names) == 2:
+        print(diff_text(compare(first, load(find(names[1]))).to_json(), *names, **look(sys.stdout)))
+    else:
+        print(info_text(summarise(first), names[0], **look(sys.stdout)))
+    return 0

@@ -1,0 +1,45 @@
+"""What a comparison with a replay says about time itself: its speed, a virtual clock, and waits that CUDA does not make.
+
+    pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tui.figures import count_text
+
+
+def pace_sentences(comparison: dict[str, Any]) -> list[str]:
+    """Where the time of a replay was not the script's, or not real."""
+    said = []
+    speed = comparison["speed"]
+    if speed not in (None, 1):
+        said.append(
+            f"Replayed at {speed:g} times the recorded speed: all times are recorded time, so what this machine did itself,"
+            f" Python and loading data, counts {speed:g} times."
+        )
+    if comparison["clock"] == "virtual":
+        said.append(
+            "Data loading was not real: on the virtual clock, waiting for the GPU gave a loader's workers no time to load in."
+        )
+    return said
+
+
+def loader_note(comparison: dict[str, Any]) -> str:
+    """Why the step without data loading is judged."""
+    if comparison["clock"] == "virtual":
+        return "The step without data loading is what to compare."
+    return "Data was really loaded, by this machine: the step without it is what to compare."
+
+
+def event_sentences(comparison: dict[str, Any]) -> list[str]:
+    """Events that the script waited for and never recorded: on a GPU no wait, and so no deadlock, but hardly what was meant."""
+    count = comparison["events_never_recorded"]
+    if not count:
+        return []
+    events = "an event that was" if count == 1 else f"{count_text(count)} events that were"
+    return [
+        f"The script waited for {events} never recorded. As CUDA does not wait there, this is no deadlock; but what it was to"
+        " wait for goes on unordered."
+    ]

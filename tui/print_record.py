@@ -1,0 +1,64 @@
+"""What `trace record` says at its end: what was recorded, at what cost, what it lacks, and what to type next.
+
+    for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from traces.model import StepKind, Trace
+from tui.figures import count_text, size_text, time_text
+from tui.problems import explain
+
+_KINDS = (
+    (StepKind.WARMUP, "warm-up"),
+    (StepKind.STEADY, "clean"),
+    (StepKind.PROFILED, "profiled"),
+    (StepKind.EVALUATION, "evaluation"),
+)
+
+
+def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
+    """The lines, without the name of the command before them."""
+    name = shlex.quote(str(output))
+    lines = [f"wrote {output} ({size_text(output.stat().st_size)}): {_steps(trace)} of {_what(script)}{_ranks(trace)}"]
+    lines += _cost(trace.provenance)
+    if not trace.devices:
+        lines.append("there is no device time in it: the script used no GPU here")
+    elif "failed" in trace.provenance.get("profiler", {}):
+        lines.append(f"there are no kernels in it: {trace.provenance['profiler']['failed']}")
+    lines += [f"{count} x {kind}: {explain(kind)}" for kind, count in sorted(trace.problems.items())]
+    replay = f", or trace replay {shlex.join(script)} --trace {name}" if trace.devices else ""
+    return [*lines, f"next: trace info {name}{replay}"]
+
+
+def _steps(trace: Trace) -> str:
+    counts = {word: int((trace.steps.kind == kind).sum()) for kind, word in _KINDS}
+    told = ", ".join(f"{count_text(count)} {word}" for word, count in counts.items() if count)
+    return f"{count_text(len(trace.steps))} steps ({told})" if told else "no whole step"
+
+
+def _what(script: list[str]) -> str:
+    return Path(script[0]).name if not script[0].startswith("-m") else shlex.join(script[:2])
+
+
+def _ranks(trace: Trace) -> str:
+    return f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""
+
+
+def _cost(provenance: dict[str, Any]) -> list[str]:
+    share = provenance.get("recorder", {}).get("overhead_share", 0.0)
+    own = f"the recorder itself takes {100 * share:.2f} % of a step"
+    clean = provenance.get("clean")
+    if not clean:
+        return [own]
+    profiled = time_text(clean["profiled_step_median_ns"])
+    slowdown = f"a clean step takes {time_text(clean['step_median_ns'])}, a profiled one {profiled}"
+    scales = provenance.get("host_scale", {})
+    if scales:
+        factors = ", ".join(f"{scale:.2f} ({name})" for name, scale in scales.items())
+        slowdown += f"; profiled host times are scaled by {factors}"
+    return [slowdown, own]

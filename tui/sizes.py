@@ -1,0 +1,31 @@
+"""Sizes as people write them: `--gpu-memory 7.79GiB`, or one per device: `--gpu-memory 16GiB,8GiB`.
+
+    sizes("7.79GiB")         # [8364448808]
+    sizes("16G, 8000MB")     # [17179869184, 8000000000]
+
+GiB, MiB... and the bare letters G, M... are powers of 1024, GB, MB... powers of 1000; a bare number counts bytes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from traces.model import TraceError
+
+_SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
+
+
+def sizes(text: str) -> list[int]:
+    """The sizes in bytes, separated by commas. Raises TraceError for what is none, and for 0."""
+    return [_size(part) for part in text.split(",")]
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    size_bytes = 0
+    if match is not None and not (match[2] == "" and (match[3] or "").lower() == "ib"):
+        base = 1000 if match[2] and (match[3] or "").lower() == "b" else 1024
+        size_bytes = int(float(match[1]) * base ** " kmgt".index(match[2].lower() or " "))
+    if size_bytes <= 0:
+        raise TraceError(f"{text.strip() or 'an empty word'!r} is no size of a GPU's memory; write 7.79GiB, 16GB or 8000MiB")
+    return size_bytes

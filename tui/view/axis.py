@@ -1,0 +1,113 @@
+"""The horizontal axis, on which two traces lie over each other, and which time of each trace a column shows.
+
+An axis is a row of *slots*. A slot begins for both traces at the same place and is as wide as the longer side needs, so
+that what begins together stands together, and the shorter side leaves a gap at the slot's end. One slot for everything
+is alignment by wall time, a slot per step alignment by step, a slot per op alignment by op. Time is never stretched: a
+column is equally many nanoseconds of both traces.
+
+    axis = Axis.of([Side([0, 100], [100, 220]), Side([500, 590], [590, 720])])  # two slots, as (start, end) of each side
+    axis.length_ns                     # 230: the slots are 100 and 130 wide
+    axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from traces.model import NONE, Column
+
+
+class Pieces(NamedTuple):
+    """Stretches [from_ns, to_ns) of trace time and the column that each belongs to; empty ones may be among them."""
+
+    column: Column
+    from_ns: Column
+    to_ns: Column
+
+
+class Side:
+    """One trace's part in each slot: from `start_ns` to `end_ns` of its own time; equal where it has no part in a slot."""
+
+    def __init__(self, start_ns: Any, end_ns: Any) -> None:
+        self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
+        self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))
+        self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # the place of `start_ns` on the axis
+        # Neighbours that go on where the one before ended form a run: within a run, trace time grows with the axis.
+        starts = np.ones(len(self.start_ns), dtype=bool)
+        starts[1:] = self.start_ns[1:] != self.end_ns[:-1]
+        self._run = np.cumsum(starts) - 1
+        ends = np.append(starts[1:], True)[: len(starts)]
+        self._run_start_ns, self._run_end_ns = self.start_ns[starts], self.end_ns[ends]
+
+    def times(self, at_ns: Any) -> Column:
+        """The trace time that is shown at each place; in the gap at a slot's end, the time at which the slot's part ended."""
+        return self._times(np.asarray(at_ns, dtype=np.int64))[0]
+
+    def shown(self, at_ns: Any) -> Column:
+        """Whether each place shows a time of this trace, that is, lies in no gap."""
+        places = np.asarray(at_ns, dtype=np.int64)
+        slot = np.maximum(np.searchsorted(self.at_ns, places, side="right") - 1, 0)
+        inside = places - self.at_ns[slot]
+        return np.asarray((inside >= 0) & (inside < self.end_ns[slot] - self.start_ns[slot]))
+
+    def _times(self, places: Column) -> tuple[Column, Column]:
+        slot = np.maximum(np.searchsorted(self.at_ns, places, side="right") - 1, 0)
+        times = np.clip(self.start_ns[slot] + (places - self.at_ns[slot]), self.start_ns[slot], self.end_ns[slot])
+        return times, slot
+
+    def pieces(self, edges_ns: Any) -> Pieces:
+        """What the columns between neighbouring edges show: mostly a piece each, more where runs end within a column."""
+        edges = np.asarray(edges_ns, dtype=np.int64)
+        times, slot = self._times(edges)
+        run = self._run[slot]
+        column = np.arange(len(edges) - 1)
+        if run[0] == run[-1] and (run[1:] == run[:-1]).all():
+            return Pieces(column, times[:-1], times[1:])
+        crossed = run[1:] - run[:-1]
+        column = np.repeat(column, crossed + 1)
+        first = np.cumsum(crossed + 1) - (crossed + 1)
+        runs = run[:-1][column] + np.arange(len(column)) - first[column]  # the run that each piece lies in
+        begin, end = self._run_start_ns[runs], self._run_end_ns[runs]
+        begin[first] = times[:-1]
+        end[first + crossed] = times[1:]
+        return Pieces(column, begin, np.maximum(begin, end))
+
+    def places(self, time_ns: int) -> Column:
+        """Every place on the axis that shows this time: several where a recorded step drove several replayed ones."""
+        held = (self.start_ns <= time_ns) & (time_ns < self.end_ns)
+        if not held.any():  # the moment at which a side ends is shown where its gap begins
+            held = self.end_ns == time_ns
+        return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
+
+    def place(self, time_ns: int, near_ns: int = 0) -> int | None:
+        """The place that shows this time, the closest to `near_ns` of several; None if none does."""
+        places = self.places(time_ns)
+        return int(places[np.argmin(np.abs(places - near_ns))]) if len(places) else None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`sides` have equally many slots; slot k begins at `slots_ns[k]` and the last one ends at `length_ns`."""
+
+    sides: tuple[Side, ...]
+    slots_ns: Column
+    length_ns: int
+
+    @classmethod
+    def of(cls, sides: Sequence[Side], *, flush_right: int = 0) -> Axis:
+        """Lay the slots side by side. In the first `flush_right` slots the sides end together instead of beginning so:
+        what precedes the first common event."""
+        widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
+        slots = np.cumsum(widths) - widths
+        for side in sides:
+            side.at_ns = slots.copy()
+            side.at_ns[:flush_right] += (widths - (side.end_ns - side.start_ns))[:flush_right]
+        return cls(tuple(sides), slots, int(widths.sum()))
+
+    def slot(self, at_ns: int) -> int:
+        """The slot that holds a place, NONE without slots."""
+        return max(int(np.searchsorted(self.slots_ns, at_ns, side="right")) - 1, 0) if len(self.slots_ns) else NONE

@@ -1,0 +1,122 @@
+"""What kind of work a span is: the colour that it has on the timeline.
+
+    of_kernel("volta_sgemm_128x64_nn")  # Category.MATRIX
+
+Kernels go by their names, for that is all that is recorded of them: by the first rule that fits.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import numpy as np
+
+from traces.model import BatchKind, Column, DeviceKind, HostKind, Trace
+
+
+class Category(IntEnum):
+    """Numbers are below 24: cells keep flags above them (see cells.py)."""
+
+    LOADER = 0
+    H2D = 1
+    FORWARD = 2
+    LOSS = 3
+    ZERO_GRAD = 4
+    BACKWARD = 5
+    OPTIMIZER = 6
+    OTHER = 7
+    MATRIX = 8  # convolutions, matrix products, attention
+    ELEMENTWISE = 9
+    REDUCTION = 10  # norms, pooling, softmax, sums
+    COPY = 11
+    COLLECTIVE = 12
+    OP = 13
+    RUNTIME = 14  # a call into the GPU runtime that returns at once
+    WAIT = 15  # one that waits for the GPU
+    ANNOTATION = 16
+    PYTHON = 17
+    MEMORY = 18
+
+
+PHASE_CATEGORIES = {
+    "loader": Category.LOADER,
+    "h2d": Category.H2D,
+    "forward": Category.FORWARD,
+    "loss": Category.LOSS,
+    "zero_grad": Category.ZERO_GRAD,
+    "backward": Category.BACKWARD,
+    "optimizer": Category.OPTIMIZER,
+    "other": Category.OTHER,
+}
+
+_KERNEL_RULES = (
+    (Category.COLLECTIVE, r"nccl|rccl|msccl"),
+    (Category.OPTIMIZER, r"multi_tensor|fused_?(adam|sgd|lamb)"),
+    (Category.REDUCTION, r"norm|bn_[fb]w|softmax|reduc|pool|loss|argm(ax|in)|scan|sort|topk|welford"),
+    (Category.MATRIX, r"gemm|gemv|conv|cudnn|cutlass|wgrad|dgrad|winograd|Cijk_|fmha|flash|attention|matmul|xmma|scudnn|nvjet"),
+    (Category.ELEMENTWISE, r"elementwise|triton_poi|fill|copy|index|cat|dropout|embedding|gather|scatter|unary|binary|add|mul"),
+)
+_RULES = tuple((category, re.compile(pattern, re.IGNORECASE)) for category, pattern in _KERNEL_RULES)
+_WAITS = re.compile(r"(cuda|hip|cu)\w*Synchronize|cudaStreamWaitValue")
+_PARTS = {
+    "scatter": Category.COPY,
+    "gather": Category.COPY,
+    "gather_backward": Category.COPY,
+    "replicate": Category.COLLECTIVE,
+    "broadcast_backward": Category.COLLECTIVE,
+    "parallel_apply": Category.FORWARD,
+}
+
+
+def of_kernel(name: str) -> Category:
+    """The category of a kernel by its name. What a phase-grained replay plays is named after the phase."""
+    if name in PHASE_CATEGORIES:
+        return PHASE_CATEGORIES[name]
+    return next((category for category, rule in _RULES if rule.search(name)), Category.OTHER)
+
+
+def is_collective(name: str) -> bool:
+    """Whether a kernel of this name communicates between GPUs."""
+    return bool(_RULES[0][1].search(name))
+
+
+def by_name(trace: Trace, names: Column, category: dict[str, Category] | None = None) -> Column:
+    """The category of each row: of kernels by their names, or by `category`; what that does not know is OTHER."""
+    used = np.unique(names)
+    texts = [trace.strings[int(name)] for name in used]
+    found = [of_kernel(text) if category is None else category.get(text, Category.OTHER) for text in texts]
+    table = np.full(max(len(trace.strings), 1), Category.OTHER, dtype=np.uint8)
+    table[used] = np.array(found, dtype=np.uint8)
+    return np.asarray(table[names])
+
+
+def of_device(trace: Trace, rows: Column) -> Column:
+    """Of rows of the device table."""
+    kinds = trace.device.kind[rows]
+    copies = (kinds == DeviceKind.MEMCPY) | (kinds == DeviceKind.MEMSET)
+    return np.where(copies, np.uint8(Category.COPY), by_name(trace, trace.device.name[rows]))
+
+
+def of_host(trace: Trace) -> Column:
+    """Of all rows of the host table."""
+    table = np.zeros(256, dtype=np.uint8)
+    table[:] = Category.OTHER
+    table[HostKind.OP], table[HostKind.RUNTIME] = Category.OP, Category.RUNTIME
+    table[HostKind.ANNOTATION], table[HostKind.PYTHON] = Category.ANNOTATION, Category.PYTHON
+    waits = np.array([bool(_WAITS.search(text)) for text in trace.strings.texts] or [False])
+    found = table[trace.host.kind]
+    found[(trace.host.kind == HostKind.RUNTIME) & waits[trace.host.name]] = Category.WAIT
+    return np.asarray(found)
+
+
+def of_phases(trace: Trace) -> Column:
+    return by_name(trace, trace.phases.name, PHASE_CATEGORIES)
+
+
+def of_parts(trace: Trace) -> Column:
+    return by_name(trace, trace.parts.name, _PARTS)
+
+
+def of_batches(trace: Trace) -> Column:
+    return np.where(trace.batches.kind == BatchKind.WAIT, np.uint8(Category.LOADER), np.uint8(Category.COPY))

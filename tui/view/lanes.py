@@ -1,0 +1,133 @@
+"""How busy one row of the timeline is in each of its columns: exact, and no slower for a million spans than for a hundred.
+
+    lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
+    lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window
+
+Spans of one category are kept as sorted starts and prefix sums of durations, so that the time covered before any moment is
+one lookup, and what a window holds is the difference of two: two `searchsorted` calls per category, whatever the zoom. So
+there are no levels of detail, and windows that partition a longer one add up to it to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from traces.model import NONE, Column
+
+
+class Lane:
+    """Spans in one row. Where they overlap, the time belongs to the one that began first, so that no time counts twice.
+
+    `start_ns` and `end_ns` are what each span shows of itself, in order of time; `row` is its number in the table that it
+    comes from. A span that others cover wholly stays, with no length, so that it can still be stepped to.
+    """
+
+    def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
+        start = np.asarray(start_ns, dtype=np.int64)
+        end = start + np.asarray(duration_ns, dtype=np.int64)
+        kinds = np.asarray(category, dtype=np.uint8)
+        rows = np.arange(len(start), dtype=np.int32) if row is None else np.asarray(row, dtype=np.int32)
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end, kinds, rows = start[order], end[order], kinds[order], rows[order]
+        self.instants_ns: Column = start[end <= start]
+        if (start[1:] < end[:-1]).any():
+            busy_until = np.maximum.accumulate(np.maximum(start, end))
+            start = np.maximum(start, np.concatenate([start[:1], busy_until[:-1]]))
+        self.start_ns: Column = start
+        self.end_ns: Column = np.maximum(start, end)
+        self.category: Column = kinds
+        self.row: Column = rows
+        self._by_category = {int(kind): _Prefix(start, self.end_ns, kinds == kind) for kind in np.unique(kinds)}
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def covered(self, from_ns: Any, to_ns: Any) -> dict[int, Column]:
+        """Per category that the lane has: the covered nanoseconds of each window [from, to)."""
+        begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
+        if len(begin) > 1 and np.array_equal(begin[1:], end[:-1]):  # adjoining windows: their edges are looked up once
+            edges = np.append(begin, end[-1:])
+            before = {kind: prefix.until(edges) for kind, prefix in self._by_category.items()}
+            return {kind: ns[1:] - ns[:-1] for kind, ns in before.items()}
+        return {kind: prefix.until(end) - prefix.until(begin) for kind, prefix in self._by_category.items()}
+
+    def instants(self, from_ns: Any, to_ns: Any) -> Column:
+        """How many spans that never had a length stand in each window [from, to)."""
+        begin, end = (np.searchsorted(self.instants_ns, times, side="left") for times in (from_ns, to_ns))
+        return np.asarray(end - begin)
+
+    def at(self, time_ns: Any) -> Column:
+        """The place in this lane of the span that covers each time, or NONE."""
+        times = np.asarray(time_ns, dtype=np.int64)
+        if not len(self.start_ns):
+            return np.full(len(times), NONE, dtype=np.int64)
+        place = np.searchsorted(self.start_ns, times, side="right") - 1
+        inside = (place >= 0) & (times < self.end_ns[place])
+        return np.asarray(np.where(inside, place, NONE))
+
+    def nearest(self, time_ns: int) -> int:
+        """The place of the span that covers a time, else of the one closest to it; NONE in an empty lane."""
+        if not len(self.start_ns):
+            return NONE
+        place = max(int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1, 0)
+        behind_ns = time_ns - int(self.end_ns[place])
+        if behind_ns >= 0 and place + 1 < len(self.start_ns) and int(self.start_ns[place + 1]) - time_ns < behind_ns:
+            return place + 1
+        return place
+
+    def place_of(self, row: int) -> int:
+        """The place of the span with this number in its table, or NONE."""
+        found = np.flatnonzero(self.row == row)
+        return int(found[0]) if len(found) else NONE
+
+
+class _Prefix:
+    """The spans of one category: when they start, and how long all before each of them last together."""
+
+    def __init__(self, start_ns: Column, end_ns: Column, chosen: Column) -> None:
+        everything = bool(chosen.all())
+        self._start_ns = start_ns if everything else start_ns[chosen]
+        self._before_ns = np.zeros(len(self._start_ns) + 1, dtype=np.int64)
+        np.cumsum((end_ns - start_ns) if everything else (end_ns[chosen] - self._start_ns), out=self._before_ns[1:])
+
+    def until(self, times: Column) -> Column:
+        """The covered nanoseconds before each time."""
+        behind = np.searchsorted(self._start_ns, times, side="right")
+        place = np.maximum(behind - 1, 0)
+        whole_ns = self._before_ns[place]
+        inside_ns = np.minimum(times - self._start_ns[place], self._before_ns[place + 1] - whole_ns)
+        return np.asarray(whole_ns + np.maximum(inside_ns, 0))
+
+
+class Curve:
+    """A value that changes at moments and holds in between: memory. Before the first change it is the first value's."""
+
+    def __init__(self, time_ns: Any, value: Any) -> None:
+        self.time_ns: Column = np.asarray(time_ns, dtype=np.int64)
+        self.value: Column = np.asarray(value, dtype=np.int64)
+        if (self.time_ns[1:] < self.time_ns[:-1]).any():
+            order = np.argsort(self.time_ns, kind="stable")
+            self.time_ns, self.value = self.time_ns[order], self.value[order]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    @property
+    def peak(self) -> int:
+        return max(int(self.value.max()), 0) if len(self.value) else 0
+
+    def highest(self, from_ns: Any, to_ns: Any) -> Column:
+        """The highest value in each window [from, to); that at its start where the window is empty; 0 without any."""
+        begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
+        if not len(self.time_ns):
+            return np.zeros(len(begin), dtype=np.int64)
+        first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
+        behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
+        # reduceat takes pairs of bounds; an odd place is the gap between two windows and is dropped. A bound at the very
+        # end is not allowed, so one more value is put there.
+        bounds = np.stack([first, behind], axis=1).ravel()
+        padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
+        return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])

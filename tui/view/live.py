@@ -1,0 +1,77 @@
+"""A running replay, followed step by step: scenes of the recording and of what has been replayed so far.
+
+    live = Live(("v100", recorded), folder_of_timelines)
+    for stage in live.stages(): ...          # one after each step, or after several where looking takes longer than a step
+    live.finish(0)                           # the script has ended with this exit code: the last stage is whole
+
+The replay writes its timeline step by step into a file (traces/follow.py). Looking costs this machine time that the replay
+may need, so between two looks at least three times as long is waited as the last one took.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from traces.follow import Follower
+from traces.model import Trace
+from tui.view.loading import Stage
+from tui.view.scene import Scene
+
+_LEAST_WAIT_S = 0.2
+_WAIT_OVER_LOOK = 3.0
+
+
+class Live:
+    def __init__(self, recorded: tuple[str, Trace], folder: Path) -> None:
+        self._recorded = recorded
+        self._folder = folder
+        self._awake = threading.Event()
+        self._closed = False
+        self.returncode: int | None = None
+        self.pid = 0
+
+    def finish(self, returncode: int) -> None:
+        """The script has ended."""
+        self.returncode = returncode
+        self._awake.set()
+
+    def close(self) -> None:
+        """Nobody looks any more."""
+        self._closed = True
+        self._awake.set()
+
+    def stages(self) -> Iterator[Stage]:
+        """Raises TraceFormatError."""
+        yield Stage(Scene.of(self._recorded).with_host().with_facts(), 0.5, "waiting for the first step")
+        follower: Follower | None = None
+        wait_s = _LEAST_WAIT_S
+        steps = 0
+        while True:
+            self._awake.wait(wait_s)
+            if self._closed:
+                return
+            ended = self.returncode is not None
+            began_s = time.monotonic()
+            follower = follower or self._follower()
+            if follower is not None and (follower.more() or ended):
+                replayed = follower.trace()
+                if len(replayed.steps) > steps or (ended and len(replayed.device)):
+                    steps = len(replayed.steps)
+                    doing = "" if ended else f"{steps} steps replayed"
+                    yield Stage(self._scene(replayed), 1.0 if ended else 0.9, doing)
+            if ended:
+                yield Stage(None, 1.0, "")
+                return
+            wait_s = max(_LEAST_WAIT_S, _WAIT_OVER_LOOK * (time.monotonic() - began_s))
+
+    def _scene(self, replayed: Trace) -> Scene:
+        return Scene.of(self._recorded, ("this replay", replayed)).with_host().with_facts()
+
+    def _follower(self) -> Follower | None:
+        """The timeline of the script's own process, or, until there is one, the largest of its descendants."""
+        files = sorted(self._folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
+        own = self._folder / f"replay-{self.pid}.msgpack"
+        return Follower(own if own in files else files[0]) if files else None

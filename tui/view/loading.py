@@ -1,0 +1,53 @@
+"""Traces become scenes, in stages, so that there is a picture as soon as one can be drawn.
+
+    for stage in stages(["v100.msgpack", "replay.msgpack"]):
+        stage.scene, stage.share, stage.doing      # a scene, 0.4, "reading replay.msgpack"
+
+The app runs this in a thread and shows every scene as it comes; it never reads a file itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from traces.file import load
+from traces.library import find
+from traces.model import Trace
+from tui.view.scene import Scene
+
+
+class Stage(NamedTuple):
+    """What can be shown now (None: no more than before), how much of all work is done, and what comes next."""
+
+    scene: Scene | None
+    share: float
+    doing: str
+
+
+def stages(names: Sequence[str]) -> Iterator[Stage]:
+    """Begins to read the first at once, and may be gone through later: reading needs the interpreter for little of its time,
+    so that the app is imported meanwhile. Raises what reading a trace raises: TraceFormatError, TraceLibraryError."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
+    first = pool.submit(_read, names[0])
+    pool.shutdown(wait=False)
+    return _stages(names, first)
+
+
+def _read(name: str) -> Trace:
+    return load(find(name))
+
+
+def _stages(names: Sequence[str], first: Future[Trace]) -> Iterator[Stage]:
+    named: list[tuple[str, Trace]] = []
+    for number, name in enumerate(names):
+        yield Stage(None, 0.4 * number, f"reading {name}")
+        named.append((name, _read(name) if number else first.result()))
+        scene = Scene.of(*named)
+        if number + 1 < len(names):
+            yield Stage(scene, 0.4 * (number + 1), f"reading {names[number + 1]}")
+    yield Stage(scene, 0.8, "host threads")
+    scene = scene.with_host()
+    yield Stage(scene, 0.9, "figures")
+    yield Stage(scene.with_facts(), 1.0, "")

@@ -1,0 +1,132 @@
+"""What a script prints while the timeline app has the terminal: kept, shown in the app, and printed once the app is closed.
+
+    with Output.of_terminal() as output:
+        Popen([...], stdout=output.stdout, stderr=output.stderr)    # a descriptor, or None: as ours
+        app.run()                                                   # shows output.tail(20)
+        output.release()                                            # prints it all, and from now on as it comes
+
+A stream that is the terminal becomes a pseudo-terminal, so that the script prints as it would natively (colours, progress
+bars, line by line); stdout and stderr stay in their order. A stream that goes elsewhere goes there untouched.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import pty
+import shutil
+import struct
+import sys
+import termios
+import threading
+from collections import deque
+from contextlib import suppress
+from fcntl import ioctl
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+_TAIL_LINES = 2000
+_READ_BYTES = 1 << 16
+
+
+class Lines:
+    """The last lines of a terminal's output: a carriage return begins the line anew, as progress bars do."""
+
+    def __init__(self) -> None:
+        self._done: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._open = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, data: bytes) -> None:
+        *whole, rest = (self._open + self._decoder.decode(data).replace("\r\n", "\n")).split("\n")
+        self._done.extend(_as_shown(line) for line in whole)
+        self._open = rest if rest.endswith("\r") else _as_shown(rest)
+
+    def tail(self, count: int) -> list[str]:
+        lines = [*self._done, _as_shown(self._open)] if self._open.strip("\r") else list(self._done)
+        return lines[-count:]
+
+
+def _as_shown(line: str) -> str:
+    return line.rstrip("\r").rpartition("\r")[2]
+
+
+class Output:
+    """`stdout` and `stderr` are descriptors for the script, None where its stream is not the terminal."""
+
+    def __init__(self, stdout: bool, stderr: bool) -> None:
+        self._master, slave = pty.openpty()
+        attributes = termios.tcgetattr(slave)
+        attributes[1] &= ~termios.OPOST  # what is read is what was written; the real terminal ends lines its own way
+        termios.tcsetattr(slave, termios.TCSANOW, attributes)
+        size = shutil.get_terminal_size()
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
+        self.stdout = slave if stdout else None
+        self.stderr = slave if stderr else None
+        self._slave = slave
+        self._to = sys.stdout if stdout else sys.stderr
+        self._kept: IO[bytes] = TemporaryFile(prefix="trace-output-")  # noqa: SIM115 (closed in __exit__)
+        self._released = False
+        self._lock = threading.Lock()
+        self._lines = Lines()
+        self.written_bytes = 0
+        self._reader = threading.Thread(target=self._read, name="trace-output", daemon=True)
+
+    @classmethod
+    def of_terminal(cls) -> Output:
+        """Of those of our streams that are the terminal."""
+        return cls(sys.stdout.isatty(), sys.stderr.isatty())
+
+    def __enter__(self) -> Output:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Once the script is done: print the rest."""
+        self.release()
+        os.close(self._slave)  # the reader sees the end when nobody holds the other side any more
+        self._reader.join(timeout=1)  # unless a process that the script left behind still does
+        self._kept.close()
+
+    def tail(self, count: int) -> list[str]:
+        """The last lines."""
+        with self._lock:
+            return self._lines.tail(count)
+
+    def release(self) -> None:
+        """Print what was kept, and what comes from now on at once."""
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+            self._kept.seek(0)
+            while data := self._kept.read(_READ_BYTES):
+                self._print(data)
+
+    def _print(self, data: bytes) -> None:
+        with suppress(OSError, ValueError):  # a terminal that has gone away
+            self._to.buffer.write(data)
+            self._to.flush()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._master, _READ_BYTES)
+            except OSError:  # Linux says EIO where others say end of file
+                data = b""
+            if not data:
+                os.close(self._master)
+                return
+            with self._lock:
+                self.written_bytes += len(data)
+                self._lines.feed(data)
+                if self._released:
+                    self._print(data)
+                else:
+                    self._kept.write(data)
+
+
+def no_input() -> int | None:
+    """stdin for the script: nothing, where it would be the keyboard, which the app reads. The caller closes it."""
+    return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

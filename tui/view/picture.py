@@ -1,0 +1,36 @@
+"""A picture of the app without a terminal: what `trace view --screenshot` and the README's pictures are made with.
+
+    picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
+    picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from textual.pilot import Pilot
+
+from tui.view.app import ViewApp
+from tui.view.loading import stages
+
+
+def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str] = ()) -> str:
+    """The screen once everything is loaded and the keys are pressed. Raises what reading a trace raises."""
+    app = ViewApp(stages(names))
+    pictures: list[str] = []
+
+    async def take(pilot: Pilot[object]) -> None:
+        while not app.loaded and app.failure is None:
+            await asyncio.sleep(0.01)
+        await pilot.pause()
+        for key in press:
+            await pilot.press(key)
+        await pilot.pause()
+        pictures.append(app.export_screenshot(title="trace view " + " ".join(names)))
+        app.exit(0)
+
+    app.run(headless=True, size=(columns, lines), auto_pilot=take)
+    if app.failure is not None:
+        raise app.failure
+    return pictures[0]

@@ -1,0 +1,240 @@
+"""The rows that a trace has: phases, streams, collectives, loader, parts, memory, host threads by stack depth.
+
+    tracks = gpu_tracks(trace)
+    tracks[TrackKey(Kind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
+    {**tracks, **host_tracks(trace)}            # host spans are most of a trace, so they come when all else is shown
+
+A key says what a row is in terms that two traces share, so that rows with the same key can be laid over each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from traces.compare import device_label
+from traces.measure import memory_curve, work_rows
+from traces.model import NONE, BatchKind, Column, DeviceKind, Thread, Trace
+from tui.view import categories
+from tui.view.categories import Category
+from tui.view.lanes import Curve, Lane
+
+
+class Kind(IntEnum):
+    """What a row shows, in the order from top to bottom."""
+
+    PHASES = 0
+    GPU = 1
+    COLLECTIVES = 2
+    LOADER = 3
+    PARTS = 4
+    MEMORY = 5
+    HOST = 6
+
+
+class TrackKey(NamedTuple):
+    """`place` and `detail`, by kind: device index and stream; loader and what it does; role, its how-manieth, and depth."""
+
+    kind: Kind
+    rank: int
+    place: int = 0
+    detail: int = 0
+
+
+@dataclass(frozen=True)
+class Track:
+    """`table` names the table of the trace that the lane's rows are numbers of."""
+
+    label: str
+    table: str
+    lane: Lane | Curve
+
+
+Tracks = dict[TrackKey, Track]
+
+_ROLES = ("main", "backward", "loader", "other")
+_DEEPEST = 64  # deeper calls are shown in the last row
+
+
+def quick_tracks(trace: Trace) -> Tracks:
+    """Every track but the host's threads."""
+    found: Tracks = {}
+    for tracks in (phase_tracks, gpu_tracks, collective_tracks, loader_tracks, part_tracks, memory_tracks):
+        found.update(tracks(trace))
+    return found
+
+
+def phase_tracks(trace: Trace) -> Tracks:
+    phases = trace.phases
+    inside = (phases.step >= 0) & (phases.step < len(trace.steps))
+    rank = np.where(inside, trace.steps.rank[np.where(inside, phases.step, 0)], min(trace.ranks)) if len(trace.steps) else None
+    kinds = categories.of_phases(trace)
+    found: Tracks = {}
+    for number in trace.ranks:
+        rows = np.flatnonzero(rank == number) if rank is not None else np.arange(len(phases))
+        if len(rows):
+            lane = Lane(phases.start_ns[rows], phases.duration_ns[rows], kinds[rows], rows)
+            found[TrackKey(Kind.PHASES, number)] = Track(_of_rank(trace, number, "phases"), "phases", lane)
+    return found
+
+
+def gpu_tracks(trace: Trace) -> Tracks:
+    """A track per device and stream; of a phase-grained trace, one per device with the phases' times on it."""
+    spans, found = trace.device, Tracks()
+    rows = work_rows(trace)
+    if not len(rows):
+        return _phases_on_devices(trace)
+    for (device, stream), chosen in _groups(rows, spans.device[rows], spans.stream[rows]):
+        lane = Lane(spans.start_ns[chosen], spans.duration_ns[chosen], categories.of_device(trace, chosen), chosen)
+        label = f"{device_label(trace, device)} stream {stream}"
+        of = trace.devices[device]
+        found[TrackKey(Kind.GPU, of.rank, of.index, stream)] = Track(label, "device", lane)
+    return found
+
+
+def _phases_on_devices(trace: Trace) -> Tracks:
+    phases, found = trace.phases, Tracks()
+    timed = np.flatnonzero((phases.device >= 0) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
+    for (device,), rows in _groups(timed, phases.device[timed]):
+        start_ns = phases.device_start_ns[rows]
+        lane = Lane(start_ns, phases.device_end_ns[rows] - start_ns, categories.of_phases(trace)[rows], rows)
+        of = trace.devices[device]
+        label = f"{device_label(trace, device)} phases"
+        found[TrackKey(Kind.GPU, of.rank, of.index, NONE)] = Track(label, "phases", lane)
+    return found
+
+
+def collective_tracks(trace: Trace) -> Tracks:
+    """What the ranks tell each other: the table of collectives, or, where there is none, the kernels that do it."""
+    spans, found = trace.collectives, Tracks()
+    if len(spans):
+        for (rank,), rows in _groups(np.arange(len(spans)), spans.rank):
+            kinds = np.full(len(rows), Category.COLLECTIVE)
+            lane = Lane(spans.start_ns[rows], spans.duration_ns[rows], kinds, rows)
+            label = _of_rank(trace, rank, "collectives")
+            found[TrackKey(Kind.COLLECTIVES, rank)] = Track(label, "collectives", lane)
+        return found
+    names = [name for name, text in enumerate(trace.strings.texts) if categories.is_collective(text)]
+    kernels = np.flatnonzero((trace.device.kind == DeviceKind.KERNEL) & np.isin(trace.device.name, names))
+    ranks = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[kernels]]
+    for (rank,), rows in _groups(kernels, ranks):
+        kinds = np.full(len(rows), Category.COLLECTIVE)
+        lane = Lane(trace.device.start_ns[rows], trace.device.duration_ns[rows], kinds, rows)
+        found[TrackKey(Kind.COLLECTIVES, rank)] = Track(_of_rank(trace, rank, "collectives"), "device", lane)
+    return found
+
+
+def loader_tracks(trace: Trace) -> Tracks:
+    """Waits for data: the table of batches, or, where there is none, the phases in which the script waited."""
+    spans, found = trace.batches, Tracks()
+    words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
+    for (rank, loader, kind), rows in _groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
+        lane = Lane(spans.start_ns[rows], spans.duration_ns[rows], categories.of_batches(trace)[rows], rows)
+        word = words.get(kind, "loader") + (f" {loader}" if int(spans.loader.max()) else "")
+        found[TrackKey(Kind.LOADER, rank, loader, kind)] = Track(_of_rank(trace, rank, word), "batches", lane)
+    for key, phases in phase_tracks(trace).items():
+        if not isinstance(phases.lane, Lane) or TrackKey(Kind.LOADER, key.rank) in found:
+            continue
+        rows = phases.lane.row[phases.lane.category == Category.LOADER]
+        if len(rows):
+            kinds = np.full(len(rows), Category.LOADER)
+            lane = Lane(trace.phases.start_ns[rows], trace.phases.duration_ns[rows], kinds, rows)
+            found[TrackKey(Kind.LOADER, key.rank)] = Track(_of_rank(trace, key.rank, "loader"), "phases", lane)
+    return found
+
+
+def part_tracks(trace: Trace) -> Tracks:
+    """What goes on within phases at the same time: a row per thread."""
+    parts, found = trace.parts, Tracks()
+    for (thread,), rows in _groups(np.arange(len(parts)), parts.thread):
+        rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
+        lane = Lane(parts.start_ns[rows], parts.duration_ns[rows], categories.of_parts(trace)[rows], rows)
+        place = 1 + sum(key.rank == rank for key in found)
+        label = _of_rank(trace, rank, "parts" if place == 1 else f"parts {place}")
+        found[TrackKey(Kind.PARTS, rank, place)] = Track(label, "parts", lane)
+    return found
+
+
+def memory_tracks(trace: Trace) -> Tracks:
+    found = Tracks()
+    for device in np.unique(trace.memory.device[trace.memory.device >= 0]).tolist():
+        curve, of = memory_curve(trace, device), trace.devices[device]
+        label = f"{device_label(trace, device)} memory"
+        found[TrackKey(Kind.MEMORY, of.rank, of.index)] = Track(
+            label, "memory", Curve(curve.time_ns, curve.allocated_bytes)
+        )
+    return found
+
+
+def host_tracks(trace: Trace) -> Tracks:
+    """A track per host thread and depth of its stack. Marks of whole steps are left out: the ruler shows the steps."""
+    host, found = trace.host, Tracks()
+    depth = stack_depth(trace)
+    rows = np.flatnonzero(depth != NONE)
+    kinds = categories.of_host(trace)
+    places = _thread_places(trace.threads)
+    for (thread, level), chosen in _groups(rows, host.thread[rows], depth[rows]):
+        of = trace.threads[thread]
+        role, number = places[thread]
+        lane = Lane(host.start_ns[chosen], host.duration_ns[chosen], kinds[chosen], chosen)
+        name = _ROLES[role] + (f" {number + 1}" if number else "")
+        label = _of_rank(trace, of.rank, f"{name} thread" if not level else f"{name} +{level}")
+        found[TrackKey(Kind.HOST, of.rank, number * len(_ROLES) + role, level)] = Track(label, "host", lane)
+    return found
+
+
+def stack_depth(trace: Trace) -> Column:
+    """How many spans are around each host span, NONE for the profiler's marks of whole steps, which do not count."""
+    host = trace.host
+    marks = [name for name, text in enumerate(trace.strings.texts) if text.startswith("ProfilerStep")]
+    is_mark = np.isin(host.name, marks)
+    # A parent stands before its children; what does not is ignored, so that the walk ends on any input.
+    parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
+    depth = np.zeros(len(host), dtype=np.int16)
+    rows, at = np.arange(len(host)), parent
+    for _ in range(_DEEPEST):
+        rows, at = rows[at >= 0], at[at >= 0]
+        if not len(rows):
+            break
+        depth[rows] += ~is_mark[at]
+        at = parent[at]
+    depth[is_mark] = NONE
+    return depth
+
+
+def _thread_places(threads: list[Thread]) -> list[tuple[int, int]]:
+    """Of each thread the number of its role, and which one of that role and rank it is."""
+    seen: dict[tuple[int, str], int] = {}
+    places = []
+    for thread in threads:
+        role = thread.role if thread.role in _ROLES else "other"
+        number = seen[thread.rank, role] = seen.get((thread.rank, role), -1) + 1
+        places.append((_ROLES.index(role), number))
+    return places
+
+
+def _groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
+    """The rows by the values of the keys, in order of these; the order of rows within a group stays."""
+    if not len(rows):
+        return
+    changes = np.zeros(len(rows), dtype=bool)
+    if all((key[1:] >= key[:-1]).all() for key in keys[:1]) and len(keys) == 1:
+        order = np.arange(len(rows))
+    else:
+        order = np.lexsort(keys[::-1])
+    changes[0] = True
+    for key in keys:
+        changes[1:] |= key[order][1:] != key[order][:-1]
+    bounds = [*np.flatnonzero(changes).tolist(), len(rows)]
+    for begin, end in itertools.pairwise(bounds):
+        chosen = order[begin:end]
+        yield tuple(int(key[chosen[0]]) for key in keys), rows[chosen]
+
+
+def _of_rank(trace: Trace, rank: int, words: str) -> str:
+    return words if len(trace.ranks) == 1 else f"rank {rank} {words}"
