@@ -17,51 +17,25 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
 from tracer.clock import Clock
+from tracer.ended import Ended, EndedStep, Part, Read
 from tracer.marks import Mark, Marks
 from tracer.output import Output, undisturbed
 from tracer.profile import Profiler
 from tracer.provenance import Facts
 from tracer.schedule import Schedule
-from traces.model import NONE, BatchKind, Origin, StepKind, Thread, Trace
-from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut, Segment
+from traces.model import NONE, BatchKind, Thread, Trace
+from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
 from traces.steps import StepCut
 
 # Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU; if it does, it may wait.
 _PENDING_STEPS = 256
 
 T = TypeVar("T", bound=Callable[..., Any])
-
-
-@dataclass
-class Part:
-    """A stretch within a phase: scatter, one replica's parallel_apply..."""
-
-    name: str
-    thread: int
-    start_ns: int
-    end_ns: int
-    begin: Mark | None
-    end: Mark | None
-
-
-@dataclass
-class _Step:
-    """A step that has ended on the host; its marks may still be ahead of the GPU."""
-
-    number: int
-    kind: StepKind
-    start_ns: int
-    end_ns: int
-    segments: Sequence[Segment]
-    marks: dict[int, Mark]  # by the host's time at the boundary
-    taken: list[Mark]  # the same and those of parts, in the order of taking
-    parts: list[Part]
-    reads: list[tuple[int, int, Sequence[float]]]  # (op, dtype, values)
 
 
 def _costed(method: T) -> T:
@@ -100,10 +74,10 @@ class Recorder:
         self._at: dict[int, Mark] = {}
         self._taken: list[Mark] = []
         self._parts: list[Part] = []
-        self._pending: deque[_Step] = deque()
+        self._pending: deque[EndedStep] = deque()
         self._steps_ns = 0  # time in steps so far
-        self._reads: list[tuple[int, int, Sequence[float]]] = []  # since the last step ended
-        self._read_count = 0
+        self._reads: list[Read] = []  # since the last step ended
+        self._ended = Ended(output, facts)
 
     @property
     def phase(self) -> str:
@@ -217,7 +191,7 @@ class Recorder:
             segments[0] = segments[0]._replace(start_ns=start_ns)
             kind = self._schedule.kind(evaluation)
             self._pending.append(
-                _Step(self._number, kind, start_ns, now_ns, segments, self._at, self._taken, self._parts, self._reads)
+                EndedStep(self._number, kind, start_ns, now_ns, segments, self._at, self._taken, self._parts, self._reads)
             )
             self._reads = []
             self._schedule.end_step(evaluation)
@@ -341,61 +315,7 @@ class Recorder:
     def _write_done(self, wait: bool = False) -> None:
         """Write the steps that the GPU has finished, in order."""
         while self._pending and self._marks.settle(self._pending[0].taken, wait):
-            self._write(self._pending.popleft())
-
-    def _write(self, step: _Step) -> None:
-        row = self._output.add(
-            "steps",
-            rank=self._rank,
-            number=step.number,
-            start_ns=step.start_ns,
-            duration_ns=step.end_ns - step.start_ns,
-            kind=step.kind,
-        )
-        first_phase = self._output.count("phases")
-        for segment in step.segments:
-            times = self._device_times(step.marks.get(segment.start_ns), step.marks.get(segment.end_ns))
-            self._output.add(
-                "phases",
-                step=row,
-                name=self._output.text(segment.name),
-                start_ns=segment.start_ns,
-                duration_ns=segment.end_ns - segment.start_ns,
-                origin=Origin.MEASURED,
-                **times,
-            )
-        for part in step.parts:
-            inside = (i for i, segment in enumerate(step.segments) if segment.start_ns <= part.start_ns < segment.end_ns)
-            phase = next(inside, None)
-            self._output.add(
-                "parts",
-                phase=NONE if phase is None else first_phase + phase,
-                name=self._output.text(part.name),
-                thread=part.thread,
-                start_ns=part.start_ns,
-                duration_ns=part.end_ns - part.start_ns,
-                origin=Origin.MEASURED,
-                **self._device_times(part.begin, part.end),
-            )
-
-        self._write_reads(step.reads, row)
-
-    def _write_reads(self, reads: list[tuple[int, int, Sequence[float]]], step: int) -> None:
-        for op, dtype, values in reads:
-            for value in values:
-                self._output.add(
-                    "values", rank=self._rank, step=step, read=self._read_count, op=op, dtype=dtype, value=value
-                )
-            self._read_count += 1
-
-    def _device_times(self, begin: Mark | None, end: Mark | None) -> dict[str, int]:
-        if begin is None or end is None or begin.device != end.device:
-            return {}
-        return {
-            "device": self._facts.device_row(begin.device),
-            "device_start_ns": begin.time_ns,
-            "device_end_ns": end.time_ns,
-        }
+            self._ended.write(self._pending.popleft(), self._rank)
 
     def _thread(self, role: str = "") -> int:
         """The row of the calling thread. Threads that are made anew for each step share a row by their `role`, "replica 1"."""
@@ -431,6 +351,6 @@ class Recorder:
                 self._end_step(evaluation=True)
             self._profiler.stop()
             self._write_done(wait=True)
-            self._write_reads(self._reads, NONE)
+            self._ended.write_reads(self._reads, NONE, self._rank)
             self._facts.at_end()
             self._output.close(self._header())

@@ -54,16 +54,16 @@ def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.real_time
-def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path) -> None:
+def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, on_gpu: ModuleType) -> None:
+    """Every stage, on the virtual GPU."""
     out = tmp_path / "results"
-    chosen = "dataparallel-kernel,ddp-kernel,gpt-phase,allocator,overhead"
-    done = on_gpu_sh("--dry-run", "--on", gpu, "--only", chosen, "--out", out)
+    done = on_gpu_sh("--dry-run", "--on", gpu, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert sorted(path.name for path in out.iterdir()) == ["recordings-1.tar", "summary.json"]
 
     summary = json.loads((out / "summary.json").read_text())
     stages = {entry["stage"]: entry for entry in summary["stages"]}
-    assert {name: entry["status"] for name, entry in stages.items()} == dict.fromkeys(chosen.split(","), "ok")
+    assert {name: entry["status"] for name, entry in stages.items()} == dict.fromkeys(on_gpu.stages(), "ok")
     assert summary["dry_run"] and summary["packed"]["left_out"] == []
 
     parallel = stages["dataparallel-kernel"]
@@ -77,11 +77,13 @@ def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path) 
     recorded = {name: entry["step_kinds"] for name, entry in stages.items() if "step_kinds" in entry}
     kinds = {name: {kind: of["count"] for kind, of in told.items()} for name, told in recorded.items()}
     in_depth = {"warmup": 2, "steady": 3, "profiled": 2}
-    assert kinds == {"dataparallel-kernel": in_depth, "ddp-kernel": in_depth, "gpt-phase": {"warmup": 1, "steady": 6}}
+    assert {name for name, told in kinds.items() if told == in_depth} == {f"{name}-kernel" for name in on_gpu.SCRIPTS}
+    in_phases = {"warmup": 1, "steady": 6}
+    assert {name for name, told in kinds.items() if told == in_phases} == {f"{name}-phase" for name in on_gpu.SCRIPTS}
 
     with tarfile.open(out / "recordings-1.tar") as archive:
-        names = {"dataparallel_kernel.msgpack", "ddp_kernel.msgpack", "gpt_phase.msgpack", "allocator_events.json"}
-        assert set(archive.getnames()) == names
+        names = {f"{name}_{grain}.msgpack" for name in on_gpu.SCRIPTS for grain in ("kernel", "phase")}
+        assert set(archive.getnames()) == names | {"allocator_events.json"}
         archive.extract("dataparallel_kernel.msgpack", tmp_path, filter="data")
     assert len(load(tmp_path / "dataparallel_kernel.msgpack").steps) == parallel["counts"]["steps"] == 7
 

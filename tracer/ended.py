@@ -1,0 +1,105 @@
+"""Steps that have ended on the host, and how they become rows once the GPU has passed their marks.
+
+    ended = Ended(output, facts)
+    ended.write(step, rank=0)       # rows of steps, phases, parts and values
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracer.marks import Mark
+from tracer.output import Output
+from tracer.provenance import Facts
+from traces.model import NONE, Origin, StepKind
+from traces.phases import Segment
+
+Read = tuple[int, int, Sequence[float]]  # texts of the op and the dtype, and the values
+
+
+@dataclass
+class Part:
+    """A stretch within a phase: scatter, one replica's parallel_apply..."""
+
+    name: str
+    thread: int
+    start_ns: int
+    end_ns: int
+    begin: Mark | None
+    end: Mark | None
+
+
+@dataclass
+class EndedStep:
+    """A step that has ended on the host; its marks may still be ahead of the GPU."""
+
+    number: int
+    kind: StepKind
+    start_ns: int
+    end_ns: int
+    segments: Sequence[Segment]
+    marks: dict[int, Mark]  # by the host's time at the boundary
+    taken: list[Mark]  # the same and those of parts, in the order of taking
+    parts: list[Part]
+    reads: list[Read]
+
+
+class Ended:
+    """Writes steps whose marks have been read."""
+
+    def __init__(self, output: Output, facts: Facts) -> None:
+        self._output = output
+        self._facts = facts
+        self._reads = 0
+
+    def write(self, step: EndedStep, rank: int) -> None:
+        row = self._output.add(
+            "steps",
+            rank=rank,
+            number=step.number,
+            start_ns=step.start_ns,
+            duration_ns=step.end_ns - step.start_ns,
+            kind=step.kind,
+        )
+        first_phase = self._output.count("phases")
+        for segment in step.segments:
+            self._output.add(
+                "phases",
+                step=row,
+                name=self._output.text(segment.name),
+                start_ns=segment.start_ns,
+                duration_ns=segment.end_ns - segment.start_ns,
+                origin=Origin.MEASURED,
+                **self._device_times(step.marks.get(segment.start_ns), step.marks.get(segment.end_ns)),
+            )
+        for part in step.parts:
+            inside = (i for i, segment in enumerate(step.segments) if segment.start_ns <= part.start_ns < segment.end_ns)
+            phase = next(inside, None)
+            self._output.add(
+                "parts",
+                phase=NONE if phase is None else first_phase + phase,
+                name=self._output.text(part.name),
+                thread=part.thread,
+                start_ns=part.start_ns,
+                duration_ns=part.end_ns - part.start_ns,
+                origin=Origin.MEASURED,
+                **self._device_times(part.begin, part.end),
+            )
+        self.write_reads(step.reads, row, rank)
+
+    def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
+        """What the host read in the step of that row, or outside any (NONE)."""
+        for op, dtype, values in reads:
+            for value in values:
+                self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)
+            self._reads += 1
+
+    def _device_times(self, begin: Mark | None, end: Mark | None) -> dict[str, int]:
+        if begin is None or end is None or begin.device != end.device:
+            return {}
+        return {
+            "device": self._facts.device_row(begin.device),
+            "device_start_ns": begin.time_ns,
+            "device_end_ns": end.time_ns,
+        }
