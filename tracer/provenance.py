@@ -226,7 +226,7 @@ def _environment() -> dict[str, str]:
 def without_paths(text: str, folder: Path | None) -> str:
     """`text` with absolute paths cut: relative to the script's folder where they lie in it, else to their last part.
 
-    >>> without_paths("--data=/home/ann/sets/cifar", Path("/home/ann/work"))
+    >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'
     """
 

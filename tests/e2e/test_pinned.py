@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits import locks_limited_to
-from tests.replayer.recordings import recording
+from tests.replayer.recordings import phase_recording
 from traces.file import save
 
 pytestmark = [
@@ -48,12 +48,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    trace = recording([("h2d", 0, 2_000), ("forward", 2_000, 4_000), ("backward", 4_000, 6_000)], [], steps=1)
-    trace.grain = "phase"
-    trace.phases.device = trace.phases.device * 0
-    trace.phases.device_start_ns = trace.phases.start_ns.copy()
-    trace.phases.device_end_ns = trace.phases.end_ns
-    save(trace, tmp_path / "phases.msgpack")
+    save(phase_recording({"h2d": 2, "forward": 2, "backward": 2}, steps=1), tmp_path / "phases.msgpack")
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     return path

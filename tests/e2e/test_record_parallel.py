@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.replayer.recordings import recording
+from tests.replayer.recordings import phase_recording
 from traces.file import load, save
 from traces.model import NONE, Origin, StepKind, Trace
 
@@ -103,13 +103,8 @@ def record(*words: str, cwd: Path) -> Trace:
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A phase-grained trace of 20 ms steps, to record on."""
-    phases = [("h2d", 0, 1_000), ("forward", 1_000, 9_000), ("backward", 9_000, 18_000), ("optimizer", 18_000, 20_000)]
-    trace = recording(phases, [], steps=2)
-    trace.grain = "phase"
-    trace.phases.device = trace.phases.device * 0
-    trace.phases.device_start_ns, trace.phases.device_end_ns = trace.phases.start_ns.copy(), trace.phases.end_ns
     path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
-    save(trace, path)
+    save(phase_recording({"h2d": 1, "forward": 8, "backward": 9, "optimizer": 2}), path)
     return path
 
 

@@ -12,7 +12,6 @@ is killed as well, `trace info train.msgpack.<pid>.part` shows what there is.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Collection
 from contextlib import suppress
@@ -32,6 +31,7 @@ from tui.errors import line_for
 from tui.outputs import require_place_for
 from tui.print_record import record_lines
 from tui.progress import working
+from tui.said import say, say_where_options_go, say_why_nothing
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ def run(record: Record, option_names: Collection[str]) -> int:
         _conclude(record, output, parts, result)
     except (TraceError, OSError) as error:
         # The exit code is the script's; only a run that went well must not hide that its result was lost.
-        _say(line_for(error) or str(error))
+        say(line_for(error) or str(error))
         kept = [part.path.name for part in parts if part.path.exists()]
         if kept:
-            _say(f"what was recorded is kept in {', '.join(kept)}")
+            say(f"what was recorded is kept in {', '.join(kept)}")
         return result.returncode or 2
     if result.returncode == 2:
-        _say_where_options_go(record.script, option_names)
+        say_where_options_go(record.script, option_names, "record")
     return result.returncode
 
 
@@ -113,7 +113,7 @@ def _escaped(name: str) -> str:
 
 def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildResult) -> None:
     if not parts:
-        _say_why_nothing_was_recorded(result)
+        say_why_nothing(result, "recorded", "trained nothing, loaded no batch and called no module")
         return
     with working(f"writing {output}"):
         recordings = {part.pid: _whole(part) for part in parts}
@@ -124,7 +124,7 @@ def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildRes
         with suppress(FileNotFoundError):
             part.profile.unlink()
     for line in record_lines(trace, output, record.script):
-        _say(line)
+        say(line)
 
 
 def _whole(part: _Part) -> Trace:
@@ -150,25 +150,5 @@ def _one(recordings: dict[int, Trace], main: int) -> Trace:
         if rank not in by_rank or weight > by_rank[rank][0]:
             by_rank[rank] = weight, trace
     if len(by_rank) < len(recordings):
-        _say(f"{len(recordings)} processes trained as {len(by_rank)} ranks; of each rank the longest recording is kept")
+        say(f"{len(recordings)} processes trained as {len(by_rank)} ranks; of each rank the longest recording is kept")
     return merge_ranks([trace for _, trace in by_rank.values()])
-
-
-def _say_why_nothing_was_recorded(result: ChildResult) -> None:
-    if result.pid not in result.booted:
-        _say("nothing was recorded: the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)")
-    elif not result.triggered:
-        _say("nothing was recorded: the script did not import torch")
-    elif result.started:
-        _say("nothing was recorded: the script trained nothing, loaded no batch and called no module")
-
-
-def _say_where_options_go(script: list[str], option_names: Collection[str]) -> None:
-    """The script has refused its command line, perhaps because of an option that was meant for us."""
-    ours = next((word.partition("=")[0] for word in script[1:] if word.partition("=")[0] in option_names), None)
-    if ours is not None:
-        _say(f"{ours} stands after the script, so the script got it; options of trace record go before the script")
-
-
-def _say(text: str) -> None:
-    print(f"trace: {text}", file=sys.stderr)

@@ -28,6 +28,7 @@ from traces.replayed import one_replay
 from tui.errors import line_for
 from tui.outputs import require_place_for, write_json
 from tui.print_diff import diff_text
+from tui.said import say, say_where_options_go, say_why_nothing
 from tui.sizes import sizes
 from tui.terminal import look
 
@@ -67,10 +68,10 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
             _conclude(replay, recorded, result, Path(out))
         except (TraceError, OSError) as error:
             # The exit code is the script's; only a run that went well must not hide that its result was lost.
-            _say(line_for(error) or str(error))
+            say(line_for(error) or str(error))
             return result.returncode or 2
     if result.returncode == 2:
-        _say_where_options_go(replay.script, option_names)
+        say_where_options_go(replay.script, option_names, "replay")
     return result.returncode
 
 
@@ -80,7 +81,7 @@ def _run(replay: Replay, rooms: dict[str, dict[str, Any]], recorded: Trace, out:
 
         if can_view():
             return run_with_view(rooms, _words(replay), recorded, replay.trace, out)
-        _say("--view needs a terminal; replaying without it")
+        say("--view needs a terminal; replaying without it")
     return run_child(rooms, _words(replay))
 
 
@@ -132,12 +133,12 @@ def _require_device_time(recorded: Trace, path: Path) -> None:
 def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -> None:
     timelines = sorted(out.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     if not timelines:
-        _say_why_nothing_was_replayed(result)
+        say_why_nothing(result, "replayed", "did not use the GPU")
         return
     processes = {int(timeline.stem.removeprefix("replay-")): in_order(load(timeline)) for timeline in timelines}
     replayed, notes = one_replay(processes, result.pid)
     for note in notes:
-        _say(note)
+        say(note)
     if replay.output is not None:
         save(replayed, replay.output)
     facts = compare(recorded, replayed).to_json()
@@ -147,23 +148,3 @@ def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -
     if replay.report is not None:
         write_json(replay.report, facts)
     print(diff_text(facts, replay.trace, "this replay", **look(sys.stderr)), file=sys.stderr)
-
-
-def _say_why_nothing_was_replayed(result: ChildResult) -> None:
-    if result.pid not in result.booted:
-        _say("nothing was replayed: the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)")
-    elif not result.triggered:
-        _say("nothing was replayed: the script did not import torch")
-    elif result.started:
-        _say("nothing was replayed: the script did not use the GPU")
-
-
-def _say_where_options_go(script: list[str], option_names: Collection[str]) -> None:
-    """The script has refused its command line, perhaps because of an option that was meant for us."""
-    ours = next((word.partition("=")[0] for word in script[1:] if word.partition("=")[0] in option_names), None)
-    if ours is not None:
-        _say(f"{ours} stands after the script, so the script got it; options of trace replay go before the script")
-
-
-def _say(text: str) -> None:
-    print(f"trace: {text}", file=sys.stderr)
