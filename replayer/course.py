@@ -139,7 +139,7 @@ class Course:
             return
         if name == "loader":
             self._leave_loader(thread)
-        self._cut.leave(name, thread.host_ns)
+        self._cut.leave(name, thread.host_ns, open_ended=name == "loader")
         self._look()
 
     def _leave_loader(self, thread: HostThread) -> None:
@@ -151,7 +151,7 @@ class Course:
         self._loader_ns += ended_ns - self._begun_ns
         if segment is not None and segment.score is not None:
             segment.position_ns = segment.score.host_ns
-            due_ns = self._begun_ns + segment.score.host_ns
+            due_ns = self._begun_ns + segment.score.wait_ns
             if self._pad_loader and due_ns > ended_ns:
                 self._tracks.wait(due_ns)
                 ended_ns = due_ns
@@ -200,7 +200,11 @@ class Course:
                 self.rests.charge(segment, thread)
                 due_ns += max(score.host_ns - segment.position_ns, 0)
                 due_ns = max(due_ns, self._begun_ns + score.least_host_ns)
-        if now_ns > due_ns and score is not None:
+        if segment.name == "loader":  # what the script has done since the batch was there is real, as the loading was
+            self._loader_ns += max(now_ns - thread.host_ns, 0)
+            if self._pad_loader and score is not None:
+                due_ns = max(due_ns, self._begun_ns + score.host_ns)
+        elif now_ns > due_ns and score is not None:
             tracks.tally.lag_ns += now_ns - due_ns
         thread.host_ns = max(due_ns, now_ns)
         self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops

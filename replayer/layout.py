@@ -30,6 +30,7 @@ from replayer.parts import Instance, Kernel, Keys, SegmentScore, StepScore
 from replayer.transfers import directions_of
 from traces.communication import communication_kernels
 from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
+from traces.pipeline import batches_there_ns
 
 if TYPE_CHECKING:
     from replayer.score import Score
@@ -98,6 +99,7 @@ class Layout:
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
             marked = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
             self.phase_device_ns = np.where(marked, phases.device_end_ns - phases.device_start_ns, 0)
+            self.batch_there = batches_there_ns(trace, rank, self.phase_start, self.phase_end)
             return
         starts = [int(trace.host.start_ns.min())] if len(trace.host) else []
         ends = [int(trace.host.end_ns.max())] if len(trace.host) else []
@@ -107,7 +109,7 @@ class Layout:
         whole = bool(starts)
         self.step_rows = np.array([NONE] if whole else [], dtype=np.int64)
         self.step_start = self.phase_start = np.array([min(starts)] if whole else [], dtype=np.int64)
-        self.step_end = self.phase_end = np.array([max(ends)] if whole else [], dtype=np.int64)
+        self.step_end = self.phase_end = self.batch_there = np.array([max(ends)] if whole else [], dtype=np.int64)
         self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
         self.phase_name = ["forward"] * len(self.step_rows)
         self.phase_parts = [[] for _ in self.step_rows]
@@ -199,6 +201,7 @@ class Layout:
             last_kernel[-1] = np.searchsorted(self.launched_ns, self.step_end[-1])
         self.phase_start_active = self.active_ns(self.phase_start).tolist()
         phase_end_active = self.active_ns(self.phase_end).tolist()
+        batch_there_active = self.active_ns(self.batch_there).tolist()
         self.host_start = self.active_ns(host.start_ns).tolist()
         self.host_end = self.active_ns(host.end_ns).tolist()
         self.host_columns = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
@@ -220,6 +223,8 @@ class Layout:
                 name = self.phase_name[p]
                 host_ns = phase_end_active[p] - self.phase_start_active[p]
                 segment = SegmentScore(name, host_ns, parts=self.phase_parts[p])
+                if name == "loader":
+                    segment.wait_ns = max(batch_there_active[p] - self.phase_start_active[p], 0)
                 segments[name, counts.get(name, 0)] = by_phase[p] = segment
                 counts[name] = counts.get(name, 0) + 1
             a, b = int(first_kernel[s]), int(last_kernel[s])
@@ -238,10 +243,10 @@ class Layout:
                     lane.work_ns += kernel.duration_ns
             self._instances(a, phases, by_phase)
             for p, segment in by_phase.items():
-                if by_marks or (partly_profiled and not step.has_kernels):
+                if segment.name != "loader" and (by_marks or (partly_profiled and not step.has_kernels)):
                     segment.device_ns = int(self.phase_device_ns[p])
                 elif step.has_kernels:
-                    segment.host_ns = self._scaled(p, segment.host_ns)
+                    segment.host_ns, segment.wait_ns = self._scaled(p, segment.host_ns), self._scaled(p, segment.wait_ns)
             self.score.steps.append(step)
 
     def _lane_of(self, ordinal: int) -> int:

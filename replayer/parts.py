@@ -73,6 +73,7 @@ class SegmentScore:
 
     name: str
     host_ns: int = 0  # active
+    wait_ns: int = 0  # of a loader: until the batch was there; the rest is what the script did before it went on
     device_ns: int = 0  # by a CUDA-event pair, in a phase-grained trace
     work_ns: int = 0  # sum over its kernels
     least_host_ns: int = 0  # for which the segment lasts at least, waiting for the device included; see `as_slow_as`
@@ -147,6 +148,7 @@ class StepScore:
             host_ns = phase.host_ns if phase is not None else 0
             if segment.name == "loader":
                 segment.host_ns = host_ns
+                segment.wait_ns = phase.wait_ns if phase is not None else 0
             else:
                 segment.least_host_ns = host_ns
             segments[key] = segment

@@ -118,8 +118,9 @@ class Recorder:
         if not (self.mine() and self._cut.inside and self._cut.current == phase):
             return
         now_ns = self.clock.now_ns()
-        self._mark(now_ns)
-        self._cut.leave(phase, now_ns)
+        self._cut.leave(phase, now_ns, open_ended=phase == "loader")
+        if self._cut.boundary_ns == now_ns:
+            self._mark(now_ns)
 
     @_costed
     def loader_exhausted(self) -> None:
@@ -183,7 +184,11 @@ class Recorder:
 
     def _end_step(self, evaluation: bool) -> None:
         now_ns = self.clock.now_ns()
-        self._mark(now_ns)
+        boundary_ns = self._cut.boundary_ns
+        if not evaluation and boundary_ns is not None and boundary_ns in self._at:
+            self._at[now_ns] = self._at[boundary_ns]  # the GPU's step ended where the optimizer was left, whatever came since
+        else:
+            self._mark(now_ns)
         segments = self._cut.close(now_ns)
         if segments:
             start_ns = self._start_ns if self._start_ns != NONE else segments[0].start_ns

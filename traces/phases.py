@@ -10,7 +10,10 @@ The importer feeds it a recorded step's events, the replayer feeds it the script
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
 Segments tile the time from the first event to `close`. loader, h2d, zero_grad, optimizer and backward are entered and left by
-name; forward, loss and other are told by the ops between them and last until the next segment begins.
+name; forward, loss and other are told by the ops between them and last until the next segment begins. What a script does
+between two segments belongs to the later one, unless the earlier one is left `open_ended`. Running scripts leave the loader
+so: what they do with a batch before the device hears of it is the data's, freeing the last batch above all (10 ms for 77 MB
+of shared memory). Of a profile's steps only the wait itself is known to be that.
 """
 
 from __future__ import annotations
@@ -67,6 +70,11 @@ class PhaseCut:
         self._boundary_ns: int | None = None  # where an entered segment ended: the next one begins there
         self._after_backward = False
 
+    @property
+    def boundary_ns(self) -> int | None:
+        """Where an entered segment ended, as long as no other has begun."""
+        return self._boundary_ns
+
     def enter(self, name: str, now_ns: int) -> bool:
         """An explicit segment begins. Returns whether a new segment began.
 
@@ -78,11 +86,11 @@ class PhaseCut:
         self._after_backward = False
         return self._begin(name, now_ns)
 
-    def leave(self, name: str, now_ns: int) -> None:
-        """The explicit segment ends, if it is the one under way."""
+    def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
+        """The explicit segment ends, if it is the one under way; if open-ended, when the next one begins."""
         if self.inside and self.current == name:
             self.inside = False
-            self._boundary_ns = now_ns
+            self._boundary_ns = None if open_ended else now_ns
             self._after_backward = name == "backward"
 
     def op(self, kind: int, now_ns: int) -> bool:

@@ -65,6 +65,16 @@ def _per_step(trace: Trace, waits: Batches) -> Column:
     return waited_ns
 
 
+def batches_there_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
+    """For each of a rank's phases, given by start and end, when the last batch that was waited for in it was there; the
+    phase's own end where no wait was recorded."""
+    waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
+    there_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
+    at = np.asarray(np.searchsorted(start_ns, waits.start_ns, side="right") - 1)
+    np.maximum.at(there_ns, at[at >= 0], waits.end_ns[at >= 0])
+    return np.asarray(np.where(there_ns > start_ns, np.minimum(there_ns, end_ns), end_ns))
+
+
 def collectives(trace: Trace) -> list[dict[str, Any]]:
     """By operation and backend, most time first, summed over ranks. `bytes` is None if no row's is known."""
     table, texts = trace.collectives, trace.strings

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.replayer.recordings import phase_recording
@@ -67,8 +68,8 @@ def place(tmp_path: Path) -> Path:
 def device_ms(trace: Trace, name: str) -> float:
     rows = (trace.phases.name == trace.strings.find(name)) & (trace.steps.kind[trace.phases.step] == StepKind.STEADY)
     phases = trace.phases.take(rows)
-    # A busy machine only ever adds to a phase (the device waits for its host), so the least is the phase itself.
-    return float((phases.device_end_ns - phases.device_start_ns).min()) / 1e6
+    # A busy machine only ever adds to a phase (the device waits for its host).
+    return float(np.percentile(phases.device_end_ns - phases.device_start_ns, 25)) / 1e6
 
 
 def test_recording_a_replay_gives_its_phases_back(place: Path, phase_trace: Path) -> None:

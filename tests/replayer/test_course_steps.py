@@ -6,8 +6,8 @@ import pytest
 
 from replayer.gpu import VirtualGpu
 from replayer.sites import Site
-from tests.replayer.recordings import US, FakeClock, Log, Op, RecordedPhases, Stage, recording, recording_of
-from traces.model import NONE, Origin, StepKind, Trace, Values
+from tests.replayer.recordings import US, FakeClock, Log, Op, RecordedPhases, Stage, phase_recording, recording, recording_of
+from traces.model import NONE, Batches, BatchKind, Origin, StepKind, Trace, Values
 
 TRAIN_PHASES = [("loader", 0, 100), ("h2d", 100, 120), ("forward", 120, 200), ("backward", 200, 400), ("optimizer", 400, 450)]
 TRAIN_OPS = [
@@ -327,6 +327,37 @@ def test_a_warm_up_step_stays_as_slow_as_it_was_recorded_and_takes_profiled_kern
         (name, end - start) for name, start, end in slow
     ]
     assert stage.player.tally.charged_ns[Origin.EXACT] == 3 * 198 * US
+
+
+def test_a_recorded_wait_for_data_is_charged_to_no_one_though_the_device_was_marked_there() -> None:
+    stage = Stage(phase_recording({"loader": 500, "h2d": 10, "forward": 40, "backward": 180, "optimizer": 50}, steps=3))
+    for _ in range(3):
+        train(stage, load_us=3_000)
+    assert durations_us(stage) == [283_000] * 3
+
+
+@pytest.mark.parametrize(("since_us", "lasts_us"), [(7, 100), (40, 120)])
+def test_a_padded_wait_is_as_long_as_the_recorded_one_and_so_is_what_follows_it(since_us: int, lasts_us: int) -> None:
+    # GIVEN a loader phase of 100 us, in which the batch was there after 80
+    trace = recording_of([TRAIN] * 2)
+    trace.batches = Batches.of(
+        rank=[0, 0], loader=[0, 0], kind=[BatchKind.WAIT] * 2, start_ns=trace.steps.start_ns, duration_ns=[80 * US] * 2
+    )
+    stage = Stage(trace, pad_loader=True)
+    # WHEN this machine has it after 3, and the script needs some time until its copy
+    began_ns = stage.clock.time_ns
+    stage.within("loader", wait_us=3)
+    assert stage.clock.time_ns - began_ns == 80 * US
+    stage.clock.time_ns += since_us * US
+    stage.within("h2d", "aten::copy_")
+    stage.module()
+    stage.op("aten::mm")
+    stage.within("backward", "aten::mm_backward")
+    stage.within("optimizer", "aten::add_")
+    stage.player.course.end_step(stage.thread)
+    # THEN the phase is as recorded, unless that was longer
+    name, start_ns, end_ns, _, _ = stage.log.phases[0]
+    assert (name, (end_ns - start_ns) / US) == ("loader", lasts_us)
 
 
 def test_the_profilers_own_warm_up_step_is_not_replayed() -> None:

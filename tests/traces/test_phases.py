@@ -54,6 +54,17 @@ def test_a_copy_or_a_dropout_mask_in_the_midst_of_a_forward_pass_belongs_to_it()
     assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
 
 
+def test_the_time_between_two_segments_is_the_later_ones_unless_the_earlier_was_left_open_ended() -> None:
+    machine = PhaseCut()
+    for name, start_ns, end_ns in (("loader", 0, 5), ("h2d", 9, 12), ("backward", 20, 30), ("optimizer", 34, 40)):
+        machine.enter(name, start_ns)
+        machine.leave(name, end_ns, open_ended=name == "loader")
+        assert machine.boundary_ns == (None if name == "loader" else end_ns)
+    assert machine.close(41) == [
+        Segment("loader", 0, 9), Segment("h2d", 9, 12), Segment("backward", 12, 30), Segment("optimizer", 30, 41),
+    ]  # fmt: skip
+
+
 def test_op_classes_by_name_with_namespace_and_overload() -> None:
     assert op_class("aten::cross_entropy_loss") == op_class("aten::mse_loss.default") == LOSS
     assert {op_class(f"aten::{name}") for name in ("item", "randn", "normal_", "_amp_update_scale_")} == {ASIDE}

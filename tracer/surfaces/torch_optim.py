@@ -29,13 +29,12 @@ def install(torch: ModuleType) -> None:
     first = FirstOptimizer()
 
     def wrap_step_with_phase(step: Callable[..., Any]) -> Callable[..., Any]:
-        hooked = wrap_step(step)
+        hooked = wrap_step(stepping.around(step))
 
         @wraps(hooked)
         def step_as_phase(self: Any, *args: Any, **kwargs: Any) -> Any:
             nested = stepping.inside
-            with stepping:
-                result = hooked(self, *args, **kwargs)
+            result = hooked(self, *args, **kwargs)
             if not nested:
                 recorder().optimizer_stepped(first.is_(self))
             return result
