@@ -5,7 +5,8 @@
 
 `run` trains a few steps, empties the cache, uses a side stream and trains again, while PyTorch keeps the history of its
 allocator from the very first byte. `compare` gives the same requests to replayer/allocator.py and compares, after each, the
-segment and the offset of the block; which segments were taken; and at the end all statistics.
+segment and the offset of the block; which segments were taken; and at the end all statistics. The settings of
+PYTORCH_ALLOC_CONF under which it ran are kept too: run it once more with expandable_segments:True.
 """
 
 from __future__ import annotations
@@ -20,16 +21,22 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 from replayer.allocator import Block, DeviceMemory  # noqa: E402
+from replayer.allocator_settings import parse_settings  # noqa: E402
+from replayer.expandable_segments import ExpandablePool  # noqa: E402
 
 Place = tuple[int, int]  # (the number of the segment in order of taking, offset within it)
 
 
 class Theirs:
-    """Where the recorded allocator put blocks."""
+    """Where the recorded allocator put blocks. An expandable segment counts by what was mapped of it for one request."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity_bytes: int) -> None:
         self.sizes: list[int] = []  # of all segments so far
         self._live: dict[int, int] = {}  # base address -> number
+        self._span_bytes = capacity_bytes + capacity_bytes // 8  # of an expandable segment's addresses, and at most a page more
+        self._mapped: dict[int, int] = {}  # bytes by base address of expandable segments
+        self._ranges = 0
+        self._new_bytes = 0  # mapped since the last block was handed out
 
     def segment_alloc(self, address: int, size_bytes: int) -> None:
         self._live[address] = len(self.sizes)
@@ -38,7 +45,24 @@ class Theirs:
     def segment_free(self, address: int) -> None:
         self._live.pop(address, None)
 
+    def segment_map(self, address: int, size_bytes: int) -> None:
+        base = next((base for base in self._mapped if base <= address < base + self._span_bytes), address)
+        if base not in self._mapped:
+            self._mapped[base], self._live[base] = 0, self._ranges
+            self._ranges += 1
+        self._mapped[base] += size_bytes
+        self._new_bytes += size_bytes
+
+    def segment_unmap(self, address: int, size_bytes: int) -> None:
+        base = next(base for base in self._mapped if base <= address < base + self._span_bytes)
+        self._mapped[base] -= size_bytes
+        if not self._mapped[base]:
+            del self._mapped[base], self._live[base]
+
     def place(self, address: int) -> Place:
+        if self._new_bytes:
+            self.sizes.append(self._new_bytes)
+            self._new_bytes = 0
         base = max((base for base in self._live if base <= address), default=-1)
         return (self._live[base], address - base) if base >= 0 else (-1, address)
 
@@ -46,27 +70,36 @@ class Theirs:
 class Ours:
     """Where the virtual allocator puts them."""
 
-    def __init__(self, capacity_bytes: int) -> None:
-        self.memory = DeviceMemory(0, capacity_bytes)
+    def __init__(self, capacity_bytes: int, settings: str) -> None:
+        self.memory = DeviceMemory(0, capacity_bytes, settings=parse_settings(settings))
         self.sizes: list[int] = []
         self._numbers: dict[int, int] = {}
+        self._made = 0
 
     def malloc(self, size_bytes: int, stream: int) -> tuple[Block | None, Place]:
+        before_bytes = self.memory.reserved_bytes
         block = self.memory.malloc(size_bytes, stream)
         if block is None:
             return None, (-1, 0)
         head = block
         while head.prev is not None:
             head = head.prev
+        expandable = isinstance(block.pool, ExpandablePool)
         if head.address not in self._numbers:
-            self._numbers[head.address] = len(self.sizes)
-            self.sizes.append(_length(head))
+            self._numbers[head.address] = self._made
+            self._made += 1
+            if not expandable:
+                self.sizes.append(_length(head))
+        if expandable and self.memory.reserved_bytes > before_bytes:
+            self.sizes.append(self.memory.reserved_bytes - before_bytes)
         return block, (self._numbers[head.address], block.address - head.address)
 
     def empty_cache(self) -> None:
         self.memory.empty_cache()
         live = {segment["address"] for segment in self.memory.snapshot()}
-        self._numbers = {address: number for address, number in self._numbers.items() if address in live}
+        ranges = {base for base in self._numbers if any(base <= address < base + (1 << 40) for address in live)}
+        kept = ranges if self.memory.settings.expandable_segments else live
+        self._numbers = {address: number for address, number in self._numbers.items() if address in kept}
 
 
 def _length(head: Block) -> int:
@@ -78,7 +111,7 @@ def _length(head: Block) -> int:
 
 def compare(recorded: dict[str, Any]) -> dict[str, Any]:
     """How many blocks lie where they lay, and what differs: `recorded` is what `run` wrote."""
-    theirs, ours = Theirs(), Ours(recorded["capacity_bytes"])
+    theirs, ours = Theirs(recorded["capacity_bytes"]), Ours(recorded["capacity_bytes"], recorded.get("settings", ""))
     blocks: dict[int, Block | None] = {}
     streams = {0: 0}
     placed = unknown = 0
@@ -87,12 +120,17 @@ def compare(recorded: dict[str, Any]) -> dict[str, Any]:
     requests = [event for event in recorded["events"] if event["action"] in ("alloc", "free_completed")]
     for number, event in enumerate(recorded["events"]):
         action, address = event["action"], event.get("addr", 0)
-        if action == "segment_free":
-            theirs.segment_free(address)
+        if action in ("segment_free", "segment_unmap"):
+            if action == "segment_free":
+                theirs.segment_free(address)
+            else:
+                theirs.segment_unmap(address, event["size"])
             if not emptying:
                 ours.empty_cache()
         elif action == "segment_alloc":
             theirs.segment_alloc(address, event["size"])
+        elif action == "segment_map":
+            theirs.segment_map(address, event["size"])
         elif action == "alloc":
             block, place = ours.malloc(event["size"], streams.setdefault(event["stream"], len(streams)))
             blocks[address] = block
@@ -106,7 +144,7 @@ def compare(recorded: dict[str, Any]) -> dict[str, Any]:
                 unknown += 1
             else:
                 ours.memory.free(block)
-        emptying = action == "segment_free"
+        emptying = action in ("segment_free", "segment_unmap")
     statistics = _differences(_flat(ours.memory.stats()), recorded["statistics"])
     allocations = sum(event["action"] == "alloc" for event in requests)
     return {
@@ -168,10 +206,12 @@ def run(args: argparse.Namespace) -> None:
     train(args.batch_size)
     torch.cuda.synchronize()
 
-    events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    snapshot = torch.cuda.memory._snapshot()
+    events = snapshot["device_traces"][torch.cuda.current_device()]
     facts = {
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(),
+        "settings": snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"],
         "capacity_bytes": torch.cuda.get_device_properties(0).total_memory,
         "statistics": dict(torch.cuda.memory_stats()),
         "events": [{key: event[key] for key in ("action", "addr", "size", "stream") if key in event} for event in events],

@@ -1,5 +1,8 @@
 """Device memory, recorded and replayed: ResNet-50, batch 32, on a Tesla V100 (three recordings, PyTorch 1.9).
 
+First the allocator alone: what batches of growing sequence lengths reserve in plain and in expandable segments, and what an
+allocation and its free cost.
+
 Replays the script that was recorded, as near as today's PyTorch can run it, and prints what a steady step allocates: block
 sizes in order against the recorded ones, the peak, and the workspaces that were taken from the recording.
 
@@ -13,15 +16,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from replayer.allocator import DeviceMemory  # noqa: E402
+from replayer.allocator_settings import parse_settings  # noqa: E402
 from tests.replayer.allocation_sequences import compare, steady_step  # noqa: E402
 from traces.file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
@@ -80,12 +87,54 @@ def measure(traces: Path, folder: Path, case: str = CASES[0], steps: int = 4) ->
     }
 
 
+SETTINGS = {"plain": "expandable_segments:False", "expandable": "expandable_segments:True"}
+
+
+def growing_lengths(settings: str) -> dict[str, int]:
+    """Batches of three tensors as long as a sequence that grows from 100 to 195, each freed before the next."""
+    memory = DeviceMemory(0, 80 << 30, settings=parse_settings(settings))
+    for length in range(100, 200, 5):
+        batch = [memory.malloc(length * size, 0) for size in (512 << 10, 128 << 10, 300 << 10)]
+        for block in batch:
+            assert block is not None
+            memory.free(block)
+    return {"needed_bytes": memory.peak_allocated_bytes, "reserved_bytes": memory.reserved_bytes}
+
+
+def cost_ns(settings: str, rounds: int = 200) -> float:
+    """CPU time of an allocation and its free, sizes mixed and frees in another order: the median of many rounds of 300."""
+    chance = random.Random(1)
+    sizes = [chance.choice([512, 4096, 100_000, 900_000, 3 << 20, 12 << 20, 30 << 20]) for _ in range(300)]
+    order = chance.sample(range(300), 300)
+    memory = DeviceMemory(0, 64 << 30, settings=parse_settings(settings))
+    taken = []
+    for _ in range(rounds):
+        began_ns = time.thread_time_ns()
+        blocks = [memory.malloc(size, 0) for size in sizes]
+        for i in order:
+            memory.free(blocks[i])  # type: ignore[arg-type]
+        taken.append((time.thread_time_ns() - began_ns) / len(sizes))
+    return sorted(taken)[rounds // 2]
+
+
+def allocator_alone() -> dict[str, Any]:
+    return {kind: {**growing_lengths(settings), "cost_ns": cost_ns(settings)} for kind, settings in SETTINGS.items()}
+
+
+def show_allocator(found: dict[str, Any]) -> None:
+    for kind, of_kind in found.items():
+        needed, reserved = of_kind["needed_bytes"] / 2**20, of_kind["reserved_bytes"] / 2**20
+        print(f"{kind} segments: growing sequences need {needed:.0f} MiB and reserve {reserved:.0f} MiB; ", end="")
+        print(f"an allocation and its free cost {of_kind['cost_ns'] / 1000:.2f} us")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     args = parser.parse_args()
-    results = {}
+    results = {"allocator": allocator_alone()}
+    show_allocator(results["allocator"])
     for case in CASES:
         with tempfile.TemporaryDirectory() as temporary:
             results[case] = measure(args.traces, Path(temporary), case)

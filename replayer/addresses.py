@@ -1,7 +1,8 @@
 """Where the virtual driver puts segments: virtual addresses that look like CUDA's and are used again once freed.
 
 Segments are multiples of 2 MiB on 2 MiB boundaries, as the driver returns them for the sizes that PyTorch asks for. The
-lowest hole that is large enough is taken. Devices lie 1 TiB apart, so an address tells its device.
+lowest hole that is large enough is taken. Devices lie 1 TiB apart, so an address tells its device; the ranges that
+expandable segments reserve lie in spaces of their own, 5 TiB for each device.
 
     space = AddressSpace(device=0)
     first = space.take(2 << 20)  # 0x7f0000000000
@@ -15,18 +16,23 @@ from bisect import bisect_left
 
 _BASE = 0x7F00_0000_0000
 _SPAN = 1 << 40
+_RESERVED_BASE = 0x1000_0000_0000
+_RESERVED_SPAN = 5 << 40
 
 
 class AddressSpace:
     """The holes, sorted: `_starts[i]` begins a hole of `_sizes[i]` bytes. Neighbouring holes are joined."""
 
-    def __init__(self, device: int) -> None:
-        self._starts = [_BASE - device * _SPAN]
-        self._sizes = [_SPAN]
+    def __init__(self, device: int, *, reserved: bool = False) -> None:
+        self._starts = [_RESERVED_BASE + device * _RESERVED_SPAN if reserved else _BASE - device * _SPAN]
+        self._sizes = [_RESERVED_SPAN if reserved else _SPAN]
 
     def take(self, size_bytes: int) -> int:
-        """The address of a new segment. The device's capacity has been checked: there is always a hole."""
-        hole = next(i for i, size in enumerate(self._sizes) if size >= size_bytes)
+        """The address of a new segment. Raises RuntimeError if no hole is large enough, which for segments with memory
+        their device's capacity rules out."""
+        hole = next((i for i, size in enumerate(self._sizes) if size >= size_bytes), None)
+        if hole is None:
+            raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")
         address = self._starts[hole]
         if self._sizes[hole] == size_bytes:
             del self._starts[hole], self._sizes[hole]

@@ -31,15 +31,14 @@ class Uniform(NamedTuple):
 
 
 class Allocation:
-    """`size_bytes` is what was asked for; `known` is None, a `Uniform` or a CPU tensor."""
+    """`size_bytes` is what was asked for; `known` is None, a `Uniform` or a CPU tensor. Made by `hold`."""
 
     __slots__ = ("__weakref__", "block", "known", "memory", "size_bytes")
 
-    def __init__(self, memory: Ledger, block: Ticket | None, size_bytes: int) -> None:
-        self.memory = memory
-        self.block = block
-        self.size_bytes = size_bytes
-        self.known: Uniform | torch.Tensor | None = None
+    memory: Ledger
+    block: Ticket | None
+    size_bytes: int
+    known: Uniform | torch.Tensor | None
 
     def __del__(self) -> None:
         block = self.block
@@ -58,11 +57,21 @@ class Allocation:
         self.known = None
 
 
+def hold(memory: Ledger, block: Ticket | None, size_bytes: int) -> Allocation:
+    """An allocation of memory that was got from a ledger. A function calls a function at a third of what a class costs it."""
+    made = Allocation()
+    made.memory = memory
+    made.block = block
+    made.size_bytes = size_bytes
+    made.known = None
+    return made
+
+
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
     """Memory of `device` for its current stream. Raises torch.OutOfMemoryError in PyTorch's words."""
     memory = gpu.devices[device].ledger
     try:
-        return Allocation(memory, memory.malloc(size_bytes, gpu.current_stream(device).number), size_bytes)
+        return hold(memory, memory.malloc(size_bytes, gpu.current_stream(device).number), size_bytes)
     except OutOfMemory as full:
         raise out_of_memory(full) from None
 

@@ -1,7 +1,7 @@
 """PyTorch's caching allocator, re-implemented for one device: which block a tensor gets, and when memory runs out.
 
 Not one byte is reserved on this machine; the blocks carry addresses that a real device could have given. The rules are
-those of c10/cuda/CUDACachingAllocator.cpp (2.6 to 2.13).
+those of c10/cuda/CUDACachingAllocator.cpp (2.6 to 2.15).
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
@@ -53,17 +53,19 @@ class DeviceMemory(AllocatorAnswers):
             pool = (self._small if size <= SMALL_BYTES else self._large).get(stream) or self._new_pool(size, stream)
             keys, tally = pool.keys, pool.tally
             at = bisect_left(keys, size << ADDRESS_BITS)
-            if at == len(keys) or not (plain or self._suits(pool.blocks[at], size)):
-                at = self._reserve(pool, size)
+            if at == len(keys) or not plain:
+                pool, at = self._fit(pool, size, at)
+                keys, tally = pool.keys, pool.tally
             block = pool.blocks[at]
             prev = block.prev
             left = block.size_bytes - size
-            if left >= pool.split_from_bytes and (plain or not self._is_oversize(size)):
+            if left >= pool.split_from_bytes and (plain or not self._stays_whole(size)):
                 rest, address = block, block.address
                 block = Block(address, size, pool)
                 rest.address = address = address + size
                 rest.size_bytes = left
-                if left >= size:  # still between the same neighbours: all lower ones are too small for this request
+                if left >= size and (plain or not self._expands):
+                    # still between the same neighbours: all lower ones are too small for this request
                     keys[at] = left << ADDRESS_BITS | address
                 else:
                     del keys[at], pool.blocks[at]
@@ -103,10 +105,8 @@ class DeviceMemory(AllocatorAnswers):
                 count.quantity.note()
             if self._waiting:
                 self._tallies.note_active()
-            if not plain and self._is_oversize(size):
-                self._oversize_blocks.large.add(1)
-            if self.history is not None:
-                self.history.alloc(block)
+            if not plain:
+                self._note_alloc(block)
             return block
         finally:
             self._turn.append(1)
@@ -127,10 +127,8 @@ class DeviceMemory(AllocatorAnswers):
                 tally = block.pool.tally
                 tally.blocks.now -= 1
                 tally.blocks_bytes.now -= size
-                if not self._plain and self._is_oversize(size):
-                    self._oversize_blocks.large.now -= 1
-                if self.history is not None:
-                    self.history.free_requested(block)
+                if not self._plain:
+                    self._note_free(block)
                 if block.users:
                     self._wait_for_users(block)
                 else:
@@ -150,8 +148,8 @@ class DeviceMemory(AllocatorAnswers):
 
     def _put_back(self, block: Block) -> None:
         """The block is free: merge it with its free neighbours and file the result."""
-        if self.history is not None:
-            self.history.free_completed(block)
+        if self._history is not None:
+            self._history.free_completed(block)
         pool, prev, after = block.pool, block.prev, block.next
         tally, keys, blocks = pool.tally, pool.keys, pool.blocks
         tally.requested_bytes.now -= block.requested_bytes

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from replayer.allocator_policy import AllocatorPolicy
+from replayer.allocator_segments import AllocatorSegments
 from replayer.allocator_settings import UNLIMITED
-from replayer.allocator_snapshot import segment
-from replayer.blocks import Block
+from replayer.allocator_snapshot import mapped_ranges, segment
+from replayer.blocks import Block, Unmapped
 
 
-class AllocatorAnswers(AllocatorPolicy):
+class AllocatorAnswers(AllocatorSegments):
     """Questions about the whole device; blocks and segments are the other classes' matter."""
 
     @property
@@ -28,7 +28,7 @@ class AllocatorAnswers(AllocatorPolicy):
 
     @property
     def driver_calls(self) -> int:
-        """Calls of cudaMalloc and cudaFree so far: while it stays, so does what is reserved."""
+        """Calls so far that took or returned memory: while it stays, so does what is reserved."""
         return self._segments.taken + self._segments.returned
 
     @property
@@ -77,7 +77,7 @@ class AllocatorAnswers(AllocatorPolicy):
     @property
     def sure_bytes(self) -> int:
         """What can certainly be reserved, whatever the sizes; 0 if nothing is certain or each call must be done at its time."""
-        if self.history is not None or (self._settings is not None and not self._plain):
+        if self._history is not None or (self._settings is not None and not self._settings.are_bounded):
             return 0
         allowed_bytes = self._segments.allowed_bytes
         free_bytes = self.free_bytes
@@ -86,23 +86,28 @@ class AllocatorAnswers(AllocatorPolicy):
     def snapshot(self) -> list[dict[str, Any]]:
         """All segments in order of address, in torch's form."""
         with self._settled():
-            tails = sorted(self._segments.tails.values(), key=lambda block: block.address)
-            small = self._tallies.small
-            return [segment(tail, tail.pool.tally is small, self.device, self.history) for tail in tails]
+            ranges = [blocks for tail in self._tails() for blocks in mapped_ranges(tail)]
+            ranges.sort(key=lambda blocks: blocks[0].address)
+            return [segment(blocks, self.device, self._history) for blocks in ranges]
 
     def layout(self) -> tuple[tuple[int, ...], ...] | None:
         """All blocks by address, size, use and request; None while any waits for another stream or will. See rounds.py."""
         with self._settled():
             found = []
-            for tail in self._segments.tails.values():
+            for tail in self._tails():
                 block: Block | None = tail
                 while block is not None:
-                    if block.users or not (block.in_use or block.in_pool):
-                        return None
-                    requested_bytes = block.requested_bytes if block.in_use else 0
-                    found.append((block.address, block.size_bytes, block.in_use, requested_bytes))
+                    if type(block) is not Unmapped:
+                        if block.users or not (block.in_use or block.in_pool):
+                            return None
+                        requested_bytes = block.requested_bytes if block.in_use else 0
+                        found.append((block.address, block.size_bytes, block.in_use, requested_bytes))
                     block = block.prev
             return tuple(sorted(found))
+
+    def _tails(self) -> list[Block]:
+        """The last block of each chain."""
+        return [*self._segments.tails.values(), *self._expandable.tails()]
 
     def totals(self) -> list[int]:
         """The sums of all increases, for `raise_totals`."""

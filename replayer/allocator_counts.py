@@ -120,6 +120,17 @@ class Tally:
     waiting: Count
     waiting_bytes: Count
 
+    def of_expandable(self) -> Tally:
+        """The same quantities, but what is split and free is counted nowhere, for its empty pages can be given back.
+
+        Reference: free_block in c10/cuda/CUDACachingAllocator.cpp.
+        """
+        made = Tally()
+        for name in Tally.__slots__:
+            setattr(made, name, getattr(self, name))
+        made.split_free, made.split_free_bytes = Quantity().small, Quantity().small
+        return made
+
 
 class Tallies:
     """The statistics of one device, but for oversize blocks and calls."""

@@ -24,7 +24,10 @@ from replayer.blocks import Block
 
 Frame = dict[str, Any]  # filename, line, name
 
-ACTIONS = frozenset({"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "oom", "snapshot"})
+ACTIONS = frozenset(
+    {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
+    | {"oom", "snapshot"}
+)
 _OURS = f"{Path(__file__).parent}/"
 
 
@@ -71,7 +74,7 @@ class History:
         self._note("free_completed", block.address, block.requested_bytes, block.pool.stream, [])
 
     def segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
-        """"segment_alloc" or "segment_free"."""
+        """"segment_alloc" or "segment_free"; "segment_map" or "segment_unmap" for a part of an expandable one."""
         self._note(action, address, size_bytes, stream, self._frames())
 
     def oom(self, size_bytes: int, stream: int, free_bytes: int) -> None:

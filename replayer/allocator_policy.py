@@ -1,6 +1,7 @@
-"""What the caching allocator does rarely: take and return segments, wait for streams, apply settings.
+"""What the caching allocator does rarely: apply settings, keep a history, wait for streams.
 
-`DeviceMemory` (allocator.py) adds the two calls that every tensor makes, `AllocatorAnswers` what a script asks.
+`AllocatorSegments` adds how it comes to memory, `AllocatorAnswers` what a script asks, and `DeviceMemory` (allocator.py) the
+two calls that every tensor makes.
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30, outside_bytes=400 << 20)
     memory.apply(parse_settings("max_split_size_mb:128"))
@@ -10,22 +11,20 @@ from __future__ import annotations
 
 import time
 import warnings
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from replayer.allocator_counts import Quantity, Tallies
-from replayer.allocator_errors import OomObserver, OutOfMemory
+from replayer.allocator_errors import OomObserver
 from replayer.allocator_history import History
 from replayer.allocator_settings import BLOCK_BYTES, MIB, UNLIMITED, Settings, settings_of_environment
-from replayer.allocator_text import TODAY, Figures
-from replayer.blocks import ADDRESS_BITS, Block, Pool
+from replayer.allocator_text import TODAY
+from replayer.blocks import Block, Pool
 from replayer.errors import NotEmulatedWarning
+from replayer.expandable_segments import ExpandableSegments
 from replayer.segments import Segments
 
 SMALL_BYTES = MIB  # the largest block of the small pools
-SMALL_SEGMENT_BYTES = 2 * MIB
-OWN_SEGMENT_BYTES = 10 * MIB  # blocks from here on get a segment of their own size
 _TURN_LIMIT_NS = 10 * 10**9
 
 
@@ -63,6 +62,7 @@ class AllocatorPolicy:
         self._wait_until_ns = wait_until_ns
         self._tallies = Tallies()
         self._segments = Segments(device, capacity_bytes, outside_bytes, self._tallies)
+        self._expandable = ExpandableSegments(self._segments, self._note_segment)
         self._small: dict[int, Pool] = {}  # by stream
         self._large: dict[int, Pool] = {}
         self._oversize_blocks, self._oversize_segments = Quantity(), Quantity()  # only their large pools' counts
@@ -74,10 +74,11 @@ class AllocatorPolicy:
         self._postponed: list[Block] = []
         self._waiting: list[tuple[int, Block]] = []  # (when the other streams are done with it, block)
         self._next_ready_ns = 0  # the least of those times
-        self.history: History | None = None
+        self._history: History | None = None
         self.oom_observers: list[OomObserver] = []
         self._settings: Settings | None = None
-        self._plain = False  # settings have been read, and all of them leave `malloc` to its fixed rules
+        self._expands = False  # new memory comes in expandable segments
+        self._plain = False  # nobody keeps a history, settings have been read, and they leave `malloc` to its fixed rules
         if settings is not None:
             self.apply(settings)
 
@@ -120,12 +121,44 @@ class AllocatorPolicy:
     def apply(self, settings: Settings) -> Settings:
         """From now on; blocks that are handed out stay as they are."""
         self._settings = settings
-        self._plain = settings.are_plain
+        self._expands = settings.expandable_segments
+        self._decide()
+        for pool in self._large.values():
+            pool.split_from_bytes = self._large_split_bytes()
         for line in settings.not_emulated:
             warnings.warn(line, NotEmulatedWarning, stacklevel=2)
         if settings.memory_fraction is not None:
             self.set_memory_fraction(settings.memory_fraction)
         return settings
+
+    def _decide(self) -> None:
+        self._plain = self._history is None and self._settings is not None and self._settings.are_plain
+
+    @property
+    def history(self) -> History | None:
+        """What is told of everything that the allocator does, if anybody wants to know."""
+        return self._history
+
+    @history.setter
+    def history(self, history: History | None) -> None:
+        self._history = history
+        self._decide()
+
+    def _note_alloc(self, block: Block) -> None:
+        if self._is_oversize(block.size_bytes):
+            self._oversize_blocks.large.add(1)
+        if self._history is not None:
+            self._history.alloc(block)
+
+    def _note_free(self, block: Block) -> None:
+        if self._is_oversize(block.size_bytes):
+            self._oversize_blocks.large.now -= 1
+        if self._history is not None:
+            self._history.free_requested(block)
+
+    def _note_segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
+        if self._history is not None:
+            self._history.segment(action, address, size_bytes, stream)
 
     def set_memory_fraction(self, fraction: float) -> None:
         self._segments.allowed_bytes = int(fraction * self._segments.capacity_bytes)
@@ -137,8 +170,15 @@ class AllocatorPolicy:
             self._large_searches += 1
         return size
 
+    def _collects_garbage(self, settings: Settings) -> bool:
+        return settings.garbage_collection_threshold > 0 and self._segments.allowed_bytes is not None
+
     def _is_oversize(self, size: int) -> bool:
         return self._settings is not None and size >= self._settings.max_split_bytes
+
+    def _stays_whole(self, size: int) -> bool:
+        """Whether a block may not be split for this request; with expandable segments all may. Reference: should_split."""
+        return self._is_oversize(size) and not self._expands
 
     def _suits(self, block: Block, size: int) -> bool:
         """With max_split_size: no oversize block for a small request, and little waste for an oversize one."""
@@ -150,10 +190,14 @@ class AllocatorPolicy:
 
     def _new_pool(self, size: int, stream: int) -> Pool:
         if size <= SMALL_BYTES:
-            pool = self._small[stream] = Pool(self._tallies.small, stream, split_from_bytes=BLOCK_BYTES)
-        else:  # the remainder must be more than 1 MiB
-            pool = self._large[stream] = Pool(self._tallies.large, stream, split_from_bytes=SMALL_BYTES + BLOCK_BYTES)
+            pool = self._small[stream] = Pool(self._tallies.small, stream, BLOCK_BYTES, small=True)
+        else:
+            pool = self._large[stream] = Pool(self._tallies.large, stream, self._large_split_bytes())
         return pool
+
+    def _large_split_bytes(self) -> int:
+        """The least remainder of a large block that is split off: more than 1 MiB, unless there are expandable segments."""
+        return BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
 
     # -- blocks that other streams use ---------------------------------------------------------------------------------
 
@@ -179,105 +223,3 @@ class AllocatorPolicy:
             block.pool.tally.waiting_bytes.now -= block.size_bytes
             self._put_back(block)
         self._next_ready_ns = min((ready_ns for ready_ns, _ in self._waiting), default=0)
-
-    # -- segments ------------------------------------------------------------------------------------------------------
-
-    def _reserve(self, pool: Pool, size: int) -> int:
-        """File a new segment for a request that fits nowhere, and say under which index. Raises OutOfMemory.
-
-        Cached segments are returned before it gives up.
-        """
-        settings = self._settings or Settings()
-        if size <= SMALL_BYTES:
-            segment = SMALL_SEGMENT_BYTES
-        elif size < OWN_SEGMENT_BYTES:
-            segment = settings.large_segment_bytes
-        else:
-            segment = (size + SMALL_SEGMENT_BYTES - 1) // SMALL_SEGMENT_BYTES * SMALL_SEGMENT_BYTES
-        if self._collects_garbage(settings):
-            self._collect_garbage(settings.garbage_collection_threshold)
-        block = self._segments.take(segment, pool)
-        if block is None and self._release_oversize(pool, size, settings.max_split_bytes):
-            block = self._segments.take(segment, pool)
-        if block is None:
-            self._release_cached()
-            self._retries += 1
-            block = self._segments.take(segment, pool)
-        if block is None:
-            self._ooms += 1
-            if self.history is not None:
-                self.history.oom(size, pool.stream, self._segments.free_bytes)
-            raise self._out_of_memory(segment)
-        if self._is_oversize(segment):
-            self._oversize_segments.large.add(1)
-        if self.history is not None:
-            self.history.segment("segment_alloc", block.address, segment, pool.stream)
-        return pool.add(block)
-
-    def _out_of_memory(self, segment: int) -> OutOfMemory:
-        segments = self._segments
-        figures = Figures(
-            device=self.device,
-            asked_bytes=segment,
-            capacity_bytes=segments.capacity_bytes,
-            free_bytes=segments.free_bytes,
-            process_bytes=segments.outside_bytes + segments.reserved_bytes,
-            allowed_bytes=segments.allowed_bytes,
-            allocated_bytes=self._tallies.of["blocks_bytes"].now,
-            reserved_bytes=segments.reserved_bytes,
-        )
-        return OutOfMemory(figures, self._oom_text, self.oom_observers)
-
-    def _release(self, block: Block) -> None:
-        if self.history is not None:
-            self.history.segment("segment_free", block.address, block.size_bytes, block.pool.stream)
-        self._segments.give_back(block)
-        if self._is_oversize(block.size_bytes):
-            self._oversize_segments.large.now -= 1
-
-    def _release_cached(self) -> None:
-        """Return all segments without a block in use, after waiting for the streams that still use let-go blocks."""
-        self._syncs += 1
-        if self._waiting:
-            last_ns = max(ready_ns for ready_ns, _ in self._waiting)
-            self._wait_until_ns(last_ns)
-            self._free_waiting(last_ns)
-        for pool in (*self._large.values(), *self._small.values()):
-            for block in pool.whole_segments():
-                self._release(block)
-
-    def _release_oversize(self, pool: Pool, size: int, max_split_bytes: int) -> bool:
-        """Return the least oversize block that is large enough, else the largest ones until they sum up to `size`."""
-        if max_split_bytes == UNLIMITED:
-            return False
-        size = max(size, max_split_bytes)
-        at = bisect_left(pool.keys, size << ADDRESS_BITS)
-        if at < len(pool.blocks):
-            self._release(pool.blocks[at])
-            return True
-        released_bytes = 0
-        while released_bytes < size and pool.blocks and self._is_oversize(pool.blocks[-1].size_bytes):
-            released_bytes += pool.blocks[-1].size_bytes
-            self._release(pool.blocks[-1])
-        return released_bytes >= size
-
-    def _collects_garbage(self, settings: Settings) -> bool:
-        return settings.garbage_collection_threshold > 0 and self._segments.allowed_bytes is not None
-
-    def _collect_garbage(self, threshold: float) -> None:
-        """Return cached large segments, those of at least average age first, until reserved memory is below threshold.
-
-        Reference: garbage_collect_cached_blocks. A round does not stop halfway.
-        """
-        surplus_bytes = self._segments.reserved_bytes - int(threshold * (self._segments.allowed_bytes or 0))
-        cached = [block for pool in self._large.values() for block in pool.whole_segments()]
-        while surplus_bytes > 0 and cached:
-            total_age, left = sum(self._large_searches - block.freed_at for block in cached), len(cached)
-            average_age, young = total_age / left, []
-            for block in cached:
-                if self._large_searches - block.freed_at >= average_age:
-                    surplus_bytes -= block.size_bytes
-                    self._release(block)
-                else:
-                    young.append(block)
-            cached = young

@@ -6,13 +6,14 @@ What changes which bytes are reserved is honoured, refused by name, or named in 
     settings.max_split_bytes  # 134217728
 
     honoured          max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, roundup_power2_divisions,
-                      garbage_collection_threshold, per_process_memory_fraction, backend:native
-    not emulated      expandable_segments: allocated bytes stay exact, but reserved bytes and the point of running out
-                      are those of plain segments. throw_on_cudamalloc_oom: the same request fails, as out of memory
+                      garbage_collection_threshold, per_process_memory_fraction, expandable_segments, backend:native
+    not emulated      those of NOT_EMULATED: what differs is said there, and in a warning
     refused           backend:cudaMallocAsync, whose figures follow other rules
-    of no consequence pinned_*, release_lock_on_*, graph_capture_record_stream_reuse, expandable_segments_reserve*
+    of no consequence those of FREE_OF_CONSEQUENCE: they change what the host does meanwhile, or graphs, which are not
+                      captured; no size, address or time here depends on them
 
-Ranges and messages are those of c10/core/AllocatorConfig.cpp, so that a typo fails here as it would on the GPU.
+Ranges and messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15), so that a
+typo fails here as it would on the GPU.
 """
 
 from __future__ import annotations
@@ -31,9 +32,29 @@ UNLIMITED = 1 << 62
 POWER2_INTERVALS = 16  # one per power of two from 1 MiB to 64 GiB
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set counts
 
-_FREE_OF_CONSEQUENCE = re.compile(
-    r"pinned_\w+|release_lock_on_(cuda|hip)malloc|graph_capture_record_stream_reuse|expandable_segments_reserve\w*"
+# Keys of truth values that change nothing here.
+FREE_OF_CONSEQUENCE = frozenset(
+    {
+        "graph_capture_record_stream_reuse",
+        "pinned_free_catch_all",
+        "pinned_use_background_threads",
+        "pinned_use_cuda_host_register",
+        "pinned_use_hip_host_register",
+        "release_lock_on_cudamalloc",
+        "release_lock_on_hipmalloc",
+    }
 )
+_REGISTER_THREADS = 128  # at most; a power of two
+# Keys that change something there but nothing here, and what holds here instead.
+NOT_EMULATED = {
+    "throw_on_cudamalloc_oom": "what is over the fraction fails as out of memory all the same, counted by num_ooms alone",
+    "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",
+    "pinned_max_cached_size_mb": "pinned memory of any size is rounded up to a power of two and kept",
+    "pinned_reserve_segment_size_mb": "pinned memory is taken when it is asked for",
+    "expandable_segments_reserve": "a segment has addresses for 9/8 of the device's memory",
+    "expandable_segments_reserve_by_class": "a segment has addresses for 9/8 of the device's memory",
+    "expandable_segments_min_reserve": "a segment has addresses for 9/8 of the device's memory",
+}
 _ITEM = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^:,\[\]]+)(?:,|$)")
 
 
@@ -50,12 +71,22 @@ class Settings:
     large_segment_bytes: int = 20 * MIB
     power2_divisions: tuple[int, ...] = (0,) * POWER2_INTERVALS
     garbage_collection_threshold: float = 0.0
+    expandable_segments: bool = False
     memory_fraction: float | None = None
     not_emulated: tuple[str, ...] = ()  # one line per key that was given and has no effect here
 
     @property
     def are_plain(self) -> bool:
         """Whether every request is rounded, fitted and split by the fixed rules."""
+        return self._changes_no_size and not self.expandable_segments
+
+    @property
+    def are_bounded(self) -> bool:
+        """Whether a request takes at most itself and 20 MiB more of the device. See ledger.py."""
+        return self._changes_no_size and self.large_segment_bytes <= 20 * MIB
+
+    @property
+    def _changes_no_size(self) -> bool:
         return (
             self.max_split_bytes == UNLIMITED
             and max(self.power2_divisions) <= 1
@@ -107,18 +138,36 @@ def _with(settings: Settings, key: str, value: str) -> Settings:
         return replace(settings, memory_fraction=fraction)
     if key == "roundup_power2_divisions":
         return replace(settings, power2_divisions=_divisions(value))
-    if key in ("expandable_segments", "throw_on_cudamalloc_oom"):
-        if value not in ("True", "False"):
-            raise SettingsError(f"Expected 'True' or 'False' for {key} but got {value!r}")
-        note = f"{key}:True has no effect on the virtual GPU, whose segments are plain ones; unset it to silence this"
-        return replace(settings, not_emulated=(*settings.not_emulated, note)) if value == "True" else settings
+    if key == "expandable_segments":
+        return replace(settings, expandable_segments=_truth(key, value))
     if key == "backend":
+        if value not in ("native", "cudaMallocAsync"):
+            raise SettingsError("Unknown allocator backend, options are native and cudaMallocAsync")
         if value != "native":
             raise NotEmulated(f"allocator setting backend:{value}", "only backend:native is; unset it")
         return settings
-    if _FREE_OF_CONSEQUENCE.fullmatch(key):
+    if key in FREE_OF_CONSEQUENCE:
+        _truth(key, value)
         return settings
+    if key == "pinned_num_register_threads":
+        threads = _whole(key, value)
+        if threads.bit_count() != 1 or threads > _REGISTER_THREADS:
+            raise SettingsError(f"Number of register threads has to be power of 2, at most {_REGISTER_THREADS}, got {threads}")
+        return settings
+    if key in NOT_EMULATED:
+        return _without_effect(settings, key, value)
     raise SettingsError(f"Unrecognized key {key!r} in CUDA allocator config.")
+
+
+def _without_effect(settings: Settings, key: str, value: str) -> Settings:
+    if key == "throw_on_cudamalloc_oom" and not _truth(key, value):
+        return settings
+    if key.endswith("_mb"):
+        size_mb = _whole(key, value)
+        if key == "pinned_reserve_segment_size_mb" and not size_mb:
+            raise SettingsError("Pinned reserve segment size has to be greater than 0")
+    note = f"allocator setting {key}:{value} has no effect on the virtual GPU: {NOT_EMULATED[key]}; unset it to silence this"
+    return replace(settings, not_emulated=(*settings.not_emulated, note))
 
 
 def _with_size(settings: Settings, key: str, size_bytes: int) -> Settings:
@@ -160,6 +209,12 @@ def _power_of_two(text: str, what: str) -> int:
     if number.bit_count() != 1:
         raise SettingsError(f"For roundups, the {what} to be power of 2 ")
     return number
+
+
+def _truth(key: str, value: str) -> bool:
+    if value not in ("True", "False"):
+        raise SettingsError(f"Expected 'True' or 'False' for {key} but got {value!r}")
+    return value == "True"
 
 
 def _whole(key: str, text: str) -> int:

@@ -12,17 +12,26 @@ from typing import Any
 
 from replayer.allocator_history import History
 from replayer.allocator_settings import MIB, UNLIMITED, Settings
-from replayer.blocks import Block
+from replayer.blocks import Block, Unmapped
+from replayer.expandable_segments import ExpandablePool
 
 
-def segment(tail: Block, small: bool, device: int, history: History | None) -> dict[str, Any]:
-    """The segment whose last block is `tail`."""
-    blocks = []
+def mapped_ranges(tail: Block) -> list[list[Block]]:
+    """The blocks of the chain that ends with `tail`, in order, cut where an expandable segment has no memory."""
+    ranges: list[list[Block]] = [[]]
     at: Block | None = tail
     while at is not None:
-        blocks.append(at)
+        if type(at) is Unmapped:
+            ranges.append([])
+        else:
+            ranges[-1].append(at)
         at = at.prev
-    blocks.reverse()
+    return [blocks[::-1] for blocks in reversed(ranges) if blocks]
+
+
+def segment(blocks: list[Block], device: int, history: History | None) -> dict[str, Any]:
+    """The segment, or the part of an expandable one, that consists of these blocks."""
+    pool = blocks[0].pool
     active = [block for block in blocks if not block.in_pool]
     return {
         "device": device,
@@ -31,10 +40,10 @@ def segment(tail: Block, small: bool, device: int, history: History | None) -> d
         "allocated_size": sum(block.size_bytes for block in blocks if block.in_use),
         "active_size": sum(block.size_bytes for block in active),
         "requested_size": sum(block.requested_bytes for block in active),
-        "stream": tail.pool.stream,
-        "segment_type": "small" if small else "large",
+        "stream": pool.stream,
+        "segment_type": "small" if pool.small else "large",
         "segment_pool_id": (0, 0),
-        "is_expandable": False,
+        "is_expandable": isinstance(pool, ExpandablePool),
         "frames": [],
         "blocks": [_block(block, history) for block in blocks],
     }
@@ -57,7 +66,7 @@ def settings_told(settings: Settings, text: str) -> dict[str, Any]:
         "PYTORCH_CUDA_ALLOC_CONF": text,
         "max_split_size": -1 if settings.max_split_bytes == UNLIMITED else settings.max_split_bytes,
         "garbage_collection_threshold": settings.garbage_collection_threshold,
-        "expandable_segments": False,
+        "expandable_segments": settings.expandable_segments,
         "pinned_num_register_threads": 1,
         "release_lock_on_cudamalloc": False,
         "pinned_use_cuda_host_register": False,

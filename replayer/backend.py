@@ -21,9 +21,11 @@ from replayer.computing import Computing
 from replayer.contents import Contents
 from replayer.copies import Copies
 from replayer.dispatch import dispatcher
+from replayer.distinct import Distinct
 from replayer.guard import Guard
 from replayer.masks import Masks
 from replayer.plans import Plans
+from replayer.products import Products
 from replayer.sequences import Sequences
 from replayer.specs import BACKEND
 from replayer.tensor import VirtualTensor
@@ -84,8 +86,9 @@ def register(*, compute: bool = False) -> None:
     dispatch, run = dispatcher(plans)
     copies = Copies(plans, VirtualTensor)
     contents = Contents(plans, VirtualTensor, run)
-    masks = Masks(plans, VirtualTensor, contents.index)
+    masks, distinct = Masks(plans, VirtualTensor, contents.index), Distinct(plans, VirtualTensor)
     plans.specials = copies.handlers() | contents.handlers() | Sequences(plans, run).handlers() | masks.handlers()
+    plans.specials |= distinct.handlers() | Products(plans, run).handlers()
     if compute:
         computing = Computing(plans, VirtualTensor)
         dispatch, copies = computing.dispatch, computing.copies

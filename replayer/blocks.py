@@ -4,15 +4,19 @@
     pool.add(Block(0x7F0000000000, 2 << 20, pool))
 
 A segment is what the driver gave: a chain of blocks (`prev`, `next`) without gaps. A block is handed out (`in_use`),
-waits for other streams (neither), or is free (`in_pool`); free neighbours are merged.
+waits for other streams (neither), or is free (`in_pool`); free neighbours are merged. Expandable segments have a fourth
+kind, `Unmapped`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from replayer.allocator_counts import Tally
+
+if TYPE_CHECKING:
+    from replayer.expandable_segments import ExpandablePool
 
 ADDRESS_BITS = 48
 
@@ -56,20 +60,28 @@ class Block:
         self.freed_at = 0  # by the count of searches in the large pools: its age when garbage is collected
 
 
+class Unmapped(Block):
+    """A range of an expandable segment that has addresses but no memory: whole pages, in no list of free blocks."""
+
+    __slots__ = ()
+
+
 class Pool:
     """The free blocks of one stream, all small (up to 1 MiB) or all large.
 
     `blocks[i]` is filed under `keys[i]`, size and address in one integer: the first large enough is the best fit.
     """
 
-    __slots__ = ("blocks", "keys", "split_from_bytes", "stream", "tally")
+    __slots__ = ("blocks", "expandable", "keys", "small", "split_from_bytes", "stream", "tally")
 
-    def __init__(self, tally: Tally, stream: int, split_from_bytes: int) -> None:
+    def __init__(self, tally: Tally, stream: int, split_from_bytes: int, *, small: bool = False) -> None:
         self.keys: list[int] = []
         self.blocks: list[Block] = []
         self.tally = tally
         self.stream = stream
+        self.small = small
         self.split_from_bytes = split_from_bytes  # the least remainder that is split off
+        self.expandable: ExpandablePool | None = None  # the free blocks of this stream's expandable segments, once it has any
 
     def add(self, block: Block) -> int:
         """File a free block; returns its index."""
@@ -80,8 +92,12 @@ class Pool:
         block.in_pool = True
         return at
 
+    def index(self, block: Block) -> int:
+        """Where a free block is filed."""
+        return bisect_left(self.keys, block.size_bytes << ADDRESS_BITS | block.address)
+
     def remove(self, block: Block) -> None:
-        at = bisect_left(self.keys, block.size_bytes << ADDRESS_BITS | block.address)
+        at = self.index(block)
         del self.keys[at], self.blocks[at]
         block.in_pool = False
 

@@ -1,6 +1,7 @@
 """The replayer's side of the child process: starts the virtual GPU behind torch and writes what it did when the script ends.
 
 `start(config)` is called by the bootstrap when torch has been imported, in the script's process and in all its descendants.
+`share(config)` comes before it where a process is forked into ranks.
 Config keys: `trace` (path of the recording), `out` (directory for this run's timelines, one per process that used the GPU),
 `loader` ("real" or "recorded"), `strict` (bool), `clock` ("wall" or "virtual"), `speed` (of recorded time against the
 script's), `launcher` (process id of `trace replay`, whose child the script's process is), `gpu_memory_bytes` (a list: empty for
@@ -11,16 +12,15 @@ recorded), `values` ("recorded" or "compute"), `live` (bool: somebody watches th
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from replayer import backend, state
 from replayer.clock import Clock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.gpu import VirtualGpu
-from replayer.ranks import Rank
 from replayer.replicas import devices_for
 from replayer.surfaces import install_all
 from replayer.surfaces.time import ScriptTime
@@ -32,17 +32,42 @@ from traces.model import Origin, Shape, Trace, TraceError, shapes_text
 # How many kinds of unmatched calls a replay lists; the rest are counted.
 _MISSING_LISTED = 50
 _SHAPES_LISTED = 4  # of one call: a foreach op has hundreds
+# What torch imports at the first optimizer, DistributedDataParallel or new shape: half of its memory, and seconds.
+_IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
 def start(config: dict[str, Any]) -> None:
     """Put the virtual GPU behind torch. It is made, and the recording read, at the script's first use of CUDA."""
-    torch: ModuleType = sys.modules["torch"]
-    script_time = ScriptTime(VirtualClock()) if config["clock"] == "virtual" else None
+    script_time = config.get("script_time") or _script_time(config)
     if script_time is not None and os.getppid() == config["launcher"]:
         script_time.install()  # in the script's process from the start, in its descendants if they use the GPU: workers do not
     state.start(lambda: _make(config, script_time), run_folder=Path(config["out"]))
-    backend.register(compute=config["values"] == "compute")
-    install_all(torch)
+    _install(config)
+
+
+def share(config: dict[str, Any]) -> None:
+    """Do once, in the process that is to be forked into ranks, what is the same in all of them. Each then calls `start`.
+
+    That is what would make them write to most of their memory: imports, patches that look through every module, the recording.
+    """
+    _install(config)
+    for module in _IMPORTED_LATER:
+        importlib.import_module(module)
+    config["recorded"] = load(Path(config["trace"]))
+    config["launcher"] = os.getpid()
+    config["script_time"] = _script_time(config)
+    if config["script_time"] is not None:
+        config["script_time"].install()
+
+
+def _script_time(config: dict[str, Any]) -> ScriptTime | None:
+    return ScriptTime(VirtualClock()) if config["clock"] == "virtual" else None
+
+
+def _install(config: dict[str, Any]) -> None:
+    if not state.registered():
+        backend.register(compute=config["values"] == "compute")
+        install_all(sys.modules["torch"])
 
 
 def _clock(config: dict[str, Any], script_time: ScriptTime | None) -> Clock:
@@ -57,9 +82,9 @@ def _clock(config: dict[str, Any], script_time: ScriptTime | None) -> Clock:
 
 
 def _make(config: dict[str, Any], script_time: ScriptTime | None) -> VirtualGpu:
-    trace = load(Path(config["trace"]))
+    trace = config.get("recorded") or load(Path(config["trace"]))
     path = Path(config["out"]) / f"replay-{os.getpid()}.msgpack"
-    rank = Rank.of(os.environ)
+    rank = state.rank()
     devices = rank.devices(trace)
     gpu = VirtualGpu(
         trace,
@@ -115,7 +140,7 @@ def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
         grain=trace.grain,
         devices=gpu.score.devices,
         threads=gpu.threads,
-        provenance={"source": "replay", "recorded": trace.provenance, "replay": replay, "rank": Rank.of(os.environ).number},
+        provenance={"source": "replay", "recorded": trace.provenance, "replay": replay, "rank": state.rank().number},
         lacks=["stacks", "runtime calls"],
     )
 

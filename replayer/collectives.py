@@ -2,8 +2,8 @@
 
 The recording tells for the operations, sizes and groups that it holds; from these a latency and a bandwidth are fitted for
 others. A recorded kernel lasts from when its own rank was ready until the slowest one's data had come, so of the ranks'
-durations of one operation the shortest is what the transfer itself took. Without recorded operations the bandwidth is that
-of the data sheet of the link that GPUs of this name have.
+durations of one operation the shortest is what the transfer itself took. Without recorded operations latency and bandwidth are
+those of the links that GPUs of this name have (links.py).
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
@@ -21,15 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replayer.links import link_of
 from traces.communication import communication_kernels
 from traces.model import NONE, Origin, Trace
 
-# GB/s in one direction over all NVLinks of a GPU, by NVIDIA's data sheets, matched by a part of the device name, the longest
-# first.
-_NVLINK_GBPS = {"P100-SXM2": 80, "V100-SXM": 150, "V100": 150, "A100": 300, "A800": 200, "H100": 450, "H200": 450, "B200": 900}
-_PCIE_GBPS = 15.75  # PCI Express 3.0 with 16 lanes
-_REACHED = 0.8  # the share of its data sheet that a link reaches
-_LATENCY_NS = 12_000  # of a small operation where none is recorded; those of the A100 recording at hand take 7.6 us
+# What a small operation takes besides its steps from GPU to GPU: NCCL's ring algorithm in protocol LL (nccl 2.19,
+# src/graph/tuning.cc, baseLat). With them, two A100 come to 7.8 us; in the recording at hand they take 7.6 us.
+_BASE_LATENCY_NS = 6_600
 _FITTED_FROM_BYTES = 262_144  # below, latency rather than bandwidth is what a duration shows
 
 Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the group
@@ -80,6 +78,15 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
     return size_bytes * factors.get(name, 1.0)
 
 
+def ring_steps(name: str, ranks: int) -> int:
+    """How often a ring of ranks passes data on before the last one has it all, as NCCL counts (src/graph/tuning.cc)."""
+    if ranks <= 1:
+        return 0
+    if name in ("all_reduce", "barrier"):
+        return 2 * (ranks - 1)
+    return 1 if name in ("send", "recv") else ranks - 1
+
+
 class CollectiveCosts:
     """Durations by operation, bytes and group size, played in the recorded order and then again."""
 
@@ -87,17 +94,17 @@ class CollectiveCosts:
         self._recorded: dict[Key, list[int]] = {}
         self._played: dict[Key, int] = {}
         self._kernels: dict[str, int] = {}
-        part = max((part for part in _NVLINK_GBPS if part in device_name), key=len, default="")
-        self._bytes_per_ns = _NVLINK_GBPS.get(part, _PCIE_GBPS) * _REACHED
-        self._latency_ns = _LATENCY_NS
+        self._link = link_of(device_name)
+        self._bytes_per_ns = self._link.ring_gbps
+        self._recorded_latency_ns: int | None = None
         self._origin = Origin.PUBLISHED
 
     @classmethod
     def of(cls, trace: Trace) -> CollectiveCosts:
-        """Fit from the operations of all recorded ranks whose kernels were recorded."""
+        """Fit from the operations of all recorded ranks that were timed on their devices."""
         costs = cls(trace.devices[0].name if trace.devices else "")
         by_rank: dict[Key, dict[int, list[int]]] = {}
-        table, measured = trace.collectives, _with_kernels(trace)
+        table, measured = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns)
         for name, size_bytes, group, rank, duration_ns in zip(*(column[measured].tolist() for column in columns), strict=True):
             key = (trace.strings[name], max(size_bytes, 0), group if group > 0 else len(trace.ranks))
@@ -112,9 +119,9 @@ class CollectiveCosts:
     def _fit(self) -> None:
         small = [min(ns) for (_, size, _), ns in self._recorded.items() if 0 < size < _FITTED_FROM_BYTES]
         if small:
-            self._latency_ns = int(median(small))
+            self._recorded_latency_ns = int(median(small))
         rates = [
-            wire_bytes(*key) / max(median(ns) - self._latency_ns, 1)
+            wire_bytes(*key) / max(median(ns) - self._latency_ns(key[0], key[2]), 1)
             for key, ns in self._recorded.items()
             if wire_bytes(*key) >= _FITTED_FROM_BYTES
         ]
@@ -139,8 +146,14 @@ class CollectiveCosts:
             played = self._played.get(key, 0)
             self._played[key] = played + 1
             return Transfer(recorded[played % len(recorded)], Origin.EXACT, kernel)
-        duration_ns = self._latency_ns + int(wire_bytes(name, size_bytes, ranks) / self._bytes_per_ns)
+        duration_ns = self._latency_ns(name, ranks) + int(wire_bytes(name, size_bytes, ranks) / self._bytes_per_ns)
         return Transfer(duration_ns, self._origin, kernel)
+
+
+    def _latency_ns(self, name: str, ranks: int) -> int:
+        if self._recorded_latency_ns is not None:
+            return self._recorded_latency_ns
+        return _BASE_LATENCY_NS + ring_steps(name, ranks) * self._link.hop_ns
 
 
 def kernel_label(name: str) -> str:
@@ -162,14 +175,12 @@ _FUNCTIONS = {
 }
 
 
-def _with_kernels(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The collectives within the span of the recorded communication kernels: elsewhere only the call itself was timed."""
-    kernels = communication_kernels(trace)
-    if not kernels.any():
-        return np.zeros(0, dtype=np.int64)
-    table = trace.collectives
-    rank_of = np.array([device.rank for device in trace.devices])[trace.device.device[kernels]]
-    keep = np.zeros(len(table), dtype=bool)
+def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The collectives that CUDA events timed, and those within the span of the recorded communication kernels: elsewhere only
+    the call itself was timed."""
+    table, kernels = trace.collectives, communication_kernels(trace)
+    keep = (table.device != NONE) & (table.duration_ns > 0)
+    rank_of = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[kernels]]
     for rank in np.unique(rank_of).tolist():
         first_ns = int(trace.device.start_ns[kernels][rank_of == rank].min())
         last_ns = int(trace.device.end_ns[kernels][rank_of == rank].max())

@@ -28,6 +28,7 @@ from replayer.errors import NotEmulated
 from replayer.guard import expect_unwinding
 from replayer.inference import IDLE, on_device, writes_of
 from replayer.plans import Plans
+from replayer.products import PRODUCTS, use_workspace
 from replayer.sites import Site
 from replayer.specs import BACKEND, Spec
 from replayer.state import gpu
@@ -44,6 +45,7 @@ _TAKE_HOST = frozenset(
         aten._ctc_loss.Tensor,
     }
 )
+_BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})  # namespaces of ops
 _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}  # which of an op's results CUDA leaves on the host
 
 
@@ -105,7 +107,7 @@ class Computing:
             return make(args[0].spec, args[0].allocation)
         try:
             handler = self._handlers.get(func)
-            if handler is None and func.namespace == "c10d":
+            if handler is None and func.namespace in _BETWEEN_PROCESSES:
                 handler = self._plans.specials.get(func)  # what processes tell each other goes through the host
             if handler is not None:
                 return handler(*args, **(kwargs or {}))
@@ -132,6 +134,8 @@ class Computing:
             made: Any = [x if i in stay else call.back(self._plans, x, index, shapes) for i, x in enumerate(result)]
         else:
             made = call.back(self._plans, result, index, shapes)
+        if func in PRODUCTS:
+            use_workspace(made)
         here.launch(self._site(func, call, tuple(shapes), bool(writes_of(func, args, kwargs))), index)
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
             here.synchronize_stream(here.current_stream(index))

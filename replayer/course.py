@@ -198,8 +198,9 @@ class Course:
                 due_ns = max(due_ns, self._begun_ns + score.host_ns)
             else:
                 self.rests.charge(segment, thread)
-                due_ns += max(score.host_ns - segment.position_ns, 0)
-                due_ns = max(due_ns, self._begun_ns + score.least_host_ns)
+                if not self.rests.other:
+                    due_ns += max(score.host_ns - segment.position_ns, 0)
+                    due_ns = max(due_ns, self._begun_ns + score.least_host_ns)
         if segment.name == "loader":  # what the script has done since the batch was there is real, as the loading was
             self._loader_ns += max(now_ns - thread.host_ns, 0)
             if self._pad_loader and score is not None:

@@ -26,9 +26,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from replayer.allocator import DeviceMemory
+from replayer.blas_workspaces import BlasWorkspaces
 from replayer.capacity import room_of
 from replayer.clock import Clock
 from replayer.collectives import Call, CollectiveCosts, Times, Transfer
+from replayer.device_properties import DeviceProperties
 from replayer.host_threads import HostThreads
 from replayer.ledger import Ledger
 from replayer.part_course import OpenPart
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from replayer.timeline import Timeline
 
 # Ops noted before they are played: a few milliseconds of a script, less than the host may run ahead anyway.
-_BATCH = 64
+_BATCH = 128
 
 
 @dataclass(slots=True, eq=False)
@@ -106,9 +108,11 @@ class VirtualGpu:
         self.collective_costs = CollectiveCosts.of(trace)
         self._peers: list[Callable[[bool], None]] = []  # settle what goes on between this process and others
         self._workspaces = Workspaces.of(trace, self.score, rank)
+        majors = [DeviceProperties.of(d.name, d.total_memory_bytes, d.properties).major for d in self.score.devices]
+        self.blas = BlasWorkspaces(trace.provenance_of(rank), majors)
         self._values = RecordedValues.of(trace, rank)
         self._selections = RecordedSelections.of(trace, rank)
-        self._settled_in = False
+        self._settled_in = self._froze = False
         self._works_somewhere = False  # the first device that a stream is asked of is the script's home
         self._local = threading.local()
         self._lock = threading.RLock()
@@ -203,10 +207,10 @@ class VirtualGpu:
                 self.player.tally.reads_unrecorded += 1
             return values
 
-    def found(self, searched: Shape) -> int | None:
+    def found(self, op: str, searched: Shape) -> int | None:
         """How many elements the recorded program found where this one now searches a tensor of this shape, or None."""
         course = self.player.course
-        return self._selections.next(searched, course.number, course.step.step.row)
+        return self._selections.next(op, searched, course.number, course.step.step.row, course.row_of_values)
 
     def workspaces_of(self, site: Site) -> Program:
         """What the op takes for itself and gives back before it returns, as far as the recording tells."""
@@ -408,9 +412,12 @@ class VirtualGpu:
         if self._settled_in or not self.player.course.number:
             return
         self._settled_in = True
+        if gc.get_freeze_count():  # by who forked this rank: to thaw that at the end would write to all that the ranks share
+            return
         self.clock.pause()  # it is our time, not the script's
         gc.collect()
         gc.freeze()
+        self._froze = True
         self.clock.resume()
 
     def stop(self) -> None:
@@ -419,7 +426,8 @@ class VirtualGpu:
             settle(False)
         with self._looking() as thread:
             self.player.course.stop(thread)
-            gc.unfreeze()  # or what the interpreter frees at its end would count as leaked
+            if self._froze:
+                gc.unfreeze()  # or what the interpreter frees at its end would count as leaked
 
     def host_now_ns(self) -> int:
         """The calling thread's virtual present."""

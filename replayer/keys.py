@@ -39,7 +39,8 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type) -> Keyer:
         return look(value) if isinstance(value, torch.Tensor) else type(value)
 
     # `type(x) is V` per tensor instead of catching AttributeError: an exception costs more than all of the key.
-    source = f"lambda a, k: ({count}, {''.join(part + ', ' for part in parts)}*(options(k) if k else ()))"
+    read = f"{count}, {''.join(part + ', ' for part in parts)}"
+    source = f"lambda a, k: ({read}*options(k)) if k else ({read})"
 
     def options(kwargs: dict[str, Any]) -> list[Any]:
         return [(name, look(value)) for name, value in kwargs.items()]
@@ -74,6 +75,8 @@ def frozen(value: Any, tensor_class: type, by_value: bool = False) -> Any:
     if isinstance(value, torch.Tensor):
         if type(value) is tensor_class:
             return value.spec  # type: ignore[attr-defined]
+        if not value.dim():  # a number, most of the time: "x + 2" reaches an op as a tensor
+            return ("host", value.device, value.dtype, (), ())
         return ("host", value.device, value.dtype, tuple(value.shape), value.stride())
     if isinstance(value, (list, tuple)):
         return tuple([frozen(item, tensor_class, by_value) for item in value])

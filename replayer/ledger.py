@@ -31,15 +31,14 @@ _TIME = 1  # of a row of the memory table
 
 
 class Ticket:
-    """One allocation: `at` is its address, 0 until that has been worked out."""
+    """One allocation: `at` is its address, 0 until that has been worked out. Made by `Ledger.malloc`."""
 
     __slots__ = ("at", "ledger", "size_bytes", "stream")
 
-    def __init__(self, ledger: Ledger, size_bytes: int, stream: int) -> None:
-        self.ledger = ledger
-        self.size_bytes = size_bytes
-        self.stream = stream
-        self.at = 0
+    ledger: Ledger
+    size_bytes: int
+    stream: int
+    at: int
 
     @property
     def address(self) -> int:
@@ -73,7 +72,11 @@ class Ledger:
         """Device memory for `stream`; None for 0 bytes. Raises OutOfMemory."""
         if size_bytes <= 0:
             return None
-        ticket = Ticket(self, size_bytes, stream)
+        ticket = Ticket()  # no __init__: it would double what a ticket costs
+        ticket.ledger = self
+        ticket.size_bytes = size_bytes
+        ticket.stream = stream
+        ticket.at = 0
         pending = self._pending
         pending.append(ticket)
         self._room_bytes = room_bytes = self._room_bytes - size_bytes - _SEGMENT_BYTES

@@ -13,6 +13,13 @@ Note [The last time]
     when this recorded step was played before. As long as the calls are the same ones, so are the answers, for claiming
     depends on nothing else; at the first other call what was claimed so far is marked, and claiming goes on.
 
+Note [Another program]
+    A recording drives other programs too: their ops are scaled from recorded ones of the same names. But then what is left of
+    a phase is not theirs under other names, and is not charged, nor is what the recorded host did beside those ops. The forward
+    pass tells. Either it calls the same ops fewer times, so that of those names more than a fifth of the recorded work is
+    left; or more often, so that there are a fifth more calls of them than were recorded. Another release of the same program
+    has other names, but not other numbers of the same ones.
+
 An instance found at another shape is only *lent*: an op that later asks for it exactly still gets it, but it no longer counts
 as left over.
 """
@@ -88,6 +95,8 @@ class SegmentClaims:
         self.ops_on: dict[int, int] = {}  # by device, where only the phase's time is known
         self.lanes: dict[int, SegmentClaims] = {}  # on other devices, by ordinal
         self.thread: HostThread | None = None  # of a lane: autograd's, which has a thread per device
+        self.other = False  # once the segment is over: it is of another program; see Note [Another program]
+        self._settled: list[int] = []  # kernels that were charged before the segment's end without being claimed
         self._cursors: dict[str, int] = {}
         self.memory = score.memory if score else None  # None: as found out by claiming
         self.followed = 0  # calls of the memory that came again so far
@@ -195,11 +204,13 @@ class SegmentClaims:
         if self.memory is not None:
             if self.followed == len(self.memory.calls):
                 self.open_ns = 0
+                self.other = self.memory.other
                 return self.memory.rest
             self._forget()
+        self.other = (self.name, self.count) == ("forward", 0) and self._is_other(self.score)
         rest = self._take(None)
         if self._whole:
-            self.score.memory, self.score.passage = Memory(self._trail, rest), None
+            self.score.memory, self.score.passage = Memory(self._trail, rest, self.other), None
         return rest
 
     def rest_until(self, launched_ns: int) -> list[int]:
@@ -209,7 +220,23 @@ class SegmentClaims:
         if self.memory is not None:
             self._forget()
         self._whole = False
-        return self._take(launched_ns)
+        taken = self._take(launched_ns)
+        self._settled += taken
+        return taken
+
+    def _is_other(self, score: SegmentScore) -> bool:
+        """See Note [Another program]."""
+        answered, beyond = 0, 0
+        names = set()
+        for site, claim, _ in self._trail:
+            if site.keys is not None and site.keys.named in score.named:
+                names.add(site.keys.named)
+                answered += claim is not None
+                beyond += claim is None
+        of_names = {kernel for name in names for instance in score.named[name] for kernel in instance.kernels}
+        state, kernels = self.step.state, self.step.step.kernels
+        left = {kernel for kernel in of_names if state[kernel] == _FREE}.union(of_names.intersection(self._settled))
+        return 5 * sum(kernels[kernel].duration_ns for kernel in left) > score.work_ns or 5 * beyond > answered > 0
 
     def _take(self, until_ns: int | None) -> list[int]:
         assert self.score is not None

@@ -65,6 +65,7 @@ class Memory(NamedTuple):
 
     calls: list[Remembered]
     rest: list[int]
+    other: bool = False  # the script is another program than the recorded one
 
 
 @dataclass(slots=True)

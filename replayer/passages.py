@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,9 +60,10 @@ class Passage:
     queue_sums_ns: Column  # of gaps and durations, this kernel included
     work_rows: Column  # of the timeline, but for device, stream, start and launch
     charged_ns: dict[Origin, Column]  # per kernel, and once more: durations so far
+    other: bool = False  # the script is another program, and what the recorded host did between calls is not its own
 
     @classmethod
-    def of(cls, calls: Sequence[Remembered], claims: StepClaims, tracks: Tracks) -> Passage:
+    def of(cls, calls: Sequence[Remembered], claims: StepClaims, tracks: Tracks, other: bool = False) -> Passage:
         """Lay out what calls of a step were given whose kernels all lie on one stream (`StepScore.one_stream`)."""
         sites = tuple([call.site for call in calls])
         begins_ns: list[int] = []
@@ -82,7 +84,7 @@ class Passage:
                 origins += [int(origin)] * len(instance.kernels)
             first.append(len(chosen))
         begin_ns, hosts_ns, at = np.array(begins_ns, np.int64), np.array(host_ns, np.int64), np.array(chosen, np.int64)
-        advance_ns = np.maximum(begin_ns - position_ns[:-1], 0)
+        advance_ns = np.maximum(begin_ns - position_ns[:-1], 0) if not other else np.zeros_like(begin_ns)
         call = np.repeat(np.arange(len(calls)), np.diff(first))
         columns, scale, origin_of = claims.step.columns, np.array(scales), np.array(origins, np.int64)
         duration_ns = columns.duration_ns[at]
@@ -116,6 +118,7 @@ class Passage:
                 Origin(origin): np.append(0, np.cumsum(np.where(origin_of == origin, duration_ns, 0)))
                 for origin in np.unique(origin_of)
             },
+            other=other,
         )
 
     def reach(self, begin: int, sites: Sequence[Site]) -> int:
@@ -156,7 +159,7 @@ class Passage:
         oldest = self.first[begin:end] - (int(self.first[begin]) + LAUNCH_QUEUE_DEPTH - len(stream.pending))
         if oldest[-1] < 0:
             return 0
-        ends_ns = np.array(stream.pending)
+        ends_ns = np.fromiter(islice(stream.pending, int(oldest[-1]) + 1), np.int64)
         return np.where(oldest >= 0, ends_ns[np.maximum(oldest, 0)], 0)
 
     def _put(self, begin: int, end: int, starts_ns: Column, row: int, stream: VirtualStream, tracks: Tracks) -> None:

@@ -78,7 +78,7 @@ class Player:
             raise NotExact(site.op, site.shapes, origin.name.lower())
         from_ns, to_ns, kernels, _, _ = instance
         start_ns = thread.host_ns
-        if from_ns > segment.position_ns:
+        if from_ns > segment.position_ns and not course.rests.other:
             start_ns += from_ns - segment.position_ns
         if now_ns > start_ns:
             tally.lag_ns += now_ns - start_ns
@@ -138,9 +138,10 @@ class Player:
         begin = segment.followed
         if begin >= len(segment.memory.calls):
             return 0
-        if segment.score.passage is None:
-            segment.score.passage = Passage.of(segment.memory.calls, segment.step, self.tracks)
         passage = segment.score.passage
+        if passage is None or passage.other != course.rests.other:
+            passage = Passage.of(segment.memory.calls, segment.step, self.tracks, course.rests.other)
+            segment.score.passage = passage
         end = passage.reach(begin, sites)
         if end - begin < LEAST_CALLS or segment.position_ns != passage.position_ns[begin]:
             return 0
@@ -175,7 +176,8 @@ class Player:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
             return stream.ready_ns  # phase-grained: the phase's device time stands for all its ops
         self.tally.miss(site.op, site.shapes)
-        if segment.open_ns > 0 and copy is None and len(segment.deferred) < segment.may_defer:
+        of_rest = segment.open_ns > 0 and not self.course.rests.other
+        if of_rest and copy is None and len(segment.deferred) < segment.may_defer:
             segment.deferred.append(site)
             return stream.ready_ns
         thread.host_ns = max(thread.host_ns, stream.room_at_ns())

@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from replayer import combining
 from replayer.collectives import Call, Times, kernel_label
+from replayer.named_group import NamedGroup
 from replayer.rendezvous import Rendezvous, Word
 from replayer.state import gpu
 from replayer.tensor import VirtualTensor
@@ -34,19 +35,6 @@ from replayer.works import Lane, Together, VirtualWork
 from traces.model import NONE
 
 Tensors = Sequence[Any]
-
-# torch's stubs know one spelling of each operation; torch itself calls several.
-_ProcessGroup: Any = dist.ProcessGroup
-
-
-class _Options:
-    """Stands for ProcessGroupNCCL.Options; what is set on it is kept, and of it only the timeout matters here."""
-
-    def __init__(self, is_high_priority_stream: bool = False) -> None:
-        self.is_high_priority_stream = is_high_priority_stream
-        self._timeout = timedelta(minutes=10)
-        self.global_ranks_in_group: list[int] = []
-        self.group_name = ""
 
 
 def _by_device(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,72 +55,20 @@ def _lies_on_host(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, VirtualTensor) and not hasattr(value, "stands_on")
 
 
-class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
+class VirtualNccl(NamedGroup):
     """What `ProcessGroupNCCL` is to torch.distributed; of CPU tensors only those of object collectives pass."""
 
-    Options = _Options
-
-    def __init__(self, store: Any, rank: int, size: int, options: Any = None, timeout: timedelta | None = None) -> None:
-        super().__init__(rank, size)
-        options = options if options is not None else _Options()
+    def __init__(self, store: Any, rank: int, size: int, options: Any = None, device: torch.device | None = None) -> None:
+        """`device`, which torch tells since 2.15, is the rank's own; tensors tell theirs."""
+        super().__init__(rank, size, options)
         self._store = store
-        self._rank, self._size = rank, size
-        self._timeout_s = (timeout or options._timeout).total_seconds()
+        self._timeout_s = self.options._timeout.total_seconds()
         self._meeting: Rendezvous | None = None
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._together: list[VirtualWork] | None = None
-        self.on_cpu: Any = None  # the backend for CPU tensors, if the group has one
         self._carries_objects = 0
-        self._group_name, self._description = options.group_name, ""
-        self.options = options
 
-    # -- what torch.distributed asks of a group -----------------------------------------------------------------------
-
-    def rank(self) -> int:
-        return self._rank
-
-    def size(self) -> int:
-        return self._size
-
-    def name(self) -> str:
-        return "nccl"
-
-    def _set_group_name(self, name: str) -> None:
-        self._group_name = name
-
-    @property
-    def group_name(self) -> str:
-        return str(self._group_name)
-
-    def getGroupName(self) -> str:
-        return self.group_name
-
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
-
-    @property
-    def group_desc(self) -> str:
-        return self._description
-
-    # Under these names C++ looks for overrides.
-    getRank, getSize, getBackendName, setGroupName = rank, size, name, _set_group_name
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cuda")] + ([torch.device("cpu")] if self.on_cpu is not None else [])
-
-    @property
-    def supports_splitting(self) -> bool:
-        return False
-
-    def _get_backend(self, device: Any) -> Any:
-        return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
-
-    def _get_backend_name(self) -> str:
-        return "nccl"
-
-    def _set_sequence_number_for_group(self) -> None:
-        """Operations are counted from zero by every rank."""
+    # -- its life in this process ----------------------------------------------------------------------------------------
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self._timeout_s = timeout.total_seconds()
@@ -140,10 +76,6 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
             self._meeting.timeout_s = self._timeout_s
 
     set_timeout = _set_default_timeout
-
-    def use_for_cpu(self, backend: Any) -> None:
-        """CPU tensors go to `backend` (a real gloo), as in a group of "cpu:gloo,cuda:nccl"."""
-        self.on_cpu = backend
 
     def carrying_objects(self, step: int) -> None:
         """Object collectives come (1) and go (-1): their pickles travel as they are, through the store."""

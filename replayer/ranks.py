@@ -6,7 +6,8 @@ torchrun and `trace replay --nproc` say so in the environment, before the script
     rank.recorded(trace.ranks)              # the recorded rank that drives it: 3 modulo how many there are
     rank.devices(trace)                     # as many devices as ranks on this machine, for each takes its own of them
 
-A process that nobody gave a rank is rank 0 alone, and sees the devices of the recording's first rank.
+A process that nobody gave a rank is rank 0 alone, and sees all devices of the recorded machine. One that
+torch.multiprocessing.spawn started is taken for the rank of its number there, until init_process_group tells (state.py).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from traces.model import Device, Trace
 
 @dataclass(frozen=True)
 class Rank:
-    """`local` of `local_count` ranks on this machine; `number` counts over all machines."""
+    """`local` of `local_count` ranks on this machine (0: nobody said of how many); `number` counts over all machines."""
 
     number: int = 0
     local: int = 0
-    local_count: int = 1
+    local_count: int = 0
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
@@ -39,9 +40,15 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """The devices that this process sees: those of its recorded rank, in turn, until each local rank has one."""
+        """The devices that this process sees: those of its recorded rank, in turn, until each local rank has one.
+
+        Who was not told how many ranks there are sees what all recorded ranks had, each device of a machine once.
+        """
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
+        if not self.local_count and len(trace.ranks) > 1:
+            by_index = {device.index: device for device in reversed(trace.devices)}
+            return [replace(by_index[index], index=i) for i, index in enumerate(sorted(by_index))]
         if not own or len(own) >= self.local_count:
             return own
         return [replace(own[i % len(own)], index=i) for i in range(self.local_count)]

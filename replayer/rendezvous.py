@@ -28,6 +28,7 @@ from replayer.clock import Clock
 
 _PATIENCE_S = 1.0  # before anybody asks whether a missing rank has ended
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between looks for a missing word
+_FEW = 8  # ranks; where more wait they look as much less often, or looking is all that the machine does
 _FAREWELL_NS = 10_000_000_000  # for which the first rank's end is put off until the others have read what it said
 
 
@@ -91,6 +92,7 @@ class Rendezvous:
         self._passed: dict[str, int] = {}  # operations read, by lane
         self._cleared: dict[str, int] = {}
         self._left = self._broken = False
+        self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _FEW, 1.0)
 
     def arrive(self, lane: str, members: Sequence[int], word: Word) -> Ticket:
         """Leave word for the lane's next operation."""
@@ -140,7 +142,7 @@ class Rendezvous:
             everyone = [f"ended/{member}" for member in range(self.size)]
             deadline_ns = perf_counter_ns() + (_FAREWELL_NS if self.rank == 0 and not failed and not self._broken else 0)
             while perf_counter_ns() < deadline_ns and not self._store.check(everyone):
-                sleep(_LONGEST_PAUSE_S)
+                sleep(self._longest_pause_s)
         except DistError:
             return  # the store's own process has ended, so that nobody is left to be told
 
@@ -159,7 +161,7 @@ class Rendezvous:
                 if waited_s > _PATIENCE_S:
                     self._require_alive(keys, members, operation, waited_s)
                 sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, self._longest_pause_s)
         except DistError as error:
             raise RuntimeError(
                 f"the group's store is gone while this rank waits for {operation}: the process that kept it (rank 0, or"

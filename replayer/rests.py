@@ -22,6 +22,7 @@ class Rests:
     def __init__(self, tracks: Tracks, *, strict: bool) -> None:
         self._tracks = tracks
         self._strict = strict
+        self.other = False  # by the script's last forward pass; see Note [Another program] in matching.py
 
     def lane(self, segment: SegmentClaims, thread: HostThread, device: int) -> tuple[SegmentClaims, HostThread]:
         """The claims and the host thread of an op on another device than the first.
@@ -40,7 +41,9 @@ class Rests:
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, untouched = self._stream(ordinal), lane.untouched
             rest = lane.rest()
-            if rest and not untouched:
+            if lane is segment and (segment.name, segment.count) == ("forward", 0):
+                self.other = segment.other
+            if rest and not untouched and not self.other:
                 self._play(lane, thread, rest, stream)
             else:
                 for site in lane.deferred:
@@ -52,6 +55,8 @@ class Rests:
 
     def settle(self, segment: SegmentClaims, thread: HostThread) -> None:
         """In the midst of a phase: charge what the recorded host had launched by now."""
+        if self.other:
+            return
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             rest = [] if lane.untouched else lane.rest_until(lane.position_ns)
             if rest:

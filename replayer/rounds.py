@@ -88,19 +88,21 @@ class Round:
 
     def follow(self, pending: deque[Ticket]) -> Column:
         """Take from `pending` what comes as in the round; returns its rows of the memory table, but for the time."""
-        asked, streams, addresses, begin = self._asked, self._streams, self._addresses, self._at
-        at, count = begin, len(asked)
-        while pending and at < count:
-            ticket = pending[0]
-            if ticket.at:
-                if asked[at] != -ticket.at:
+        begin = self._at
+        tickets = [pending.popleft() for _ in range(len(pending))]
+        here = slice(begin, begin + len(tickets))
+        expected = zip(tickets, self._asked[here], self._streams[here], self._addresses[here], strict=False)
+        at = begin
+        for ticket, asked, stream, address in expected:
+            if asked < 0:
+                if ticket.at != address:
                     break
-            elif asked[at] != ticket.size_bytes or streams[at] != ticket.stream:
+            elif ticket.at or ticket.size_bytes != asked or ticket.stream != stream:
                 break
             else:
-                ticket.at = addresses[at]
+                ticket.at = address
             at += 1
-            pending.popleft()
+        pending.extendleft(reversed(tickets[at - begin :]))
         self._at = at
         return self._rows[begin:at].copy()
 

@@ -4,13 +4,15 @@
     block = segments.take(20 << 20, pool)  # one whole block, or None if there is no room
     segments.give_back(block)
 
+Expandable segments take addresses and memory apart: `reserve` and `map`.
+
 They are what `nvidia-smi` would count; what lies inside them is the allocator's matter.
 """
 
 from __future__ import annotations
 
 from replayer.addresses import AddressSpace
-from replayer.allocator_counts import Tallies
+from replayer.allocator_counts import Tallies, Tally
 from replayer.blocks import Block, Pool
 
 
@@ -21,9 +23,9 @@ class Segments:
         self.capacity_bytes = capacity_bytes
         self.outside_bytes = outside_bytes
         self.allowed_bytes: int | None = None  # what set_per_process_memory_fraction allows
-        self.taken = self.returned = 0  # calls of cudaMalloc that succeeded, and of cudaFree
+        self.taken = self.returned = 0  # calls of cudaMalloc and cuMemMap that succeeded, and of cudaFree and cuMemUnmap
         self.tails: dict[int, Block] = {}  # by the segment's end: its last block, from which its chain hangs
-        self._space = AddressSpace(device)
+        self._space, self._reserved_space = AddressSpace(device), AddressSpace(device, reserved=True)
         self._reserved = tallies.of["reserved_bytes"]
 
     @property
@@ -35,9 +37,11 @@ class Segments:
         """What cudaMemGetInfo calls free."""
         return max(0, self.capacity_bytes - self.outside_bytes - self.reserved_bytes)
 
+    def allows(self, size_bytes: int) -> bool:
+        """Whether the script's own limit leaves room for a segment of this size."""
+        return self.allowed_bytes is None or self.reserved_bytes + size_bytes <= self.allowed_bytes
+
     def take(self, size_bytes: int, pool: Pool) -> Block | None:
-        if self.allowed_bytes is not None and self.reserved_bytes + size_bytes > self.allowed_bytes:
-            return None
         if size_bytes > self.free_bytes:
             return None
         pool.tally.segments.add(1)
@@ -55,4 +59,23 @@ class Segments:
         self._space.give_back(block.address, block.size_bytes)
         tally.segments.now -= 1
         tally.reserved_bytes.now -= block.size_bytes
+        self.returned += 1
+
+    def reserve(self, size_bytes: int) -> int:
+        """Addresses without memory. Raises RuntimeError if there are no more of them."""
+        return self._reserved_space.take(size_bytes)
+
+    def unreserve(self, address: int, size_bytes: int) -> None:
+        self._reserved_space.give_back(address, size_bytes)
+
+    def map(self, size_bytes: int, tally: Tally) -> bool:
+        """Take memory for reserved addresses, if the device has so much."""
+        if size_bytes > self.free_bytes:
+            return False
+        tally.reserved_bytes.add(size_bytes)
+        self.taken += 1
+        return True
+
+    def unmap(self, size_bytes: int, tally: Tally) -> None:
+        tally.reserved_bytes.now -= size_bytes
         self.returned += 1

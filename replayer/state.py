@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from replayer.page_locks import PageLocks
 from replayer.pinned import HostMemory
+from replayer.ranks import Rank
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
@@ -33,6 +34,7 @@ class _State:
         self.run_folder: Path | None = None  # shared by all processes of a replay
         self.plans: Plans | None = None  # once torch knows the device
         self.computing = False  # tensors have payloads
+        self.rank: Rank | None = None  # if the process was told otherwise than by its environment
         self.kept: list[object] = []
         self.makes_reducer = False  # DistributedDataParallel's Reducer is being made: see Note [The map of used parameters]
 
@@ -138,6 +140,16 @@ def makes_reducer(now: bool | None = None) -> bool:
     if now is not None:
         _STATE.makes_reducer = now
     return _STATE.makes_reducer
+
+
+def rank() -> Rank:
+    """Which rank this process is, as far as it is known by now."""
+    return _STATE.rank or Rank.of(os.environ)
+
+
+def set_rank(rank: Rank) -> None:
+    """It was told which rank it is."""
+    _STATE.rank = rank
 
 
 def keep(thing: object) -> None:

@@ -66,6 +66,44 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 }
 
 
+class Rows:
+    """Rows of one table in the order in which they came: `loose` ones, flat, after whole `tables` of them.
+
+    Tables are kept as they are given, and put together by the thread that writes them: copied to the end of one long array,
+    rows of a step would move in memory some ten times.
+    """
+
+    __slots__ = ("_in_tables", "_tables", "_width", "loose")
+
+    def __init__(self, width: int) -> None:
+        self.loose: array[int] = array("q")
+        self._tables: list[Column] = []
+        self._in_tables = 0
+        self._width = width
+
+    def __len__(self) -> int:
+        return self._in_tables + len(self.loose) // self._width
+
+    def add(self, table: Column) -> None:
+        """Add rows, which nobody changes any more."""
+        if self.loose:
+            self._bind()
+        self._tables.append(np.asarray(table, dtype=np.int64))
+        self._in_tables += len(table)
+
+    def _bind(self) -> None:
+        self._tables.append(np.array(self.loose, dtype=np.int64).reshape(-1, self._width))
+        self._in_tables += len(self.loose) // self._width
+        del self.loose[:]
+
+    def take(self) -> list[Column]:
+        """All of them, as tables; none are left."""
+        if self.loose:
+            self._bind()
+        taken, self._tables, self._in_tables = self._tables, [], 0
+        return taken
+
+
 class Timeline:
     """Gathers rows and streams them out. `strings` starts as the recording's, so recorded names keep their index.
 
@@ -82,14 +120,14 @@ class Timeline:
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self._written_strings = 0
-        self._rows = {name: array("q") for name in _GATHERED}
-        self.work = self._rows["device"].extend  # the hot ones: extend a flat array by one row
-        self._host = self._rows["host"].extend
+        self._rows = {name: Rows(len(columns)) for name, (_, columns) in _GATHERED.items()}
+        self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
+        self._host = self._rows["host"].loose.extend
         self.host_rows = 0
         self.step_rows = 0
         self.phase_rows = 0
         self.home = 0  # the device whose marks the phases have
-        self._queue: queue.SimpleQueue[tuple[list[str], dict[str, array[int]]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[list[str], dict[str, list[Column]]] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
         self._writer.start()
@@ -107,11 +145,11 @@ class Timeline:
 
     def work_rows(self, table: Column) -> None:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""
-        self._rows["device"].frombytes(np.ascontiguousarray(table, dtype=np.int64).tobytes())
+        self._rows["device"].add(table)
 
     def memory(self, table: Column) -> None:
         """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes."""
-        self._rows["memory"].frombytes(np.ascontiguousarray(table, dtype=np.int64).tobytes())
+        self._rows["memory"].add(table)
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         """Add a host op; returns its row."""
@@ -122,7 +160,7 @@ class Timeline:
 
     def op_rows(self, table: Column) -> int:
         """Add host ops, as `op` does one: int64, one column per column of them; returns the first one's row."""
-        self._rows["host"].frombytes(np.ascontiguousarray(table, dtype=np.int64).tobytes())
+        self._rows["host"].add(table)
         row = self.host_rows
         self.host_rows += len(table)
         return row
@@ -130,7 +168,7 @@ class Timeline:
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
         """Add a phase of the step under way, which will be row `step_rows`."""
         self.phase_rows += 1
-        self._rows["phases"].extend(
+        self._rows["phases"].loose.extend(
             (
                 self.step_rows,
                 self.strings.add(name),
@@ -157,7 +195,7 @@ class Timeline:
     ) -> None:
         """Add a part of the step under way, whose phases are added after its parts; `phase` counts them from 0."""
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
-        self._rows["parts"].extend((*row, device, device_start_ns, device_end_ns, origin))
+        self._rows["parts"].loose.extend((*row, device, device_start_ns, device_end_ns, origin))
 
     def collective(
         self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, start_ns: int, duration_ns: int
@@ -165,11 +203,11 @@ class Timeline:
         """Add an operation between ranks; `dtype` may be empty."""
         add = self.strings.add
         texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
-        self._rows["collectives"].extend((*texts, size_bytes, start_ns, duration_ns))
+        self._rows["collectives"].loose.extend((*texts, size_bytes, start_ns, duration_ns))
 
     def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
         """Add the step whose phases were added since the last one."""
-        self._rows["steps"].extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
+        self._rows["steps"].loose.extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
         self.step_rows += 1
         if self._live:
             self._hand_over()
@@ -178,7 +216,7 @@ class Timeline:
 
     def relieve(self) -> None:
         """Hand the rows over if enough have gathered."""
-        if any(len(rows) >= _FLUSH_ROWS * len(_GATHERED[name][1]) for name, rows in self._rows.items()):
+        if any(len(rows) >= _FLUSH_ROWS for rows in self._rows.values()):
             self._hand_over()
 
     def close(self, header: Trace) -> None:
@@ -197,11 +235,7 @@ class Timeline:
     def _hand_over(self) -> None:
         new_strings = self.strings.texts[self._written_strings :]
         self._written_strings = len(self.strings)
-        full = {}
-        for name, rows in self._rows.items():
-            if rows:
-                full[name] = rows[:]
-                del rows[:]
+        full = {name: rows.take() for name, rows in self._rows.items() if len(rows)}
         if full or new_strings:
             self._queue.put((new_strings, full))
 
@@ -213,9 +247,9 @@ class Timeline:
                 new_strings, full = item
                 if new_strings:
                     self._stream.add_strings(new_strings)
-                for name, rows in full.items():
+                for name, tables in full.items():
                     kind, columns = _GATHERED[name]
-                    matrix = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(columns))
+                    matrix = np.concatenate(tables)
                     self._stream.add(name, kind.of(**{column: matrix[:, i] for i, column in enumerate(columns)}))
             except Exception as failure:  # handed to close(), which raises it in the caller's thread
                 self._failure = failure

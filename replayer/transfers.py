@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replayer.costs import FLOOR_NS, DeviceSpeed
-from replayer.links import link_gbps
+from replayer.links import link_of
 from traces.model import DeviceKind, Origin, Trace
 
 # GB/s of host-to-device copies on the emulator study's machines: pinned 6.35 ms and pageable 17.35 ms for the 77.07 MB of 128
@@ -65,7 +65,7 @@ class Transfers:
             ("d2h", True): (PUBLISHED_PINNED_GBPS, Origin.ROOFLINE),
             ("d2h", False): (PUBLISHED_PAGEABLE_GBPS, Origin.ROOFLINE),
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),  # read and written
-            ("p2p", False): (link_gbps(device_name), Origin.ROOFLINE),
+            ("p2p", False): (link_of(device_name).copy_gbps, Origin.ROOFLINE),
         }
         self._latencies_ns: dict[Kind, int] = {}  # what a copy of nothing takes, where small copies were recorded
         self._others: dict[Kind, frozenset[int]] = {}

@@ -1,13 +1,13 @@
 """Steps that have ended on the host, and how they become rows once the GPU has passed their marks.
 
     ended = Ended(output, facts)
-    ended.write(step, rank=0)       # rows of steps, phases, parts and values
+    ended.write(step, rank=0)       # rows of steps, phases, parts, values and sizes
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracer.marks import Mark
 from tracer.output import Output
@@ -16,6 +16,7 @@ from traces.model import NONE, Origin, StepKind
 from traces.phases import Segment
 
 Read = tuple[int, int, Sequence[float]]  # texts of the op and the dtype, and the values
+Found = tuple[int, int, int]  # texts of the op and the shape that was searched, and how much was found
 
 
 @dataclass
@@ -43,6 +44,7 @@ class EndedStep:
     taken: list[Mark]  # the same and those of parts, in the order of taking
     parts: list[Part]
     reads: list[Read]
+    found: list[Found] = field(default_factory=list)
 
 
 class Ended:
@@ -87,6 +89,12 @@ class Ended:
                 **self._device_times(part.begin, part.end),
             )
         self.write_reads(step.reads, row, rank)
+        self.write_found(step.found, row, rank)
+
+    def write_found(self, found: list[Found], step: int, rank: int) -> None:
+        """How large results were in the step of that row, or outside any (NONE)."""
+        for op, shapes, size in found:
+            self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
         """What the host read in the step of that row, or outside any (NONE)."""

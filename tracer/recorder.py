@@ -21,14 +21,15 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
+from tracer.calls import Call, Calls
 from tracer.clock import Clock
-from tracer.ended import Ended, EndedStep, Part, Read
+from tracer.ended import Ended, EndedStep, Found, Part, Read
 from tracer.marks import Mark, Marks
 from tracer.output import Output, undisturbed
 from tracer.profile import Profiler
 from tracer.provenance import Facts
 from tracer.schedule import Schedule
-from traces.model import NONE, BatchKind, Thread, Trace
+from traces.model import NONE, BatchKind, Shape, Thread, Trace, shapes_text
 from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
 from traces.steps import StepCut
 
@@ -77,7 +78,8 @@ class Recorder:
         self._pending: deque[EndedStep] = deque()
         self._steps_ns = 0  # time in steps so far
         self._reads: list[Read] = []  # since the last step ended
-        self._ended = Ended(output, facts)
+        self._found: list[Found] = []  # likewise
+        self._ended, self._calls = Ended(output, facts), Calls(output, facts)
 
     @property
     def phase(self) -> str:
@@ -196,9 +198,11 @@ class Recorder:
             segments[0] = segments[0]._replace(start_ns=start_ns)
             kind = self._schedule.kind(evaluation)
             self._pending.append(
-                EndedStep(self._number, kind, start_ns, now_ns, segments, self._at, self._taken, self._parts, self._reads)
+                EndedStep(
+                    self._number, kind, start_ns, now_ns, segments, self._at, self._taken, self._parts, self._reads, self._found
+                )
             )
-            self._reads = []
+            self._reads, self._found = [], []
             self._schedule.end_step(evaluation)
             self._number += 1
             self._steps_ns += now_ns - start_ns
@@ -271,6 +275,11 @@ class Recorder:
         """The host read `values` from a device; they belong to the step under way, as in a replay."""
         self._reads.append((self._output.text(op), self._output.text(dtype), values))
 
+    @_costed
+    def found(self, op: str, searched: Shape, size: int) -> None:
+        """An op whose result is as large as values say: by the shape of the tensor with the values, and how large (or NONE)."""
+        self._found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
+
     @property
     def profiling(self) -> bool:
         """Whether torch.profiler is attached, so that ranges reach it."""
@@ -297,23 +306,17 @@ class Recorder:
         return mark
 
     @_costed
-    def communicated(
-        self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, start_ns: int, end_ns: int
-    ) -> None:
-        """A collective operation was called and, as far as the host can tell, done."""
-        text = self._output.text
-        self._output.add(
-            "collectives",
-            rank=self._rank,
-            name=text(name),
-            dtype=text(dtype) if dtype else NONE,
-            group=text(group),
-            group_size=group_size,
-            backend=text(backend),
-            bytes=size_bytes,
-            start_ns=start_ns,
-            duration_ns=end_ns - start_ns,
-        )
+    def begin_call(self, stream: Any) -> Mark | None:
+        """An operation between ranks is about to be called, for which that stream will wait; for `communicated`."""
+        return self._take(stream)
+
+    @_costed
+    def communicated(self, call: Call, begin: Mark | None = None, stream: Any = None) -> None:
+        """It has returned and, as far as the host can tell, is done; where there was a mark, when the stream gets here."""
+        self._calls.add(call, self._rank, begin, None if begin is None else self._take(stream))
+        if not self._pending and self._marks.settle(self._taken):
+            self._taken.clear()  # of a script that has no steps they would never end
+        self._calls.write_done()
 
     # --- writing
 
@@ -321,6 +324,7 @@ class Recorder:
         """Write the steps that the GPU has finished, in order."""
         while self._pending and self._marks.settle(self._pending[0].taken, wait):
             self._ended.write(self._pending.popleft(), self._rank)
+        self._calls.write_done()
 
     def _thread(self, role: str = "") -> int:
         """The row of the calling thread. Threads that are made anew for each step share a row by their `role`, "replica 1"."""
@@ -356,6 +360,9 @@ class Recorder:
                 self._end_step(evaluation=True)
             self._profiler.stop()
             self._write_done(wait=True)
+            if self._marks.settle(self._taken):  # but not for a rank that never comes
+                self._calls.write_done()
             self._ended.write_reads(self._reads, NONE, self._rank)
+            self._ended.write_found(self._found, NONE, self._rank)
             self._facts.at_end()
             self._output.close(self._header())

@@ -32,6 +32,9 @@ REFERENCES = {
     "values.step": "steps",
     "values.op": "strings",
     "values.dtype": "strings",
+    "sizes.step": "steps",
+    "sizes.op": "strings",
+    "sizes.shapes": "strings",
     "parts.phase": "phases",
     "parts.name": "strings",
     "parts.thread": "threads",
@@ -40,6 +43,7 @@ REFERENCES = {
     "collectives.dtype": "strings",
     "collectives.group": "strings",
     "collectives.backend": "strings",
+    "collectives.device": "devices",
 }
 
 _KINDS: dict[str, type[IntEnum]] = {
@@ -105,8 +109,10 @@ def drop_loose_ends(trace: Trace) -> None:
     of_part[of_part >= len(place)] = NONE
     trace.phases = trace.phases.take(kept)
     steps, hosts = len(trace.steps), len(trace.host)
-    for column, count in ((trace.host.parent, hosts), (trace.device.launch, hosts), (trace.values.step, steps)):
+    for column, count in ((trace.host.parent, hosts), (trace.device.launch, hosts)):
         column[column >= count] = NONE
+    for column in (trace.values.step, trace.sizes.step):
+        column[column >= steps] = NONE
 
 
 def _has_cycle(parent: Column) -> bool:

@@ -36,7 +36,7 @@ from traces.measure import (
     profiled_steps,
     steady_steps,
 )
-from traces.model import NONE, PHASES, Column, Origin, StepKind, Trace
+from traces.model import NONE, PHASES, Column, StepKind, Trace
 from traces.part_times import PartError, part_errors
 from traces.program import same_program
 from traces.spread import NOTHING, Spread, relative_error, spread
@@ -44,7 +44,7 @@ from traces.step_memory import step_rises
 
 VERSION = 1
 DEFAULT_TOLERANCE = 0.05
-_COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "uncharged")
+_COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "uncharged")
 
 
 @dataclass(frozen=True)
@@ -307,8 +307,6 @@ def _coverage(other: Trace, replay: dict[str, Any] | None) -> dict[str, float] |
     if replay is None:
         return None
     times = {origin.name.lower(): ns for origin, ns in device_time_by_origin(other).items()}
-    # Copies at a bandwidth that others measured, on another machine: an estimate.
-    times["roofline"] = times.get("roofline", 0) + times.get(Origin.PUBLISHED.name.lower(), 0)
     times["uncharged"] = int(replay.get("uncharged_ns") or 0)
     total = sum(times.get(kind, 0) for kind in _COVERAGE)
     return {kind: times.get(kind, 0) / total for kind in _COVERAGE} if total else None

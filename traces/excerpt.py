@@ -11,16 +11,19 @@ import numpy as np
 from traces.model import TABLES, Column, Table, Trace
 from traces.order import taken
 
+_TIMELESS = ("values", "sizes")
+
 
 def between(trace: Trace, start_ns: int, end_ns: int) -> Trace:
     """What touches the time from `start_ns` to before `end_ns`, and of device work also the calls that launched it.
 
-    Spans are kept whole. Values that the host read have no time, so they go with their steps.
+    Spans are kept whole. What the host read and what was found have no time, so they go with their steps.
     """
-    rows = {name: _touching(getattr(trace, name), start_ns, end_ns) for name in TABLES if name != "values"}
+    rows = {name: _touching(getattr(trace, name), start_ns, end_ns) for name in TABLES if name not in _TIMELESS}
     launches = trace.device.launch[rows["device"]]
     rows["host"] = np.union1d(rows["host"], launches[launches >= 0])
-    rows["values"] = np.flatnonzero(np.isin(trace.values.step, rows["steps"]))
+    for name in _TIMELESS:
+        rows[name] = np.flatnonzero(np.isin(getattr(trace, name).step, rows["steps"]))
     return taken(trace, rows)
 
 

@@ -8,6 +8,9 @@ soon as torch has been imported, there and in every descendant.
     result = run_child({"replayer": {"trace": "/data/v100.msgpack"}}, ["train.py", "--lr", "0.1"])
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
     result.started     # the processes in which the rooms are at work: empty if torch was never imported
+
+With `ranks=8` the child makes eight processes of itself before it runs the script, each told its place by torchrun's names
+(`bootstrap/_trace_ranks.py`). The rooms then have a `share(config)` too, which is called once, before there are ranks.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +30,6 @@ from types import FrameType
 from typing import Any
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
-RANKS = BOOTSTRAP.with_name("launch_ranks.py")  # runs what follows it as several ranks
 ROOT = BOOTSTRAP.parents[1]  # the folder that our rooms lie in
 
 
@@ -48,6 +51,7 @@ def run_child(
     rooms: Mapping[str, Mapping[str, Any]],
     words: Sequence[str],
     *,
+    ranks: int = 0,
     env: Mapping[str, str] | None = None,
     trigger: str = "torch",
     root: Path = ROOT,
@@ -59,10 +63,10 @@ def run_child(
     """Run `python WORDS...` to its end, with `<room>.child.start(config)` called in it once `trigger` is imported.
 
     `rooms` gives each room's config (JSON values), in the order in which they start. `words` are a script and its
-    arguments, or `-m`, a module and its arguments. stdin, stdout and stderr are the child's, or descriptors
-    for it; `meanwhile` is called with its process id while it runs, and may return before or after its end; `env` replaces the
-    environment; `root` is the folder that the rooms lie in. Ctrl-C reaches the child, and this function returns when
-    the child has dealt with it.
+    arguments, or `-m`, a module and its arguments; `ranks` is how many processes run them, if it is not 0. stdin, stdout
+    and stderr are the child's, or descriptors for it; `meanwhile` is called with its process id while it runs, and may return
+    before or after its end; `env` replaces the environment; `root` is the folder that the rooms lie in. Ctrl-C reaches the
+    child, and this function returns when the child has dealt with it.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -71,7 +75,7 @@ def run_child(
         (session / "session.json").write_text(json.dumps(facts), encoding="utf-8")
         (session / "handshake").mkdir()
         with _Relay() as relay:
-            environment = _environment(os.environ if env is None else env, session)
+            environment = _environment(os.environ if env is None else env, session, ranks)
             command = [sys.executable, *words]
             child = subprocess.Popen(command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
             relay.to(child)
@@ -90,10 +94,19 @@ def run_child(
     )
 
 
-def _environment(env: Mapping[str, str], session: Path) -> dict[str, str]:
+def _environment(env: Mapping[str, str], session: Path, ranks: int) -> dict[str, str]:
     # An empty entry in PYTHONPATH means the current folder, so an empty PYTHONPATH must not be appended.
     path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
-    return {**env, "PYTHONPATH": path, "TRACE_SESSION": str(session)}
+    return {**(_group(env, ranks) if ranks else env), "PYTHONPATH": path, "TRACE_SESSION": str(session)}
+
+
+def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """What torchrun tells every rank, and to our bootstrap that it is to make them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    return {"OMP_NUM_THREADS": "1", **env, **told, "TRACE_RANKS": str(ranks)}
 
 
 class _Relay:

@@ -332,6 +332,19 @@ class Values(Table):
     value: Column
 
 
+@dataclass
+class Sizes(Table):
+    """How large results were whose size only values tell (nonzero, boolean masks, unique...), in order: one row per call."""
+
+    DTYPES = {"rank": "i4", "step": "i4", "op": "i4", "shapes": "i4", "size": "i8"}
+    DEFAULTS = {"step": NONE, "size": NONE}
+    rank: Column
+    step: Column  # row of `steps`, or NONE outside any
+    op: Column  # string; every search for what is not zero, by whichever function, is "aten::nonzero"
+    shapes: Column  # string, see `shapes_text`: the shape of the tensor whose values tell
+    size: Column  # elements, rows... of what was found, or NONE where that could not be seen
+
+
 class BatchKind(IntEnum):
     """What a row of `batches` is."""
 
@@ -370,8 +383,9 @@ class Collectives(_Spans):
         "bytes": "i8",
         "start_ns": "i8",
         "duration_ns": "i8",
+        "device": "i4",
     }
-    DEFAULTS = {"dtype": NONE, "group": NONE, "group_size": NONE, "backend": NONE, "bytes": NONE}
+    DEFAULTS = {"dtype": NONE, "group": NONE, "group_size": NONE, "backend": NONE, "bytes": NONE, "device": NONE}
     rank: Column
     name: Column  # string: "all_reduce", "broadcast", "all_gather_into_tensor"...
     dtype: Column  # string, torch dtype name, or NONE
@@ -381,6 +395,7 @@ class Collectives(_Spans):
     bytes: Column  # of this rank's input, or NONE
     start_ns: Column  # when it was called on the host
     duration_ns: Column  # of its kernels where they are known, else of the call, else until it was seen to be done
+    device: Column  # row of `devices` if CUDA events there took the duration, or NONE
 
 
 @dataclass(frozen=True)
@@ -446,6 +461,7 @@ class Trace:
     parts: Parts = field(default_factory=Parts.empty)
     batches: Batches = field(default_factory=Batches.empty)
     collectives: Collectives = field(default_factory=Collectives.empty)
+    sizes: Sizes = field(default_factory=Sizes.empty)
     provenance: dict[str, Any] = field(default_factory=dict)  # JSON values only
     problems: dict[str, int] = field(default_factory=dict)  # kind (kebab-case words) -> count
     lacks: list[str] = field(default_factory=list)  # what a reader may miss: "shapes", "memory addresses", ...
@@ -471,6 +487,7 @@ TABLES: dict[str, type[Table]] = {
     "parts": Parts,
     "batches": Batches,
     "collectives": Collectives,
+    "sizes": Sizes,
 }
 
 

@@ -35,7 +35,9 @@ def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[s
     elif len(by_rank) < len(worked):
         notes.append(f"{len(worked)} processes used the GPU as {len(by_rank)} ranks; of each rank the longest one counts")
     kept = [worked[pid] for _, pid in sorted(by_rank.items())]
-    return (kept[0] if len(kept) == 1 else merge_ranks([_with_used_devices(trace) for trace in kept])), notes
+    if list(by_rank) == [0]:
+        return kept[0], notes
+    return merge_ranks([_with_used_devices(trace) for trace in kept]), notes  # also one alone that is not the first
 
 
 def _weight(pid: int, trace: Trace, main: int) -> tuple[bool, int, int]:

@@ -42,6 +42,7 @@ _COVERAGE = {
     "scaled": "from the op at another shape",
     "phase": "rest of a phase's recorded time",
     "roofline": "estimated from bytes and FLOPs",
+    "published": "from data sheets and published figures",
     "uncharged": "nothing known, no time charged",
 }
 

@@ -17,6 +17,7 @@ def install_all(torch_module: ModuleType) -> None:
         torch_autograd,
         torch_backends,
         torch_backends_cudnn_rnn,
+        torch_batch_norm,
         torch_compile,
         torch_cuda,
         torch_cuda_comm,
@@ -28,6 +29,8 @@ def install_all(torch_module: ModuleType) -> None:
         torch_cuda_streams,
         torch_cuda_tensors,
         torch_distributed,
+        torch_distributed_functional_collectives,
+        torch_multiprocessing,
         torch_nn_module,
         torch_nn_parallel,
         torch_optim,
@@ -49,6 +52,7 @@ def install_all(torch_module: ModuleType) -> None:
         torch_cuda_memory_snapshot,  # and those about its history
         torch_backends,  # needs the devices' functions for cuDNN's checks
         torch_backends_cudnn_rnn,  # and what recurrent layers ask of it
+        torch_batch_norm,  # what a batch norm comes to
         torch_accelerator,  # answers by torch.cuda, so all of that must stand
         torch_tensor,  # moves tensors to the devices above
         torch_pin_memory,  # wraps factories that torch_tensor may have replaced, takes back the host allocator's functions
@@ -61,6 +65,8 @@ def install_all(torch_module: ModuleType) -> None:
         torch_utils_data,  # loader;
         torch_nn_parallel,  # and the parts of nn.DataParallel;
         torch_distributed,  # process groups, which communicate on the devices,
+        torch_distributed_functional_collectives,  # also as ops,
+        torch_multiprocessing,  # processes that are told which rank they are,
         torch_profiler,  # profilers, which start no device,
         torch_compile,  # and the compiler, which is not run
     ):

@@ -11,20 +11,40 @@ messages, stay right.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+import torch
+import torch._jit_internal
+import torch.jit._builtins
+
 from replayer.errors import NotEmulated
 from replayer.state import started
 
 
 def put(owner: object, **names: object) -> None:
-    """Replace attributes of a module or class."""
+    """Replace attributes of a module or class. TorchScript goes on compiling what a module's function was."""
     for name, value in names.items():
+        if inspect.ismodule(owner) and inspect.isfunction(value):
+            _script_as(getattr(owner, name, None), value)
         setattr(owner, name, value)
+
+
+def _script_as(original: Any, value: Any) -> None:
+    """torch.jit.script finds builtins in a table by their identity, and of other functions it reads the source."""
+    table: Any = torch.jit._builtins
+    by_flags: Any = torch._jit_internal.boolean_dispatched
+    builtin = table._find_builtin(original)
+    if builtin is not None:
+        table._register_builtin(value, builtin)
+    elif inspect.isfunction(original):
+        if original in by_flags:
+            by_flags[value] = by_flags[original]
+        value.__prepare_scriptable__ = getattr(original, "__prepare_scriptable__", lambda: original)
 
 
 def refusal(call: str, advice: str) -> Callable[..., NoReturn]:

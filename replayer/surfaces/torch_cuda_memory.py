@@ -26,6 +26,7 @@ from replayer.surfaces.seam import put, refusal, refuse, refuse_construction
 _POOL = "drop the pool: the allocator's own pools are emulated"
 _CACHE = "leave the cache on, or set its limits in PYTORCH_ALLOC_CONF"
 _ALLOCATOR = "keep torch's own allocator, which is emulated; a plugged-in one would need a GPU"
+_BLAS = "set cublas_workspace_size: both share one workspace"
 _PINNED = "it is C++ that would call it; pin with torch.Tensor.pin_memory"
 
 REFUSED_C = {
@@ -37,6 +38,7 @@ REFUSED_C = {
     "_cuda_beginAllocateCurrentThreadToPool": ("torch.cuda.use_mem_pool", _POOL),
     "_cuda_endAllocateToPool": ("torch.cuda.use_mem_pool", _POOL),
     "_cuda_releasePool": ("torch.cuda.use_mem_pool", _POOL),
+    "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size(size)", _BLAS),
 }
 
 # Their constructors run code that a C function cannot stop, and in a build without CUDA their base is a dummy.
@@ -130,6 +132,11 @@ def install(torch_module: ModuleType) -> None:
         for device in gpu().devices:
             device.memory.empty_cache()
 
+    def blas_bytes() -> int:
+        """Of a workspace that is taken now on the current device."""
+        here = gpu()
+        return here.blas.size_bytes(here.current_device())
+
     for name, (call, advice) in REFUSED_C.items():
         put(c, **{name: refusal(call, advice)})
     refuse_construction(module, "torch.cuda", REFUSED_CLASSES)
@@ -149,6 +156,11 @@ def install(torch_module: ModuleType) -> None:
         _cuda_cudaCachingAllocator_set_allocator_settings=apply_settings,
         _accelerator_setAllocatorSettings=apply_settings,
         _cuda_getAllocatorBackend=lambda: "native",
+        _cuda_clearCublasWorkspaces=lambda: gpu().blas.clear(),
+        _cuda_setCublasWorkspaceSize=lambda size_bytes: gpu().blas.choose(size_bytes),
+        _cuda_resetCublasWorkspaceSize=lambda: gpu().blas.choose(None),
+        _cuda_getCublasWorkspaceSize=blas_bytes,
+        _cuda_getCublasLtWorkspaceSize=blas_bytes,
     )
     for owner in (cuda, module):
         put(

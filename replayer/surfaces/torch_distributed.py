@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import wraps
 from types import ModuleType
@@ -24,7 +25,7 @@ from typing import Any
 
 from replayer.folding import known_values
 from replayer.process_group import VirtualNccl
-from replayer.state import gpu, makes_reducer, plans, started
+from replayer.state import gpu, makes_reducer, plans, rank, set_rank, started
 from replayer.surfaces.seam import put
 from replayer.tensor import VirtualTensor
 
@@ -47,9 +48,13 @@ def install(torch_module: ModuleType) -> None:
         return
     c10d = dist.distributed_c10d
     # Ten minutes are NCCL's own default; a build without it has none.
-    put(c10d, _NCCL_AVAILABLE=True, ProcessGroupNCCL=VirtualNccl, default_pg_nccl_timeout=timedelta(minutes=10))
-    put(dist, ProcessGroupNCCL=VirtualNccl)
+    put(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
+    for module in (c10d, dist):
+        put(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)  # the second is what torch 2.15 makes
     put(c10d, _new_process_group_helper=_joining(c10d, c10d._new_process_group_helper))
+    init = _telling(dist, c10d.init_process_group)
+    put(c10d, init_process_group=init)
+    put(dist, init_process_group=init)
     object_device = c10d._get_object_coll_device
 
     def _get_object_coll_device(group: Any = None) -> str:
@@ -73,6 +78,7 @@ def install(torch_module: ModuleType) -> None:
     # torch.distributed names the version in the log line of each error, which must not become another error.
     put(torch_module._C, _nccl_version=lambda: _NCCL_VERSION, _nccl_version_suffix=lambda: b"")
     _quiet_statistics(dist)
+    _no_flight_recorder(c10d)
     _reducers(dist)
     _host_communication(torch_module)
 
@@ -101,6 +107,31 @@ def _quiet_statistics(dist: Any) -> None:
             collect(self)
 
     put(dist.Logger, set_runtime_stats_and_log=set_runtime_stats_and_log)
+
+
+def _no_flight_recorder(c10d: Any) -> None:
+    """torch 2.15 notes the last operations of groups for a look after a crash, and asks C++ for each group's backends."""
+    attach = getattr(c10d, "_maybe_attach_flight_recorder", None)
+    if attach is not None:
+
+        @wraps(attach)
+        def _maybe_attach_flight_recorder(group: Any, *args: Any) -> None:
+            if not isinstance(group, VirtualNccl):
+                attach(group, *args)
+
+        put(c10d, _maybe_attach_flight_recorder=_maybe_attach_flight_recorder)
+
+
+def _telling(dist: Any, init: Callable[..., Any]) -> Callable[..., Any]:
+    """`init_process_group`: from then on it is certain which rank this process is."""
+
+    @wraps(init)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        result = init(*args, **kwargs)
+        set_rank(replace(rank(), number=dist.get_rank()))
+        return result
+
+    return init_process_group
 
 
 def _joining(c10d: Any, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,20 +193,21 @@ def _verify_shapes(c10d: Any, group: Any, tensors: Any) -> None:
 def _host_communication(torch_module: ModuleType) -> None:
     """Operations of other backends on virtual tensors; see Note [Gloo and tensors on the device]."""
 
-    def by_host(op: Any) -> Callable[..., Any]:
+    def by_host(op: Any, outputs: int) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             pairs: list[tuple[Any, Any]] = []
             known = True
 
-            def on_host(value: Any) -> Any:
+            def on_host(value: Any, is_input: bool = True) -> Any:
                 nonlocal known
                 if isinstance(value, VirtualTensor):
-                    known &= known_values(value) is not None
+                    known &= not is_input or known_values(value) is not None
                     pairs.append((value, to_copy(value, device=cpu)))
                     return pairs[-1][1]
-                return [on_host(item) for item in value] if isinstance(value, list | tuple) else value
+                return [on_host(item, is_input) for item in value] if isinstance(value, list | tuple) else value
 
-            result = op(*[on_host(arg) for arg in args], **{name: on_host(value) for name, value in kwargs.items()})
+            host_args = [on_host(arg, place >= outputs) for place, arg in enumerate(args)]
+            result = op(*host_args, **{name: on_host(value) for name, value in kwargs.items()})
             work = result[-1] if isinstance(result, list | tuple) else result
             torch_module._C._distributed_c10d.Work.unbox(work).wait()
             for device, host in pairs:
@@ -189,12 +221,11 @@ def _host_communication(torch_module: ModuleType) -> None:
     to_copy, copy_ = torch_module.ops.aten._to_copy.default, torch_module.ops.aten.copy_.default
     cpu = torch_module.device("cpu")
     ops = torch_module.ops.c10d
-    plans().specials |= {overload: by_host(overload) for name in _HOST_OPS if (overload := _overload(ops, name)) is not None}
-
-
-def _overload(ops: Any, name: str) -> Any:
-    packet = getattr(ops, name, None)
-    return packet.default if packet is not None else None
+    for outputs, names in enumerate(_HOST_OPS):
+        for name in names:
+            if hasattr(ops, name):
+                overload = getattr(ops, name).default
+                plans().specials[overload] = by_host(overload, outputs)
 
 
 def _with_devices(result: Any, pairs: list[tuple[Any, Any]]) -> Any:
@@ -204,24 +235,20 @@ def _with_devices(result: Any, pairs: list[tuple[Any, Any]]) -> Any:
     return next((device for device, host in pairs if result is host), result)
 
 
-# The ops of torch.distributed's C++ process groups.
+# The ops of torch.distributed's C++ process groups: those that write what they read, and those whose first argument is written.
 _HOST_OPS = (
-    "allreduce_",
-    "allreduce_coalesced_",
-    "broadcast_",
-    "reduce_",
-    "allgather_",
-    "_allgather_base_",
-    "allgather_coalesced_",
-    "allgather_into_tensor_coalesced_",
-    "reduce_scatter_",
-    "_reduce_scatter_base_",
-    "reduce_scatter_tensor_coalesced_",
-    "alltoall_",
-    "alltoall_base_",
-    "gather_",
-    "scatter_",
-    "send",
-    "recv_",
-    "barrier",
+    ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "send", "recv_", "barrier"),
+    (
+        "allgather_",
+        "_allgather_base_",
+        "allgather_coalesced_",
+        "allgather_into_tensor_coalesced_",
+        "reduce_scatter_",
+        "_reduce_scatter_base_",
+        "reduce_scatter_tensor_coalesced_",
+        "alltoall_",
+        "alltoall_base_",
+        "gather_",
+        "scatter_",
+    ),
 )

@@ -37,9 +37,9 @@ def install(torch_module: ModuleType) -> None:
     put(tensor_class, pin_memory=wraps(tensor_class.pin_memory)(pin_memory), is_pinned=wraps(tensor_class.is_pinned)(pinned))
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
         for name in empty:
-            setattr(owner, name, _pinning(getattr(owner, name), _empty))
+            put(owner, **{name: _pinning(getattr(owner, name), _empty)})
         for name in filled:
-            setattr(owner, name, _pinning(getattr(owner, name), pinned_copy))
+            put(owner, **{name: _pinning(getattr(owner, name), pinned_copy)})
     put(
         torch_module._C,
         _cuda_hostMemoryStats=lambda: host_memory().statistics(),

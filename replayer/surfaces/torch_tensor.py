@@ -18,6 +18,7 @@ from torch.utils import _device
 
 from replayer.devices import placed, placed_arguments
 from replayer.state import plans
+from replayer.surfaces.seam import put
 
 # Functions of torch that would ask C++ for CUDA's current device.
 _PLACED = "tensor as_tensor asarray".split()
@@ -29,9 +30,9 @@ def install(torch_module: ModuleType) -> None:
     _device._device_constructors()
     _install_moves(torch.Tensor)
     for name in _PLACED:
-        setattr(torch_module, name, _placing(getattr(torch_module, name)))
+        put(torch_module, **{name: _placing(getattr(torch_module, name))})
     for name in ("_set_default_dtype", "_set_default_tensor_type"):
-        setattr(torch._C, name, _relearning(getattr(torch._C, name)))
+        put(torch._C, **{name: _relearning(getattr(torch._C, name))})
 
 
 def _install_moves(tensor_class: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -70,8 +71,31 @@ def test_a_rank_that_dies_ends_the_run_with_its_exit_code(trace: Path, how: str,
     assert "rank 0 of 2" not in done.stdout
 
 
-def test_eight_ranks_on_a_small_machine_run_to_the_end(trace: Path) -> None:
-    done = replay("--trace", trace, "--nproc", "8", SCRIPT, "--steps", "3", seconds=240.0)
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux counts shared pages")
+def test_thirty_two_ranks_share_what_they_have_in_common(trace: Path) -> None:
+    """GIVEN a machine that could not hold 32 times torch WHEN 32 ranks train THEN most of each one's memory is everybody's."""
+    done = replay("--trace", trace, "--nproc", "32", "--clock", "virtual", SCRIPT, "--steps", "2", "--memory", seconds=400.0)
     assert done.returncode == 0, done.stderr
-    ranks = re.findall(r"rank (\d) of 8: \[36, 64\], \[0, 1, 2, 3, 4, 5, 6, 7\], 8 GPUs", done.stdout)
-    assert sorted(ranks) == list("01234567")
+    everyone = re.escape(str(list(range(32))))
+    ranks = re.findall(rf"rank (\d+) of 32: \[{32 * 33 // 2}, 256\], {everyone}, 32 GPUs", done.stdout)
+    assert sorted(map(int, ranks)) == list(range(32))
+    memory = [ast.literal_eval(told) for told in re.findall(r"memory \d+: (.*)", done.stdout)]
+    assert len(memory) == 32
+    for of in memory:
+        assert of["rss"] > 150  # MiB: torch is there
+        assert of["private"] < 0.3 * of["rss"] and of["pss"] < 0.4 * of["rss"]
+
+
+def test_what_the_script_tells_the_gpu_by_the_environment_comes_in_time(trace: Path, tmp_path: Path) -> None:
+    """GIVEN ranks to which torch came before their first line WHEN they set CUDA's variables THEN these hold all the same."""
+    (tmp_path / "train.py").write_text("""
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:32"
+import torch
+x = torch.zeros(8, device="cuda")
+settings = torch.cuda.memory._snapshot()["allocator_settings"]
+os.write(1, f"{torch.cuda.device_count()} {x.device} {settings['max_split_size'] >> 20}\\n".encode())
+""")
+    done = replay("--trace", trace, "--nproc", "2", "--clock", "virtual", tmp_path / "train.py")
+    assert (done.returncode, done.stdout) == (0, "1 cuda:0 32\n" * 2), done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from replayer.collectives import CollectiveCosts
 from tests.replayer.recordings import phase_recording
 from traces.file import load, save
 from traces.model import NONE, Origin, StepKind, Trace
@@ -204,3 +205,36 @@ def test_two_ranks_become_one_trace(tmp_path: Path, start: str) -> None:
         [ddp] = trace.provenance_of(rank)["ddp"]
         assert (ddp["bucket_bytes"], ddp["world_size"], ddp["backend"]) == ([(8 * 4 + 4) * 4], 2, "gloo")
     assert any("DistributedDataParallel's buckets" in lack for lack in trace.lacks)
+
+
+# Operations for which the script's stream waits, as NCCL's do: rank 1 comes later to each.
+WAITED_FOR = """
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+device = torch.device("cuda", dist.get_rank())
+gradient = torch.ones(4 << 20, device=device)
+for _ in range(6):
+    time.sleep(0.02 * dist.get_rank())
+    dist.all_reduce(gradient)
+    torch.cuda.synchronize(device)
+dist.destroy_process_group()
+"""
+
+
+def test_the_time_of_a_blocking_operation_on_gpus_is_the_devices(tmp_path: Path, gpu: Path) -> None:
+    (tmp_path / "reduce.py").write_text(WAITED_FOR)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "reduce.py"]
+    trace = record("--on", str(gpu), "--grain", "phase", "--", *torchrun, cwd=tmp_path)
+    calls = trace.collectives.take(trace.collectives.name == trace.strings.find("all_reduce"))
+    assert [trace.devices[int(row)].rank for row in calls.device] == calls.rank.tolist()
+    early_ns, late_ns = (calls.duration_ns[calls.rank == rank] for rank in (0, 1))
+    # THEN the last rank's is the transfer itself, known for this virtual link, and the first one's the wait too
+    expected = CollectiveCosts.of(load(gpu)).next("all_reduce", 16 << 20, 2).duration_ns
+    # (a busy machine only adds to it).
+    assert float(np.minimum(late_ns, early_ns).min()) == pytest.approx(expected, rel=0.2)
+    assert float(np.median(early_ns[1:])) > expected + 10_000_000
+    # AND a replay of this recording takes it from there
+    assert CollectiveCosts.of(trace).next("all_reduce", 16 << 20, 2).origin == Origin.EXACT

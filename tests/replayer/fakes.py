@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from replayer.allocator import DeviceMemory
+from replayer.blas_workspaces import BlasWorkspaces
 from replayer.ledger import Ledger
 from replayer.sites import Site
 from replayer.streams import VirtualStream
@@ -34,7 +35,8 @@ class FakeGpu:
         self.copies: list[tuple[Site, str, int, int, bool]] = []
         self.reads: list[tuple[Site, int, str, int]] = []
         self.values: dict[str, list[float]] = {}
-        self.selections: dict[tuple[int, ...], int] = {}  # how much is found in a mask of that shape
+        self.selections: dict[tuple[int, ...], int] = {}  # how much is found in a tensor of that shape
+        self.blas = BlasWorkspaces({}, [8] * devices)
         self._current = 0
 
     def device_count(self) -> int:
@@ -59,7 +61,7 @@ class FakeGpu:
     def copy_to_peer(self, site: Site, size_bytes: int, source: int, target: int) -> None:
         self.copies.append((site, "p2p", size_bytes, source, False))
 
-    def found(self, searched: tuple[int, ...]) -> int | None:
+    def found(self, op: str, searched: tuple[int, ...]) -> int | None:
         return self.selections.get(searched)
 
     def synchronize_stream(self, stream: VirtualStream) -> None:

@@ -336,7 +336,7 @@ def test_a_tensor_may_die_while_the_allocator_is_at_work(monkeypatch: pytest.Mon
     dying = take(memory, 512)
     reserve = memory._reserve
 
-    def reserve_with_a_collection(*args: object) -> int:
+    def reserve_with_a_collection(*args: object) -> Block:
         memory.free(dying)
         assert dying.in_use
         return reserve(*args)  # type: ignore[arg-type]

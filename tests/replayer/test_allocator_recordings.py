@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from replayer import allocator_policy
+from replayer import allocator_segments
 from replayer.allocator_counts import Tally
 from replayer.allocator_settings import MIB
 from replayer.blocks import Pool
@@ -79,17 +79,17 @@ def test_the_proof_notices_a_wrong_rule(shared_traces: Path, monkeypatch: pytest
     extents, _ = fitted(events, free_at_start(events))
     right = Pool.__init__
 
-    def wrong_pool(self: Pool, tally: Tally, stream: int, split_from_bytes: int) -> None:
+    def wrong_pool(self: Pool, tally: Tally, stream: int, split_from_bytes: int, *, small: bool = False) -> None:
         if wrong == "small split" and split_from_bytes == 512:
             split_from_bytes = 1024
         elif wrong == "large split" and split_from_bytes > MIB:
             split_from_bytes = 2 * MIB
-        right(self, tally, stream, split_from_bytes)
+        right(self, tally, stream, split_from_bytes, small=small)
 
     if wrong.endswith("split"):
         monkeypatch.setattr(Pool, "__init__", wrong_pool)
     else:
-        monkeypatch.setattr(allocator_policy, wrong, 4 * MIB)
+        monkeypatch.setattr(allocator_segments, wrong, 4 * MIB)
     agreement = Replay(events, extents).agreement()
     assert agreement.allocated < len(events) or agreement.reserved < len(events)
 

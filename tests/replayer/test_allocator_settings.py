@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from replayer.allocator import DeviceMemory
-from replayer.allocator_settings import MIB, Settings, SettingsError, parse_settings, settings_of_environment
+from replayer.allocator_settings import (
+    FREE_OF_CONSEQUENCE,
+    MIB,
+    NOT_EMULATED,
+    Settings,
+    SettingsError,
+    parse_settings,
+    settings_of_environment,
+)
 from replayer.errors import NotEmulated, NotEmulatedWarning
 
 TEXTS = [
@@ -26,7 +37,12 @@ TEXTS = [
     "roundup_power2_divisions:[256:1,500:2]",
     "roundup_power2_divisions:[64:0,128:2,>:2], max_split_size_mb : 128",
     "expandable_segments:False",
+    "expandable_segments:True",
     "expandable_segments:yes",
+    "pinned_use_background_threads:True",
+    "pinned_use_background_threads:1",
+    "pinned_max_round_threshold_mb:64",
+    "pinned_max_cached_size_mb:x",
     "max_split_size_mb",
 ]
 
@@ -73,14 +89,41 @@ def test_settings_add_to_those_in_force() -> None:
     assert parse_settings("garbage_collection_threshold:0.5", before).max_split_bytes == 64 * MIB
 
 
-def test_what_has_no_effect_is_said_once_it_is_used() -> None:
-    with pytest.warns(NotEmulatedWarning, match="expandable_segments:True has no effect on the virtual GPU"):
-        DeviceMemory(0, 1 << 30, settings=parse_settings("expandable_segments:True,pinned_use_background_threads:True"))
+@pytest.mark.parametrize("key", NOT_EMULATED)
+def test_what_has_no_effect_is_said_once_it_is_used(key: str) -> None:
+    value = {"throw_on_cudamalloc_oom": "True", "expandable_segments_reserve_by_class": "[serving:0.25]"}.get(key, "64")
+    with pytest.warns(NotEmulatedWarning, match=rf"{key}:.* has no effect on the virtual GPU: {NOT_EMULATED[key][:30]}"):
+        DeviceMemory(0, 1 << 30, settings=parse_settings(f"{key}:{value}"))
+
+
+def test_what_changes_nothing_here_is_taken_in_silence() -> None:
+    """GIVEN keys of no consequence WHEN they are set THEN nothing is said, nothing changes, and a typo is an error."""
+    for key in FREE_OF_CONSEQUENCE:
+        assert parse_settings(f"{key}:True") == Settings()
+        with pytest.raises(SettingsError, match=f"'True' or 'False' for {key}"):
+            parse_settings(f"{key}:yes")
+    assert parse_settings("pinned_num_register_threads:8,throw_on_cudamalloc_oom:False") == Settings()
+    for wrong in ("pinned_num_register_threads:6", "pinned_num_register_threads:256", "pinned_reserve_segment_size_mb:0"):
+        assert not accepts(wrong)
+
+
+def test_torch_knows_every_key_that_is_named_here() -> None:
+    """GIVEN the keys in torch's header WHEN they are set THEN each is known; others are of later releases."""
+    header = Path(torch.__file__).parent / "include" / "c10" / "cuda" / "CUDAAllocatorConfig.h"
+    listed = header.read_text().partition("keys{")[2].partition("}")[0]
+    keys = re.findall(r'"(\w+)"', re.sub(r'"\s+"', "", re.sub(r"//.*", "", listed)))
+    assert "throw_on_cudamalloc_oom" in keys and "release_lock_on_cudamalloc" in keys
+    values = dict.fromkeys(("throw_on_cudamalloc_oom", *FREE_OF_CONSEQUENCE), "True")
+    values |= {"backend": "native", "per_process_memory_fraction": "0.5"}
+    for key in keys:
+        assert accepts(f"{key}:{values.get(key, '8')}"), key
 
 
 def test_another_backend_is_refused_by_name() -> None:
     with pytest.raises(NotEmulated, match="backend:cudaMallocAsync"):
         parse_settings("backend:cudaMallocAsync")
+    with pytest.raises(SettingsError, match="options are native and cudaMallocAsync"):
+        parse_settings("backend:mine")
 
 
 def test_an_unknown_key_is_named() -> None:

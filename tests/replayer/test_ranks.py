@@ -29,3 +29,11 @@ def test_ranks_play_recorded_ranks_in_turn_and_see_a_device_each() -> None:
     assert [Rank(number).recorded(two.ranks) for number in range(4)] == [0, 4, 0, 4]
     assert [device.name for device in Rank(1, 1, 2).devices(two)] == ["B", "B"]
     assert Rank(1, 1, 2).devices(Trace()) == []
+
+
+def test_who_was_not_told_of_others_sees_every_device_of_a_recorded_machine() -> None:
+    one_each = Trace(devices=[Device(0, 1, "A"), Device(1, 3, "B")])
+    for rank in (Rank(), Rank(1, 1)):
+        assert [(device.index, device.name) for device in rank.devices(one_each)] == [(0, "A"), (1, "B")]
+    two_machines = Trace(devices=[Device(rank, rank % 2, f"of rank {rank}") for rank in range(4)])
+    assert [device.name for device in Rank().devices(two_machines)] == ["of rank 0", "of rank 1"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracer.marks import Marks
 from tracer.output import Output
@@ -74,6 +74,10 @@ class FakeEvent:
         return (end.ns - self.ns) / 1e6
 
 
+class FakeStream(NamedTuple):
+    device_index: int
+
+
 class FakeProfiler:
     """Notes what it is told."""
 
@@ -136,8 +140,9 @@ class Bench:
         clock: Any = self.clock
         profiler: Any = self.profiler
         facts: Any = FakeFacts()
+        self.output = Output(self.path, clock)
         self.recorder = Recorder(
-            Output(self.path, clock),
+            self.output,
             Marks(self.cuda, clock),
             schedule or Schedule(warmup=1, clean=100, profiled=0),
             profiler,

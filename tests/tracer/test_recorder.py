@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tracer.fakes import Bench
+from tests.tracer.fakes import Bench, FakeStream
+from tracer.calls import Call
 from tracer.schedule import Schedule
 from traces.file import load
 from traces.model import NONE, StepKind, Trace
@@ -135,6 +136,18 @@ def test_values_belong_to_the_step_under_way(bench: Bench) -> None:
     assert trace.values.value.tolist() == [0.5, 1.0, 2.0]
 
 
+def test_sizes_belong_to_the_step_under_way(bench: Bench) -> None:
+    bench.train_step()
+    bench.recorder.found("aten::nonzero", (10, 4), 7)  # found after the step: the next one's
+    bench.train_step()
+    bench.recorder.found("aten::_unique2", (), 1)
+    trace = recorded(bench)
+    assert trace.sizes.step.tolist() == [1, NONE]
+    assert trace.sizes.size.tolist() == [7, 1]
+    assert [trace.strings[int(text)] for text in trace.sizes.op] == ["aten::nonzero", "aten::_unique2"]
+    assert [trace.strings[int(text)] for text in trace.sizes.shapes] == ["10,4", ""]
+
+
 def test_batches_are_noted(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.waited(0, 5, 15, 4096)
@@ -162,6 +175,45 @@ def test_parts_lie_in_their_phase(bench: Bench) -> None:
     assert [trace.strings[int(i)] for i in trace.parts.name] == ["scatter"]
     assert trace.strings[int(trace.phases.name[trace.parts.phase[0]])] == "forward"
     assert trace.parts.device_end_ns[0] - trace.parts.device_start_ns[0] == 500
+
+
+def call_at(bench: Bench, name: str = "all_reduce") -> Call:
+    return Call(name, "float32", "0", 2, "nccl", 400, bench.clock.ns, bench.clock.ns)
+
+
+def test_an_operation_for_which_the_stream_waits_lasts_from_mark_to_mark(bench: Bench) -> None:
+    stream = FakeStream(0)
+    bench.train_step()
+    bench.run(10_000)  # the GPU has caught up
+    bench.cuda.launch(300)  # before it on the stream
+    called_ns = bench.clock.ns
+    begin = bench.recorder.begin_call(stream)
+    bench.cuda.launch(5_000)
+    bench.recorder.communicated(call_at(bench), begin, stream)
+    bench.recorder.communicated(call_at(bench, "barrier"))  # of the host
+    bench.run(20_000)
+    bench.train_step()
+    trace = recorded(bench)
+    calls = trace.collectives
+    found = zip(calls.name.tolist(), calls.start_ns.tolist(), calls.duration_ns.tolist(), calls.device.tolist(), strict=True)
+    assert {(trace.strings[name], *row) for name, *row in found} == {
+        ("all_reduce", called_ns, 5_000, 0), ("barrier", called_ns, 0, NONE),
+    }  # fmt: skip
+
+
+def test_operations_of_a_script_without_steps_are_written_as_they_are_done(bench: Bench) -> None:
+    stream = FakeStream(0)
+    for done in range(5):
+        begin = bench.recorder.begin_call(stream)
+        bench.cuda.launch(700)
+        bench.recorder.communicated(call_at(bench), begin, stream)
+        assert bench.output.count("collectives") == done
+        bench.run(1_000)
+    # WHEN the last one never ends THEN the end does not wait for it
+    begin = bench.recorder.begin_call(stream)
+    bench.cuda.launch(10**18)
+    bench.recorder.communicated(call_at(bench), begin, stream)
+    assert recorded(bench).collectives.duration_ns.tolist() == [700] * 5
 
 
 def test_a_model_without_modules_still_has_a_forward_pass(bench: Bench) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
-
-import pytest
 
 from tests.replayer.recordings import US, Op, recording
 from traces.communication import communication, communication_kernels
-from traces.launch import RANKS
 from traces.model import Collectives, Device, DeviceKind, DeviceSpans, Trace
 from traces.replayed import one_replay
 from traces.summary import summarise
@@ -84,19 +79,3 @@ def test_of_processes_with_the_same_rank_the_main_one_or_the_longest_counts() ->
     assert len(trace.steps) == 1 and notes == ["2 processes used the GPU; the figures are those of process 3"]
     trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0), 4: as_rank(1, 1)}, main=9)
     assert (trace.steps.rank == 0).sum() == 3 and notes[0].startswith("3 processes used the GPU as 2 ranks")
-
-
-@pytest.mark.parametrize(("code", "signal"), [("sys.exit(7)", 0), ("os.kill(os.getpid(), 9)", 9), ("0", -1)])
-def test_the_launcher_tells_each_rank_its_place_and_ends_with_the_first_failure(code: str, signal: int) -> None:
-    """GIVEN three ranks of which the middle one fails WHEN the others would go on for ever THEN they are ended."""
-    waits = "time.sleep(60)" if signal >= 0 else "0"
-    program = (
-        "import os, sys, time; told = [os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')];"
-        "os.write(1, (' '.join(told) + chr(10)).encode());"
-        f"{code} if told[0] == '1' else {waits}"
-    )
-    command = [sys.executable, str(RANKS), "3", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
-    assert set(done.stdout.splitlines()) <= {"0 3 0", "1 3 1", "2 3 2"} and "1 3 1" in done.stdout
-    assert done.returncode == {0: 7, 9: 137, -1: 0}[signal]
-    assert ("rank 1 of 3 ended with" in done.stderr) == (signal >= 0)

@@ -50,7 +50,7 @@ def test_the_keys_that_scripts_rely_on() -> None:
     assert all({"recorded_median_ns", "replayed_median_ns", "error"} <= p.keys() for p in report["phases"].values())
     # 20 spans of 10 us, 4 of them scaled copies; 100 us were not charged
     assert report["coverage"] == pytest.approx(
-        {"exact": 16 / 30, "equivalent": 0, "scaled": 4 / 30, "phase": 0, "roofline": 0, "uncharged": 10 / 30}
+        {"exact": 16 / 30, "equivalent": 0, "scaled": 4 / 30, "phase": 0, "roofline": 0, "published": 0, "uncharged": 10 / 30}
     )
     assert report["host"] == {"lag_ns_per_step": 7, "us_per_op": 12.5, "ops_per_step": 5}
     memory = report["memory"]["cuda:0"]

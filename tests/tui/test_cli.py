@@ -202,9 +202,9 @@ def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The child that `trace replay` would run: `code` it returns, `timelines` it leaves; `words`, `config` it got."""
     made_up: dict[str, Any] = {"code": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
 
-    def run_child(rooms: dict[str, dict[str, Any]], words: list[str]) -> ChildResult:
+    def run_child(rooms: dict[str, dict[str, Any]], words: list[str], *, ranks: int) -> ChildResult:
         config = rooms["replayer"]
-        made_up.update(config=config, words=words)
+        made_up.update(config=config, words=words, ranks=ranks)
         for pid in made_up["timelines"]:
             save(small_trace(), Path(config["out"]) / f"replay-{pid}.msgpack")
         booted, started = frozenset(made_up["booted"]), frozenset(made_up["started"])
@@ -221,11 +221,16 @@ def test_a_replay_ends_with_a_report(folder: Path, child: dict[str, Any], capfd:
     assert out == "" and "this replay" in err
     assert child["words"] == ["train.py", "--lr", "0.1", "-o", "x"]
     assert (child["config"]["trace"], child["config"]["loader"]) == (str(folder / "t.msgpack"), "recorded")
-    assert child["config"]["strict"] is False
+    assert child["config"]["strict"] is False and child["ranks"] == 0
     assert json.loads(Path("r.json").read_text())["version"] == 1
     assert len(load("r.msgpack").device) == 1
     assert not Path(child["config"]["out"]).exists()
     assert sorted(path.name for path in folder.iterdir()) == ["r.json", "r.msgpack", "t.msgpack"]
+
+
+def test_ranks_run_the_same_words(child: dict[str, Any]) -> None:
+    assert run("replay --nproc 3 --trace t.msgpack -m train --lr 1".split()) == 0
+    assert (child["ranks"], child["words"]) == (3, ["-m", "train", "--lr", "1"])
 
 
 def test_the_exit_code_is_the_scripts(child: dict[str, Any]) -> None:

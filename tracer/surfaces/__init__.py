@@ -19,6 +19,7 @@ from tracer.surfaces import (
     torch_nn_utils,
     torch_optim,
     torch_profiler,
+    torch_sizes,
     torch_tensor,
     torch_utils_data,
 )
@@ -26,6 +27,7 @@ from tracer.surfaces import (
 _SURFACES = (
     torch_utils_data,
     torch_tensor,
+    torch_sizes,
     torch_nn_module,
     torch_nn_parallel,
     torch_nn_parallel_distributed,

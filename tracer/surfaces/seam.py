@@ -14,13 +14,32 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+import torch._jit_internal
+import torch.jit._builtins
+
 from tracer.state import recorder
 
 
 def put(owner: object, **names: object) -> None:
-    """Replace attributes of a module or class."""
+    """Replace attributes of a module or class. TorchScript goes on compiling what a module's function was."""
     for name, value in names.items():
+        if inspect.ismodule(owner) and inspect.isfunction(value):
+            _script_as(getattr(owner, name, None), value)
         setattr(owner, name, value)
+
+
+def _script_as(original: Any, value: Any) -> None:
+    """torch.jit.script finds builtins in a table by their identity, and of other functions it reads the source."""
+    table: Any = torch.jit._builtins
+    by_flags: Any = torch._jit_internal.boolean_dispatched
+    builtin = table._find_builtin(original)
+    if builtin is not None:
+        table._register_builtin(value, builtin)
+    elif inspect.isfunction(original):
+        if original in by_flags:
+            by_flags[value] = by_flags[original]
+        value.__prepare_scriptable__ = getattr(original, "__prepare_scriptable__", lambda: original)
 
 
 def put_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:

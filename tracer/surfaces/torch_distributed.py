@@ -4,9 +4,10 @@
     dist.all_gather_object(facts, x)    # made of several collectives: one row with the bytes of all
 
 Note [When a collective has ended]
-    A blocking call has ended when it returns. For one that goes on beside the script, gloo's future tells in gloo's own
-    thread, to which it makes no difference. NCCL's would run our word on a stream of its own, so there the time is that of
-    the call; the kernels' own time is in the profile. A backend without futures for an operation is timed by the call too.
+    A blocking call has ended when it returns; with NCCL the stream waits rather than the host, so marks around the call tell.
+    For one that goes on beside the script, gloo's future tells in gloo's own thread, to which it makes no difference. NCCL's
+    would run our word on a stream of its own, so there the time is that of the call; the kernels' own time is in the profile.
+    A backend without futures for an operation is timed by the call too.
 
 What PyTorch starts in C++ (DistributedDataParallel's buckets, functional collectives) does not pass here: it is in the profile.
 """
@@ -19,6 +20,8 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from tracer.calls import Call
+from tracer.marks import Mark
 from tracer.state import recorder, started
 from tracer.surfaces.seam import argument, put_everywhere
 from traces.model import NONE
@@ -90,8 +93,8 @@ class _Call:
 class _Collectives:
     """Makes the wrappers."""
 
-    def __init__(self, dist: Any) -> None:
-        self._dist = dist
+    def __init__(self, dist: Any, cuda: Any) -> None:
+        self._dist, self._cuda = dist, cuda
         self._here = _Here()
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
@@ -113,12 +116,14 @@ class _Collectives:
             here.call = operation = _Call(is_composed=not given)
             if input_of is not None:
                 operation.add(input_of(args, kwargs))
+            stream = self._stream(operation.device)
             start_ns = recorder().clock.now_ns()
+            begin = None if stream is None else recorder().begin_call(stream)
             try:
                 result = call(*args, **kwargs)
             finally:
                 here.call = None
-            self._note(name, operation, group, start_ns, result)
+            self._note(name, operation, group, start_ns, result, begin, stream)
             return result
 
         return noted
@@ -140,18 +145,25 @@ class _Collectives:
 
         return find
 
-    def _note(self, name: str, operation: _Call, group: Any, start_ns: int, result: Any) -> None:
+    def _stream(self, device: Any) -> Any:
+        """The stream that will wait for an operation on tensors of this device; None on the host's."""
+        return self._cuda.current_stream(device) if device is not None and device.type == "cuda" else None
+
+    def _note(
+        self, name: str, operation: _Call, group: Any, start_ns: int, result: Any, begin: Mark | None, stream: Any
+    ) -> None:
         size_bytes = operation.bytes if operation.dtypes or _INPUTS[name] else NONE
         backend = self._backend(group, operation.device)
         to = recorder()
 
-        def ended(*future: Any) -> None:
-            to.communicated(
-                name, operation.dtype, group.group_name, group.size(), backend, size_bytes, start_ns, to.clock.now_ns()
-            )
+        def ended(begin: Mark | None = None) -> None:
+            facts = name, operation.dtype, group.group_name, group.size(), backend, size_bytes, start_ns, to.clock.now_ns()
+            to.communicated(Call(*facts), begin, stream)
 
-        if backend == "gloo" and result is not None and (future := _future(result)) is not None:
-            future.add_done_callback(ended)
+        if result is None and backend != "gloo":
+            ended(begin)
+        elif backend == "gloo" and result is not None and (future := _future(result)) is not None:
+            future.add_done_callback(lambda _: ended())
         else:
             ended()
 
@@ -184,7 +196,7 @@ def install(torch: ModuleType) -> None:
     dist = torch.distributed
     if not dist.is_available():
         return
-    make = _Collectives(dist)
+    make = _Collectives(dist, torch.cuda)
     c10d = dist.distributed_c10d
     for name, given in _INPUTS.items():
         call = getattr(c10d, name, None)

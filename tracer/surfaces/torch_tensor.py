@@ -41,22 +41,28 @@ class Quiet:
         _DEPTH.quiet -= 1
 
 
-def install(torch: ModuleType) -> None:
-    """Wrap reads and moves of torch.Tensor, and of its subclasses that have their own."""
-    classes = [torch.Tensor, *torch.Tensor.__subclasses__()]
-    section = Section("h2d")
+def counting(torch: ModuleType) -> Callable[[Any], bool]:
+    """What tells of a tensor whether it counts as one on the device, and the script asks."""
 
     @cache
     def without_gpu() -> bool:
         """Asked late and of NVML, as `device_count` does: the driver, once started, would not survive a fork."""
         return bool(torch.cuda.device_count() == 0)
 
-    def reads(tensor: Any) -> bool:
+    def counts(tensor: Any) -> bool:
         """A process that has trained nothing, a loader's worker say, has no reads either. On the host, an optimizer reads its
         own step counts, which on a GPU machine lie there too and are not noted."""
         to = None if _DEPTH.quiet else started()
         return to is not None and (tensor.is_cuda or (without_gpu() and to.phase != "optimizer"))
 
+    return counts
+
+
+def install(torch: ModuleType) -> None:
+    """Wrap reads and moves of torch.Tensor, and of its subclasses that have their own."""
+    classes = [torch.Tensor, *torch.Tensor.__subclasses__()]
+    section = Section("h2d")
+    reads = counting(torch)
     for cls in classes:
         # torch.Tensor has most of these from a base in C, which cannot be patched.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)

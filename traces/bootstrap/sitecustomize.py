@@ -8,6 +8,8 @@ own, for it is run by `python script.py` and by nothing else.
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(config), then train.py goes on
 
+Told TRACE_RANKS=8, it makes eight ranks of its process first: see _trace_ranks.py.
+
 What the script can see of it: TRACE_SESSION and this folder on PYTHONPATH in `os.environ` (its descendants need both),
 and in `sys.modules` our modules under private names (Note [Whose module is it]). `sys.path` is as without us, and a
 `sitecustomize` of the user's own has run and is the one that `import sitecustomize` gives.
@@ -86,6 +88,7 @@ class Session:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self.shared: list[tuple[ModuleType, dict[str, Any]]] = []  # the rooms' child modules, once `share` has imported them
         with open(os.path.join(folder, "trigger"), encoding="utf-8") as file:
             self.trigger = file.read()
 
@@ -95,9 +98,26 @@ class Session:
             file.write(word + "\n")
 
     def start(self) -> None:
+        """Start the rooms in this process."""
+        self.tell("trigger")
+        for child, config in self.shared:
+            child.start(config)
+        if not self.shared:
+            self._with_rooms(lambda child, config: child.start(config))
+        self.tell("started")
+
+    def share(self) -> None:
+        """Let the rooms do what all forks of this process can share. Each of them is to call `start`."""
+
+        def share(child: ModuleType, config: dict[str, Any]) -> None:
+            child.share(config)
+            self.shared.append((child, config))
+
+        self._with_rooms(share)
+
+    def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
         import json
 
-        self.tell("trigger")
         with open(os.path.join(self.folder, "session.json"), encoding="utf-8") as file:
             session = json.load(file)
         rooms = {"traces", *session["rooms"]}
@@ -106,7 +126,7 @@ class Session:
         sys.meta_path.insert(0, finder)
         try:
             for room, config in session["rooms"].items():
-                importlib.import_module(room + ".child").start(config)
+                call(importlib.import_module(room + ".child"), config)
         except Exception as error:
             if not is_told_in_a_line(error) or os.environ.get("TRACE_DEBUG") == "1":
                 raise
@@ -116,7 +136,6 @@ class Session:
             sys.meta_path.remove(finder)
             make_private(rooms)
             sys.modules.update(theirs)
-        self.tell("started")
 
 
 def modules_of(rooms: set[str]) -> list[str]:
@@ -145,16 +164,36 @@ def make_private(rooms: set[str]) -> None:
             module.__package__ = module.__spec__.parent
 
 
-def join_session(folder: str) -> None:
+def join_session(folder: str) -> Session | None:
     try:
         session = Session(folder)
         session.tell("boot")
     except FileNotFoundError:
-        return  # a process that outlived the run it belonged to: nobody waits for its word
+        return None  # a process that outlived the run it belonged to: nobody waits for its word
+    return session
+
+
+def await_trigger(session: Session) -> None:
     if session.trigger in sys.modules:  # a .pth file has already imported it
         session.start()
     else:
         sys.meta_path.insert(0, AfterImport(session.trigger, session.start))
+
+
+def become_ranks(session: Session, by_fork: Any, count: int) -> None:
+    """Returns in each of the ranks. What goes wrong is told here, for Python would go on without a sitecustomize that fails."""
+    try:
+        with by_fork.path_of(sys.argv[0]):
+            if by_fork.is_there(session.trigger):
+                session.share()
+        by_fork.mark_rank(by_fork.fork_ranks(count))
+        session.tell("boot")
+        await_trigger(session)
+    except BaseException as error:
+        if not isinstance(error, SystemExit):
+            sys.excepthook(type(error), error, error.__traceback__)
+        sys.stderr.flush()
+        os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
 
 
 def give_way() -> None:
@@ -166,6 +205,19 @@ def give_way() -> None:
     importlib.import_module("sitecustomize")
 
 
-if "TRACE_SESSION" in os.environ:
-    join_session(os.environ["TRACE_SESSION"])
-give_way()
+def begin() -> None:
+    session = join_session(os.environ["TRACE_SESSION"]) if "TRACE_SESSION" in os.environ else None
+    ranks = os.environ.pop("TRACE_RANKS", "")  # told to this process alone, not to those that it starts
+    if session is None or not ranks:
+        if session is not None:
+            await_trigger(session)
+        give_way()
+        return
+    by_fork = importlib.import_module("_trace_ranks")  # which lies beside this file
+    try:
+        give_way()
+    finally:  # whatever is wrong with the user's own sitecustomize, every rank meets it
+        become_ranks(session, by_fork, int(ranks))
+
+
+begin()

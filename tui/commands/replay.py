@@ -19,7 +19,7 @@ from typing import Any
 from replayer.replicas import require_kernels_of_one
 from traces.compare import compare
 from traces.file import load, save
-from traces.launch import RANKS, ChildResult, run_child
+from traces.launch import ChildResult, run_child
 from traces.library import find
 from traces.measure import work_rows
 from traces.model import Trace, TraceError
@@ -80,15 +80,13 @@ def _run(replay: Replay, rooms: dict[str, dict[str, Any]], recorded: Trace, out:
         from tui.commands.replay_view import can_view, run_with_view  # textual: only who looks needs it
 
         if can_view():
-            return run_with_view(rooms, _words(replay), recorded, replay.trace, out)
+            return run_with_view(rooms, _words(replay), replay.nproc, recorded, replay.trace, out)
         say("--view needs a terminal; replaying without it")
-    return run_child(rooms, _words(replay))
+    return run_child(rooms, _words(replay), ranks=replay.nproc)
 
 
 def _words(replay: Replay) -> list[str]:
-    """What follows `python`: the script, its launcher where it is run as several ranks, or the module behind `torchrun`."""
-    if replay.nproc:
-        return [str(RANKS), str(replay.nproc), *replay.script]
+    """What follows `python`: the script, or the module behind `torchrun`."""
     if replay.script[0] == "torchrun" and not Path("torchrun").exists():
         return ["-m", "torch.distributed.run", *replay.script[1:]]
     return replay.script

@@ -28,7 +28,7 @@ def can_view() -> bool:
 
 
 def run_with_view(
-    rooms: Mapping[str, Mapping[str, Any]], words: Sequence[str], recorded: Trace, name: str, folder: Path
+    rooms: Mapping[str, Mapping[str, Any]], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
 ) -> ChildResult:
     """As `run_child`, with the app over it; `folder` is where the replay puts its timelines."""
     live = Live((name, recorded), folder)
@@ -49,7 +49,7 @@ def run_with_view(
                     print("trace: the replay goes on without the view; Ctrl-C ends it", file=sys.stderr)
 
             result = run_child(
-                rooms, words, stdin=stdin, stdout=output.stdout, stderr=output.stderr, meanwhile=show
+                rooms, words, ranks=ranks, stdin=stdin, stdout=output.stdout, stderr=output.stderr, meanwhile=show
             )
     finally:
         if stdin is not None:

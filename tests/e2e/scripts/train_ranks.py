@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """Trains a tiny model as several ranks, and says at its end what every rank should agree on.
 
-torchrun --nproc-per-node=2 train_ranks.py [--fail exception|kill] [--backend gloo] [--unused]
+torchrun --nproc-per-node=2 train_ranks.py [--fail exception|kill] [--backend gloo] [--unused] [--memory]
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -28,11 +29,19 @@ class Net(nn.Module):
         return self.seldom(y) if all_layers else y
 
 
+def memory_mib() -> dict[str, int]:
+    """This process's memory by the kernel's count: all, and what is written on pages of its own."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    return {"rss": kib["Rss"] // 1024, "pss": kib["Pss"] // 1024, "private": kib["Private_Dirty"] // 1024}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fail", choices=["exception", "kill"])
     parser.add_argument("--backend", default="nccl")
     parser.add_argument("--unused", action="store_true")
+    parser.add_argument("--memory", action="store_true", help="say how much each rank has")
     parser.add_argument("--steps", type=int, default=4)
     args = parser.parse_args()
     dist.init_process_group(args.backend)
@@ -55,6 +64,8 @@ def main() -> None:
     dist.all_reduce(count)
     ranks: list[int | None] = [None] * size
     dist.all_gather_object(ranks, rank)
+    if args.memory:
+        os.write(1, f"memory {rank}: {memory_mib()}\n".encode())
     said = f"rank {rank} of {size}: {count.tolist()}, {ranks}, {torch.cuda.device_count()} GPUs\n"
     os.write(1, said.encode())  # whole lines, though all ranks write into one pipe
     dist.destroy_process_group()

@@ -296,7 +296,10 @@ def test_shapes_that_values_decide_are_refused_by_name() -> None:
         "masked_select": lambda: x.masked_select(x > 0),
         "index": lambda: x[x > 0],
         "_unique2": lambda: x.unique(),
-        "repeat_interleave": lambda: x.repeat_interleave(torch.ones(3, dtype=torch.int64, device="cuda")),
+        "unique_dim": lambda: torch.unique(x.view(3, 1), dim=0),
+        "unique_consecutive": lambda: x.unique_consecutive(),
+        "bincount": lambda: x.long().bincount(),
+        "repeat_interleave": lambda: x.repeat_interleave(x.long()),
     }.items():
         with pytest.raises(DataDependentShape, match=f"aten::{name}: .*replay with --values compute"):
             op()

@@ -16,6 +16,7 @@ from tests.replayer.surfaces.fake_gpu import use
 
 MIB = 1 << 20
 memory: Any = torch.cuda.memory
+set_allocator: Any = torch._C._accelerator_setAllocatorSettings
 
 
 def train() -> list[Any]:
@@ -32,9 +33,11 @@ def text_of(lines: str) -> str:
     return lines
 
 
-def test_every_viewer_of_pytorch_takes_a_snapshot_and_adds_up_to_our_figures() -> None:
+@pytest.mark.parametrize("expandable", [False, True])
+def test_every_viewer_of_pytorch_takes_a_snapshot_and_adds_up_to_our_figures(expandable: bool) -> None:
     """GIVEN a history WHEN PyTorch's viewers read the snapshot THEN their sums are those of memory_stats."""
     use(devices=2)
+    set_allocator(f"expandable_segments:{expandable}")
     memory._record_memory_history()
     kept = train()
     other = torch.zeros(3 * MIB, device="cuda:1")
@@ -49,8 +52,32 @@ def test_every_viewer_of_pytorch_takes_a_snapshot_and_adds_up_to_our_figures() -
     assert "Active Cached Memory Timeline" in viz.trace_plot(snapshot, plot_segments=True)
     assert "Allocator State History" in viz.segment_plot(snapshot)
     told = viz.trace(snapshot)
-    assert "Device 0 ---" in told and "Device 1 ---" in told and "cudaMalloc" in told
+    assert "Device 0 ---" in told and "Device 1 ---" in told
+    assert "cudaMalloc" in told or expandable  # this viewer passes over what is mapped
+    actions = {e["action"] for events in snapshot["device_traces"] for e in events}
+    assert ("segment_map" in actions, "segment_alloc" in actions) == (expandable, not expandable)
+    assert {s["is_expandable"] for s in snapshot["segments"]} == {expandable}
+    assert snapshot["allocator_settings"]["expandable_segments"] is expandable
     del kept, other
+
+
+def test_a_steps_figures_are_the_same_in_expandable_segments_but_for_what_is_reserved() -> None:
+    """GIVEN one training step in either kind of segments THEN requests agree to the byte, and unsplit tails are gone."""
+    use()
+    kept = train()
+    plain = torch.cuda.memory_stats()
+    del kept
+    use()
+    with pytest.warns(FutureWarning, match="_accelerator_setAllocatorSettings"):  # torch's own word on the older spelling
+        memory._set_allocator_settings("expandable_segments:True")
+    kept = train()
+    stats = torch.cuda.memory_stats()
+    for key in ("requested_bytes.all.allocated", "requested_bytes.all.peak", "allocation.all.allocated"):
+        assert stats[key] == plain[key]
+    assert stats["allocated_bytes.all.peak"] <= plain["allocated_bytes.all.peak"]
+    assert stats["segment.all.allocated"] == 0 == stats["inactive_split.all.allocated"]
+    assert stats["reserved_bytes.large_pool.current"] % (20 * MIB) == 0
+    del kept
 
 
 def test_blocks_and_segments_are_those_of_the_allocator() -> None:

@@ -1,0 +1,164 @@
+# mypy: allow-untyped-calls
+"""torch.distributed._functional_collectives: what DTensor and tensor parallelism communicate by, over any process group.
+
+    total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, on the device when all ranks' parts are there
+
+PyTorch does each in C++ by an operation of the group on a new tensor, whose work it keeps by the tensor's storage until
+`_c10d_functional::wait_tensor` (torch/csrc/distributed/c10d/Functional.cpp). The same is done here, and the group is a
+VirtualNccl, or a real one that goes by way of the host.
+
+Note [Waited for where it is begun]
+    PyTorch's Python wraps the new tensor in one that waits when it is first used. Its device in C++ would be `cuda`, which
+    autograd cannot stand without one, so the wait comes at once: the current stream goes on when the operation has
+    ended, and what a script puts between call and use does not overlap with it. Ops that are called directly wait where
+    the script says.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from replayer.allocations import Allocation
+from replayer.errors import NotEmulated
+from replayer.state import plans
+from replayer.surfaces.seam import put
+from replayer.tensor import VirtualTensor
+
+_REFUSED = ("isend", "irecv", "batch_p2p_ops")
+
+
+def install(torch_module: ModuleType) -> None:
+    """Take the ops over for virtual tensors. A build without torch.distributed has none."""
+    if not torch_module.distributed.is_available():
+        return
+    functional = _Functional(torch_module)
+    ops = torch_module.ops._c10d_functional
+    taken: dict[Any, Callable[..., Any]] = {}
+    for name in _TAKEN:
+        if hasattr(ops, name):
+            taken[getattr(ops, name).default] = getattr(functional, name)
+    for name in _REFUSED:
+        if hasattr(ops, name):
+            taken[getattr(ops, name).default] = _refusal(name)
+    plans().specials |= taken
+    _wait_at_once(importlib.import_module("torch.distributed._functional_collectives"))
+
+
+def _wait_at_once(funcol: Any) -> None:
+    """See Note [Waited for where it is begun]."""
+    wrap, wrap_several = funcol._maybe_wrap_tensor, getattr(funcol, "_maybe_wrap_tensors", None)
+
+    def _maybe_wrap_tensor(tensor: Any) -> Any:
+        return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)
+
+    def _maybe_wrap_tensors(tensors: Any) -> Any:  # of later releases: what an operation gave for several
+        if wrap_several is None or any(isinstance(tensor, VirtualTensor) for tensor in tensors):
+            return [_maybe_wrap_tensor(tensor) for tensor in tensors]
+        return wrap_several(tensors)
+
+    put(funcol, _maybe_wrap_tensor=_maybe_wrap_tensor, _maybe_wrap_tensors=_maybe_wrap_tensors)
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotEmulated(f"torch.ops._c10d_functional.{name}", "send and receive by torch.distributed's own functions")
+
+    return refuse
+
+
+class _Functional:
+    """The ops, each under its own name; `_` at the end: into its input."""
+
+    def __init__(self, torch_module: ModuleType) -> None:
+        self._torch = torch_module
+        self._dist = torch_module.distributed
+        self._under_way: WeakKeyDictionary[Allocation, Any] = WeakKeyDictionary()  # works, by what they write
+
+    def wait_tensor(self, tensor: Any) -> Any:
+        work = self._under_way.pop(tensor.allocation, None) if isinstance(tensor, VirtualTensor) else None
+        if work is not None:
+            work.wait()
+        return tensor
+
+    def wait_tensors(self, tensors: list[Any]) -> list[Any]:
+        return [self.wait_tensor(tensor) for tensor in tensors]
+
+    def all_reduce(self, tensor: Any, op: str, group: Any) -> Any:
+        return self.all_reduce_(self._copy(tensor), op, group)
+
+    def all_reduce_(self, tensor: Any, op: str, group: Any) -> Any:
+        options = self._dist.AllreduceOptions()
+        options.reduceOp = self._reduction(op)
+        return self._begun(tensor, self._group(group).allreduce([tensor], options))
+
+    def all_reduce_coalesced(self, tensors: list[Any], op: str, group: Any) -> list[Any]:
+        return [self.all_reduce(tensor, op, group) for tensor in tensors]
+
+    def all_reduce_coalesced_(self, tensors: list[Any], op: str, group: Any) -> list[Any]:
+        return [self.all_reduce_(tensor, op, group) for tensor in tensors]
+
+    def broadcast(self, tensor: Any, source: int, group: Any) -> Any:
+        return self.broadcast_(self._copy(tensor), source, group)
+
+    def broadcast_(self, tensor: Any, source: int, group: Any) -> Any:
+        options = self._dist.BroadcastOptions()
+        options.rootRank = source
+        return self._begun(tensor, self._group(group).broadcast([tensor], options))
+
+    def all_gather_into_tensor(self, tensor: Any, size: int, group: Any) -> Any:
+        out = self._empty(tensor, tensor.shape[0] * size)
+        return self.all_gather_into_tensor_out(tensor, size, group, out=out)
+
+    def all_gather_into_tensor_out(self, tensor: Any, size: int, group: Any, *, out: Any) -> Any:
+        gather = _named(self._group(group), "all_gather_single", "_allgather_base")
+        return self._begun(out, gather(out, tensor.contiguous()))
+
+    def all_gather_into_tensor_coalesced(self, tensors: list[Any], size: int, group: Any) -> list[Any]:
+        return [self.all_gather_into_tensor(tensor, size, group) for tensor in tensors]
+
+    def reduce_scatter_tensor(self, tensor: Any, op: str, size: int, group: Any) -> Any:
+        out = self._empty(tensor, tensor.shape[0] // size)
+        return self.reduce_scatter_tensor_out(tensor, op, size, group, out=out)
+
+    def reduce_scatter_tensor_out(self, tensor: Any, op: str, size: int, group: Any, *, out: Any) -> Any:
+        options = self._dist.ReduceScatterOptions()
+        options.reduceOp = self._reduction(op)
+        scatter = _named(self._group(group), "reduce_scatter_single", "_reduce_scatter_base")
+        return self._begun(out, scatter(out, tensor.contiguous(), options))
+
+    def reduce_scatter_tensor_coalesced(self, tensors: list[Any], op: str, size: int, group: Any) -> list[Any]:
+        return [self.reduce_scatter_tensor(tensor, op, size, group) for tensor in tensors]
+
+    def all_to_all_single(self, tensor: Any, output_sizes: list[int], input_sizes: list[int], group: Any) -> Any:
+        out = self._empty(tensor, sum(output_sizes))
+        exchange = _named(self._group(group), "all_to_all_single", "alltoall_base")
+        return self._begun(out, exchange(out, tensor.contiguous(), output_sizes, input_sizes))
+
+    def _begun(self, tensor: Any, work: Any) -> Any:
+        self._under_way[tensor.allocation] = work
+        return tensor
+
+    def _group(self, group: Any) -> Any:
+        return self._dist.distributed_c10d._resolve_process_group(group) if isinstance(group, str) else group
+
+    def _reduction(self, name: str) -> Any:
+        return getattr(self._dist.ReduceOp, name.upper())
+
+    def _copy(self, tensor: Any) -> Any:
+        return self._empty(tensor, *tensor.shape[:1]).copy_(tensor)
+
+    def _empty(self, like: Any, *rows: int) -> Any:
+        return self._torch.empty((*rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
+
+
+# Those of _Functional that are ops.
+_TAKEN = [name for name in vars(_Functional) if not name.startswith("_")]
+
+
+def _named(group: Any, name: str, before: str) -> Any:
+    """A group's operation by its name, or by that of releases before torch 2.13."""
+    return getattr(group, name, None) or getattr(group, before)

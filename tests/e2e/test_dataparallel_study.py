@@ -1,0 +1,313 @@
+"""examples/dataparallel_study.py: its networks, its table and picture, and its cells as a user runs them without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import study_tables
+from dataparallel_study import freeze, main
+from study_digits import digits, resized
+from study_models import MODELS
+from study_parallel import PARTS
+from tests.replayer.recordings import Op, recording
+from traces.file import load, save
+from traces.measure import launch_steps, work_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDY = ROOT / "examples" / "dataparallel_study.py"
+
+# Several cells in one process, as a notebook would run them. Each line of sys.argv[1] is a command.
+SEVERAL = f"""
+import sys
+sys.path.insert(0, {str(STUDY.parent)!r})
+from dataparallel_study import main
+for line in sys.argv[1].splitlines():
+    sys.argv = ["dataparallel_study.py", *line.split()]
+    main()
+"""
+
+
+def study(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(STUDY), *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240)
+
+
+def replayed(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tui.cli", "replay", "--clock", "virtual", *map(str, words)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def cells(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "study.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def one_gpu(tmp_path: Path) -> Path:
+    """A recording of one GPU with kernels, of some other program."""
+    phases = [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)]
+    save(recording(phases, [Op("aten::mul", 100, 50, kernel=(160, 500))], steps=2), tmp_path / "one.msgpack")
+    return tmp_path / "one.msgpack"
+
+
+# -- networks and images ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "convolutions", "here"),
+    [
+        ("alexnet", 61_100_840, 5, 57_029_322),
+        ("vgg16", 138_357_544, 13, 134_300_362),
+        ("resnet18", 11_689_512, 20, 11_175_370),
+        ("squeezenet1_0", 1_248_424, 26, 731_146),
+        ("densenet121", 7_978_856, 120, 6_957_834),
+    ],
+)
+def test_the_networks_are_the_published_ones(name: str, parameters: int, convolutions: int, here: int) -> None:
+    with torch.device("meta"):
+        net, small = MODELS[name](), MODELS[name](classes=10, channels=1)
+    assert sum(p.numel() for p in net.parameters()) == parameters
+    assert sum(isinstance(module, nn.Conv2d) for module in net.modules()) == convolutions
+    assert net(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
+    assert small(torch.empty(2, 1, 64, 64, device="meta")).shape == (2, 10)
+    assert sum(p.numel() for p in small.parameters()) == here
+
+
+def test_digits_are_the_same_for_everyone_and_enlarged_for_the_networks() -> None:
+    images, labels = digits(200, seed=3)
+    assert images.shape == (200, 1, 28, 28) and set(labels.tolist()) == set(range(10))
+    assert float(images.min()) >= 0 and 0.5 < float(images.max()) <= 1
+    assert torch.equal(images, digits(200, seed=3)[0]) and not torch.equal(images, digits(200, seed=4)[0])
+    means = torch.stack([images[labels == digit].mean(0) for digit in range(10)]).flatten(1)
+    nearest = torch.cdist(images.flatten(1), means).argmin(1)
+    assert float((nearest == labels).float().mean()) > 0.6  # they can be told apart, but not all by their outline alone
+    assert resized(images, 64).shape == (200, 1, 64, 64) and resized(images, 28) is images
+
+
+def test_freezing_leaves_the_last_layers_to_learn() -> None:
+    net = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False), nn.Linear(10, 2, bias=False))
+    assert freeze(net, 1.0) == 220 and all(p.requires_grad for p in net.parameters())
+    assert freeze(net, 0.1) == 120 and [p.requires_grad for p in net.parameters()] == [False, True, True]
+    assert freeze(net, 0.09) == 20
+
+
+# -- cells -----------------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_those_that_the_virtual_gpus_copied(tmp_path: Path, one_gpu: Path) -> None:
+    """GIVEN cells of both versions, on 1 to 3 GPUs, with frozen layers and a batch that does not divide
+    WHEN they run on virtual GPUs THEN each row tells the bytes of the copies on the timeline."""
+    (tmp_path / "several.py").write_text(SEVERAL)
+    small = "cell --image-size 32 --warmup 1 --steps 1"
+    words = [
+        f"{small} --model squeezenet1_0 --batch-size 6 --gpus 2 --parallel plain",
+        f"{small} --model squeezenet1_0 --batch-size 6 --gpus 2 --parallel nn",
+        f"{small} --model resnet18 --batch-size 4 --gpus 3 --parallel nn",
+        f"{small} --model resnet18 --batch-size 4 --gpus 3 --parallel nn --trainable 0.3",
+        f"{small} --model squeezenet1_0 --batch-size 6 --gpus 1 --parallel plain",
+    ]
+    options = ("--gpus", "3", "-o", "out.msgpack", "--trace", one_gpu)
+    replayed(*options, "several.py", "\n".join(words), cwd=tmp_path)
+    plain, by_nn, three, frozen, alone = cells(tmp_path)
+
+    timeline = load(tmp_path / "out.msgpack")
+    rows = work_rows(timeline)
+    work, step = timeline.device.take(rows), launch_steps(timeline)[rows]
+    copied = {}
+    for kind, pattern in (("host_bytes", "HtoD"), ("peer_bytes", "PtoP")):
+        of_kind = [pattern in timeline.strings[name] for name in work.name.tolist()]
+        copied[kind] = [int(work.bytes[of_kind & (step == number)].sum()) for number in range(15)]
+    # Three steps per cell: to warm up, to run freely, and to be measured. The first one of a cell also copies the network.
+    for number, cell in enumerate((plain, by_nn, three, frozen, alone)):
+        for kind, counted in copied.items():
+            assert counted[3 * number + 1 : 3 * number + 3] == [cell[kind]] * 2, (number, kind)
+
+    weights = plain["parameter_bytes"]
+    assert plain["parts_bytes"] == by_nn["parts_bytes"] == {
+        "labels": 6 * 8, "scatter": 6 * 32 * 32 * 4, "replicate": weights, "gather": 3 * 10 * 4,
+        "gather_backward": 3 * 10 * 4, "broadcast_backward": weights,
+    }  # fmt: skip
+    # Four images are two for each of two GPUs. What is frozen is added up all the same, as zeros.
+    assert three["parts_bytes"] == frozen["parts_bytes"]
+    assert three["parts_bytes"]["replicate"] == three["parameter_bytes"] + three["buffer_bytes"]
+    assert frozen["trained_parameters"] < three["trained_parameters"] == three["parameters"]
+    assert set(alone["parts_ms"]) == {"labels", "scatter"} and alone["peer_bytes"] == 0
+    for cell in (plain, by_nn, three):
+        assert set(cell["parts_ms"]) == set(PARTS) and min(cell["parts_ms"].values()) > 0
+        assert cell["communication_ms"] == pytest.approx(sum(cell["parts_ms"].values())) and cell["computation_ms"] > 0
+        assert len(cell["peak_memory_bytes"]) == cell["gpus"] and cell["device"] == "Tesla P100-PCIE-16GB"
+
+
+def test_cells_on_the_published_figures_tell_their_parts(tmp_path: Path) -> None:
+    """GIVEN the published times of ResNet-18 on two P100 THEN either version takes them; a slow machine only adds to them."""
+    (tmp_path / "several.py").write_text(SEVERAL)
+    small = "cell --model resnet18 --batch-size 256 --gpus 2 --image-size 28 --warmup 2 --steps 2"
+    replayed("--trace", "p100x2", "several.py", f"{small} --parallel nn\n{small} --parallel plain", cwd=tmp_path)
+    published_ms = {"scatter": 6.7, "replicate": 6.2, "gather_backward": 2.2, "broadcast_backward": 5.7}
+    for cell in cells(tmp_path):
+        assert 0.99 * 776 < cell["step_ms"] < 1_500
+        for name, part_ms in published_ms.items():
+            assert part_ms - 0.5 < cell["parts_ms"][name] < part_ms + 100, name
+        assert 0.95 * 750 < cell["computation_ms"] < 1_500
+
+
+def test_both_versions_learn_the_same_where_values_are_computed(tmp_path: Path, one_gpu: Path) -> None:
+    (tmp_path / "several.py").write_text(SEVERAL)
+    small = "cell --model resnet18 --image-size 16 --batch-size 16 --gpus 2 --steps 0 --images 32"
+    words = f"{small} --parallel plain --epochs 2\n{small} --parallel nn --epochs 9 --loss-target 1.0"
+    done = replayed("--gpus", "2", "--values", "compute", "--trace", one_gpu, "several.py", words, cwd=tmp_path)
+    plain, by_nn = cells(tmp_path)
+    losses = [float(loss) for loss in re.findall(r"epoch +\d+  loss ([\d.]+)", done.stdout)]
+    assert losses[:2] == losses[2:4] and losses[0] > losses[1] > 0.04
+    assert (plain["epochs_to_target"], plain["epochs"], "step_ms" in plain) == (None, 2, False)
+    assert f"more than 2 ({plain['last_loss']:.2f})" in done.stdout
+    assert 2 <= by_nn["epochs_to_target"] == by_nn["epochs"] == len(losses) - 2 < 9 and by_nn["last_loss"] < 1.0
+
+
+def test_a_network_that_does_not_fit_is_a_row_of_its_own(tmp_path: Path, one_gpu: Path) -> None:
+    """GIVEN weights that do not fit, and others whose optimizer does not THEN the rows say that, and no more."""
+    (tmp_path / "several.py").write_text(SEVERAL)
+    words = "cell --model alexnet --image-size 64\ncell --model resnet18 --image-size 32 --batch-size 2"
+    replayed("--gpu-memory", "128MiB", "--trace", one_gpu, "several.py", words, cwd=tmp_path)
+    rows = cells(tmp_path)
+    assert [(cell["model"], cell["failed"], "step_ms" in cell) for cell in rows] == [
+        ("alexnet", "out of memory", False), ("resnet18", "out of memory", False)
+    ]  # fmt: skip
+    assert "| resnet18 | 11.18 M | 32 | 1 | 2 | nn | out of memory |" in study_tables.table(rows)
+
+
+def test_a_grid_measures_what_is_not_measured_yet_each_cell_by_a_command_of_its_own(
+    tmp_path: Path, one_gpu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN a grid of which one cell is measured and another cannot run THEN it measures the third, and says which failed."""
+    known = row(1, 5.0, model="squeezenet1_0", batch_size=4, image_size=32)
+    (tmp_path / "study.jsonl").write_text(json.dumps(known) + "\n")
+    start = f"{sys.executable} -m tui.cli replay --clock virtual --gpus 2 --trace {one_gpu}"
+    words = "grid --models squeezenet1_0 --parallels nn --gpu-counts 1,2,3 --batch-sizes 4 --image-size 32 --steps 1".split()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["dataparallel_study.py", *words, "--warmup", "0", "--start", start])
+    with pytest.raises(SystemExit, match=r"^dataparallel_study: 1 of 3 cells failed$"):
+        main()
+    said = capsys.readouterr()
+    assert "--gpus 3 needs that many CUDA devices; here are 2" in said.err
+    assert said.out.count("| squeezenet1_0 | 0.73 M | 2 | 4 | nn |") == said.out.count("| squeezenet1_0 |") == 1
+    first, second = cells(tmp_path)
+    assert first == known and (second["model"], second["gpus"], second["batch_size"]) == ("squeezenet1_0", 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("cell --gpus 1", "dataparallel_study: --gpus 1 needs that many CUDA devices; here are 0"),
+        ("cell --gpus 3 --batch-size 2", "--gpus 3: at least one, and no more than images in a batch (2)"),
+        ("cell --trainable 0", "--trainable is a share of the parameters: more than 0, at most 1"),
+        ("cell --epochs 1 --images 8 --batch-size 9", "--images 8 make no batch of 9"),
+        ("cell --steps 0", "--steps 0 and --epochs 0: nothing to measure"),
+        ("table --results none.jsonl", "dataparallel_study: none.jsonl: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_a_line(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["dataparallel_study.py", *words.split()])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    told = capsys.readouterr().err.splitlines()[-1:] if refused.value.code == 2 else [str(refused.value.code)]
+    assert said in told[0] and not list(tmp_path.iterdir())
+
+
+# -- table and picture -----------------------------------------------------------------------------------------------------
+
+
+def row(gpus: int, step_ms: float = 0.0, **facts: Any) -> dict[str, Any]:
+    made = {
+        "model": "vgg16", "parallel": "nn", "gpus": gpus, "batch_size": 64, "image_size": 224, "trainable": 1.0,
+        "pin_memory": False, "loss_target": 0.04, "device": "Tesla V100", "torch": "2.13.0", "parameters": 134_300_362,
+        "trained_parameters": 134_300_362,
+    }  # fmt: skip
+    if step_ms:
+        parts = {"scatter": 2.0} if gpus == 1 else {name: 2.0 for name in PARTS}
+        made |= {
+            "step_ms": step_ms, "images_per_s": 64e3 / step_ms, "computation_ms": step_ms - 1, "peer_bytes": 1_074_400_000,
+            "communication_ms": 2.0 * len(parts), "parts_ms": parts, "host_bytes": 12_845_568,
+        }  # fmt: skip
+    return made | facts
+
+
+ROWS = [
+    row(2, 250.0),
+    row(1, 400.0),
+    row(2, 260.0, trainable=0.5, trained_parameters=70_000_000),
+    row(4, failed="out of memory"),
+    row(1, model="alexnet", epochs=20, epochs_to_target=None, last_loss=0.31),
+    row(2, model="alexnet", epochs=7, epochs_to_target=7, last_loss=0.03),
+    row(2, 240.0),  # measured again: this one counts
+]
+
+
+def results(folder: Path) -> Path:
+    path = folder / "r.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def test_the_table_says_what_was_measured_and_has_no_empty_column(tmp_path: Path) -> None:
+    assert study_tables.table(study_tables.rows_of(results(tmp_path))).splitlines() == [
+        "Tesla V100; PyTorch 2.13.0; images enlarged to 224 pixels a side; times and bytes per step.",
+        "",
+        "| network | parameters | trained | GPUs | batch | version | step ms | images/s | × one GPU | computation ms"
+        " | communication ms | share | GPU to GPU MB | host to GPU MB | epochs to loss < 0.04 |",
+        "| --- | ---: | ---: | ---: | ---: | --- |" + " ---: |" * 9,
+        "| alexnet | 134.30 M |  | 1 | 64 | nn |  |  |  |  |  |  |  |  | more than 20 (0.31) |",
+        "| alexnet | 134.30 M |  | 2 | 64 | nn |  |  |  |  |  |  |  |  | 7 |",
+        "| vgg16 | 134.30 M | 70.00 M | 2 | 64 | nn | 260.0 | 246 |  | 259.0 | 12.0 | 4 % | 1074.4 | 12.8 |  |",
+        "| vgg16 | 134.30 M |  | 1 | 64 | nn | 400.0 | 160 | 1.00 | 399.0 | 2.0 | 0 % | 1074.4 | 12.8 |  |",
+        "| vgg16 | 134.30 M |  | 2 | 64 | nn | 240.0 | 267 | 1.67 | 239.0 | 12.0 | 5 % | 1074.4 | 12.8 |  |",
+        "| vgg16 | 134.30 M |  | 4 | 64 | nn | out of memory |  |  |  |  |  |  |  |  |",
+    ]
+    assert "trained" not in study_tables.table(ROWS[:2])
+    larger = study_tables.table([row(1, 400.0), row(1, 900.0, image_size=448)])
+    assert "enlarged to 224, 448 pixels" in larger and "| vgg16 | 134.30 M | 448 | 1 |" in larger
+
+
+def test_the_picture_shows_every_network_and_part(tmp_path: Path) -> None:
+    done = study("table", "--results", results(tmp_path), "--picture", "p.svg", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == study_tables.table(study_tables.rows_of(results(tmp_path))) + "\n"
+    picture = (tmp_path / "p.svg").read_text()
+    texts = re.findall(r">([^<>]+)</text>", picture)
+    assert {"vgg16, 134.30 M", "ms per image", "times as fast as one GPU", "computation", "batch 64", "at best"} <= set(texts)
+    assert {name.replace("_", " ") for name in PARTS} <= set(texts)
+    assert not any("alexnet" in text for text in texts)  # of it, only the epochs are known
+    study_tables.draw(study_tables.rows_of(results(tmp_path)), tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_text() == picture  # it can be kept in a repository
+
+
+def test_a_picture_without_matplotlib_or_anything_to_draw_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match="no cell of the results was measured"):
+        study_tables.draw([row(4, failed="out of memory")], tmp_path / "p.svg")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit, match=r"pip install matplotlib, or the extra `study`"):
+        study_tables.draw(ROWS, tmp_path / "p.svg")
+
+
+def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
+    path = results(tmp_path)
+    path.write_text(path.read_text() + '{"model": "vgg1')
+    with pytest.raises(SystemExit, match=r"r\.jsonl, line 8: not a cell's result"):
+        study_tables.rows_of(path)

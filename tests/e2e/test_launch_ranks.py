@@ -1,0 +1,228 @@
+"""Ranks that are forked from one interpreter: each runs the script as Python would, and they end as torchrun's ranks do.
+
+The room is a fake one, and a tiny module stands for torch, as in test_launch.py.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from traces.launch import ROOT, ChildResult, run_child
+
+CHILD = """
+    import os
+    from traces.model import TraceError
+
+    def share(config):
+        if config["fail"]:
+            raise TraceError("no such trace")
+        config["shared_by"] = os.getpid()
+
+    def start(config):
+        import tiny
+        tiny.started = os.getpid()
+        tiny.shared_by = config.get("shared_by")
+"""
+
+
+class Run(NamedTuple):
+    code: int
+    out: list[str]
+    err: str
+    result: ChildResult
+
+
+class Place(NamedTuple):
+    """A folder with a user's files, and what runs one of them as ranks."""
+
+    folder: Path
+    root: Path
+    ranks: Callable[..., Run]
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Place:
+    folder, root = tmp_path / "user", tmp_path / "ours"
+    for name, text in {
+        "fakeroom/__init__": "", "fakeroom/child": CHILD, "traces/__init__": "",
+        "traces/model": "class TraceError(Exception): pass",
+    }.items():  # fmt: skip
+        path = root / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    folder.mkdir()
+    (folder / "tiny.py").write_text("import colorsys, numpy.random\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+    def ranks(count: int, *words: str, fail: bool = False) -> Run:
+        capfd.readouterr()
+        result = run_child({"fakeroom": {"fail": fail}}, words, ranks=count, trigger="tiny", root=root)
+        out, err = capfd.readouterr()
+        return Run(result.returncode, sorted(out.splitlines()), err, result)
+
+    return Place(folder, root, ranks)
+
+
+SAYS = "import os\ndef say(*what): os.write(1, (' '.join(map(str, what)) + chr(10)).encode())  # whole lines\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["script.py", "-x", "1"],
+        ["elsewhere/script.py", "-x", "1"],
+        ["-m", "package.script", "-x", "1"],
+        ["-c", "exec(open('script.py').read())", "-x", "1"],
+        ["-W", "error", "-X", "dev", "script.py", "-x", "1"],
+    ],
+)
+def test_every_rank_runs_the_script_as_python_does(place: Place, words: list[str]) -> None:
+    """GIVEN a script, with a colorsys.py beside it that torch meets too WHEN it runs as ranks THEN natively looks the same."""
+    script = SAYS + textwrap.dedent("""
+        import sys, tiny, colorsys, pickle
+        class Mine: pass
+        pickle.loads(pickle.dumps(Mine()))
+        say(sys.argv, __name__, sys.path, sys.flags, getattr(colorsys, "mine", "library"), sys.orig_argv[1:])
+    """)
+    for name in ("script.py", "elsewhere/script.py", "package/script.py"):
+        place.write(name, script)
+    for name in ("colorsys.py", "elsewhere/colorsys.py"):
+        place.write(name, "mine = __name__ + ' of the user'")
+    place.write("elsewhere/tiny.py", "import colorsys")
+    place.write("package/__init__.py", "")
+    native = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    assert native.returncode == 0, native.stderr
+    code, out, err, _ = place.ranks(3, *words)
+    assert (code, out, err) == (0, [native.stdout.rstrip("\n")] * 3, "")
+
+
+def test_ranks_know_their_places_and_share_what_was_prepared_once(place: Place) -> None:
+    place.write("script.py", SAYS + textwrap.dedent("""
+        import random, numpy, tiny, sys, threading
+        told = [os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")]
+        assert tiny.started == os.getpid() and tiny.shared_by == os.getppid(), vars(tiny)
+        assert "TRACE_RANKS" not in os.environ and int(os.environ["MASTER_PORT"]) > 0
+        assert threading.active_count() == 1 and threading.main_thread().ident == threading.get_ident()
+        say("place", *told)
+        say("random", random.random(), numpy.random.random())
+    """))
+    code, out, err, result = place.ranks(3, "script.py")
+    assert (code, err) == (0, "")
+    assert [line for line in out if line.startswith("place")] == [f"place {rank} {rank} 3 3 127.0.0.1" for rank in range(3)]
+    drawn = [line.split()[1:] for line in out if line.startswith("random")]
+    assert len({python for python, _ in drawn}) == len({numpy for _, numpy in drawn}) == 3  # as of three interpreters
+    assert len(result.started) == 3 and result.pid in result.booted - result.started
+
+
+@pytest.mark.parametrize(("fails", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("0", 0)])
+def test_the_first_failure_ends_the_others_and_is_the_run_s(place: Place, fails: str, code: int) -> None:
+    """GIVEN three ranks of which the middle one fails WHEN the others would go on for ever THEN they are ended."""
+    waits = "time.sleep(60)" if code else "0"
+    place.write("script.py", SAYS + f"import sys, time, tiny\n{fails} if os.environ['RANK'] == '1' else {waits}\n")
+    began = time.monotonic()
+    run = place.ranks(3, "script.py")
+    assert run.code == code and time.monotonic() - began < 30
+    how = "exit code 7" if code == 7 else "signal SIGKILL"
+    assert run.err == (f"trace: rank 1 of 3 ended with {how}; the others are ended\n" if code else "")
+
+
+def test_tracebacks_and_what_runs_at_exit_are_each_rank_s_own(place: Place) -> None:
+    fails = "import atexit, tiny\natexit.register(say, 'bye', os.environ['RANK'])\nraise ValueError('me')"
+    place.write("script.py", SAYS + fails)
+    run = place.ranks(1, "script.py")
+    assert (run.code, run.out) == (1, ["bye 0"])
+    assert 'script.py", line 5, in <module>' in run.err and "sitecustomize" not in run.err
+
+
+def test_what_is_wrong_with_torch_or_the_trace_is_told_as_ever(place: Place) -> None:
+    place.write("script.py", SAYS + "say('here')\nimport tiny")
+    # GIVEN trouble that is told in a line THEN it is told once, and no rank is started
+    run = place.ranks(2, "script.py", fail=True)
+    assert (run.code, run.out, run.err) == (2, [], "trace: no such trace\n")
+    # GIVEN no torch THEN each rank meets that where its script imports it
+    (place.folder / "tiny.py").unlink()
+    run = place.ranks(1, "script.py")
+    assert (run.code, run.out) == (1, ["here"]) and "No module named 'tiny'" in run.err
+
+
+@pytest.mark.parametrize("text", ["print('theirs')\nmine = 1", "raise ValueError('broken')"])
+def test_a_sitecustomize_of_the_user_s_own_runs(place: Place, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("site/sitecustomize.py", text)
+    place.write("script.py", SAYS + "import tiny; say(tiny.started == os.getpid())")
+    monkeypatch.setenv("PYTHONPATH", str(place.folder / "site"))
+    run = place.ranks(2, "script.py")
+    assert run.code == 0 and run.out[:2] == ["True", "True"]
+    assert ("ValueError: broken" in run.err) == ("broken" in text)
+
+
+# --- signals: here the parent is a process of its own ---
+
+WAITS = SAYS + """
+import signal, sys, tiny
+try:
+    say("ready")
+    signal.pause()
+except KeyboardInterrupt:
+    say("cleaned up")
+    sys.exit(0)
+"""
+PARENT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {ours!r})
+from traces.launch import run_child
+result = run_child({{"fakeroom": {{"fail": False}}}}, ["script.py"], ranks=2, trigger="tiny", root=Path({root!r}))
+print("parent", result.returncode)
+"""
+
+
+def parent_program(place: Place) -> list[str]:
+    place.write("script.py", WAITS)
+    return [sys.executable, "-c", PARENT.format(ours=str(ROOT), root=str(place.root))]
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(signal.SIGINT, "cleaned up\ncleaned up\nparent 0\n"), (signal.SIGTERM, "parent 143\n"), (signal.SIGHUP, "parent 129\n")],
+)
+def test_a_signal_to_the_parent_alone_reaches_every_rank(place: Place, number: signal.Signals, told: str) -> None:
+    command = parent_program(place)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        assert [parent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        parent.send_signal(number)
+        assert parent.communicate(timeout=30)[0] == told
+
+
+def test_ctrl_c_at_a_terminal_interrupts_each_rank_once(place: Place) -> None:
+    command = parent_program(place)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(command[0], command)
+    said = b""
+    while said.count(b"ready\r\n") < 2:
+        said += os.read(terminal, 1000)
+    os.write(terminal, b"\x03")
+    while b"parent 0\r\n" not in said:
+        said += os.read(terminal, 1000)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    assert re.findall(rb"cleaned up", said) == [b"cleaned up"] * 2 and b"Traceback" not in said

@@ -1,0 +1,60 @@
+"""What a result's shape tells of how much was found, whatever stands beside a mask in an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tracer.surfaces.torch_sizes import NONZERO, Found, _getitem, _masks, _where
+from traces.model import NONE
+
+X = (torch.arange(5 * 4 * 3 * 2).view(5, 4, 3, 2) * 7) % 11
+FIVE, FOUR, THREE = torch.tensor([1, 0, 1, 1, 0]).bool(), torch.tensor([0, 1, 1, 1]).bool(), torch.tensor([0, 0, 1]).bool()
+PAIR = torch.rand(4, 3).gt(0.4) | torch.eye(4, 3).bool()
+
+INDICES: list[Any] = [
+    FIVE,
+    (FIVE,),
+    (slice(None), FOUR),
+    (..., torch.tensor([True, False])),
+    (slice(1, 3), PAIR),
+    (None, FIVE, None, slice(2)),
+    (2, FOUR),
+    (2, ..., THREE, slice(None)),
+    (slice(None), PAIR, 1),
+    (FIVE, torch.tensor([0, 3, 2])),
+    (FIVE, 1, torch.tensor([0, 1, 2])),
+    (FIVE, slice(None), torch.tensor([0, 1, 2])),
+    (slice(None), FOUR, torch.tensor(2)),
+    (slice(None), FOUR, slice(None), torch.tensor([0, 1, 0])),
+    (FIVE, FOUR),
+    (None, FIVE, ..., torch.tensor([1, 0, 1])),
+]
+
+
+@pytest.mark.parametrize("place", range(len(INDICES)))
+def test_a_masks_count_is_a_length_of_the_result(place: int) -> None:
+    """GIVEN an index of any form WHEN it is used THEN what its result tells of each mask is how much the mask has set."""
+    index = INDICES[place]
+    masks = _masks(index)
+    found = list(_getitem(X[index], X, index))
+    assert found == [Found(NONZERO, tuple(mask.shape), int(mask.sum())) for mask in masks] and masks
+
+
+@pytest.mark.parametrize("index", [(FIVE, [0, 1, 2]), (FIVE, torch.zeros(2, 3, dtype=torch.int64))])
+def test_what_is_hard_to_tell_is_said_to_be_unknown(index: Any) -> None:
+    assert [found.size for found in _getitem(X[index], X, index)] == [NONE]
+
+
+@pytest.mark.parametrize("index", [0, slice(2), (0, ...), torch.tensor([1, 2]), None, ([0, 1], 2)])
+def test_other_indices_search_nothing(index: Any) -> None:
+    assert _masks(index) == []
+
+
+def test_choosing_between_values_searches_nothing() -> None:
+    choose: Callable[..., Any] = torch.where
+    assert list(_where(choose(FIVE, 1, 0), FIVE, 1, 0)) == []
+    assert list(_where(choose(FIVE), FIVE)) == [Found(NONZERO, (5,), 3)]
