@@ -22,6 +22,7 @@ Python and its autograd engine, is in it. What is required of a row is printed b
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -76,6 +77,8 @@ def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str,
     """Medians over `steps` steps, in milliseconds: wall time, and CPU time of this thread."""
     for _ in range(warm_up):
         step()
+    gc.collect()
+    gc.freeze()  # as a replay does after its first step
     walls, cpus = [], []
     for _ in range(steps):
         wall, cpu = time.perf_counter(), time.thread_time()
@@ -160,33 +163,40 @@ def prepared(step: Callable[[], object]) -> tuple[Any, int]:
     """A dispatch that gives what each call of `step` came to, in order, again and again; and how many calls there are."""
     wrap = torch.Tensor._make_wrapper_subclass
     dispatch = VirtualTensor.__torch_dispatch__
-    came_to: list[Any] = []
+    came_to: list[Callable[[Any], Any]] = []
+    inside = False
 
-    def told(result: Any, args: Any) -> Any:
-        """Which argument it is, or what it is made of."""
+    def again_as(result: Any, given: list[Any]) -> Callable[[Any], Any]:
+        """What gives the like of `result`, if told what is given: an argument, a new tensor, several of them, or a number."""
         if isinstance(result, (list, tuple)):
-            return [told(part, args) for part in result]
-        at = next((i for i, argument in enumerate(args) if argument is result), None)
-        if at is not None or not isinstance(result, VirtualTensor):
-            return at
-        return result.spec.wrapping, dict(result.__dict__)
+            parts = [again_as(part, given) for part in result]
+            return lambda given: [part(given) for part in parts]
+        at = next((i for i, argument in enumerate(given) if argument is result), None)
+        if at is not None:
+            return lambda given: given[at]
+        if not isinstance(result, VirtualTensor):
+            return lambda given: result
+        wrapping, attributes = result.spec.wrapping, dict(result.__dict__)
+
+        def made(given: Any) -> Any:
+            tensor: Any = wrap(*wrapping)
+            tensor.__dict__ = dict(attributes)
+            return tensor
+
+        return made
 
     def noting(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        nonlocal inside
+        if inside:  # what a call calls in turn is its own affair
+            return dispatch(func, types, args, kwargs)
+        inside = True
         result = dispatch(func, types, args, kwargs)
-        came_to.append(told(result, args))
+        inside = False
+        came_to.append(again_as(result, [*args, *(kwargs or {}).values()]))
         return result
 
-    def made(one: Any, args: Any) -> Any:
-        if type(one) is tuple:
-            result: Any = wrap(*one[0])
-            result.__dict__ = dict(one[1])
-            return result
-        if type(one) is list:
-            return [made(part, args) for part in one]
-        return None if one is None else args[one]
-
     def again(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return made(next(turns), args)
+        return next(turns)((*args, *kwargs.values()) if kwargs else args)
 
     VirtualTensor.__torch_dispatch__ = staticmethod(noting)
     step()
