@@ -22,8 +22,10 @@ demo: $(VENV)/.installed
 	    --model resnet18 --batch-size 128 --workers 2 --steps 8 --print-every 2 --pin-memory
 
 test: lint types
-	@echo "--- tests"
-	$(REQUIRE_SHARED) $(BIN)/python -m pytest
+	@echo "--- tests, two at a time"
+	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not real_time"
+	@echo "--- tests that measure time, by themselves"
+	$(REQUIRE_SHARED) $(BIN)/python -m pytest -m real_time
 
 lint: $(VENV)/.installed-test
 	@echo "--- lint"

@@ -159,7 +159,7 @@ def test_cells_on_the_published_figures_tell_their_parts(tmp_path: Path) -> None
     for cell in cells(tmp_path):
         assert 0.99 * 776 < cell["step_ms"] < 1_500
         for name, part_ms in published_ms.items():
-            assert part_ms - 0.5 < cell["parts_ms"][name] < part_ms + 100, name
+            assert part_ms - 1.0 < cell["parts_ms"][name] < part_ms + 100, name
         assert 0.95 * 750 < cell["computation_ms"] < 1_500
 
 
