@@ -18,6 +18,7 @@ from typing import Any
 from replayer.allocator_history import ACTIONS, Frame, History
 from replayer.allocator_settings import VARIABLES
 from replayer.allocator_snapshot import settings_told
+from replayer.errors import NotEmulated
 from replayer.state import gpu
 from replayer.surfaces.seam import put
 
@@ -31,8 +32,15 @@ def record_history(
     compile_context: bool,
     global_record_annotations: bool,
     skip_actions: Sequence[str] = (),
+    record_pinned_host_memory: bool = False,
+    record_cuda: bool = True,
 ) -> None:
-    """Begin, change or end (`enabled` None) all devices' histories. Raises RuntimeError for words that torch refuses too."""
+    """Begin, change or end (`enabled` None) all devices' histories. Raises RuntimeError for words that torch refuses too.
+
+    The last two are of PyTorch 2.15; pinned memory has no history here.
+    """
+    if record_pinned_host_memory:
+        raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out: devices have a history")
     _expect("enabled", enabled, (None, "state", "all"))
     _expect("context", context, (None, "state", "alloc", "all"))
     _expect("stacks", stacks, ("python", "all"))
@@ -41,7 +49,7 @@ def record_history(
     most = max(max_entries, 1) if enabled == "all" else 1
     for device in gpu().devices:
         memory = device.memory
-        if enabled is None:
+        if enabled is None or not record_cuda:
             memory.history = None
             device.ledger.note_frees(None)
             continue
@@ -62,11 +70,12 @@ def record_history_legacy(
     compile_context: bool,
     global_record_annotations: bool,
     skip_actions: Sequence[str] = (),
+    *recorded: bool,
 ) -> None:
     """The older spelling of the same."""
     context = ("alloc" if trace_alloc_record_context else "state") if record_context else None
     most = trace_alloc_max_entries
-    record_history("all" if enabled else None, context, "python", most, clear_history, False, False, skip_actions)
+    record_history("all" if enabled else None, context, "python", most, clear_history, False, False, skip_actions, *recorded)
 
 
 def _expect(name: str, value: object, words: tuple[object, ...]) -> None:

@@ -86,7 +86,7 @@ def test_scripted_traced_and_symbolically_traced_modules_work_and_are_told() -> 
     gpu = _started()
     model, x = Twice().eval(), torch.ones(2, 4)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
+        warnings.filterwarnings("ignore", "`torch.jit")  # is deprecated
         made: list[Any] = [torch.jit.script(model), torch.jit.trace(model, x)]
     made.append(torch.fx.symbolic_trace(model))
     for other in made:

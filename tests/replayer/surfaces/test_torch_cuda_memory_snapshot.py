@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.cuda import _memory_viz as viz
 
+from replayer.errors import NotEmulated
 from tests.replayer.surfaces.fake_gpu import use
 
 MIB = 1 << 20
@@ -191,6 +192,20 @@ def test_words_that_torch_refuses_are_refused(words: tuple[str, ...], name: str)
     use()
     with pytest.raises(RuntimeError, match=f"expected {name} to be"):
         memory._record_memory_history(*words)
+
+
+def test_histories_of_one_kind_of_memory_as_pytorch_2_15_asks_for_them() -> None:
+    use()
+    begin: Any = torch._C._cuda_record_memory_history
+    words: tuple[Any, ...] = ("all", "all", "all", 100, False, False, False, [])
+    with pytest.raises(NotEmulated, match="record_pinned_host_memory"):
+        begin(*words, True, True)
+    begin(*words, False, True)
+    assert memory._snapshot()["device_traces"][0]
+    begin(*words, False, False)
+    kept = torch.zeros(8, device="cuda")
+    assert not memory._snapshot()["device_traces"][0]
+    del kept
 
 
 def test_the_older_spelling_keeps_a_history_too() -> None:
