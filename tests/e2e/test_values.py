@@ -157,7 +157,9 @@ def test_processes_that_train_together_compute_what_they_do_natively(tmp_path: P
     save(recorded, trace)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", _script(tmp_path, DISTRIBUTED))
     native, replayed = _python(*torchrun, cwd=tmp_path), _replay(trace, "compute", *torchrun)
-    assert native.returncode == replayed.returncode == 0, replayed.stderr
+    if "terminate called without an active exception" in native.stderr:  # PyTorch's own gloo, one time in twenty, at its exit
+        native = _python(*torchrun, cwd=tmp_path)
+    assert native.returncode == replayed.returncode == 0, native.stderr + replayed.stderr
     ranks = [sorted(run.stdout.splitlines()) for run in (native, replayed)]
     assert ranks[0] == ranks[1] and len(ranks[0]) == 2
     assert ranks[0][0].split()[-1] == ranks[0][1].split()[-1]  # both ended with the same weights
