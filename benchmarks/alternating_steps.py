@@ -1,16 +1,20 @@
-"""What recording costs, where the machine is too noisy to compare one process with another: every other step is recorded.
+"""What recording costs, where the machine is too noisy to compare one process with another: steps of one, recorded and not.
 
-    python benchmarks/alternating_steps.py --device cpu --model resnet18 --batch-size 2 --image-size 64 --steps 200 [--profile]
+    python benchmarks/alternating_steps.py --device cpu --model resnet18 --batch-size 2 --image-size 64 --seconds 60 [--profile]
 
-All that the recorder patched is taken off before each even step and put on before each odd one. Each pair of neighbours gives a
-ratio of step times; the median of all is printed, with its quartiles. With --profile both run under one torch.profiler, as the
-kernel grain's profiled steps do.
+Four steps are recorded and four are not, in turn: all that the recorder patched is put on and taken off again. The first of
+four is left out, for in it the interpreter learns anew what was patched; of the others the fastest counts, for other work on
+the machine only adds. Each recorded turn is compared with the mean of the bare ones before and after it, so that a machine
+that becomes slower or faster meanwhile makes no difference. Printed is the median of all such ratios, between which bounds it
+lies with a probability of 95 %, and their quartiles. With --profile both run under one torch.profiler, as the kernel grain's
+profiled steps do; it starts anew now and then, so that what it has gathered does not weigh on the later steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -28,6 +32,9 @@ from resnet import resnet18, resnet50  # noqa: E402
 from tracer import child, state  # noqa: E402
 
 _ABSENT = object()
+_IN_TURN = 4  # steps
+_PROFILED_TURNS = 8  # recorded ones, under one profile
+_LEAST_TURNS = 20
 
 
 class Switch:
@@ -79,7 +86,7 @@ def install(config: dict[str, Any]) -> Switch:
 
 
 def ratios(args: argparse.Namespace, switch: Switch) -> dict[str, list[float]]:
-    """Per pair of neighbouring steps: recorded over bare, by the clock and by the processors' time."""
+    """Per turn: recorded over bare, by the clock and by the processors' time."""
     device = torch.device(args.device)
     model = {"resnet18": resnet18, "resnet50": resnet50}[args.model](classes=1000).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -95,24 +102,41 @@ def ratios(args: argparse.Namespace, switch: Switch) -> dict[str, list[float]]:
         loss.item()
         return time.perf_counter_ns() - start_ns, time.process_time_ns() - processor_start_ns
 
-    def alternate(count: int) -> list[tuple[float, float]]:
-        found = []
-        for pair in range(count):
-            times = {}
-            for recorded in (True, False) if pair % 2 else (False, True):  # neither is always the first
-                switch.turn(recorded)
-                times[recorded] = step()
-            found.append((times[True][0] / times[False][0], times[True][1] / times[False][1]))
+    def turn(on: bool) -> tuple[float, float]:
+        switch.turn(on)
+        wall_ns, processor_ns = zip(*[step() for _ in range(_IN_TURN)][1:], strict=True)
+        return min(wall_ns), min(processor_ns)
+
+    def alternate(turns: int) -> list[tuple[float, float]]:
+        found, before = [], turn(False)
+        for _ in range(turns):
+            recorded, after = turn(True), turn(False)
+            found.append((2 * recorded[0] / (before[0] + after[0]), 2 * recorded[1] / (before[1] + after[1])))
+            before = after
         return found
 
-    alternate(5)
-    if args.profile:
-        with torch.profiler.profile(record_shapes=True, profile_memory=True):
-            found = alternate(args.steps // 2)
-    else:
-        found = alternate(args.steps // 2)
+    alternate(2)
+    found: list[tuple[float, float]] = []
+    until = time.monotonic() + args.seconds
+    while time.monotonic() < until or len(found) < _LEAST_TURNS:
+        if args.profile:
+            with torch.profiler.profile(record_shapes=True, profile_memory=True):
+                step()  # the first under a profile is the dearest
+                found += alternate(_PROFILED_TURNS)
+        else:
+            found += alternate(_PROFILED_TURNS)
     switch.turn(True)
     return {"by the clock": [pair[0] for pair in found], "processors": [pair[1] for pair in found]}
+
+
+def median_bounds(values: list[float]) -> tuple[float, float]:
+    """Between which two of some values their distribution's median lies with a probability of 95 %, whatever it is.
+
+    How many values lie below a median is binomial; 1.96 of its standard deviations, which are sqrt(n) / 2, to either side.
+    """
+    ranked, count = sorted(values), len(values)
+    below = math.floor((count - 1.96 * math.sqrt(count)) / 2)
+    return ranked[max(below, 0)], ranked[min(count - 1 - below, count - 1)]
 
 
 def main() -> None:
@@ -121,7 +145,7 @@ def main() -> None:
     parser.add_argument("--model", choices=("resnet18", "resnet50"), default="resnet50")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=60, help="how long to go on; about what it takes")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -132,11 +156,15 @@ def main() -> None:
         found = ratios(args, switch)
         recorder = state.recorder()
         recorder.close()
-    facts: dict[str, Any] = {"pairs": args.steps // 2, "profile": args.profile}
+    facts: dict[str, Any] = {"profile": args.profile}
     for clock, values in found.items():
-        low, middle, high = quantiles(values, n=4)
-        facts[clock] = {"ratio": middle, "quartiles": [low, high]}
-        print(f"{'under torch.profiler, ' * args.profile}recorded over bare, {clock}: {middle:.4f} ({low:.3f} to {high:.3f})")
+        lower, middle, upper = quantiles(values, n=4)
+        low, high = median_bounds(values)
+        facts[clock] = {"ratio": middle, "bounds": [low, high], "quartiles": [lower, upper]}
+        print(
+            f"{'under torch.profiler, ' * args.profile}recorded over bare, {clock}: {middle:.4f} ({low:.4f} to {high:.4f};"
+            f" quartiles of {len(values)} turns {lower:.3f} and {upper:.3f})"
+        )
     if args.json:
         args.json.write_text(json.dumps(facts, indent=1))
 

@@ -17,6 +17,7 @@ The kinds of a model take turns, each in an interpreter of its own, and medians 
 thread is printed beside wall time: on a shared machine only the former compares, and best within a round, as `cheaper` does.
 Ops are the calls that reach a tensor's dispatch, and `us/op` is all of a step's CPU time over them: torch's own share, its
 Python and its autograd engine, is in it. What is required of a row is printed beside it, and does not change the exit code.
+`least` is the least of the rounds: how far the machine's other work may have raised the median.
 """
 
 from __future__ import annotations
@@ -307,7 +308,11 @@ def of_model(model: str, options: argparse.Namespace) -> dict[str, dict[str, flo
     for rows in rounds:
         for row in rows.values():
             row["times_cheaper"] = rows[FAKE]["cpu_ms"] / row["cpu_ms"]
-    return {kind: {name: median(rows[kind][name] for rows in rounds) for name in rounds[0][kind]} for kind in KINDS}
+    found = {kind: {name: median(rows[kind][name] for rows in rounds) for name in rounds[0][kind]} for kind in KINDS}
+    for kind, row in found.items():
+        if "us_per_op" in row:
+            row["least_us_per_op"] = min(rows[kind]["us_per_op"] for rows in rounds)
+    return found
 
 
 def verdict(kind: str, row: dict[str, float]) -> str:
@@ -343,10 +348,10 @@ def main() -> None:
         "growth": measure("growth", options),
     }
     print(f"One training step: forward, backward, optimizer (torch {torch.__version__}, medians)")
-    print(f"{'':35}{'wall ms':>9}{'CPU ms':>9}{'ops':>7}{'us/op':>8}{'cheaper':>9}")
+    print(f"{'':35}{'wall ms':>9}{'CPU ms':>9}{'ops':>7}{'us/op':>8}{'least':>7}{'cheaper':>9}")
     for model, rows in steps.items():
         for name, row in rows.items():
-            ops = f"{row['ops']:7.0f}{row['us_per_op']:8.1f}" if "ops" in row else " " * 15
+            ops = f"{row['ops']:7.0f}{row['us_per_op']:8.1f}{row['least_us_per_op']:7.1f}" if "ops" in row else " " * 22
             cells = f"{row['wall_ms']:9.2f}{row['cpu_ms']:9.2f}{ops}{row['times_cheaper']:8.1f}x"
             print(f"{model + ', ' + name:35}{cells}{verdict(name, row)}")
     print("\nsingle ops             us of CPU time")

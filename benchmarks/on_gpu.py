@@ -153,7 +153,7 @@ def allocator(run: Run) -> dict[str, Any]:
 def overhead(run: Run) -> dict[str, Any]:
     """What recording costs a step."""
     facts = run.work / "overhead.json"
-    size = "--model resnet50 --batch-size 32 --rounds 2"
+    size = "--model resnet50 --batch-size 32 --rounds 2 --seconds 15"
     if run.dry:
         size = "--model resnet18 --batch-size 2 --image-size 32 --rounds 1"
     on = ["--on", run.on] if run.dry else ["--device", "cuda"]

@@ -7,7 +7,7 @@ a bare torch.profiler with the recorder's options.
 The four run in turn, once a round, each in a process of its own (timed_training.py). A ratio is taken within a round, and its
 median over the rounds is printed: by the clock, and by the time that the process kept processors busy. Also printed: what the
 recorder counted as its own, and the size of a kernel-grained file for 10 steps. Where other work makes processes hard to
-compare, the last lines are the finer measure: steps of one process, every other one recorded (alternating_steps.py).
+compare, the lines of `steps in turn` are the finer measure: steps of one process, recorded and not (alternating_steps.py).
 
 Bounds: phase grain at most 1 % of a step; kernel grain at most 5 % over a bare torch.profiler; 10 steps of ResNet-50 at
 most 400 KB.
@@ -136,12 +136,13 @@ def measure(bench: Bench, count: int) -> dict[str, Any]:
     }
 
 
-def alternating(words: list[str], folder: Path) -> list[dict[str, Any]]:
+def alternating(words: list[str], seconds: float, folder: Path) -> list[dict[str, Any]]:
     """Recorded over bare within one process, without and with torch.profiler around both."""
     out = folder / "alternating.json"
     found = []
     for more in ([], ["--profile"]):
-        command = [sys.executable, str(SCRIPT.with_name("alternating_steps.py")), *words, *more, "--json", str(out)]
+        command = [sys.executable, str(SCRIPT.with_name("alternating_steps.py")), *words, *more]
+        command += ["--seconds", str(seconds), "--json", str(out)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         found.append(json.loads(out.read_text()))
     return found
@@ -162,17 +163,17 @@ def imported_size(traces: Path) -> dict[str, int] | None:
 def lines_of(facts: dict[str, Any]) -> list[str]:
     """The figures as a table."""
     lines = [f"{'bare':30} {facts['bare_step_ns'] / 1e6:9.2f} ms"]
-    lines.append(f"{'':30} {'step':>12} {'over':>9} {'by the clock':>13} {'processors':>11} {'bound':>7}")
+    lines.append(f"{'':30} {'step':>12} {'over':>9} {'by the clock':>13} {'processors':>11} {'bound':>7}  rounds")
     for row in facts["rows"]:
-        bound = f"{row['bound']:7.2f}" if row["bound"] else ""
-        lines.append(
-            f"{row['what']:30} {row['step_ns'] / 1e6:9.2f} ms {row['over']:>9} {row['ratio']:13.3f}"
-            f" {row['processor_ratio']:11.3f} {bound}".rstrip()
-        )
+        step = f"{row['step_ns'] / 1e6:9.2f} ms {row['over']:>9}"
+        rounds = f"{min(row['ratios']):.3f} to {max(row['ratios']):.3f}"
+        bound = f"{row['bound']:7.2f}" if row["bound"] else " " * 7
+        lines.append(f"{row['what']:30} {step} {row['ratio']:13.3f} {row['processor_ratio']:11.3f} {bound}  {rounds}")
     for pairs in facts["alternating"]:
         name, limit = ("under torch.profiler", 1.05) if pairs["profile"] else ("phase grain", 1.01)
-        ratio, (low, high) = pairs["by the clock"]["ratio"], pairs["by the clock"]["quartiles"]
-        lines.append(f"steps in turn, {name}: {ratio:.3f} of bare ({low:.3f} to {high:.3f}), bound {limit}")
+        ratio, (low, high) = pairs["by the clock"]["ratio"], pairs["by the clock"]["bounds"]
+        verdict = "met" if high <= limit else "NOT MET" if low > limit else "not decided: give more --seconds"
+        lines.append(f"steps in turn, {name}: {ratio:.4f} of bare (95 %: {low:.4f} to {high:.4f}), bound {limit}: {verdict}")
     shares = ", ".join(f"{100 * share:.2f} % ({grain} grain)" for grain, share in facts["counted_share"].items())
     lines.append(f"counted by the recorder as its own: {shares}")
     for name, size in (("recorded here", facts["kernel_file"]), ("imported V100", facts.get("imported_file"))):
@@ -192,6 +193,7 @@ def main() -> None:
     parser.add_argument("--batch-size", default="32")
     parser.add_argument("--image-size", default="224")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60, help="of steps in turn, for each of the two lines of them")
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces", help="real recordings")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -200,7 +202,7 @@ def main() -> None:
         words += ["--device", args.device]
     with tempfile.TemporaryDirectory() as folder:
         facts = measure(Bench(Path(folder), words, args.on), args.rounds)
-        facts["alternating"] = [] if args.on else alternating(words, Path(folder))
+        facts["alternating"] = [] if args.on else alternating(words, args.seconds, Path(folder))
     facts["imported_file"] = imported_size(args.traces)
     print("\n".join(lines_of(facts)))
     if args.json:

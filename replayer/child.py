@@ -11,7 +11,6 @@ recorded), `values` ("recorded" or "compute"), `live` (bool: somebody watches th
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import sys
@@ -28,6 +27,7 @@ from replayer.tally import Tally
 from replayer.timeline import Timeline
 from traces.file import TraceStream, load
 from traces.model import Origin, Shape, Trace, TraceError, shapes_text
+from traces.undisturbed import at_exit
 
 # How many kinds of unmatched calls a replay lists; the rest are counted.
 _MISSING_LISTED = 50
@@ -98,14 +98,12 @@ def _make(config: dict[str, Any], script_time: ScriptTime | None) -> VirtualGpu:
         gpus=config["gpus"],
         link_gbps=config["link_gbps"],
     )
-    atexit.register(_finish, gpu, trace, config, os.getpid())
+    at_exit(lambda: _finish(gpu, trace, config))
     return gpu
 
 
-def _finish(gpu: VirtualGpu, trace: Trace, config: dict[str, Any], pid: int) -> None:
-    """Write the timeline's end. A forked child inherits this hook but not the GPU."""
-    if os.getpid() != pid:
-        return
+def _finish(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> None:
+    """Write the timeline's end."""
     gpu.stop()
     try:
         gpu.timeline.close(_header(gpu, trace, config))

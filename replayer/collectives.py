@@ -3,7 +3,8 @@
 The recording tells for the operations, sizes and groups that it holds; from these a latency and a bandwidth are fitted for
 others. A recorded kernel lasts from when its own rank was ready until the slowest one's data had come, so of the ranks'
 durations of one operation the shortest is what the transfer itself took. Without recorded operations latency and bandwidth are
-those of the links that GPUs of this name have (links.py).
+those of the links that GPUs of this name have (links.py). An operation of which only is known how long it can have lasted at
+most is none that such an estimate could be made from, but it caps the estimate for its like.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
@@ -23,7 +24,7 @@ import numpy as np
 
 from replayer.links import link_of
 from traces.communication import communication_kernels
-from traces.model import NONE, Origin, Trace
+from traces.model import NONE, Ending, Origin, Trace
 
 # What a small operation takes besides its steps from GPU to GPU: NCCL's ring algorithm in protocol LL (nccl 2.19,
 # src/graph/tuning.cc, baseLat). With them, two A100 come to 7.8 us; in the recording at hand they take 7.6 us.
@@ -92,6 +93,7 @@ class CollectiveCosts:
 
     def __init__(self, device_name: str) -> None:
         self._recorded: dict[Key, list[int]] = {}
+        self._at_most_ns: dict[Key, int] = {}
         self._played: dict[Key, int] = {}
         self._kernels: dict[str, int] = {}
         self._link = link_of(device_name)
@@ -103,15 +105,21 @@ class CollectiveCosts:
     def of(cls, trace: Trace) -> CollectiveCosts:
         """Fit from the operations of all recorded ranks that were timed on their devices."""
         costs = cls(trace.devices[0].name if trace.devices else "")
-        by_rank: dict[Key, dict[int, list[int]]] = {}
-        table, measured = trace.collectives, _timed_on_device(trace)
-        columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns)
-        for name, size_bytes, group, rank, duration_ns in zip(*(column[measured].tolist() for column in columns), strict=True):
+        by_rank: dict[Key, dict[int, list[tuple[int, bool]]]] = {}  # how long each, and whether that is more than a bound
+        table, timed = trace.collectives, _timed_on_device(trace)
+        columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending)
+        rows = zip(*(column[timed].tolist() for column in columns), strict=True)
+        for name, size_bytes, group, rank, duration_ns, ending in rows:
             key = (trace.strings[name], max(size_bytes, 0), group if group > 0 else len(trace.ranks))
-            by_rank.setdefault(key, {}).setdefault(rank, []).append(duration_ns)
+            by_rank.setdefault(key, {}).setdefault(rank, []).append((duration_ns, ending == Ending.SEEN))
         for key, ranks in by_rank.items():
             longest = max(map(len, ranks.values()))
-            costs._recorded[key] = [min(own[i] for own in ranks.values() if i < len(own)) for i in range(longest)]
+            rounds = [[own[i] for own in ranks.values() if i < len(own)] for i in range(longest)]
+            shortest = [min(took)[0] for took in rounds if any(is_seen for _, is_seen in took)]
+            if shortest:
+                costs._recorded[key] = shortest
+            else:
+                costs._at_most_ns[key] = min(min(took)[0] for took in rounds)
         costs._fit()
         costs._name_kernels(trace)
         return costs
@@ -147,8 +155,7 @@ class CollectiveCosts:
             self._played[key] = played + 1
             return Transfer(recorded[played % len(recorded)], Origin.EXACT, kernel)
         duration_ns = self._latency_ns(name, ranks) + int(wire_bytes(name, size_bytes, ranks) / self._bytes_per_ns)
-        return Transfer(duration_ns, self._origin, kernel)
-
+        return Transfer(min(duration_ns, self._at_most_ns.get(key, duration_ns)), self._origin, kernel)
 
     def _latency_ns(self, name: str, ranks: int) -> int:
         if self._recorded_latency_ns is not None:
@@ -176,8 +183,8 @@ _FUNCTIONS = {
 
 
 def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The collectives that CUDA events timed, and those within the span of the recorded communication kernels: elsewhere only
-    the call itself was timed."""
+    """The collectives that CUDA events timed, be it only from above, and those within the span of the recorded communication
+    kernels: elsewhere only the call itself was timed."""
     table, kernels = trace.collectives, communication_kernels(trace)
     keep = (table.device != NONE) & (table.duration_ns > 0)
     rank_of = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[kernels]]
@@ -186,4 +193,4 @@ def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]
         last_ns = int(trace.device.end_ns[kernels][rank_of == rank].max())
         in_time = (table.start_ns + table.duration_ns >= first_ns) & (table.start_ns <= last_ns)
         keep |= (table.rank == rank) & in_time & (table.duration_ns > 0)
-    return np.flatnonzero(keep)
+    return np.flatnonzero(keep & (table.ending != Ending.UNSEEN))

@@ -27,7 +27,7 @@ from replayer.outcomes import Constant, Kind, New, Plan, Reshaped, Same, View, W
 from replayer.plans import Plans
 from replayer.specs import Spec
 from replayer.state import _STATE
-from replayer.workspaces import Loan
+from replayer.workspaces import Loan, borrow_briefly
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
@@ -45,13 +45,13 @@ def make(spec: Spec, allocation: Allocation) -> Any:
 
 
 def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
-    """The `__torch_dispatch__` of virtual tensors, and the same for one route without its special handler."""
+    """The `__torch_dispatch__` of virtual tensors, and the same for one route without its special handler (`plainly`)."""
     routes = plans.routes
     wrap = torch.Tensor._make_wrapper_subclass
     detach = torch.ops.aten.detach.default
     new, news, same, view, lent = int(Kind.NEW), int(Kind.NEWS), int(Kind.SAME), int(Kind.VIEW), int(Kind.LENT)
 
-    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None, plainly: bool = False) -> Any:
         if func is detach:  # autograd detaches each output that it saves, and each gradient
             source = args[0]
             spec = source.spec
@@ -62,95 +62,92 @@ def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
         if route is None:
             route = plans.route(func)
         try:
-            if route.special is not None:
+            if route.special is not None and not plainly:
                 return route.special(*args, **kwargs)
-            return run(route, args, kwargs)
+            gpu = _STATE.gpu or state.gpu()
+            keyer = route.keyers.get(len(args))
+            if keyer is None:
+                keyer = route.keyer(len(args))
+            key = keyer(args, kwargs)
+            plan = route.plans.get(key)
+            if plan is None:
+                if kwargs and plans.leaves(kwargs):
+                    return plans.elsewhere(route.func, args, kwargs)
+                plan = plans.learn(route, key, args, kwargs, gpu.current_device())
+                plan.borrow(gpu.workspaces_of(plan.site))
+            device = plan.device
+            kind = plan.kind
+            result: Any
+            if kind == new:
+                spec = plan.spec
+                try:
+                    block = gpu.devices[device].ledger.malloc(plan.size_bytes, gpu.current_stream(device).number)
+                except OutOfMemory as full:
+                    raise out_of_memory(full) from None
+                result = wrap(*spec.wrapping)
+                result.__dict__ = {"spec": spec, "allocation": hold(block)}
+            elif kind == same:
+                result = args[plan.at]
+            elif kind == view:
+                spec = plan.spec
+                result = wrap(*spec.wrapping)
+                result.__dict__ = {"spec": spec, "allocation": args[plan.at].allocation}
+            elif kind == news:
+                memory = gpu.devices[device].ledger
+                stream = gpu.current_stream(device).number
+                result = []
+                for pair in plan.news:
+                    if pair is None:
+                        result.append(None)
+                        continue
+                    spec, size_bytes = pair
+                    try:
+                        block = memory.malloc(size_bytes, stream)
+                    except OutOfMemory as full:
+                        raise out_of_memory(full) from None
+                    made = wrap(*spec.wrapping)
+                    made.__dict__ = {"spec": spec, "allocation": hold(block)}
+                    result.append(made)
+            elif kind == lent:
+                result = lend(gpu, plan)
+            else:
+                if plan.reshaped:
+                    reshape(plan.reshaped, args, kwargs)
+                result = with_workspaces(plan, args, kwargs) if plan.workspaces else build(plan.outcome, device, args, kwargs)
+                if plan.folds:
+                    fold(route.func, result, args, kwargs)
+            if plan.writes:
+                forget(plan, args, kwargs)
+            gpu.launch(plan.site, device)
+            return result
         except BaseException:
             expect_unwinding()  # Note [Errors inside backward]
             raise
 
     def run(route: Any, args: Any, kwargs: Any) -> Any:
-        gpu = _STATE.gpu or state.gpu()
-        keyer = route.keyers.get(len(args))
-        if keyer is None:
-            keyer = route.keyer(len(args))
-        key = keyer(args, kwargs)
-        plan = route.plans.get(key)
-        if plan is None:
-            if kwargs and plans.leaves(kwargs):
-                return plans.elsewhere(route.func, args, kwargs)
-            plan = plans.learn(route, key, args, kwargs, gpu.current_device())
-            plan.borrow(gpu.workspaces_of(plan.site))
-        device = plan.device
-        kind = plan.kind
-        result: Any
-        if kind == new:
-            spec = plan.spec
-            size_bytes = plan.size_bytes
-            memory = gpu.devices[device].ledger
-            try:
-                block = memory.malloc(size_bytes, gpu.current_stream(device).number)
-            except OutOfMemory as full:
-                raise out_of_memory(full) from None
-            result = wrap(*spec.wrapping)
-            result.__dict__ = {"spec": spec, "allocation": hold(memory, block, size_bytes)}
-        elif kind == same:
-            result = args[plan.at]
-        elif kind == view:
-            spec = plan.spec
-            result = wrap(*spec.wrapping)
-            result.__dict__ = {"spec": spec, "allocation": args[plan.at].allocation}
-        elif kind == news:
-            memory = gpu.devices[device].ledger
-            stream = gpu.current_stream(device).number
-            result = []
-            for pair in plan.news:
-                if pair is None:
-                    result.append(None)
-                    continue
-                spec, size_bytes = pair
-                try:
-                    block = memory.malloc(size_bytes, stream)
-                except OutOfMemory as full:
-                    raise out_of_memory(full) from None
-                made: Any = wrap(*spec.wrapping)
-                made.__dict__ = {"spec": spec, "allocation": hold(memory, block, size_bytes)}
-                result.append(made)
-        elif kind == lent:
-            result = lend(gpu, plan)
-        else:
-            if plan.reshaped:
-                reshape(plan.reshaped, args, kwargs)
-            result = with_workspaces(plan, args, kwargs) if plan.workspaces else build(plan.outcome, device, args, kwargs)
-            if plan.folds:
-                fold(route.func, result, args, kwargs)
-        if plan.writes:
-            forget(plan, args, kwargs)
-        gpu.launch(plan.site, device)
-        return result
+        return dispatch(route.func, (), args, kwargs, plainly=True)
 
     def lend(gpu: VirtualGpu, plan: Plan) -> Any:
-        on, stream = gpu.devices[plan.device], gpu.current_stream(plan.device).number
+        on, stream, site = gpu.devices[plan.device], gpu.current_stream(plan.device).number, plan.site
         memory = on.ledger
-        loan = Loan(on, stream, plan.site, plan.workspaces)
         results: list[Any] = []
         try:
-            loan.after_output()
-            for pair in plan.news:
+            for sizes, pair in zip(plan.lends, plan.news, strict=False):
+                for size_bytes in sizes:
+                    borrow_briefly(on, stream, site, size_bytes)
                 if pair is None:
                     results.append(None)
                     continue
                 spec, size_bytes = pair
-                allocation = hold(memory, memory.malloc(size_bytes, stream), size_bytes)
+                block = memory.malloc(size_bytes, stream)
                 made: Any = wrap(*spec.wrapping)
-                made.__dict__ = {"spec": spec, "allocation": allocation}
+                made.__dict__ = {"spec": spec, "allocation": hold(block)}
                 results.append(made)
-                loan.after_output()
-            loan.end()
+            for sizes in plan.lends[len(plan.news) :]:
+                for size_bytes in sizes:
+                    borrow_briefly(on, stream, site, size_bytes)
         except OutOfMemory as full:
             raise out_of_memory(full) from None
-        finally:
-            loan.abandon()
         return results if plan.spec is None else results[0]
 
     def with_workspaces(plan: Plan, args: Any, kwargs: Any) -> Any:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from replayer.timeline import Timeline
 
 # Ops noted before they are played: a few milliseconds of a script, less than the host may run ahead anyway.
-_BATCH = 128
+_BATCH = 256
 
 
 @dataclass(slots=True, eq=False)
@@ -157,11 +157,12 @@ class VirtualGpu:
         """Play what has been launched."""
         with self._lock:
             pending = self._pending
-            while count := len(pending):
-                self.player.play_all([pending.popleft() for _ in range(count)])
+            if pending:
+                while count := len(pending):
+                    self.player.play_all([pending.popleft() for _ in range(count)])
+                self.timeline.relieve()
             for device in self.devices:
                 device.ledger.settle()
-            self.timeline.relieve()
 
     @contextmanager
     def _looking(self) -> Iterator[HostThread]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -31,19 +31,22 @@ _TIME = 1  # of a row of the memory table
 
 
 class Ticket:
-    """One allocation: `at` is its address, 0 until that has been worked out. Made by `Ledger.malloc`."""
+    """One allocation: `at` is its address as far as that has been worked out, else 0. Made by `Ledger.malloc`.
 
-    __slots__ = ("at", "ledger", "size_bytes", "stream")
+    When it is freed it may be handed out again; `used` says that somebody has it.
+    """
+
+    __slots__ = ("at", "ledger", "size_bytes", "stream", "used")
 
     ledger: Ledger
     size_bytes: int
     stream: int
     at: int
+    used: bool
 
     @property
     def address(self) -> int:
-        if not self.at:
-            self.ledger.settle()
+        self.ledger.settle()
         return self.at
 
 
@@ -60,29 +63,51 @@ class Ledger:
         self._now_ns = now_ns
         self._note = note
         self._pending: deque[Ticket] = deque()  # a ticket's first entry is its malloc, the second its free
-        # Frees a ticket. May be called from anywhere, a garbage collection included, for it only notes.
-        self.free: Callable[[Ticket], None] = self._pending.append
+        self.note_free: Callable[[Ticket], None] = self._pending.append  # the first half of `free`
         self._lock = threading.RLock()
         self._room_bytes = 0  # what is certainly left for mallocs to be put off
         self._blocks: dict[int, Block] = {}  # in use, by address
         self._rounds = Rounds()
         self._round: Round | None = None  # under way instead of the memory: see Note [Rounds] in rounds.py
+        self._coming: Iterator[Ticket] = iter(())  # what the round's next requests get
 
     def malloc(self, size_bytes: int, stream: int) -> Ticket | None:
         """Device memory for `stream`; None for 0 bytes. Raises OutOfMemory."""
         if size_bytes <= 0:
             return None
+        ticket = next(self._coming, None)
+        if ticket is None or ticket.used or ticket.size_bytes != size_bytes or ticket.stream != stream:
+            return self._made(size_bytes, stream)
+        ticket.used = True
+        pending = self._pending
+        pending.append(ticket)
+        if len(pending) > _BATCH:
+            self.settle()
+        return ticket
+
+    def _made(self, size_bytes: int, stream: int) -> Ticket:
+        """A request that is no part of a round: it may be the one that does not fit."""
+        if self._round is not None:
+            with self._lock:
+                self.settle()
+                self._catch_up()
         ticket = Ticket()  # no __init__: it would double what a ticket costs
         ticket.ledger = self
         ticket.size_bytes = size_bytes
         ticket.stream = stream
         ticket.at = 0
+        ticket.used = True
         pending = self._pending
         pending.append(ticket)
         self._room_bytes = room_bytes = self._room_bytes - size_bytes - _SEGMENT_BYTES
         if room_bytes < 0 or len(pending) > _BATCH:
             self.settle()
         return ticket
+
+    def free(self, ticket: Ticket) -> None:
+        """Give the memory back. May be called from anywhere, a garbage collection included, for it only notes."""
+        self.note_free(ticket)
+        ticket.used = False  # last: another thread may be handed the ticket from here on
 
     def record_stream(self, ticket: Ticket, stream: UsedStream) -> None:
         """`stream` uses the memory too, so its end is waited for before it is used again."""
@@ -108,12 +133,12 @@ class Ledger:
         """Tell `let_go` the address of each block at the moment in which it is freed; None: no longer."""
         append = self._pending.append
 
-        def free(ticket: Ticket) -> None:
+        def told(ticket: Ticket) -> None:
             if let_go is not None and ticket.at:
                 let_go(ticket.at)
             append(ticket)
 
-        self.free = append if let_go is None else free
+        self.note_free = append if let_go is None else told
 
     def end_step(self) -> None:
         """A step of the script has ended, after which another one like it may come."""
@@ -121,14 +146,17 @@ class Ledger:
             self.settle()
             if self._round is None:
                 self._round = self._rounds.end_step(self._memory)
+                if self._round is not None:
+                    self._coming = self._round.coming
             elif not self._round.end_step():
                 self._catch_up()
 
     def _catch_up(self) -> None:
         if self._round is not None:
-            done, self._round = self._round, None
+            done, self._round, self._coming = self._round, None, iter(())
             self._rounds.spoil()
             done.catch_up(self._memory, self._blocks)
+            self._room_bytes = 0  # until `_do` has reckoned it
 
     def settle(self) -> None:
         """Do all that was put off. Raises OutOfMemory, which can only be the last malloc's."""
@@ -142,7 +170,6 @@ class Ledger:
                     rows[:, _TIME] = self._now_ns()
                     self._note(rows)
                 if not pending:
-                    self._room_bytes = self._memory.sure_bytes
                     return
                 self._catch_up()
             self._do(pending)
@@ -151,7 +178,7 @@ class Ledger:
         memory, blocks = self._memory, self._blocks
         malloc, free = memory.malloc, memory.free
         asked: list[int] = []
-        streams: list[int] = []
+        tickets: list[Ticket] = []
         rows: list[tuple[int, int, int]] = []  # bytes, address, reserved bytes
         held_bytes, reserved_bytes, calls = memory.allocated_bytes, memory.reserved_bytes, memory.driver_calls
         try:
@@ -162,6 +189,7 @@ class Ledger:
                     block = blocks.pop(address)
                     rows.append((-block.size_bytes, address, reserved_bytes))
                     asked.append(-address)
+                    ticket.at = 0
                     free(block)
                 else:
                     made = malloc(ticket.size_bytes, ticket.stream)
@@ -172,7 +200,7 @@ class Ledger:
                         calls, reserved_bytes = memory.driver_calls, memory.reserved_bytes
                     asked.append(ticket.size_bytes)
                     rows.append((made.size_bytes, address, reserved_bytes))
-                streams.append(ticket.stream)
+                tickets.append(ticket)
         finally:
             self._room_bytes = memory.sure_bytes
             if rows:
@@ -180,6 +208,6 @@ class Ledger:
                 table[:, 0], table[:, _TIME] = memory.device, self._now_ns()
                 table[:, [2, 3, 5]] = rows
                 table[:, 4] = held_bytes + np.cumsum(table[:, 2])
-                self._rounds.log.note(asked, streams, table)
+                self._rounds.log.note(asked, tickets, table)
                 if self._note is not None:
                     self._note(table)

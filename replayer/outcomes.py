@@ -66,7 +66,7 @@ class Kind(IntEnum):
     NEWS = 1  # several new tensors, or None among them
     SAME = 2  # a positional argument itself, and nothing reshaped
     VIEW = 3  # a view of a positional argument
-    LENT = 4  # as NEW or NEWS, of an op that takes workspaces
+    LENT = 4  # as NEW or NEWS, of an op that takes workspaces and gives each back before it takes anything else
     OTHER = 5
 
 
@@ -85,6 +85,7 @@ class Plan:
     news: tuple[Any, ...] = field(init=False, default=())  # of NEWS and LENT: (spec, size_bytes) or None
     at: int = field(init=False, default=0)  # of SAME and VIEW: the argument's position
     workspaces: tuple[tuple[int, ...], ...] = field(init=False, default=())  # see replayer.workspaces
+    lends: tuple[tuple[int, ...], ...] = field(init=False, default=())  # of LENT: their sizes, before each of `news` and after
     folds: bool = field(init=False, default=False)  # see replayer.folding
 
     def __post_init__(self) -> None:
@@ -105,11 +106,22 @@ class Plan:
         if not workspaces:
             return
         self.workspaces = workspaces
+        if self.kind not in (Kind.NEW, Kind.NEWS) or any(not _are_brief(sizes) for sizes in workspaces):
+            self.kind = int(Kind.OTHER)
+            return
         if self.kind == Kind.NEW:
             self.news = ((self.spec, self.size_bytes),)
-        self.kind = int(Kind.LENT if self.kind in (Kind.NEW, Kind.NEWS) else Kind.OTHER)
+        left = (sizes[::2] for sizes in workspaces)
+        before = [next(left, ()), *[() if pair is None else next(left, ()) for pair in self.news]]
+        self.lends = (*before, *left)
+        self.kind = int(Kind.LENT)
 
     def compute_too(self) -> None:
         """The host may know what comes of it: no short way."""
         self.folds = True
         self.kind = int(Kind.OTHER)
+
+
+def _are_brief(sizes: tuple[int, ...]) -> bool:
+    """Whether each is given back (negative) at once."""
+    return len(sizes) % 2 == 0 and all(taken == -back for taken, back in zip(sizes[::2], sizes[1::2], strict=True))

@@ -119,6 +119,10 @@ class KernelColumns(NamedTuple):
         table = np.array(kernels, dtype=np.int64).reshape(-1, len(cls._fields))
         return cls(*table.T.copy())
 
+    def and_(self, others: KernelColumns) -> KernelColumns:
+        """These kernels and then the others."""
+        return KernelColumns(*map(np.concatenate, zip(self, others, strict=True)))
+
 
 @dataclass(slots=True)
 class StepScore:

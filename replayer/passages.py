@@ -13,6 +13,9 @@ Note [Running maxima]
     when the launch queue has room, whichever is last; and h[i] is host[i] after that. With c the running sum of advances and
     host times, h[i] - c[i] is the greater of h[i-1] - c[i-1] and of what call i alone would give: a running maximum. So are
     the ends of kernels, less the running sum of gaps and durations.
+
+Calls of another program (Note [Another program], matching.py) that have no recorded counterpart are a kernel of estimated
+duration each, launched when they are called.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import numpy as np
 
 from replayer.costs import FLOOR_NS
 from replayer.matching import StepClaims
-from replayer.parts import Remembered
+from replayer.parts import Kernel, KernelColumns, Remembered
 from replayer.sites import Site
 from replayer.streams import LAUNCH_QUEUE_DEPTH, VirtualStream
 from replayer.timeline import HOST_COLUMNS, WORK_COLUMNS
@@ -47,7 +50,7 @@ class Passage:
 
     sites: tuple[Site, ...]
     classes: bytes  # of phase, per call
-    stops: list[int]  # per call: the next one without a recorded counterpart
+    stops: list[int]  # per call: the next one that must be played by itself
     position_ns: list[int]  # per call, and once more: active host time up to which the script has come before it
     advance_ns: Column  # per call: from there to its own begin
     host_ns: Column  # per call: its own
@@ -60,6 +63,7 @@ class Passage:
     queue_sums_ns: Column  # of gaps and durations, this kernel included
     work_rows: Column  # of the timeline, but for device, stream, start and launch
     charged_ns: dict[Origin, Column]  # per kernel, and once more: durations so far
+    matched: Column  # per call: 1 if it has a recorded counterpart, else 0
     other: bool = False  # the script is another program, and what the recorded host did between calls is not its own
 
     @classmethod
@@ -72,6 +76,7 @@ class Passage:
         chosen: list[int] = []  # kernels of the step
         scales: list[float] = []  # of each
         origins: list[int] = []  # of each
+        columns, estimated = claims.step.columns, list[Kernel]()
         for site, claim, _ in calls:
             reached_ns = position_ns[-1]
             begins_ns.append(reached_ns if claim is None else claim[1].start_ns)
@@ -82,19 +87,27 @@ class Passage:
                 chosen += instance.kernels
                 scales += [tracks.scale(site, instance) if origin is Origin.SCALED else 1.0] * len(instance.kernels)
                 origins += [int(origin)] * len(instance.kernels)
+            elif other:
+                kernel, origin = tracks.estimated(site, reached_ns)
+                chosen.append(len(columns.kind) + len(estimated))
+                scales.append(1.0)
+                origins.append(int(origin))
+                estimated.append(kernel)
             first.append(len(chosen))
         begin_ns, hosts_ns, at = np.array(begins_ns, np.int64), np.array(host_ns, np.int64), np.array(chosen, np.int64)
         advance_ns = np.maximum(begin_ns - position_ns[:-1], 0) if not other else np.zeros_like(begin_ns)
         call = np.repeat(np.arange(len(calls)), np.diff(first))
-        columns, scale, origin_of = claims.step.columns, np.array(scales), np.array(origins, np.int64)
+        if estimated:
+            columns = columns.and_(KernelColumns.of(estimated))
+        scale, origin_of = np.array(scales), np.array(origins, np.int64)
         duration_ns = columns.duration_ns[at]
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), FLOOR_NS)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        host_rows = np.full((len(calls), len(HOST_COLUMNS)), NONE)
+        host_rows = np.full((len(calls), len(HOST_COLUMNS)), NONE, order="F")  # of which whole columns are written again
         strings = [tracks.timeline.strings_of(site) for site in sites]
         host_rows[:, [_HOST["name"], _HOST["shapes"], _HOST["dtypes"]]] = strings
         host_rows[:, _HOST["kind"]], host_rows[:, _HOST["duration_ns"]] = int(HostKind.OP), hosts_ns
-        work_rows = np.full((len(at), len(WORK_COLUMNS)), NONE)
+        work_rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
         known = {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}
         for name, values in known.items():
             work_rows[:, _WORK[name]] = values[at]
@@ -102,7 +115,7 @@ class Passage:
         return cls(
             sites=sites,
             classes=bytes([site.phase_class for site in sites]),
-            stops=_stops(calls),
+            stops=[len(calls)] * len(calls) if other else _stops(calls),
             position_ns=position_ns,
             advance_ns=advance_ns,
             host_ns=hosts_ns,
@@ -118,6 +131,7 @@ class Passage:
                 Origin(origin): np.append(0, np.cumsum(np.where(origin_of == origin, duration_ns, 0)))
                 for origin in np.unique(origin_of)
             },
+            matched=np.array([claim is not None for _, claim, _ in calls], np.int64),
             other=other,
         )
 
@@ -138,27 +152,36 @@ class Passage:
         As `Player.play` does one after another; see Note [Running maxima].
         """
         host_ns, sums_ns = self.host_ns[begin:end], self.host_sums_ns[begin:end]
-        floor_ns = np.maximum(called_ns, self._room_at_ns(begin, end, stream)) + host_ns
+        room_at_ns = self._room_at_ns(begin, end, stream)
+        floor_ns = host_ns + (called_ns if room_at_ns is None else np.maximum(called_ns, room_at_ns))
         before_ns = thread.host_ns - (int(self.host_sums_ns[begin - 1]) if begin else 0)
         ends_ns: Column = np.maximum(np.maximum.accumulate(floor_ns - sums_ns), before_ns) + sums_ns
         starts_ns = ends_ns - host_ns
         lags_ns = called_ns - self.advance_ns[begin:end]
         lags_ns[0] -= thread.host_ns
         lags_ns[1:] -= ends_ns[:-1]
+        if self.other:
+            matched = self.matched[begin:end]
+            lags_ns *= matched
+            for call in np.flatnonzero(matched == 0).tolist():
+                site = self.sites[begin + call]
+                tracks.tally.miss(site.op, site.shapes)
         tracks.tally.lag_ns += int(np.maximum(lags_ns, 0).sum())
         tracks.tally.ops += end - begin
         thread.host_ns = int(ends_ns[-1])
-        rows = self.host_rows[begin:end].copy()
+        rows = self.host_rows[begin:end].copy(order="F")
         rows[:, _HOST["thread"]] = thread.row
         rows[:, _HOST["start_ns"]] = starts_ns
         self._put(begin, end, starts_ns, tracks.timeline.op_rows(rows), stream, tracks)
         return ends_ns
 
-    def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | int:
-        """When each call finds room in the launch queue, which holds only kernels from before: there are few enough here."""
-        oldest = self.first[begin:end] - (int(self.first[begin]) + LAUNCH_QUEUE_DEPTH - len(stream.pending))
-        if oldest[-1] < 0:
-            return 0
+    def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
+        """When each call finds room in the launch queue, which holds only kernels from before: there are few enough here.
+        None if there is room all the time."""
+        before = int(self.first[begin]) + LAUNCH_QUEUE_DEPTH - len(stream.pending)
+        if self.first[end - 1] < before:
+            return None
+        oldest = self.first[begin:end] - before
         ends_ns = np.fromiter(islice(stream.pending, int(oldest[-1]) + 1), np.int64)
         return np.where(oldest >= 0, ends_ns[np.maximum(oldest, 0)], 0)
 
@@ -172,7 +195,7 @@ class Passage:
         alone_ns = starts_ns[call] + self.after_ns[first:last]
         ends_ns = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns
         stream.push_all(ends_ns.tolist())
-        rows = self.work_rows[first:last].copy()
+        rows = self.work_rows[first:last].copy(order="F")
         rows[:, _WORK["device"]], rows[:, _WORK["stream"]] = stream.device, stream.number
         rows[:, _WORK["start_ns"]], rows[:, _WORK["launch"]] = ends_ns - self.duration_ns[first:last], row + call
         tracks.timeline.work_rows(rows)

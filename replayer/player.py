@@ -119,16 +119,16 @@ class Player:
         while at < count:
             played = 0
             if alike and count - at >= LEAST_CALLS:
-                played = self._play_again(threads[0], streams[0], sites[at:], called_ns[at:])
+                played = self._play_again(threads[0], streams[0], sites, called_ns, at)
             if not played:
                 played = 1
                 self.play(*noted[at])
             at += played
 
     def _play_again(
-        self, thread: HostThread, stream: VirtualStream, sites: tuple[Site, ...], called_ns: tuple[int, ...]
+        self, thread: HostThread, stream: VirtualStream, sites: tuple[Site, ...], called_ns: tuple[int, ...], at: int
     ) -> int:
-        """Play as many of these ops as are what the segment under way holds next; returns how many. See passages.py."""
+        """Play as many ops from `at` on as are what the segment under way holds next; returns how many. See passages.py."""
         course = self.course
         segment = course.segment
         if segment is not None and stream.device != self.tracks.home:
@@ -142,14 +142,16 @@ class Player:
         if passage is None or passage.other != course.rests.other:
             passage = Passage.of(segment.memory.calls, segment.step, self.tracks, course.rests.other)
             segment.score.passage = passage
-        end = passage.reach(begin, sites)
+        if passage.stops[begin] - begin < LEAST_CALLS:
+            return 0
+        end = passage.reach(begin, sites[at:])
         if end - begin < LEAST_CALLS or segment.position_ns != passage.position_ns[begin]:
             return 0
         if any(turn and passage.classes.find(phase_class, begin, end) >= 0 for phase_class, turn in enumerate(course.turns)):
             return 0
         segment.follow(end)
         segment.position_ns = passage.position_ns[end]
-        called = np.array(called_ns[: end - begin])
+        called = np.array(called_ns[at : at + end - begin])
         ends_ns = passage.play(begin, end, thread, stream, called, self.tracks)
         ahead_ns = ends_ns[ends_ns - called > _AHEAD_NS]
         if len(ahead_ns):
@@ -169,7 +171,7 @@ class Player:
         if self._strict:
             raise NotExact(site.op, site.shapes, "nothing recorded")
         score = segment.score
-        if score is None:
+        if score is None or self.course.rests.other:
             thread.host_ns = max(thread.host_ns, now_ns)
         row = self.timeline.op(thread.row, self.timeline.strings_of(site), thread.host_ns, thread.host_ns)
         if score is not None and score.phase_grained:

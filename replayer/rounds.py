@@ -1,25 +1,30 @@
 """Memory used as before: steps of a script that a device's allocator need not go through again.
 
-    rounds.log.note(asked, streams, table)          # what a ledger did
+    rounds.log.note(asked, tickets, table)          # what a ledger did
     round = rounds.end_step(memory)                 # the steps so far, if they left the allocator as they found it, else None
+    next(round.coming)                              # the ticket of the next request, if it comes as in the round
     round.follow(pending)                           # takes the requests that come as in the round
     round.catch_up(memory, blocks)                  # does them after all
 
 Note [Rounds]
     A training script in its steady state asks for memory and frees it in each step in the same order, and after a step or a few
     (a loss that lives until the next one is made takes turns between two places) the allocator is as it was: every block
-    where it was, in use or free. From the same state the same requests get the same blocks. So requests that come as in such
-    a round are only compared with it and given its addresses, while the allocator stays where the round began. At the first
-    other request, or when anybody looks, it catches up: whole rounds add to its totals and to nothing else, and what
-    came since the last whole one is done. Nobody can tell.
+    where it was, in use or free. From the same state the same requests get the same blocks. So the requests of such a round
+    get its tickets again, addresses and all, and are only compared with it, while the allocator stays where the round began. At
+    the first other request, or when anybody looks, it catches up: whole rounds add to its totals and to nothing else, and
+    what came since the last whole one is done. Nobody can tell.
 
-    A request is told by its size and stream, a free by the address, which is in use only once at a time.
+    A ticket is free when its request comes again, since its address is: that is how the round went. Where a script has kept
+    it this time, the request is another one. What a round frees and has not asked for is what its last time left in use: the
+    ticket there is the one that the round itself leaves at that address.
 """
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,16 +47,16 @@ class Log:
     """The requests and frees of a step, in order."""
 
     asked: list[int] = field(default_factory=list)  # bytes; of a free, minus the address
-    streams: list[int] = field(default_factory=list)  # of a free, that of its request
+    tickets: list[Ticket] = field(default_factory=list)
     tables: list[Column] = field(default_factory=list)  # their rows of the memory table
     whole: bool = True  # nothing is left out, and nobody looked meanwhile
 
-    def note(self, asked: list[int], streams: list[int], table: Column) -> None:
+    def note(self, asked: list[int], tickets: list[Ticket], table: Column) -> None:
         """More of them."""
         if not self.whole:
             return
         self.asked += asked
-        self.streams += streams
+        self.tickets += tickets
         self.tables.append(table)
         if len(self.asked) > _LOGGED:
             self.spoil()
@@ -59,7 +64,7 @@ class Log:
     def spoil(self) -> None:
         """It is no part of a round, whatever comes."""
         self.whole = False
-        self.asked, self.streams, self.tables = [], [], []
+        self.asked, self.tickets, self.tables = [], [], []
 
 
 @dataclass(slots=True)
@@ -73,14 +78,30 @@ class Mark:
 
 
 class Round:
-    """One round, and how far it has come again. `totals` is by how much it raises the allocator's sums."""
+    """One round, and how far it has come again. `coming` gives its requests' tickets, over and over; `totals` is by how much it
+    raises the allocator's sums."""
 
     def __init__(self, logs: list[Log], totals: list[int]) -> None:
         tables = [table for log in logs for table in log.tables]
         self._rows = np.concatenate(tables) if tables else np.empty((0, 6), np.int64)
         self._addresses: list[int] = self._rows[:, _ADDRESS].tolist()
         self._asked = [asked for log in logs for asked in log.asked]
-        self._streams = [stream for log in logs for stream in log.streams]
+        tickets = [ticket for log in logs for ticket in log.tickets]
+        own = {id(ticket) for ticket, asked in zip(tickets, self._asked, strict=True) if asked > 0}
+        self._left: dict[int, Ticket] = {}  # in use at the end, and so at the beginning of the next time, by address
+        for ticket, asked, address in zip(tickets, self._asked, self._addresses, strict=True):
+            if asked > 0:
+                self._left[address] = ticket
+            else:
+                self._left.pop(address, None)
+        self._tickets = [
+            ticket if id(ticket) in own else self._left[address]
+            for ticket, address in zip(tickets, self._addresses, strict=True)
+        ]
+        requests = [(ticket, at) for ticket, asked, at in zip(tickets, self._asked, self._addresses, strict=True) if asked > 0]
+        for ticket, address in requests:
+            ticket.at = address
+        self.coming = cycle([ticket for ticket, _ in requests])
         self._ends = {int(end) for end in np.cumsum([len(log.asked) for log in logs])}  # of its steps
         self._totals = totals
         self._times = 0
@@ -90,21 +111,14 @@ class Round:
         """Take from `pending` what comes as in the round; returns its rows of the memory table, but for the time."""
         begin = self._at
         tickets = [pending.popleft() for _ in range(len(pending))]
-        here = slice(begin, begin + len(tickets))
-        expected = zip(tickets, self._asked[here], self._streams[here], self._addresses[here], strict=False)
-        at = begin
-        for ticket, asked, stream, address in expected:
-            if asked < 0:
-                if ticket.at != address:
-                    break
-            elif ticket.at or ticket.size_bytes != asked or ticket.stream != stream:
-                break
-            else:
-                ticket.at = address
-            at += 1
-        pending.extendleft(reversed(tickets[at - begin :]))
-        self._at = at
-        return self._rows[begin:at].copy()
+        expected = self._tickets[begin : begin + len(tickets)]
+        count = len(tickets)
+        if tickets != expected:
+            same = map(operator.is_, tickets, expected)
+            count = next((i for i, is_same in enumerate(same) if not is_same), len(expected))
+            pending.extendleft(reversed(tickets[count:]))
+        self._at = begin + count
+        return self._rows[begin : self._at].copy()
 
     def end_step(self) -> bool:
         """A step has ended: whether one of the round's does here. With the last one the round begins again."""
@@ -118,13 +132,19 @@ class Round:
     def catch_up(self, memory: DeviceMemory, blocks: dict[int, Block]) -> None:
         """Bring the allocator from the round's begin to where the round has come. `blocks` are those in use, by address."""
         memory.raise_totals([self._times * total for total in self._totals])
+        for ticket in self._tickets:
+            ticket.at = 0
+        for address, ticket in self._left.items():
+            ticket.at = address
         done = slice(self._at)
-        for asked, stream, address in zip(self._asked[done], self._streams[done], self._addresses[done], strict=True):
+        for asked, ticket, address in zip(self._asked[done], self._tickets[done], self._addresses[done], strict=True):
             if asked < 0:
+                ticket.at = 0
                 memory.free(blocks.pop(address))
                 continue
-            block = memory.malloc(asked, stream)
+            block = memory.malloc(asked, ticket.stream)
             assert block is not None and block.address == address
+            ticket.at = address
             blocks[address] = block
 
 

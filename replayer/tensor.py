@@ -106,7 +106,7 @@ class VirtualTensor(torch.Tensor):
         block = self.allocation.block
         if block is not None:
             virtual: VirtualStream = stream.virtual if hasattr(stream, "virtual") else stream
-            self.allocation.memory.record_stream(block, virtual)
+            block.ledger.record_stream(block, virtual)
 
     # -- its memory ------------------------------------------------------------------------------------------------
 

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from replayer.clock import Clock
 from replayer.costs import FLOOR_NS
+from replayer.leftovers import Leftover
 from replayer.matching import StepClaims
-from replayer.parts import Instance
+from replayer.parts import Instance, Kernel, StepScore
 from replayer.score import Score
 from replayer.sites import Site
 from replayer.streams import VirtualStream
 from replayer.tally import Tally
-from replayer.timeline import WORK_COLUMNS, Timeline
+from replayer.timeline import Timeline
 from replayer.transfers import Copy
 from traces.equivalents import canonical_op
 from traces.model import NONE, DeviceKind, Origin
 
+_LEFTOVERS = 256  # remembered; they differ from step to step where a script does
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams are numbered beyond what a script's own reach
 
 
@@ -48,6 +48,7 @@ class Tracks:
         self.tally = tally
         self.streams: dict[tuple[int, int], VirtualStream] = {}
         self._side: dict[tuple[int, int], VirtualStream] = {}  # by device and the recorder's stream number
+        self._leftovers: dict[tuple[int, ...], tuple[StepScore, Leftover | None]] = {}  # by the step's identity and kernels
         self.row_of: Callable[[str], int] = lambda _: 0  # the timeline's row of a thread of this name
         self.home = 0  # the device on which the script works where the recorded program worked on its first one
 
@@ -135,28 +136,18 @@ class Tracks:
         return end_ns
 
     def put_rest(self, claims: StepClaims, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
-        """As `put` with origin PHASE, for the hundreds of kernels that may be left of a phase: all at once where they can be.
-
-        With c the running sum of gaps and durations, the end of kernel i less c[i] is the greater of that of kernel i-1 and of
-        what its own launch alone would give: a running maximum.
-        """
-        columns, rows = claims.step.columns, np.array(chosen)
-        if (columns.stream[rows] != NONE).any() or (columns.edge >= 0).any():
+        """As `put` with origin PHASE, for the hundreds of kernels that may be left of a phase: at once if that can be."""
+        key = id(claims.step), *chosen
+        if key not in self._leftovers:
+            if len(self._leftovers) >= _LEFTOVERS:
+                self._leftovers.clear()
+            self._leftovers[key] = claims.step, Leftover.of(claims.step.columns, chosen)
+        _, leftover = self._leftovers[key]
+        if leftover is None:
             self.put(claims, chosen, stream, began_ns, 1.0, NONE, Origin.PHASE)
             return
-        duration_ns = columns.duration_ns[rows]
-        sums_ns = np.cumsum(columns.gap_ns[rows] + duration_ns)
-        alone_ns = began_ns + columns.launch_ns[rows] + columns.latency_ns[rows] + duration_ns
-        ends_ns = sums_ns + np.maximum(np.maximum.accumulate(alone_ns - sums_ns), stream.ready_ns)
-        stream.push_all(ends_ns.tolist())
-        table = np.full((len(rows), len(WORK_COLUMNS)), NONE)
-        known = {"kind": columns.kind[rows], "name": columns.name[rows], "bytes": columns.size_bytes[rows]}
-        timed = {"start_ns": ends_ns - duration_ns, "duration_ns": duration_ns, "origin": int(Origin.PHASE)}
-        placed = {"device": stream.device, "stream": stream.number}
-        for name, values in {**placed, **known, **timed}.items():
-            table[:, WORK_COLUMNS.index(name)] = values
-        self.timeline.work_rows(table)
-        self.tally.charged_ns[Origin.PHASE] += int(duration_ns.sum())
+        self.timeline.work_rows(leftover.rows(stream, leftover.play(stream, began_ns)))
+        self.tally.charged_ns[Origin.PHASE] += leftover.work_ns
 
     def estimate(
         self, stream: VirtualStream, site: Site, launched_ns: int, row: int, copy: Copy | None = None
@@ -171,6 +162,13 @@ class Tracks:
         name = self.timeline.strings.add(copy.label)
         self.log(stream, DeviceKind.MEMCPY, name, end_ns, copy.duration_ns, row, copy.size_bytes, copy.origin)
         return end_ns
+
+    def estimated(self, site: Site, launch_ns: int) -> tuple[Kernel, Origin]:
+        """The kernel of such an op, and where its duration comes from; `launch_ns` as in a recorded kernel's."""
+        duration_ns, origin = self._cost(site)
+        name = self.timeline.strings_of(site)[0]
+        latency_ns, kind = self.score.latency_ns, int(DeviceKind.KERNEL)
+        return Kernel(launch_ns, latency_ns, 0, duration_ns, NONE, NONE, NONE, 0, kind, name, NONE), origin
 
     def log(
         self, stream: VirtualStream, kind: int, name: int, end_ns: int, duration_ns: int, row: int, size_bytes: int, origin: int

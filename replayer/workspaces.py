@@ -113,13 +113,32 @@ class Loan:
         try:
             ticket = self._ledger.malloc(size_bytes, self._stream)
         except OutOfMemory:
-            # cuDNN's callers take an algorithm that needs less if there is no room (ATen/native/cudnn/Conv_v8.cpp).
-            if not canonical_op(self._site.op).startswith("convolution"):
+            if not _excused(self._device, self._site):
                 raise
-            self._device.memory.excuse_oom()
             return
         if ticket is not None:
             self._open.append(ticket)
+
+
+def borrow_briefly(device: VirtualDevice, stream: int, site: Site, size_bytes: int) -> None:
+    """Take memory and give it back before anything else is taken. Raises OutOfMemory, but not for a convolution's."""
+    ledger = device.ledger
+    try:
+        ticket = ledger.malloc(size_bytes, stream)
+    except OutOfMemory:
+        if not _excused(device, site):
+            raise
+        return
+    if ticket is not None:
+        ledger.free(ticket)
+
+
+def _excused(device: VirtualDevice, site: Site) -> bool:
+    """cuDNN's callers take an algorithm that needs less if there is no room (ATen/native/cudnn/Conv_v8.cpp)."""
+    if not canonical_op(site.op).startswith("convolution"):
+        return False
+    device.memory.excuse_oom()
+    return True
 
 
 class _Call(NamedTuple):

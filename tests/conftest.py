@@ -1,14 +1,20 @@
-"""What all tests share: where the real recordings are.
+"""What all tests share: where the real recordings are, and that signals do what they usually do.
 
-Without them a run skips what needs them; where TRACE_REQUIRE_SHARED is set (continuous integration), it fails.
+Without the recordings a run skips what needs them; where TRACE_REQUIRE_SHARED is set (continuous integration), it fails.
+Tests started by nohup or in the background would ignore signals, and so would each process that they start and interrupt.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 SHARED_TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 

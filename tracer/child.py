@@ -8,7 +8,6 @@ Config keys: `out` (path of the final recording; ours are named after it), `grai
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from tracer import state
 from tracer.clock import Clock
+from tracer.flight import Flight
 from tracer.marks import Marks
 from tracer.output import Output
 from tracer.profile import Profiler
@@ -24,6 +24,7 @@ from tracer.provenance import Facts
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from tracer.surfaces import install_all
+from traces.undisturbed import at_exit
 
 
 def start(config: dict[str, Any]) -> None:
@@ -40,6 +41,7 @@ def _make(torch: ModuleType, config: dict[str, Any]) -> Recorder:
     in_depth = config["grain"] == "kernel"
     profile = out.with_name(f"{out.name}.{os.getpid()}.profile.json") if in_depth else None
     options = {key: config[key] for key in ("grain", "warmup", "clean", "profiled")}
+    distributed = torch.distributed.is_available()
     recorder = Recorder(
         output=Output(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
         marks=Marks(torch.cuda, clock),
@@ -48,17 +50,12 @@ def _make(torch: ModuleType, config: dict[str, Any]) -> Recorder:
         facts=Facts(torch, rank, options),
         clock=clock,
         rank=rank,
+        flight=Flight(torch, clock) if distributed and not in_depth else None,
     )
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if distributed and torch.distributed.is_initialized():
         recorder.joined(torch.distributed.get_rank())
-    atexit.register(_finish, recorder, os.getpid())
+    at_exit(recorder.close)
     return recorder
-
-
-def _finish(recorder: Recorder, pid: int) -> None:
-    """A forked child inherits this hook but not the recorder."""
-    if os.getpid() == pid:
-        recorder.close()
 
 
 def _say(text: str) -> None:

@@ -11,18 +11,14 @@ written before stays readable.
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from tracer.clock import Clock
 from traces.file import TraceStream
 from traces.model import TABLES, Strings, Trace, TraceError
+from traces.undisturbed import undisturbed
 
 # How much of a run may be lost when it is killed. Writing takes about a millisecond.
 _FLUSH_NS = 500_000_000
@@ -40,18 +36,17 @@ class Output:
         self._stream: TraceStream | None = None
         self._written_strings = 0
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
-        self._count = dict.fromkeys(TABLES, 0)
+        self._written = dict.fromkeys(TABLES, 0)  # rows that are no longer in `_rows`
 
     def add(self, table: str, **row: Any) -> int:
         """Append a row; columns that are left out take their defaults. Returns the row's number."""
+        number = self.count(table)
         self._rows[table].append(row)
-        number = self._count[table]
-        self._count[table] = number + 1
         return number
 
     def count(self, table: str) -> int:
         """How many rows the table has."""
-        return self._count[table]
+        return self._written[table] + len(self._rows[table])
 
     def text(self, text: str) -> int:
         return self.strings.add(text)
@@ -64,14 +59,16 @@ class Output:
     def flush(self, header: Trace) -> None:
         """Write what was gathered, and `header` before it, since rows may name devices and threads that are new."""
         self._due_ns = self._clock.perf_ns() + _FLUSH_NS
-        rows, self._rows = self._rows, {name: [] for name in TABLES}
-        if self.failed:
-            return
-        try:
-            with undisturbed():
+        with undisturbed():
+            rows, self._rows = self._rows, {name: [] for name in TABLES}
+            for name, gathered in rows.items():
+                self._written[name] += len(gathered)
+            if self.failed:
+                return
+            try:
                 self._write(header, rows)
-        except (TraceError, OSError) as failure:
-            self._give_up(failure)
+            except (TraceError, OSError) as failure:
+                self._give_up(failure)
 
     def close(self, header: Trace) -> None:
         """Write the rest and mark the file as whole."""
@@ -98,23 +95,6 @@ class Output:
     def _give_up(self, failure: Exception) -> None:
         self.failed = True
         print(f"trace: the recording stops here, the script goes on: {failure}", file=sys.stderr)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold back Ctrl-C until the end: half a frame would be the file's last. It then takes its usual way."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[0])
 
 
 def _columns(names: dict[str, str], defaults: dict[str, int], rows: list[dict[str, Any]]) -> dict[str, list[Any]]:

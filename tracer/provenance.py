@@ -53,6 +53,8 @@ class Facts:
         self._loaders: list[dict[str, Any]] = []
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._end: dict[str, Any] = {}
+        self._version = _own_version()  # once: it is looked for in files, and the header is written again and again
+        self._driver: str | None = None
         self._base = {
             "source": "trace record",
             "torch": torch.__version__,
@@ -96,8 +98,13 @@ class Facts:
             if not name.startswith("_") and name not in _NOT_PROPERTIES
             and isinstance(value := getattr(properties, name), int | float | str)
         }
+        self._driver = self._driver or _driver_version(self._torch)
         self.devices.append(Device(self._rank, index, properties.name, properties.total_memory, facts))
         return len(self.devices) - 1
+
+    def current_device_row(self) -> int:
+        """The row of the device that the process uses at present."""
+        return self.device_row(self._torch.cuda.current_device())
 
     def loader(self, loader: object, describe: Callable[[], dict[str, Any]]) -> int:
         """The number of a DataLoader."""
@@ -110,7 +117,7 @@ class Facts:
     def provenance(self, steps: int, steps_ns: int, cost_ns: int, profiler: dict[str, Any]) -> dict[str, Any]:
         """Everything so far. `cost_ns` is what the recorder itself took of `steps_ns`."""
         recorder = {
-            **_own_version(),
+            **self._version,
             "overhead_ns_per_step": cost_ns // max(steps, 1),
             "overhead_share": round(cost_ns / steps_ns, 6) if steps_ns else 0.0,
         }
@@ -128,7 +135,7 @@ class Facts:
         lacks = [] if has_profile else ["host events", "kernels", "shapes", "memory events"]
         if not self.devices:
             lacks.append("device time: the script used no GPU here")
-        if self._is_distributed:
+        if self._is_distributed and has_profile:
             lacks.append("collectives that PyTorch's C++ starts by itself (DistributedDataParallel's buckets), unless profiled")
         return lacks
 
@@ -156,7 +163,7 @@ class Facts:
         }
         if self.devices:
             settings |= {"cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": torch.backends.cudnn.version()}
-            settings["driver"] = _driver_version(torch)
+            settings["driver"] = self._driver
         return {key: value for key, value in settings.items() if value is not None}
 
 

@@ -21,20 +21,24 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
-from tracer.calls import Call, Calls
+from tracer.calls import Call, Calls, UnderWay
 from tracer.clock import Clock
 from tracer.ended import Ended, EndedStep, Found, Part, Read
+from tracer.flight import Flight
 from tracer.marks import Mark, Marks
-from tracer.output import Output, undisturbed
+from tracer.output import Output
 from tracer.profile import Profiler
 from tracer.provenance import Facts
 from tracer.schedule import Schedule
-from traces.model import NONE, BatchKind, Shape, Thread, Trace, shapes_text
+from traces.model import NONE, BatchKind, Ending, Shape, Thread, Trace, shapes_text
 from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
 from traces.steps import StepCut
+from traces.undisturbed import undisturbed
 
 # Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU; if it does, it may wait.
 _PENDING_STEPS = 256
+# Steps that are read and written one after another: each by itself would find the processor's caches full of other things.
+_TOGETHER = 16
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -58,9 +62,19 @@ class Recorder:
     """One process's recording. Every public method may be called from any thread."""
 
     def __init__(
-        self, output: Output, marks: Marks, schedule: Schedule, profiler: Profiler, facts: Facts, clock: Clock, rank: int
+        self,
+        output: Output,
+        marks: Marks,
+        schedule: Schedule,
+        profiler: Profiler,
+        facts: Facts,
+        clock: Clock,
+        rank: int,
+        flight: Flight | None = None,
     ) -> None:
+        """`flight` is for collectives that no surface sees; the profiler sees them itself, so with one there is none."""
         self.clock = clock
+        self.flight = flight
         self.cost_ns = 0
         self.closed = False
         self._output, self._marks, self._schedule, self._profiler, self._facts = output, marks, schedule, profiler, facts
@@ -197,27 +211,33 @@ class Recorder:
             # A step begins where the one before ended; what it did before its first event belongs to its first segment.
             segments[0] = segments[0]._replace(start_ns=start_ns)
             kind = self._schedule.kind(evaluation)
-            self._pending.append(
-                EndedStep(
-                    self._number, kind, start_ns, now_ns, segments, self._at, self._taken, self._parts, self._reads, self._found
-                )
+            step = EndedStep(
+                self._number, kind, start_ns, now_ns, segments, self._at, self._taken, self._parts, self._reads, self._found
             )
+            # A signal's handler that raises here loses the step; it must not be there twice.
             self._reads, self._found = [], []
-            self._schedule.end_step(evaluation)
             self._number += 1
             self._steps_ns += now_ns - start_ns
+            self._pending.append(step)
+            self._schedule.end_step(evaluation)
             self._turn_profiler()
         last = self._at.get(now_ns)
         self._at, self._taken, self._parts = {}, [], []
         self._start_ns = now_ns
-        if self._profiler.paused:  # starting and ending it takes time that is no step's
+        looked = self.flight is not None and self.flight.is_due()
+        if looked:
+            self._look()
+        if self._profiler.paused or looked:  # that takes time that is no step's
             self._start_ns = self.clock.now_ns()
             self._mark(self._start_ns)
         elif last is not None:
             self._at[now_ns] = last
-        self._write_done(wait=len(self._pending) > _PENDING_STEPS)
-        if self._output.due:
-            self._output.flush(self._header())
+        due = self._output.due
+        if due or len(self._pending) >= _TOGETHER:
+            with undisturbed():
+                self._write_done(wait=len(self._pending) > _PENDING_STEPS)
+                if due:
+                    self._output.flush(self._header())
 
     def _turn_profiler(self) -> None:
         """The profiler's own work between two steps is no step's, so it does not count as the recorder's share of one."""
@@ -233,6 +253,8 @@ class Recorder:
         """The script has joined a process group, which says what rank it is; rows from before become that rank's at the end."""
         self._rank = rank
         self._facts.joined(rank)
+        if self.flight is not None:
+            self.flight.joined()
         self._threads = [replace(thread, rank=rank) for thread in self._threads]
 
     @_costed
@@ -241,9 +263,23 @@ class Recorder:
         self._facts.distributes(model)
 
     @_costed
-    def leaving(self) -> None:
-        """The process group is about to be destroyed, and what its models have logged with it."""
+    def leaving(self, is_all: bool) -> None:
+        """A process group is about to be destroyed, or all are, and what its models have logged with it."""
         self._facts.read_reducers()
+        if is_all:
+            self._look(last=True)
+
+    def _look(self, last: bool = False) -> None:
+        """Write the collectives that no call of Python's began."""
+        if self.flight is None:
+            return
+        began_ns = self.clock.perf_ns()
+        for call, duration_ns in self.flight.look(last):
+            if duration_ns == NONE:
+                self._calls.write(call, self._rank, 0, Ending.UNSEEN)
+            else:
+                self._calls.write(call, self._rank, duration_ns, Ending.SEEN, self._facts.current_device_row())
+        self.flight.spent_ns += self.clock.perf_ns() - began_ns
 
     @_costed
     def waited(self, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
@@ -307,13 +343,33 @@ class Recorder:
 
     @_costed
     def begin_call(self, stream: Any) -> Mark | None:
-        """An operation between ranks is about to be called, for which that stream will wait; for `communicated`."""
+        """An operation between ranks is about to be called, for which that stream will wait, or to be waited for there."""
         return self._take(stream)
 
     @_costed
-    def communicated(self, call: Call, begin: Mark | None = None, stream: Any = None) -> None:
+    def communicated(
+        self, call: Call, begin: Mark | None = None, stream: Any = None, ending: Ending = Ending.SEEN
+    ) -> None:
         """It has returned and, as far as the host can tell, is done; where there was a mark, when the stream gets here."""
-        self._calls.add(call, self._rank, begin, None if begin is None else self._take(stream))
+        self._calls.add(call, self._rank, begin, None if begin is None else self._take(stream), ending)
+        self._write_calls()
+
+    @_costed
+    def communicates(self, call: Call, begin: Mark, works: int) -> UnderWay:
+        """It has returned, and goes on until so many works are done; for `waited_for`."""
+        return self._calls.open(call, self._rank, begin, works)
+
+    @_costed
+    def waited_for(self, under_way: UnderWay, before: Mark | None, stream: Any) -> None:
+        """That stream waits, since that mark, for one of the works of an operation."""
+        self._calls.waited(under_way, before, None if before is None else self._take(stream))
+        self._write_calls()
+
+    def give_up_call(self, under_way: UnderWay) -> None:
+        """Nobody can wait for it any more. Takes no lock, for it may be told in the midst of anything."""
+        self._calls.give_up(under_way)
+
+    def _write_calls(self) -> None:
         if not self._pending and self._marks.settle(self._taken):
             self._taken.clear()  # of a script that has no steps they would never end
         self._calls.write_done()
@@ -343,15 +399,15 @@ class Recorder:
     def _header(self) -> Trace:
         provenance = self._facts.provenance(self._number, self._steps_ns, self.cost_ns, self._profiler.facts())
         lacks = self._facts.lacks(has_profile=bool(self._profiler.wanted))
+        if self.flight is not None:
+            lacks += self.flight.lacks()
+            provenance |= {"flight_recorder": told} if (told := self.flight.facts()) else {}
         return Trace(
             grain="phase", devices=self._facts.devices, threads=self._threads, provenance=provenance, lacks=lacks
         )
 
     def close(self) -> None:
-        """The script ends: write everything that is known. The step under way is not one.
-
-        A second Ctrl-C must not cut this short: shells and launchers send it twice.
-        """
+        """The script ends: write everything that is known. The step under way is not one."""
         with undisturbed(), self._lock:
             if self.closed:
                 return
@@ -362,6 +418,8 @@ class Recorder:
             self._write_done(wait=True)
             if self._marks.settle(self._taken):  # but not for a rank that never comes
                 self._calls.write_done()
+            self._calls.write_open()
+            self._look(last=True)
             self._ended.write_reads(self._reads, NONE, self._rank)
             self._ended.write_found(self._found, NONE, self._rank)
             self._facts.at_end()

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from traces.model import NONE, TABLES, BatchKind, Column, DeviceKind, HostKind, Origin, StepKind, Trace
+from traces.model import NONE, TABLES, BatchKind, Column, DeviceKind, Ending, HostKind, Origin, StepKind, Trace
 
 # What a column's numbers are rows of: a table, or the `strings`, `threads` or `devices` of the trace.
 REFERENCES = {
@@ -54,6 +54,7 @@ _KINDS: dict[str, type[IntEnum]] = {
     "device.origin": Origin,
     "parts.origin": Origin,
     "batches.kind": BatchKind,
+    "collectives.ending": Ending,
 }
 
 

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traces.chrome_nesting import nested_ends
-from traces.model import NONE, BatchKind, Column, Trace
+from traces.model import NONE, BatchKind, Column, Ending, Trace
 
 # Numbers that no thread and no stream has. The first is also where steps go that have no thread.
 TRACK_OF_PHASES, _PARTS, _WAITS, _PINNING, _COLLECTIVES = range(1_000_000_000, 1_000_000_005)
 _DEVICE_PHASES = 0  # beside the streams of a device that has none
+_WORTH = {int(Ending.BY): "at most", int(Ending.UNSEEN): "not measured"}
 RANGE_OF_PARTS = "DataParallel."  # how our recorder calls the ranges around the parts, before their name
 
 
@@ -98,9 +99,11 @@ def _batches(trace: Trace, rank: int) -> Iterator[SideTrack]:
 def _collectives(trace: Trace, rank: int) -> SideTrack:
     rows, texts = trace.collectives.take(trace.collectives.rank == rank), trace.strings
     args = [
-        {"backend": texts[backend], "group": texts[group], "dtype": texts[dtype]} | ({"bytes": size} if size != NONE else {})
-        for backend, group, dtype, size in zip(
-            *(column.tolist() for column in (rows.backend, rows.group, rows.dtype, rows.bytes)), strict=True
+        {"backend": texts[backend], "group": texts[group], "dtype": texts[dtype]}
+        | ({"bytes": size} if size != NONE else {})
+        | ({"duration": _WORTH[ending]} if ending in _WORTH else {})
+        for backend, group, dtype, size, ending in zip(
+            *(column.tolist() for column in (rows.backend, rows.group, rows.dtype, rows.bytes, rows.ending)), strict=True
         )
     ]
     names = [texts[name] for name in rows.name.tolist()]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.model import NONE, Column, DeviceKind, Trace
+from traces.model import NONE, Column, DeviceKind, Ending, Trace
 
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 _WORK = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
@@ -35,7 +35,8 @@ def communication(trace: Trace) -> dict[str, Any]:
     """Per operation (and phase that it was called in) count, bytes and time; and exposed against hidden time.
 
     Times are nanoseconds, summed over ranks and devices, and `steps` is the sum of the ranks' steps; bytes are those of
-    each rank's input, None where not recorded.
+    each rank's input, None where not recorded. Of operations whose end nobody saw no time is in the sum, and of those that
+    had ended when somebody looked the most that it can have been.
     """
     kernels = communication_kernels(trace)
     total_ns = hidden_ns = 0
@@ -73,7 +74,7 @@ def _operations(trace: Trace) -> list[dict[str, Any]]:
                 "phase": trace.strings[phase],
                 "count": int(rows.sum()),
                 "bytes": int(table.bytes[rows].sum()) if known else None,
-                "duration_ns": int(table.duration_ns[rows].sum()),
+                "duration_ns": int(table.duration_ns[rows & (table.ending != Ending.UNSEEN)].sum()),
             }
         )
     return sorted(found, key=lambda row: (-(row["bytes"] or 0), -row["count"], row["name"], row["phase"]))

@@ -369,6 +369,14 @@ class Batches(_Spans):
     bytes: Column  # of all tensors in the batch, or NONE where they could not be found
 
 
+class Ending(IntEnum):
+    """What is known of when an operation between ranks ended."""
+
+    SEEN = 0  # its duration was measured
+    BY = 1  # it had ended when its stream got to where it was waited for: it lasted at most so long
+    UNSEEN = 2  # nothing: its duration is that of the call that began it, or 0
+
+
 @dataclass
 class Collectives(_Spans):
     """Communication between ranks, one row per operation and rank, ordered by (rank, start)."""
@@ -384,6 +392,7 @@ class Collectives(_Spans):
         "start_ns": "i8",
         "duration_ns": "i8",
         "device": "i4",
+        "ending": "u1",
     }
     DEFAULTS = {"dtype": NONE, "group": NONE, "group_size": NONE, "backend": NONE, "bytes": NONE, "device": NONE}
     rank: Column
@@ -396,6 +405,7 @@ class Collectives(_Spans):
     start_ns: Column  # when it was called on the host
     duration_ns: Column  # of its kernels where they are known, else of the call, else until it was seen to be done
     device: Column  # row of `devices` if CUDA events there took the duration, or NONE
+    ending: Column  # Ending: what the duration is worth
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from traces.compare import device_label
 from traces.measure import steady_steps
-from traces.model import NONE, Batches, BatchKind, Column, StepKind, Trace
+from traces.model import NONE, Batches, BatchKind, Column, Ending, StepKind, Trace
 
 
 def step_kinds(trace: Trace) -> dict[str, dict[str, int | None]]:
@@ -76,20 +76,27 @@ def batches_there_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) 
 
 
 def collectives(trace: Trace) -> list[dict[str, Any]]:
-    """By operation and backend, most time first, summed over ranks. `bytes` is None if no row's is known."""
+    """By operation and backend, most time first, summed over ranks. `bytes` is None if no row's is known.
+
+    Of `timed` operations the end was seen. `duration_ns` is the sum of theirs and of the most that others can have lasted
+    (`bounded`, see `Ending.BY`); `median_ns` is of what was seen, else of such bounds, and None where neither is.
+    """
     table, texts = trace.collectives, trace.strings
     found = []
     for name, backend in sorted(set(zip(table.name.tolist(), table.backend.tolist(), strict=True))):
         rows = table.take((table.name == name) & (table.backend == backend))
         sizes = rows.bytes[rows.bytes != NONE]
+        seen, bounds = (rows.duration_ns[rows.ending == ending] for ending in (Ending.SEEN, Ending.BY))
         found.append(
             {
                 "name": texts[name],
                 "backend": texts[backend],
                 "count": len(rows),
                 "bytes": int(sizes.sum()) if len(sizes) else None,
-                "duration_ns": int(rows.duration_ns.sum()),
-                "median_ns": median(rows.duration_ns),
+                "timed": len(seen),
+                "bounded": len(bounds),
+                "duration_ns": int(seen.sum() + bounds.sum()),
+                "median_ns": median(seen if len(seen) else bounds),
             }
         )
     return sorted(found, key=lambda row: (-row["duration_ns"], row["name"]))

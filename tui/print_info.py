@@ -17,6 +17,7 @@ _GRAINS = {
 }
 _KINDS = {"warmup": "warm-up", "steady": "clean", "evaluation": "evaluation", "profiled": "profiled"}
 _SHOWN_BELOW = ("loaders", "recorder", "clean", "host_scale")  # of the provenance: they have sections of their own
+_AT_MOST = "≤ "
 _MOST_STEPS = 8  # shown one by one
 _MOST_FACTS = 24  # lines of provenance
 
@@ -173,15 +174,19 @@ def _collectives(summary: dict[str, Any], width: int) -> list[str]:
             f"{row['name']} ({row['backend']})" if row["backend"] else row["name"],
             count_text(row["count"]),
             size_text(row["bytes"]),
-            time_text(row["duration_ns"]),
-            time_text(row["median_ns"]),
+            f"{_AT_MOST if row['bounded'] else ''}{time_text(row['duration_ns'])}" if row["median_ns"] is not None else ABSENT,
+            f"{'' if row['timed'] else _AT_MOST}{time_text(row['median_ns'])}" if row["median_ns"] is not None else ABSENT,
+            count_text(row["timed"]),
         ]
         for row in summary["collectives"]
     ]
     if not rows:
         return []
     exposure = exposure_sentence(summary["communication"])
-    lines = table(["", "count", "bytes", "time", "median"], rows, width=width, indent=2)
+    head = ["", "count", "bytes", "time", "median", "timed"]
+    if all(row["timed"] == row["count"] for row in summary["collectives"]):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    lines = table(head, rows, width=width, indent=2)
     return [*lines, "  " + fit(exposure, width - 2)] if exposure else lines
 
 

@@ -16,6 +16,6 @@ from replayer.surfaces.seam import put
 def install(torch_module: ModuleType) -> None:
     """Patch the question whether to flatten, and cuDNN's names of the kinds of layer."""
     put(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # It is an object in front of a module, which is where its functions look names up.
+    # From 2.11 on it is an object in front of a module, which is where its functions look names up.
     rnn: Any = import_module("torch.backends.cudnn.rnn")
-    put(rnn.m, _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
+    put(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

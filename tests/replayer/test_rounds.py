@@ -146,3 +146,22 @@ def test_a_script_that_looks_in_each_step_has_no_rounds() -> None:
         play(ledger, held)
         ledger.look()
     assert memory.mallocs == 60
+
+
+def test_what_a_script_keeps_longer_this_time_is_not_given_out_again() -> None:
+    # GIVEN steps that each make a result and let the one before go
+    ledger = Ledger(DeviceMemory(0, CAPACITY_BYTES))
+    kept = ledger.malloc(MIB, 0)
+    for _ in range(10):
+        assert kept is not None
+        ledger.free(kept)
+        kept = ledger.malloc(MIB, 0)
+        ledger.end_step()
+    # WHEN one is kept, and then let go
+    result = ledger.malloc(MIB, 0)
+    # THEN the next is another
+    assert kept is not None and result is not None and result is not kept
+    assert result.address != kept.address
+    ledger.free(kept)
+    assert ledger.look().allocated_bytes == MIB
+    assert ledger.block_of(result).address == result.address

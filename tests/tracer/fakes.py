@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tracer.flight import Flown
 from tracer.marks import Marks
 from tracer.output import Output
 from tracer.recorder import Recorder
@@ -126,13 +127,48 @@ class FakeFacts:
     def loader(self, loader: object, describe: Callable[[], dict[str, Any]]) -> int:
         return 0
 
+    def read_reducers(self) -> None: ...
+
+    def current_device_row(self) -> int:
+        return self.device_row(0)
+
     def at_end(self) -> None: ...
+
+
+class FakeFlight:
+    """A flight recorder of which each look takes `look_ns` and finds what `found` holds; due after every second step."""
+
+    def __init__(self) -> None:
+        self.clock: FakeClock | None = None
+        self.look_ns = 0
+        self.found: list[Flown] = []
+        self.looks: list[bool] = []
+        self.steps = self.spent_ns = 0
+
+    def joined(self) -> None: ...
+
+    def is_due(self) -> bool:
+        self.steps += 1
+        return self.steps % 2 == 0
+
+    def look(self, last: bool = False) -> list[Flown]:
+        self.looks.append(last)
+        if self.clock is not None:
+            self.clock.ns += self.look_ns
+        found, self.found = self.found, []
+        return found
+
+    def facts(self) -> dict[str, int]:
+        return {"looks": len(self.looks)}
+
+    def lacks(self) -> list[str]:
+        return ["some"]
 
 
 class Bench:
     """A recorder on fakes, and the script's side of it: `run` lets time pass."""
 
-    def __init__(self, folder: Path, schedule: Schedule | None = None) -> None:
+    def __init__(self, folder: Path, schedule: Schedule | None = None, flight: FakeFlight | None = None) -> None:
         self.clock = FakeClock()
         self.cuda = FakeCuda(self.clock)
         self.profiler = FakeProfiler()
@@ -140,6 +176,7 @@ class Bench:
         clock: Any = self.clock
         profiler: Any = self.profiler
         facts: Any = FakeFacts()
+        any_flight: Any = flight
         self.output = Output(self.path, clock)
         self.recorder = Recorder(
             self.output,
@@ -149,8 +186,10 @@ class Bench:
             facts,
             clock,
             rank=0,
+            flight=any_flight,
         )
         self.model = object()
+        self.operation_ends_ns = 0  # of one that goes on beside the script
 
     def run(self, duration_ns: int, device_ns: int = 0) -> None:
         """The host works for `duration_ns`; at its beginning `device_ns` of GPU work is launched."""

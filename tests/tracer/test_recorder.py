@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.tracer.fakes import Bench, FakeStream
-from tracer.calls import Call
+from tests.tracer.fakes import Bench, FakeFlight, FakeStream
+from tracer.calls import Call, UnderWay
+from tracer.flight import Flown
+from tracer.output import _FLUSH_NS
 from tracer.schedule import Schedule
 from traces.file import load
-from traces.model import NONE, StepKind, Trace
+from traces.model import NONE, Ending, StepKind, Trace
 
 
 @pytest.fixture
@@ -67,9 +75,9 @@ def test_marks_wait_for_the_gpu_and_not_the_host_for_them(bench: Bench) -> None:
     bench.train_step()
     at_ns = bench.clock.ns
     assert len(bench.recorder._pending) == 1  # the GPU is still at it
-    bench.run(100_000)
+    bench.run(_FLUSH_NS)
     bench.train_step()
-    assert bench.clock.ns == at_ns + 100_000 + 350
+    assert bench.clock.ns == at_ns + _FLUSH_NS + 350
     assert len(bench.recorder._pending) == 1
 
 
@@ -216,6 +224,95 @@ def test_operations_of_a_script_without_steps_are_written_as_they_are_done(bench
     assert recorded(bench).collectives.duration_ns.tolist() == [700] * 5
 
 
+def let_go(bench: Bench, duration_ns: int, works: int = 1) -> UnderWay:
+    """An operation on a stream of its own, beside the script's."""
+    begin = bench.recorder.begin_call(FakeStream(0))
+    assert begin is not None
+    bench.operation_ends_ns = max(bench.cuda.busy_until_ns.get(0, 0), bench.clock.ns) + duration_ns
+    return bench.recorder.communicates(call_at(bench), begin, works)
+
+
+def wait_for(bench: Bench, under_way: UnderWay, host_ns: int = 2_000) -> None:
+    """The host takes so long to tell the stream that it is to wait, as NCCL's works do."""
+    before = bench.recorder.begin_call(FakeStream(0))
+    bench.clock.ns += host_ns
+    bench.cuda.busy_until_ns[0] = max(bench.cuda.busy_until_ns.get(0, 0), bench.operation_ends_ns)
+    bench.recorder.waited_for(under_way, before, FakeStream(0))
+
+
+@pytest.mark.parametrize(
+    ("busy_ns", "host_ns", "duration_ns", "ending"),
+    [
+        (0, 2_000, 90_000, Ending.SEEN),  # nothing else to do: the stream stands still
+        (60_000, 2_000, 90_000, Ending.SEEN),  # the operation ends after what the stream did meanwhile
+        (200_000, 2_000, 200_000, Ending.BY),  # the stream has other work when the operation ends
+        (0, 100_000, 100_000, Ending.BY),  # the operation ends while the host makes up its mind: nobody can tell when
+    ],
+)
+def test_an_operation_beside_the_script_ends_where_a_stream_stood_still_for_it(
+    bench: Bench, busy_ns: int, host_ns: int, duration_ns: int, ending: Ending
+) -> None:
+    bench.train_step()
+    bench.run(10_000)  # the GPU has caught up
+    under_way = let_go(bench, 90_000)
+    bench.cuda.launch(busy_ns)
+    wait_for(bench, under_way, host_ns)
+    bench.run(400_000)
+    bench.train_step()
+    calls = recorded(bench).collectives
+    assert (calls.duration_ns.tolist(), calls.ending.tolist(), calls.device.tolist()) == ([duration_ns], [ending], [0])
+
+
+def test_an_operation_of_several_works_ends_with_the_last_one(bench: Bench) -> None:
+    under_way = let_go(bench, 20_000, works=2)
+    wait_for(bench, under_way)
+    bench.run(100_000)
+    bench.operation_ends_ns = bench.clock.ns + 50_000
+    assert bench.output.count("collectives") == 0
+    wait_for(bench, under_way)
+    bench.run(100_000)
+    calls = recorded(bench).collectives
+    assert calls.ending.tolist() == [Ending.SEEN] and 150_000 <= calls.duration_ns[0] < 170_000
+
+
+def test_what_nobody_waits_for_has_the_time_of_its_call_and_says_so(bench: Bench) -> None:
+    """GIVEN one that can be waited for no more, one waited for while a graph is captured, and one that is left open."""
+    forgotten, captured, left = (let_go(bench, 90_000) for _ in range(3))
+    bench.recorder.give_up_call(forgotten)
+    bench.cuda.capturing = True
+    wait_for(bench, captured)
+    assert left in bench.recorder._calls._open
+    calls = recorded(bench).collectives
+    assert calls.ending.tolist() == [Ending.UNSEEN] * 3
+    assert calls.duration_ns.tolist() == [0] * 3 and calls.device.tolist() == [NONE] * 3
+
+
+def test_what_the_flight_recorder_tells_is_written_between_steps(tmp_path: Path) -> None:
+    """WHEN a look takes longer than a step THEN no step is longer for it."""
+    flight = FakeFlight()
+    bench = Bench(tmp_path, flight=flight)
+    flight.clock, flight.look_ns = bench.clock, 5_000
+    call = call_at(bench)
+    for _ in range(4):
+        flight.found = [Flown(call, NONE), Flown(call._replace(name="broadcast", start_ns=bench.clock.ns + 1), 700)]
+        bench.train_step()
+    bench.recorder.leaving(is_all=False)
+    assert flight.looks == [False, False] and flight.spent_ns == 10_000
+    bench.recorder.leaving(is_all=True)
+    trace = recorded(bench)
+    assert flight.looks == [False, False, True, True]
+    assert set(trace.steps.duration_ns.tolist()) == {350}
+    assert trace.steps.start_ns[2] == trace.steps.end_ns[1] + 5_000
+    calls = trace.collectives
+    timed = calls.take(calls.name == trace.strings.find("broadcast"))
+    assert timed.duration_ns.tolist() == [700] * 2 and timed.device.tolist() == [0] * 2
+    assert timed.ending.tolist() == [Ending.SEEN] * 2
+    others = calls.take(calls.name == trace.strings.find("all_reduce"))
+    assert others.duration_ns.tolist() == [0] * 2 and others.device.tolist() == [NONE] * 2
+    assert others.ending.tolist() == [Ending.UNSEEN] * 2
+    assert trace.lacks == ["some"] and trace.provenance["flight_recorder"] == {"looks": 4}
+
+
 def test_a_model_without_modules_still_has_a_forward_pass(bench: Bench) -> None:
     recorder = bench.recorder
     bench.load(10)
@@ -263,7 +360,59 @@ def test_while_a_graph_is_captured_no_event_disturbs_it(bench: Bench) -> None:
 
 
 def test_events_are_used_again(bench: Bench) -> None:
-    for _ in range(50):
+    for _ in range(500):
         bench.train_step()
         bench.run(10_000)
-    assert bench.cuda.made < 30
+    assert bench.cuda.made < 150  # of some 3 500 marks
+
+
+@pytest.mark.parametrize("remainder", range(4))
+def test_ctrl_c_at_any_line_of_ours_leaves_a_whole_recording(tmp_path: Path, remainder: int) -> None:
+    """Ctrl-C comes as the n-th line of the recorder or of the file it writes is run, for n all over the steps."""
+    interrupted = 0
+    for line in range(remainder, 4000, 37):
+        bench = Bench(tmp_path)
+        done = 0
+        with interrupting(line) as came, suppress(KeyboardInterrupt):
+            for done in range(6):
+                bench.recorder.read("aten::item", "float32", [float(done)])
+                bench.train_step()
+                if done % 2:
+                    bench.run(_FLUSH_NS)
+            done = 6
+        if not came:
+            break
+        interrupted += 1
+        trace = recorded(bench)
+        assert trace.problems == {}
+        assert len(trace.steps) in (done, done + 1)
+        assert trace.steps.number.tolist() == list(range(len(trace.steps)))
+        assert np.unique(trace.values.value).size == len(trace.values) >= done
+    assert interrupted > 20
+
+
+@contextmanager
+def interrupting(line: int) -> Iterator[list[str]]:
+    """Ctrl-C when so many lines of the recorder's and the traces' rooms have been run; yields where it came."""
+    came: list[str] = []
+    left = line
+
+    def trace_line(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left < 0 and not came:
+                came.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+                signal.raise_signal(signal.SIGINT)
+        return trace_line
+
+    def trace_call(frame: FrameType, event: str, arg: object) -> Any:
+        ours = Path(frame.f_code.co_filename).parent.name in ("tracer", "traces") and "tests" not in frame.f_code.co_filename
+        return trace_line if ours else None
+
+    before = sys.gettrace()
+    sys.settrace(trace_call)
+    try:
+        yield came
+    finally:
+        sys.settrace(before)

@@ -18,7 +18,7 @@ from traces.chrome import write_chrome
 from traces.chrome_nesting import after_work, nested_ends
 from traces.kineto import read_kineto
 from traces.measure import Busy, busy_ns, phase_times
-from traces.model import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Steps, Thread, Trace
+from traces.model import Device, DeviceKind, DeviceSpans, Ending, HostKind, HostSpans, Steps, Thread, Trace
 from traces.summary import summarise
 
 
@@ -136,6 +136,7 @@ def test_a_phase_grained_trace_shows_its_phases_on_host_and_device(tmp_path: Pat
 
 def test_parts_are_ranges_on_their_threads_and_what_has_no_thread_has_tracks(tmp_path: Path) -> None:
     trace = data_parallel(steps=4)
+    trace.collectives.ending[1:3] = [Ending.BY, Ending.UNSEEN]
     events = _export(trace, tmp_path)["traceEvents"]
     assert not _crossings(events) and min(e["ts"] for e in events if e["ph"] == "X") >= 0
     named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -157,6 +158,7 @@ def test_parts_are_ranges_on_their_threads_and_what_has_no_thread_has_tracks(tmp
     reduced = tracks[host, "collectives"][0]
     assert (reduced["name"], reduced["dur"], reduced["cat"]) == ("all_reduce", 10, "Trace")
     assert reduced["args"] == {"backend": "nccl", "group": "", "dtype": "float32", "bytes": 4096}
+    assert [event["args"].get("duration") for event in tracks[host, "collectives"]] == [None, "at most", "not measured", None]
 
     # and an import gives the parts back
     back = read_kineto(tmp_path / "trace.json")

@@ -10,8 +10,9 @@ import pytest
 
 from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, training
 from traces.kineto import read_kineto
-from traces.model import StepKind, Trace
+from traces.model import Ending, StepKind, Trace
 from traces.summary import summarise
+from tui.print_info import info_text
 
 
 def test_the_keys_that_scripts_rely_on() -> None:
@@ -69,7 +70,16 @@ def test_what_the_recorder_tells_beside_the_times_of_the_gpu() -> None:
     assert (pipeline["pins"], pipeline["pin_median_ns"], pipeline["pin_bytes_per_s"]) == (6, 5 * US, 10_000_000_000)
     assert pipeline["loaders"][0]["num_workers"] == 4
     assert summary["collectives"] == [
-        {"name": "all_reduce", "backend": "nccl", "count": 6, "bytes": 6 * 4096, "duration_ns": 60 * US, "median_ns": 10 * US}
+        {
+            "name": "all_reduce",
+            "backend": "nccl",
+            "count": 6,
+            "bytes": 6 * 4096,
+            "timed": 6,
+            "bounded": 0,
+            "duration_ns": 60 * US,
+            "median_ns": 10 * US,
+        }
     ]
     parts = [(part["name"], part["device"], part["median_ns"], part["device_median_ns"]) for part in summary["parts"]]
     assert parts == [
@@ -82,6 +92,25 @@ def test_what_the_recorder_tells_beside_the_times_of_the_gpu() -> None:
     assert summary["recorder"]["overhead_share"] == 0.015 and summary["clean"] is None
     empty = summarise(training())
     assert empty["input_pipeline"] is None and empty["parts"] == empty["collectives"] == []
+
+
+def test_times_of_collectives_are_of_those_whose_end_was_seen() -> None:
+    trace = data_parallel(steps=6)
+    calls = trace.collectives
+    calls.duration_ns[:] = [10 * US, 20 * US, 30 * US, 400 * US, 7 * US, 0]
+    calls.ending[:] = [Ending.SEEN] * 3 + [Ending.BY] + [Ending.UNSEEN] * 2
+    [row] = summarise(trace)["collectives"]
+    assert (row["count"], row["timed"], row["bounded"]) == (6, 3, 1)
+    assert (row["duration_ns"], row["median_ns"]) == (460 * US, 20 * US)
+    assert sum(row["duration_ns"] for row in summarise(trace)["communication"]["operations"]) == 460 * US
+    assert "≤ 460.0 µs  20.0 µs      3" in info_text(summarise(trace), "t")
+    calls.ending[:3] = Ending.UNSEEN
+    [row] = summarise(trace)["collectives"]
+    assert (row["timed"], row["duration_ns"], row["median_ns"]) == (0, 400 * US, 400 * US)
+    assert "≤ 400.0 µs  ≤ 400.0 µs      0" in info_text(summarise(trace), "t")
+    calls.ending[:] = Ending.UNSEEN
+    assert summarise(trace)["collectives"][0]["median_ns"] is None
+    assert "-       -      0" in info_text(summarise(trace), "t")
 
 
 def _indexed(shared_traces: Path) -> dict[str, tuple[int, int, int, float]]:

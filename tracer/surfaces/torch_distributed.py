@@ -6,25 +6,31 @@
 Note [When a collective has ended]
     A blocking call has ended when it returns; with NCCL the stream waits rather than the host, so marks around the call tell.
     For one that goes on beside the script, gloo's future tells in gloo's own thread, to which it makes no difference. NCCL's
-    would run our word on a stream of its own, so there the time is that of the call; the kernels' own time is in the profile.
-    A backend without futures for an operation is timed by the call too.
+    would run our word on a stream of its own, and hold the result's memory for that; so there marks around the script's wait
+    tell (torch_distributed_work.py). What nobody waits for where it can be seen has the time of its call and says so
+    (`Ending.UNSEEN`), as has what a manager only collects, and on the host whatever has no future.
 
-What PyTorch starts in C++ (DistributedDataParallel's buckets, functional collectives) does not pass here: it is in the profile.
+What PyTorch starts in C++ (DistributedDataParallel's buckets, functional collectives) passes here only where the process group
+is written in Python. Otherwise the profile has it, or PyTorch's flight recorder (tracer/flight.py).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
+from inspect import isfunction
 from types import ModuleType
 from typing import Any
 
 from tracer.calls import Call
 from tracer.marks import Mark
 from tracer.state import recorder, started
-from tracer.surfaces.seam import argument, put_everywhere
-from traces.model import NONE
+from tracer.surfaces.seam import argument, put, put_everywhere
+from tracer.surfaces.torch_distributed_work import Works
+from traces.model import NONE, Ending
 
 # By operation, the argument that is this rank's input; "" for none, or for what is made of other operations.
 _INPUTS = {
@@ -56,8 +62,33 @@ _INPUTS = {
     "recv_object_list": "",
 }
 
+# Methods of a process group, each with its operation and the place of this rank's input among the arguments; DDP's Reducer and
+# functional collectives call them by place.
+_METHODS = {
+    "allreduce": ("all_reduce", 1),
+    "allreduce_coalesced": ("all_reduce", 1),
+    "broadcast": ("broadcast", 1),
+    "reduce": ("reduce", 1),
+    "allgather": ("all_gather", 2),
+    "_allgather_base": ("all_gather_into_tensor", 2),
+    "all_gather_single": ("all_gather_into_tensor", 2),
+    "allgather_into_tensor_coalesced": ("all_gather_into_tensor", 2),
+    "all_gather_single_coalesced": ("all_gather_into_tensor", 2),
+    "reduce_scatter": ("reduce_scatter", 2),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", 2),
+    "reduce_scatter_single": ("reduce_scatter_tensor", 2),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor", 2),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor", 2),
+    "alltoall_base": ("all_to_all_single", 2),
+    "all_to_all_single": ("all_to_all_single", 2),
+    "alltoall": ("all_to_all", 2),
+}
+
 # Functions that have got another name since profilers gave them theirs.
 _KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
+
+
+Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # finds an argument of a call
 
 
 class _Here(threading.local):
@@ -93,14 +124,20 @@ class _Call:
 class _Collectives:
     """Makes the wrappers."""
 
-    def __init__(self, dist: Any, cuda: Any) -> None:
-        self._dist, self._cuda = dist, cuda
+    def __init__(self, torch: Any) -> None:
+        self._dist, self._cuda = torch.distributed, torch.cuda
+        self._works = Works(torch)
         self._here = _Here()
+        self._heard: set[type] = set()  # classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
         """`call`, noted when it has ended well. What fails, and what a rank outside the group does, is not communication."""
-        input_of = argument(call, given) if given else None
-        group_of = self._group_of(call)
+        input_of = argument(call, given) if given else _tensors_of(call) if name == "batch_isend_irecv" else None
+        return self._noted(call, name, input_of, self._group_of(call))
+
+    def _noted(
+        self, call: Callable[..., Any], name: str, input_of: Argument | None, group_of: Argument
+    ) -> Callable[..., Any]:
         here = self._here
 
         @wraps(call)
@@ -113,22 +150,25 @@ class _Collectives:
             group = group_of(args, kwargs)
             if group is None:
                 return call(*args, **kwargs)
-            here.call = operation = _Call(is_composed=not given)
+            here.call = operation = _Call(is_composed=input_of is None)
             if input_of is not None:
                 operation.add(input_of(args, kwargs))
-            stream = self._stream(operation.device)
-            start_ns = recorder().clock.now_ns()
-            begin = None if stream is None else recorder().begin_call(stream)
+            stream = None if self._is_collecting(group) else self._stream(operation.device)
+            to = recorder()
+            start_ns, began_ns = to.clock.now_ns(), time.time_ns()
+            begin = None if stream is None else to.begin_call(stream)
             try:
                 result = call(*args, **kwargs)
             finally:
                 here.call = None
+                if to.flight is not None:
+                    to.flight.called(began_ns)
             self._note(name, operation, group, start_ns, result, begin, stream)
             return result
 
         return noted
 
-    def _group_of(self, call: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    def _group_of(self, call: Callable[..., Any]) -> Argument:
         """What finds the process group of a call; None where there is none yet, or where this rank is not in it."""
         dist = self._dist
         is_batch = call.__name__ == "batch_isend_irecv"
@@ -152,20 +192,35 @@ class _Collectives:
     def _note(
         self, name: str, operation: _Call, group: Any, start_ns: int, result: Any, begin: Mark | None, stream: Any
     ) -> None:
-        size_bytes = operation.bytes if operation.dtypes or _INPUTS[name] else NONE
+        size_bytes = operation.bytes if operation.dtypes or _INPUTS.get(name) else NONE
         backend = self._backend(group, operation.device)
         to = recorder()
 
-        def ended(begin: Mark | None = None) -> None:
-            facts = name, operation.dtype, group.group_name, group.size(), backend, size_bytes, start_ns, to.clock.now_ns()
-            to.communicated(Call(*facts), begin, stream)
+        def so_far() -> Call:
+            facts = name, operation.dtype, group.group_name, group.size(), backend, size_bytes, start_ns
+            return Call(*facts, to.clock.now_ns())
 
-        if result is None and backend != "gloo":
-            ended(begin)
-        elif backend == "gloo" and result is not None and (future := _future(result)) is not None:
-            future.add_done_callback(lambda _: ended())
+        if self._is_collecting(group):
+            to.communicated(so_far(), ending=Ending.UNSEEN)
+        elif result is None and backend == "gloo":
+            to.communicated(so_far())
+        elif result is None:  # without a mark on a stream that waits, as while a graph is captured, nobody knows
+            to.communicated(so_far(), begin, stream, Ending.UNSEEN if begin is None and stream is not None else Ending.SEEN)
+        elif backend == "gloo" and (future := _future(result)) is not None:
+            future.add_done_callback(lambda _: to.communicated(so_far()))
+        elif backend != "gloo" and begin is not None and (works := self._works_of(result)):
+            self._works.watch(works, to.communicates(so_far(), begin, len(works)))
         else:
-            ended()
+            to.communicated(so_far(), ending=Ending.UNSEEN)
+
+    def _is_collecting(self, group: Any) -> bool:
+        """Whether a coalescing manager of this group is open, which begins when it is left what was called in it."""
+        return group in self._dist.distributed_c10d._world.pg_coalesce_state
+
+    def _works_of(self, result: Any) -> list[Any]:
+        """What a call gave to wait for: a work, or those of a batch. Empty if it is anything else."""
+        works = result if isinstance(result, list) else [result]
+        return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
         """The backend that served the device; a group may have one for the CPU and another for GPUs."""
@@ -173,6 +228,27 @@ class _Collectives:
             return str(group._get_backend(device or group._device_types[0]).name())
         except (RuntimeError, AttributeError, IndexError):  # a process group of the user's own
             return str(self._dist.get_backend(group))
+
+    def collecting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A coalescing manager: what it begins when it is left was called, and noted, within."""
+        here = self._here
+
+        @contextmanager
+        @wraps(call)
+        def collect(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            began_ns = NONE
+            try:
+                with call(*args, **kwargs) as manager:
+                    yield manager
+                    if here.call is None:
+                        began_ns, here.call = time.time_ns(), _Call(is_composed=True)
+            finally:
+                if began_ns != NONE:
+                    here.call = None
+                    if (to := started()) is not None and to.flight is not None:
+                        to.flight.called(began_ns)
+
+        return collect
 
     def joining(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`init_process_group`: from then on it is known which rank this process is."""
@@ -183,9 +259,22 @@ class _Collectives:
             result = call(*args, **kwargs)
             if (to := started()) is not None:
                 to.joined(dist.get_rank())
+            self._hear(dist.group.WORLD)
             return result
 
         return join
+
+    def _hear(self, group: Any) -> None:
+        """What C++ begins by itself passes through a process group that is written in Python."""
+        native = self._dist.ProcessGroup
+        classes = type(group).__mro__ if isinstance(group, native) else ()
+        for cls in classes[: classes.index(native)] if classes else ():
+            if cls in self._heard:
+                continue
+            self._heard.add(cls)
+            for method, (name, place) in _METHODS.items():
+                if isfunction(call := vars(cls).get(method)):
+                    put(cls, **{method: self._noted(call, name, _at(place), _at(0))})
 
 
 def install(torch: ModuleType) -> None:
@@ -196,13 +285,25 @@ def install(torch: ModuleType) -> None:
     dist = torch.distributed
     if not dist.is_available():
         return
-    make = _Collectives(dist, torch.cuda)
+    make = _Collectives(torch)
     c10d = dist.distributed_c10d
     for name, given in _INPUTS.items():
         call = getattr(c10d, name, None)
         if call is not None and not hasattr(call, "__deprecated__"):
             put_everywhere(call, make.recorded(call, _KNOWN_AS.get(name, name), given))
+    put_everywhere(c10d._coalescing_manager, make.collecting(c10d._coalescing_manager))
     put_everywhere(c10d.init_process_group, make.joining(c10d.init_process_group))
+
+
+def _at(place: int) -> Argument:
+    """What finds the argument at a place, of a method that is called with all of them by place; None if it is not there."""
+    return lambda args, _: args[place] if place < len(args) else None
+
+
+def _tensors_of(batch: Callable[..., Any]) -> Argument:
+    """What finds the tensors that a batch sends and receives."""
+    operations_of = argument(batch, "p2p_op_list")
+    return lambda args, kwargs: [operation.tensor for operation in operations_of(args, kwargs) or ()]
 
 
 def _future(work: Any) -> Any:

@@ -2,11 +2,14 @@
 
     output = model(batch)       # told once, not for each of its layers
     model.cuda()                # its hundreds of copies are no batches on their way to the device
+
+Note [Within a call]
+    A forward pass calls modules by the hundred, and all but the outermost are no news. So that these cost next to nothing, one
+    flag says for all threads that the one whose steps are recorded is within a call: what others call is not told anyway.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
@@ -16,36 +19,42 @@ from tracer.state import recorder
 from tracer.surfaces.seam import Section, put
 
 
-class _Depth(threading.local):
-    """How deep in module calls this thread is."""
+class _Calls:
+    """Whether the thread whose steps are recorded is within a module's call; see Note [Within a call]."""
 
-    calls = 0
+    __slots__ = ("inside",)
+
+    def __init__(self) -> None:
+        self.inside = False
 
 
-_DEPTH = _Depth()  # module calls are global, and so are threads
+_CALLS = _Calls()  # module calls are global
 
 
 def in_module() -> bool:
-    """Whether this thread is within a module's call."""
-    return _DEPTH.calls > 0
+    """Whether a module's call here would be no news."""
+    return _CALLS.inside
 
 
 def install(torch: ModuleType) -> None:
     """Wrap `Module.__call__` and `Module._apply`."""
     cls: Any = torch.nn.Module
     call: Callable[..., Any] = cls.__call__
-    depth = _DEPTH
+    calls = _CALLS
     is_grad_enabled = torch.is_grad_enabled
 
     @wraps(call)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if depth.calls:
+        if calls.inside:
             return call(self, *args, **kwargs)
-        depth.calls = 1
+        to = recorder()
+        if not to.mine():
+            return call(self, *args, **kwargs)
+        calls.inside = True
         try:
-            recorder().module_called(self, is_grad_enabled())
+            to.module_called(self, is_grad_enabled())
             return call(self, *args, **kwargs)
         finally:
-            depth.calls = 0
+            calls.inside = False
 
     put(cls, __call__=called, _apply=Section("other").around(cls._apply))

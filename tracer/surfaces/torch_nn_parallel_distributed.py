@@ -2,8 +2,9 @@
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
-No call of Python's tells when a bucket is reduced, and a communication hook would change how it is done. What the reducer
-logs by itself is read instead, when the recording is written and before the process group is destroyed.
+No call of Python's tells when a bucket is reduced, unless the process group is written in Python, and a communication hook
+would change how it is done. The operations are in PyTorch's flight recorder (tracer/flight.py); and what the reducer logs by
+itself is read when the recording is written and before the process group is destroyed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.state import recorder, started
-from tracer.surfaces.seam import before, put, put_everywhere
+from tracer.surfaces.seam import argument, put, put_everywhere
 
 
 def install(torch: ModuleType) -> None:
@@ -29,10 +30,14 @@ def install(torch: ModuleType) -> None:
         make(self, *args, **kwargs)
         recorder().distributes(self)
 
-    def tell() -> None:
+    destroy = dist.distributed_c10d.destroy_process_group
+    group_of = argument(destroy, "group")
+
+    @wraps(destroy)
+    def destroyed(*args: Any, **kwargs: Any) -> None:
         if (to := started()) is not None:
-            to.leaving()
+            to.leaving(is_all=group_of(args, kwargs) in (None, dist.group.WORLD))
+        destroy(*args, **kwargs)
 
     put(cls, __init__=made)
-    destroy = dist.distributed_c10d.destroy_process_group
-    put_everywhere(destroy, before(destroy, tell))
+    put_everywhere(destroy, destroyed)

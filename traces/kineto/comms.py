@@ -11,41 +11,30 @@ range is on the thread that does the work, is the whole operation.
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
 import numpy as np
 
-from traces.kineto.eras import SCALAR_TYPES
 from traces.kineto.rows import Event
 from traces.kineto.shapes import describe
 from traces.kineto.spans import Tables
 from traces.kineto.tables import matching
 from traces.model import NONE, Collectives, Column, DeviceKind, Strings, parse_shapes
+from traces.operations import SCALAR_TYPES, bytes_of, function_of, item_bytes
 
-_RANGE = re.compile(r"(\w+):_?(\w+)")
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
-# Ranges that are not called as the function of torch.distributed is.
-_FUNCTIONS = {
-    "all_gather_base": "all_gather_into_tensor",
-    "reduce_scatter_base": "reduce_scatter_tensor",
-    "broadcast_oop": "broadcast",
-    "reduce_oop": "reduce",
-    "all_reduce_barrier": "barrier",
-}
-_BITS = re.compile(r"\d+")
 
 
 def read_collectives(tables: Tables, strings: Strings) -> Collectives:
     """One row per collective of the rank, ordered by start."""
-    ranges = {row: match for row in tables.comms if (match := _RANGE.match(strings[int(tables.host.name[row])]))}
+    ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
     if not ranges:
         return Collectives.empty()
     host = tables.host
     took_ns = _kernel_ns(tables, strings, ranges)
     found = []
-    for row, match in ranges.items():
+    for row, (backend, name) in ranges.items():
         around = row
         while around != NONE and (around in ranges or around not in tables.comms):
             around = int(host.parent[around])
@@ -54,11 +43,11 @@ def read_collectives(tables: Tables, strings: Strings) -> Collectives:
         group = told.get("Process Group Name", told.get("Process Group ID"))
         found.append(
             {
-                "name": strings.add(_FUNCTIONS.get(match[2], match[2])),
+                "name": strings.add(name),
                 "dtype": strings.add(dtype) if dtype else NONE,
                 "group": strings.add(str(group)) if isinstance(group, str | int) else NONE,
                 "group_size": _count(told.get("Group size"), 1 << 31),
-                "backend": strings.add(match[1]),
+                "backend": strings.add(backend),
                 "bytes": size_bytes,
                 "start_ns": int(host.start_ns[around if around != NONE else row]),
                 "duration_ns": took_ns.get(row, int(host.duration_ns[row])),
@@ -87,7 +76,7 @@ def _size(told: Event, of_range: Event) -> tuple[str, int]:
     """The dtype ("" if unknown) and the bytes (or NONE) of the rank's input."""
     elements, scalar = _count(told.get("In msg nelems"), 1 << 48), told.get("dtype")
     if elements != NONE and isinstance(scalar, str) and scalar in SCALAR_TYPES:
-        return SCALAR_TYPES[scalar], elements * _item_bytes(SCALAR_TYPES[scalar])
+        return SCALAR_TYPES[scalar], elements * item_bytes(SCALAR_TYPES[scalar])
     dims, types = of_range.get("Input Dims"), of_range.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
         return "", NONE
@@ -95,14 +84,8 @@ def _size(told: Event, of_range: Event) -> tuple[str, int]:
     dtypes = (names or "").split(";")
     if not shapes or not all(dtypes):
         return "", NONE
-    sizes = (math.prod(shape) * _item_bytes(dtype) for shape, dtype in zip(parse_shapes(shapes), dtypes, strict=True))
+    sizes = (bytes_of(shape, dtype) for shape, dtype in zip(parse_shapes(shapes), dtypes, strict=True))
     return dtypes[0], _count(sum(sizes), 1 << 62)
-
-
-def _item_bytes(dtype: str) -> int:
-    """Of a torch dtype name, whose first number is its bits: "float8_e4m3fn" has 8."""
-    bits = _BITS.search(dtype)
-    return int(bits[0]) // 8 if bits else 1  # bool
 
 
 def _count(value: Any, limit: int) -> int:

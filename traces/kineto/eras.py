@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from traces.model import Column, DeviceKind, HostKind
+from traces.operations import SCALAR_TYPES
 
 TORCH_OF_ERA = {
     "E0": "before 1.8",
@@ -84,32 +85,10 @@ DTYPES = {
     "c10::complex<float>": "complex64",
     "c10::complex<double>": "complex128",
     "c10::complex<c10::Half>": "complex32",
-    "c10::Float8_e4m3fn": "float8_e4m3fn",
-    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz",
-    "c10::Float8_e5m2": "float8_e5m2",
-    "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
-    "c10::Float8_e8m0fnu": "float8_e8m0fnu",
+    **{f"c10::{name}": dtype for name, dtype in SCALAR_TYPES.items() if name.startswith("Float8")},
     "c10::qint8": "qint8",
     "c10::quint8": "quint8",
     "c10::qint32": "qint32",
-}
-
-# Element types as C++ spells them in the arguments of collectives, to torch's names.
-SCALAR_TYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Long": "int64",
-    "Int": "int32",
-    "Short": "int16",
-    "Char": "int8",
-    "Byte": "uint8",
-    "Bool": "bool",
-    "ComplexHalf": "complex32",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-    **{name.removeprefix("c10::"): dtype for name, dtype in DTYPES.items() if name.startswith("c10::Float8")},
 }
 
 _FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')

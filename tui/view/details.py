@@ -10,7 +10,7 @@ import numpy as np
 
 from traces.compare import device_label
 from traces.measure import op_of
-from traces.model import NONE, DeviceKind, HostKind, Origin, Trace
+from traces.model import NONE, DeviceKind, Ending, HostKind, Origin, Trace
 from tui.figures import count_text, error_text, size_text, time_text
 from tui.view.alignment import Alignment
 from tui.view.cells import plain
@@ -32,6 +32,10 @@ _HOST_KINDS = {
     HostKind.RUNTIME: "runtime call",
     HostKind.ANNOTATION: "range",
     HostKind.PYTHON: "Python function",
+}
+_ENDINGS = {
+    Ending.BY: "seen only when its stream waited for it: it lasted at most so long",
+    Ending.UNSEEN: "not seen: the time is at most that of the call which began it",
 }
 _LABEL = 12
 
@@ -148,7 +152,8 @@ def _of_collective(trace: Trace, number: int) -> list[str]:
         lines.append(_fact("bytes", size_text(int(spans.bytes[number]))))
     if spans.group_size[number] != NONE:
         lines.append(_fact("ranks", str(spans.group_size[number])))
-    return lines
+    ending = _ENDINGS.get(Ending(int(spans.ending[number])))
+    return [*lines, _fact("its end", ending)] if ending else lines
 
 
 def _of_part(trace: Trace, number: int) -> list[str]:

@@ -14,8 +14,10 @@ import torch.distributed as dist
 from tests.tracer.fakes import FakeClock
 from tracer import state
 from tracer.calls import Call
+from tracer.clock import Clock
+from tracer.flight import Flight
 from tracer.surfaces import torch_distributed, torch_nn_parallel_distributed
-from traces.model import NONE
+from traces.model import NONE, Ending
 
 
 class Notes:
@@ -24,13 +26,16 @@ class Notes:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.calls: list[tuple[Any, ...]] = []
+        self.endings: list[Ending] = []
         self.rank: int | None = None
         self.models: list[object] = []
         self.left = False
+        self.flight: Flight | None = None
 
-    def communicated(self, call: Call, begin: None, stream: None) -> None:
+    def communicated(self, call: Call, begin: None = None, stream: None = None, ending: Ending = Ending.SEEN) -> None:
         assert begin is None and stream is None  # on the host
         self.calls.append(call[:-2])
+        self.endings.append(ending)
 
     def joined(self, rank: int) -> None:
         self.rank = rank
@@ -38,7 +43,8 @@ class Notes:
     def distributes(self, model: object) -> None:
         self.models.append(model)
 
-    def leaving(self) -> None:
+    def leaving(self, is_all: bool) -> None:
+        assert is_all
         self.left = dist.is_initialized()
 
 
@@ -49,6 +55,9 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
         for name, value in list(vars(module).items()):
             if callable(value):
                 monkeypatch.setattr(module, name, value)  # so that all of it is put back
+    for name in ("wait", "synchronize", "block_current_stream", "get_future"):
+        monkeypatch.setattr(dist.Work, name, getattr(dist.Work, name))
+    monkeypatch.setattr(torch._C.Future, "wait", torch._C.Future.wait)
     ddp = torch.nn.parallel.DistributedDataParallel
     monkeypatch.setattr(ddp, "__init__", ddp.__init__)
     notes: Any = Notes()
@@ -168,3 +177,28 @@ def test_a_deprecated_function_is_left_as_it_is_and_what_it_calls_is_noted(notes
 
 def test_operations_to_be_batched_are_still_known(notes: Notes) -> None:
     assert dist.P2POp(dist.isend, SIX, 0).op is dist.isend
+
+
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
+def test_the_flight_recorder_tells_what_no_call_has_begun(notes: Notes) -> None:
+    """GIVEN calls of all kinds WHEN C++ broadcasts by itself THEN that alone is left, and what a manager collects is not."""
+    notes.flight = Flight(torch, Clock())
+    notes.flight.look(last=True)  # what other tests of this process have left there
+    for call, _, _ in CALLS.values():
+        call()
+    with dist.distributed_c10d._coalescing_manager() as manager:
+        dist.all_reduce(SIX.clone())
+        dist.all_reduce(SIX.clone(), async_op=True)
+    assert not manager.works
+    got: list[Any] = [None]
+    dist.all_gather_object(got, 1)
+    dist.all_reduce(SIX.clone(), async_op=True).wait()
+    cpp: Any = dist
+    cpp._broadcast_coalesced(dist.group.WORLD, [SIX.clone(), SIX.clone()], 1 << 20, 0)
+    found = notes.flight.look(last=True)
+    assert [(flown.call.name, flown.call.size_bytes, flown.call.group, flown.call.group_size) for flown in found] == [
+        ("broadcast", 48, "0", 1)
+    ]
+    assert abs(found[0].call.start_ns - Clock().now_ns()) < 60_000_000_000
+    collected = [ending for call, ending in zip(notes.calls, notes.endings, strict=True) if call[0] == "all_reduce"]
+    assert collected == [Ending.SEEN, Ending.UNSEEN, Ending.UNSEEN, Ending.SEEN]

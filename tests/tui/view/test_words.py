@@ -9,7 +9,7 @@ import pytest
 from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
 from traces.compare import compare
-from traces.model import NONE, Origin, Trace
+from traces.model import NONE, Ending, Origin, Trace
 from tui.view.alignment import Alignment
 from tui.view.details import details
 from tui.view.differences import Differences
@@ -159,6 +159,16 @@ def test_details_of_every_kind(table: str, number: int, lines: list[str]) -> Non
     told = details(scene, span(scene, 0, table, number), Alignment.STEP, 0)
     assert not [line for line in lines if line not in told], told
     assert any(line.startswith("begins      ") and "in step 5" in line for line in told)
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_details_say_whether_the_end_of_a_collective_was_seen(ending: Ending) -> None:
+    trace = side_tables()
+    trace.collectives.ending[:] = ending
+    scene = whole(("t", trace))
+    told = [line for line in details(scene, span(scene, 0, "collectives", 0), Alignment.STEP, 0) if line.startswith("its end")]
+    assert len(told) == (ending != Ending.SEEN)
+    assert all(("at most so long" in line) == (ending == Ending.BY) for line in told)
 
 
 @pytest.mark.parametrize("origin", list(Origin))

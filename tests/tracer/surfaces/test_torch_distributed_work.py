@@ -1,0 +1,174 @@
+"""Waiting for works: gloo's own, in a world of one, as if their operations had marks on a GPU."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+import weakref
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tracer import state
+from tracer.calls import UnderWay
+from tracer.marks import Mark
+from tracer.surfaces.torch_distributed_work import Works
+
+
+class Notes:
+    """A recorder that keeps which operation was waited for, on which stream, and which was given up."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.waited: list[tuple[UnderWay, str]] = []
+        self.given_up: list[UnderWay] = []
+
+    def begin_call(self, stream: str) -> str:
+        self.begun += 1
+        return stream
+
+    def waited_for(self, under_way: UnderWay, before: str, stream: str) -> None:
+        assert before == stream
+        self.waited.append((under_way, stream))
+
+    def give_up_call(self, under_way: UnderWay) -> None:
+        self.given_up.append(under_way)
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    notes: Any = Notes()
+    monkeypatch.setattr(state, "_STATE", state._State())
+    state.start(lambda: notes)
+    state.recorder()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"{threading.current_thread().name} on {device}")
+    made: Notes = notes
+    return made
+
+
+@pytest.fixture
+def works(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
+    for name in ("wait", "synchronize", "block_current_stream", "get_future"):
+        monkeypatch.setattr(dist.Work, name, getattr(dist.Work, name))
+    monkeypatch.setattr(torch._C.Future, "wait", torch._C.Future.wait)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield Works(torch)
+    dist.destroy_process_group()
+
+
+def under_way(works: int = 1) -> UnderWay:
+    nothing: Any = None
+    return UnderWay(nothing, 0, Mark(None, 3, 0), works)
+
+
+def begin() -> Any:
+    return dist.all_reduce(torch.ones(3), async_op=True)
+
+
+@pytest.mark.parametrize("how", ["wait", "synchronize"])
+def test_the_first_wait_counts_and_all_do_what_they_did(notes: Notes, works: Works, how: str) -> None:
+    work, operation = begin(), under_way()
+    works.watch([work], operation)
+    assert isinstance(work, dist.Work) and not notes.waited
+    expected = getattr(begin(), how)()
+    assert getattr(work, how)() == expected
+    assert work.wait(timedelta(seconds=1)) is True and work.wait() is True
+    assert notes.waited == [(operation, "MainThread on 3")] and notes.begun == 1
+    del work
+    gc.collect()
+    assert not notes.given_up
+
+
+def test_a_wait_in_another_thread_is_on_its_stream(notes: Notes, works: Works) -> None:
+    work, operation = begin(), under_way()
+    works.watch([work], operation)
+    other = threading.Thread(target=work.wait, name="other")
+    other.start()
+    other.join()
+    assert notes.waited == [(operation, "other on 3")]
+
+
+def test_a_future_may_be_waited_for_instead_and_outlive_its_work(notes: Notes, works: Works) -> None:
+    work, operation = begin(), under_way()
+    works.watch([work], operation)
+    future = work.get_future()
+    del work
+    assert not notes.given_up
+    [tensor] = future.wait()
+    assert tensor.tolist() == [1, 1, 1]
+    assert [found for found, _ in notes.waited] == [operation]
+    del future
+    gc.collect()
+    assert not notes.given_up
+
+
+def test_no_work_lives_longer_and_one_that_nobody_waits_for_is_given_up(notes: Notes, works: Works) -> None:
+    tensor, operation = torch.ones(3), under_way()
+    work: Any = dist.all_reduce(tensor, async_op=True)
+    works.watch([work], operation)
+    work.get_future().wait  # noqa: B018  # looked at, not called
+    alive = weakref.ref(work)
+    del work
+    gc.collect()
+    assert alive() is None and notes.given_up == [operation] and not notes.waited
+    assert not works._tickets
+
+
+def test_works_of_a_batch_are_told_one_by_one(notes: Notes, works: Works) -> None:
+    batch, operation = [begin(), begin()], under_way(works=2)
+    works.watch(batch, operation)
+    for work in batch:
+        work.wait()
+    assert [found for found, _ in notes.waited] == [operation, operation]
+
+
+def test_others_are_left_alone(notes: Notes, works: Works) -> None:
+    begin().wait()
+    assert not notes.begun
+    future: Any = torch.futures.Future()
+    future.set_result(5)
+    assert future.wait() == 5 and not notes.begun
+    with pytest.raises(TypeError, match="cannot pickle") as error:
+        pickle.dumps(begin())
+    assert "Work" in str(error.value)
+    assert dist.Work.wait.__name__ == "wait" and dist.Work.wait.__doc__
+
+
+class Lasting(dist.Work):
+    """Overrides a wait and leaves the other one to C++, which asks Python for an override first."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+
+class Bare(dist.Work):
+    """Overrides nothing."""
+
+
+def test_works_written_in_python_are_told_too(notes: Notes, works: Works) -> None:
+    wait = Lasting.wait
+    try:
+        work, operation = Lasting(), under_way()
+        works.watch([work], operation)
+        assert work.wait() is True
+        assert [found for found, _ in notes.waited] == [operation]
+    finally:
+        Lasting.wait = wait  # type: ignore[method-assign]
+
+
+@pytest.mark.real_time
+def test_a_wait_that_fails_is_none_and_cpp_finds_its_own(notes: Notes, works: Works) -> None:
+    """WHEN a class does not override C++'s wait THEN C++ does not take ours for an override and come back for ever."""
+    work, operation = Bare(), under_way()
+    works.watch([work], operation)
+    with pytest.raises(RuntimeError, match="timed out"):
+        work.wait(timedelta(milliseconds=20))
+    assert not notes.waited
+    del work
+    gc.collect()
+    assert notes.given_up == [operation]

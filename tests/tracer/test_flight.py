@@ -1,0 +1,206 @@
+"""The flight recorder's ring, as torch gives it: what is read of it, how often, and what of it is known already."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.tracer.fakes import FakeClock
+from tracer.flight import Flight, Flown
+from traces.model import NONE
+
+UNIX_NS = 1_790_000_000_000_000_000
+
+
+class Ring:
+    """A ring of one backend, whose `begin` is what torch does when a collective begins."""
+
+    def __init__(self, backend: str = "gloo", size: int = 2_000) -> None:
+        self.backend, self.size = backend, size
+        self.entries: list[dict[str, Any]] = []
+        self.begun = self.dumps = 0
+
+    def begin(self, name: str = "all_reduce", *shapes: list[int], dtype: str = "Float", **told: Any) -> None:
+        self.entries.append(
+            {
+                "record_id": self.begun,
+                "process_group": ("0", "default_pg"),
+                "profiling_name": f"{self.backend}:{name}",
+                "thread_id": str(threading.get_ident()),
+                "time_created_ns": time.time_ns(),
+                "input_sizes": list(shapes),
+                "input_dtypes": [dtype] * len(shapes),
+                "retired": True,
+            }
+            | told
+        )
+        self.begun += 1
+        del self.entries[: -self.size]
+
+    def dump(self, collectives: bool, stacks: bool, only_active: bool) -> bytes:
+        assert (collectives, stacks, only_active) == (True, False, False)
+        self.dumps += 1
+        return pickle.dumps({"entries": self.entries} if self.entries else {})
+
+
+class ProcessGroup:
+    def size(self) -> int:
+        return 2
+
+
+def flight_of(ring: Ring, monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None, config: str = "") -> Flight:
+    """GIVEN a group that this ring is of."""
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", str(ring.size))
+    group = ProcessGroup()
+    world = SimpleNamespace(pg_names={group: "0"}, pg_backend_config={group: config or f"cuda:{ring.backend},xpu:xccl"})
+    distributed = SimpleNamespace(
+        distributed_c10d=SimpleNamespace(_world=world),
+        ProcessGroup=ProcessGroup,
+        is_initialized=lambda: bool(world.pg_names),
+        is_backend_available=lambda backend: backend != "xccl",
+    )
+    native = SimpleNamespace(**{{"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}[ring.backend]: ring.dump})
+    torch: Any = SimpleNamespace(distributed=distributed, _C=SimpleNamespace(_distributed_c10d=native))
+    any_clock: Any = clock or FakeClock(UNIX_NS)
+    flight = Flight(torch, any_clock)
+    flight.joined()
+    return flight
+
+
+def told(found: list[Flown]) -> list[tuple[str, str, int]]:
+    return [(flown.call.name, flown.call.dtype, flown.call.size_bytes) for flown in found]
+
+
+def test_what_no_call_began_is_told_once_with_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring()
+    flight = flight_of(ring, monkeypatch)
+    ring.begin("broadcast", [3], [2, 2], dtype="Half")
+    began_ns = time.time_ns()
+    ring.begin("all_reduce", [5])
+    flight.called(began_ns)
+    ring.begin("_all_gather_base", [4], dtype="Double")
+    ring.begin("barrier")
+    found = flight.look()
+    assert told(found) == [("broadcast", "float16", 14), ("all_gather_into_tensor", "float64", 32), ("barrier", "", NONE)]
+    assert {(flown.call.group, flown.call.group_size, flown.call.backend) for flown in found} == {("0", 2, "gloo")}
+    assert {flown.duration_ns for flown in found} == {NONE}
+    assert flight.look() == []
+    assert flight.facts() == {"looks": 2, "collectives": 3, "forgotten": 0}
+    assert any("how long" in lack for lack in flight.lacks())
+
+
+def test_a_ring_that_never_told_of_anything_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gloo's up to PyTorch 2.10, which is there and stays empty."""
+    ring = Ring()
+    flight = flight_of(ring, monkeypatch)
+    assert flight.look() == []
+    assert any("told of none" in lack and "gloo" in lack for lack in flight.lacks())
+    ring.begin("barrier")
+    flight.look()
+    assert not any("told of none" in lack for lack in flight.lacks())
+
+
+def test_a_call_of_another_thread_says_nothing_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring()
+    flight = flight_of(ring, monkeypatch)
+    began_ns = time.time_ns()
+    ring.begin("all_reduce", [5])
+    other = threading.Thread(target=flight.called, args=(began_ns,))
+    other.start()
+    other.join()
+    assert told(flight.look()) == [("all_reduce", "float32", 20)]
+
+
+def test_the_start_is_on_the_recorders_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a clock that counts from elsewhere."""
+    ring, clock = Ring(), FakeClock(5_000_000_000)
+    flight = flight_of(ring, monkeypatch, clock)
+    ring.begin("all_reduce", [5], time_created_ns=time.time_ns() - 1_000_000_000)
+    [flown] = flight.look()
+    assert flown.call.start_ns == pytest.approx(4_000_000_000, abs=500_000_000)
+
+
+def test_what_is_not_done_is_left_to_the_next_look_but_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring("nccl")
+    flight = flight_of(ring, monkeypatch)
+    ring.begin("all_reduce", [1], duration_ms=0.25)
+    ring.begin("all_reduce", [2], retired=False)
+    ring.begin("all_reduce", [3], duration_ms=0.5)
+    assert [(flown.call.size_bytes, flown.duration_ns) for flown in flight.look()] == [(4, 250_000)]
+    ring.entries[1] |= {"retired": True, "duration_ms": 1.5}
+    ring.begin("all_reduce", [4], retired=False)  # of a captured graph: never
+    found = [(flown.call.size_bytes, flown.duration_ns) for flown in flight.look()]
+    assert found == [(8, 1_500_000), (12, 500_000)]
+    assert [(flown.call.size_bytes, flown.duration_ns) for flown in flight.look()] == [(16, NONE)]
+
+
+def test_what_the_ring_has_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring(size=10)
+    flight = flight_of(ring, monkeypatch)
+    for _ in range(25):
+        ring.begin("all_reduce", [1])
+    assert len(flight.look()) == 10
+    assert flight.facts()["forgotten"] == 15
+    assert any("forgotten" in lack for lack in flight.lacks())
+
+
+def test_a_ring_that_the_script_resets_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring()
+    flight = flight_of(ring, monkeypatch)
+    for _ in range(5):
+        ring.begin("all_reduce", [1])
+    assert len(flight.look()) == 5
+    ring.entries, ring.begun = [], 0
+    ring.begin("all_reduce", [2])
+    assert told(flight.look()) == [("all_reduce", "float32", 8)]
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "looks", "forgotten"),
+    [
+        (100_000_000, range(50, 60), 0),  # half of the ring every 20 steps
+        (10_000_000, range(4, 7), 3_000),  # 10 s in all, of which looks may take 10 ms
+    ],
+)
+def test_looks_are_few_and_take_a_thousandth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, step_ns: int, looks: range, forgotten: int
+) -> None:
+    """GIVEN five collectives in each of a thousand steps, a ring of 200, and looks of 10 us per entry."""
+    ring, clock = Ring(size=200), FakeClock()
+    flight = flight_of(ring, monkeypatch, clock)
+    found = 0
+    for _ in range(1_000):
+        clock.ns += step_ns
+        for _ in range(5):
+            ring.begin("all_reduce", [1])
+        if flight.is_due():
+            found += len(flight.look())
+            flight.spent_ns += len(ring.entries) * 10_000
+    found += len(flight.look(last=True))
+    assert ring.dumps - 1 in looks
+    assert flight.spent_ns <= step_ns
+    assert flight.facts()["forgotten"] == ring.begun - found
+    assert (flight.facts()["forgotten"] >= forgotten) if forgotten else found == ring.begun
+
+
+@pytest.mark.parametrize("why", ["off", "absent", "no events kept"])
+def test_without_a_ring_that_can_be_read_the_recording_says_so(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    ring = Ring("nccl", size=0 if why == "off" else 2_000)
+    monkeypatch.setenv("TORCH_NCCL_CUDA_EVENT_CACHE", "0" if why == "no events kept" else "1")
+    flight = flight_of(ring, monkeypatch, config="cpu:mpi" if why == "absent" else "")
+    assert not flight.is_due() and flight.look() == [] and not ring.dumps and flight.facts() == {}
+    [lack] = flight.lacks()
+    assert f"C++ starts by itself ({'mpi' if why == 'absent' else 'nccl'})" in lack
+
+
+def test_the_ring_of_nccl_is_not_read_when_its_group_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring("nccl")
+    flight = flight_of(ring, monkeypatch)
+    ring.begin("all_reduce", [1])
+    flight._torch.distributed.distributed_c10d._world.pg_names.clear()
+    assert flight.look(last=True) == [] and not ring.dumps

@@ -1,0 +1,113 @@
+"""torch.distributed.Work and torch.futures.Future: when a script waits for an operation that it has let go on beside it.
+
+    works.watch([dist.all_reduce(gradient, async_op=True)], under_way)
+    work.wait()         # marks on the waiting stream, before and after
+
+The first wait counts, from whatever thread and on whatever stream, be it `wait`, `synchronize` or `block_current_stream`, or
+the `wait` of a future. What C++ waits for by itself does not pass here. A work holds its tensors, so nothing here keeps one
+alive: one that ends without a wait is given up.
+
+Note [Names of code]
+    pybind11 asks a Python subclass of Work whether it overrides a method, and takes a call from within that very override for
+    one to the base class. It knows the override by the name of the running code, which therefore is the method's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from tracer.calls import UnderWay
+from tracer.state import recorder, started
+from tracer.surfaces.seam import put
+
+_WAITS = ("wait", "synchronize", "block_current_stream")
+
+
+class _Ticket:
+    """One work's share in an operation, for which either it is waited or one of its futures."""
+
+    def __init__(self, under_way: UnderWay) -> None:
+        self.under_way = under_way
+        self.is_used = False
+        self.handles = 0  # objects alive that it can be waited for by
+
+    def drop(self) -> None:
+        self.handles -= 1
+        if not self.handles and not self.is_used and (to := started()) is not None:
+            to.give_up_call(self.under_way)
+
+
+class Works:
+    """The works that are under way, by identity: their classes may compare as they like."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._tickets: dict[int, tuple[weakref.ref[Any], _Ticket]] = {}
+        self._heard: set[type] = set()
+        work, future = torch.distributed.Work, torch._C.Future
+        self._hear(work)
+        put(work, get_future=self._giving_future(work.get_future))
+        put(future, wait=self._waiting(future.wait))
+
+    def watch(self, works: Sequence[Any], under_way: UnderWay) -> None:
+        """Each of these is a part of an operation that has begun."""
+        for work in works:
+            for cls in type(work).__mro__:
+                if cls not in self._heard and issubclass(cls, self._torch.distributed.Work):
+                    self._hear(cls)
+            self._handle(work, _Ticket(under_way))
+
+    def _handle(self, waitable: Any, ticket: _Ticket) -> None:
+        key = id(waitable)
+
+        def gone(_: object) -> None:
+            self._tickets.pop(key, None)
+            ticket.drop()
+
+        ticket.handles += 1
+        self._tickets[key] = weakref.ref(waitable, gone), ticket
+
+    def _ticket(self, waitable: Any) -> _Ticket | None:
+        found = self._tickets.get(id(waitable))
+        return found[1] if found is not None and found[0]() is waitable else None
+
+    def _hear(self, cls: Any) -> None:
+        self._heard.add(cls)
+        put(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
+
+    def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, which waits for a work or a future, with marks around it if it is the first for one of ours."""
+
+        @wraps(call)
+        def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
+            ticket = self._ticket(waitable) if self._tickets else None
+            if ticket is None or ticket.is_used:
+                return call(waitable, *args, **kwargs)
+            stream = self._torch.cuda.current_stream(ticket.under_way.begin.device)
+            to = recorder()
+            before = to.begin_call(stream)
+            result = call(waitable, *args, **kwargs)
+            if not ticket.is_used:
+                ticket.is_used = True
+                to.waited_for(ticket.under_way, before, stream)
+            return result
+
+        code: Any = waiting
+        code.__code__ = code.__code__.replace(co_name=call.__name__)  # see Note [Names of code]
+        return waiting
+
+    def _giving_future(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`get_future` of C++'s works; a subclass in Python makes futures that wait for no stream."""
+
+        @wraps(call)
+        def get_future(work: Any) -> Any:
+            future = call(work)
+            ticket = self._ticket(work) if self._tickets else None
+            if ticket is not None and not ticket.is_used:
+                self._handle(future, ticket)
+            return future
+
+        return get_future
