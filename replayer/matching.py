@@ -133,7 +133,7 @@ class SegmentClaims:
                 self.open_ns = remembered.open_ns
                 return remembered.claim
             self._forget()
-        if self.score is None:
+        if self.score is None or self.score.phase_grained:
             return None
         claim = self._claim(site, self.score)
         if len(self._trail) < _REMEMBERED:

@@ -10,6 +10,7 @@ waits where CUDA waits.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ from replayer.score import Score
 from replayer.sites import Site
 from replayer.streams import VirtualStream
 from replayer.tally import Tally
+from replayer.timeline import instant_rows
 from replayer.tracks import HostThread, Tracks
 from replayer.transfers import Copy
 from traces.model import Origin
@@ -128,12 +130,19 @@ class Player:
     def _play_again(
         self, thread: HostThread, stream: VirtualStream, sites: tuple[Site, ...], called_ns: tuple[int, ...], at: int
     ) -> int:
-        """Play as many ops from `at` on as are what the segment under way holds next; returns how many. See passages.py."""
+        """Play as many ops from `at` on as can be at once; returns how many.
+
+        They are what the segment under way holds next (passages.py), or those of a segment of which only the whole is known.
+        """
         course = self.course
         segment = course.segment
         if segment is not None and stream.device != self.tracks.home:
             segment, thread = course.rests.lane(segment, thread, stream.device)
-        if segment is None or segment.score is None or segment.memory is None or not segment.step.step.one_stream:
+        if segment is None or segment.score is None:
+            return 0
+        if segment.score.phase_grained:
+            return self._play_covered(thread, stream, segment, sites, called_ns, at)
+        if segment.memory is None or not segment.step.step.one_stream:
             return 0
         begin = segment.followed
         if begin >= len(segment.memory.calls):
@@ -157,6 +166,36 @@ class Player:
         if len(ahead_ns):
             self.tracks.wait(int(ahead_ns[-1]) - _HELD_AT_NS)
         return end - begin
+
+    def _play_covered(
+        self,
+        thread: HostThread,
+        stream: VirtualStream,
+        segment: SegmentClaims,
+        sites: tuple[Site, ...],
+        called_ns: tuple[int, ...],
+        at: int,
+    ) -> int:
+        """Play the ops from `at` on for which their phase's time stands, at once; returns how many, up to the course's turn."""
+        turns, strings_of = self.course.turns, self.timeline.strings_of
+        strings = []
+        for site in islice(sites, at, None):
+            if turns[site.phase_class]:
+                break
+            strings.append(site.strings or strings_of(site))
+        count = len(strings)
+        if not count:
+            return 0
+        if self.course.rests.other:
+            starts_ns = np.maximum.accumulate(np.maximum(called_ns[at : at + count], thread.host_ns))
+            thread.host_ns = int(starts_ns[-1])
+        else:
+            starts_ns = np.full(count, thread.host_ns)
+        self.timeline.op_rows(instant_rows(thread.row, strings, starts_ns))
+        segment.ops += count
+        segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + count
+        self.tally.ops += count
+        return count
 
     def _unmatched(
         self,

@@ -15,6 +15,7 @@ import queue
 import threading
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -48,6 +49,9 @@ _OP = int(HostKind.OP)
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 
+_THREAD, _KIND, _START = (HOST_COLUMNS.index(name) for name in ("thread", "kind", "start_ns"))
+_TEXTS = [HOST_COLUMNS.index(name) for name in ("name", "shapes", "dtypes")]
+
 # The columns that each table's rows give, in order; the others take their defaults.
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
     "host": (HostSpans, HOST_COLUMNS),
@@ -64,6 +68,14 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
     ),
     "steps": (Steps, ("rank", "number", "start_ns", "duration_ns", "kind", "recorded_step")),
 }
+
+
+def instant_rows(thread: int, strings: Sequence[tuple[int, int, int]], starts_ns: Column) -> Column:
+    """The rows of host ops that take no time, by their texts' indices: for `Timeline.op_rows`."""
+    rows = np.zeros((len(strings), len(HOST_COLUMNS)), np.int64, order="F")
+    rows[:, _THREAD], rows[:, _KIND], rows[:, _START] = thread, _OP, starts_ns
+    rows[:, _TEXTS] = np.fromiter(chain.from_iterable(strings), np.int64, 3 * len(strings)).reshape(-1, 3)
+    return rows
 
 
 class Rows:

@@ -2,7 +2,7 @@
 
     output = Output(path, clock)
     row = output.add("steps", rank=0, number=0, start_ns=100, duration_ns=50, kind=0)
-    output.flush(header)        # a Trace without tables: devices, threads, provenance so far
+    output.flush(header)        # a Trace without tables: devices, threads, provenance so far; None: as before
     output.close(header)
 
 A disk that fills up must not stop the training: the first failure ends the recording, is told in a line, and everything
@@ -20,7 +20,7 @@ from traces.file import TraceStream
 from traces.model import TABLES, Strings, Trace, TraceError
 from traces.undisturbed import undisturbed
 
-# How much of a run may be lost when it is killed. Writing takes about a millisecond.
+# How much of a run may be lost when it is killed.
 _FLUSH_NS = 500_000_000
 
 
@@ -56,8 +56,11 @@ class Output:
         """Whether enough time has passed since the last flush."""
         return self._clock.perf_ns() >= self._due_ns
 
-    def flush(self, header: Trace) -> None:
-        """Write what was gathered, and `header` before it, since rows may name devices and threads that are new."""
+    def flush(self, header: Trace | None) -> None:
+        """Write what was gathered, and `header` before it, for rows may name devices and threads that are new.
+
+        None: there is nothing new in it since the last time. The first time it must be there.
+        """
         self._due_ns = self._clock.perf_ns() + _FLUSH_NS
         with undisturbed():
             rows, self._rows = self._rows, {name: [] for name in TABLES}
@@ -80,17 +83,17 @@ class Output:
         except (TraceError, OSError) as failure:
             self._give_up(failure)
 
-    def _write(self, header: Trace, rows: dict[str, list[dict[str, Any]]]) -> None:
+    def _write(self, header: Trace | None, rows: dict[str, list[dict[str, Any]]]) -> None:
         if self._stream is None:
             self._stream = TraceStream(self.path)
-        self._stream.header(header)
+        if header is not None:
+            self._stream.header(header)
         texts = self.strings.texts[self._written_strings :]
         if texts:
             self._stream.add_strings(texts)
             self._written_strings = len(self.strings)
-        for name, kind in TABLES.items():
-            if rows[name]:
-                self._stream.add(name, kind.of(**_columns(kind.DTYPES, kind.DEFAULTS, rows[name])))
+        tables = {name: _columns(kind.DTYPES, kind.DEFAULTS, rows[name]) for name, kind in TABLES.items() if rows[name]}
+        self._stream.add_rows(tables)
 
     def _give_up(self, failure: Exception) -> None:
         self.failed = True

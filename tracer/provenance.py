@@ -106,6 +106,11 @@ class Facts:
         """The row of the device that the process uses at present."""
         return self.device_row(self._torch.cuda.current_device())
 
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Changes whenever there is more to tell than new figures."""
+        return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
+
     def loader(self, loader: object, describe: Callable[[], dict[str, Any]]) -> int:
         """The number of a DataLoader."""
         number = self._loader_numbers.get(loader)

@@ -39,6 +39,8 @@ from traces.undisturbed import undisturbed
 _PENDING_STEPS = 256
 # Steps that are read and written one after another: each by itself would find the processor's caches full of other things.
 _TOGETHER = 16
+# How old the figures in the header of a run that is killed may be: what the recorder cost, say.
+_FIGURES_NS = 10_000_000_000
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -93,6 +95,8 @@ class Recorder:
         self._steps_ns = 0  # time in steps so far
         self._reads: list[Read] = []  # since the last step ended
         self._found: list[Found] = []  # likewise
+        self._told_extent: tuple[int, ...] = ()  # of what the file's header tells
+        self._told_ns = 0
         self._ended, self._calls = Ended(output, facts), Calls(output, facts)
 
     @property
@@ -237,7 +241,7 @@ class Recorder:
             with undisturbed():
                 self._write_done(wait=len(self._pending) > _PENDING_STEPS)
                 if due:
-                    self._output.flush(self._header())
+                    self._output.flush(self._news())
 
     def _turn_profiler(self) -> None:
         """The profiler's own work between two steps is no step's, so it does not count as the recorder's share of one."""
@@ -395,6 +399,14 @@ class Recorder:
             kind = kind if kind in ("main", "backward") else "other"
             self._threads.append(Thread(self._rank, threading.get_native_id(), name, kind))
         return row
+
+    def _news(self) -> Trace | None:
+        """The header, if rows may name what is new in it; and now and then for its figures."""
+        extent, now_ns = (len(self._threads), *self._facts.extent), self.clock.perf_ns()
+        if extent == self._told_extent and now_ns < self._told_ns + _FIGURES_NS:
+            return None
+        self._told_extent, self._told_ns = extent, now_ns
+        return self._header()
 
     def _header(self) -> Trace:
         provenance = self._facts.provenance(self._number, self._steps_ns, self.cost_ns, self._profiler.facts())

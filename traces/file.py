@@ -16,13 +16,23 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from traces import checks
-from traces.contents import Assembly, end_item, header_item, number_items, row_counts, strings_item, table_items, text_items
+from traces.contents import (
+    Assembly,
+    end_item,
+    header_item,
+    number_items,
+    row_counts,
+    rows_items,
+    strings_item,
+    table_items,
+    text_items,
+)
 from traces.frames import (
     DATA,
     DEFLATED,
@@ -107,6 +117,17 @@ class TraceStream:
         for item in table_items(table_name, table, self.rows[table_name], compact=False):
             self._append(item)
         self.rows[table_name] += len(table)
+
+    def add_rows(self, tables: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+        """The next rows of several tables, by name, with their columns as lists; columns not given have their defaults.
+
+        Cheaper than `add` for a few.
+        """
+        items = (item for name, columns in tables.items() for item in rows_items(name, columns))
+        for content in _shared(items):
+            self._append(content)
+        for name, columns in tables.items():
+            self.rows[name] += len(next(iter(columns.values()), ()))
 
     def close(self) -> None:
         """Mark the file as whole; nothing can be added then. Does nothing the second time, and after a failed write."""

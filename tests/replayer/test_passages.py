@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.passages import Passage
-from replayer.player import Noted
+from replayer.player import Noted, Player
 from replayer.sites import Site
-from replayer.streams import LAUNCH_QUEUE_DEPTH
+from replayer.streams import LAUNCH_QUEUE_DEPTH, VirtualStream
+from replayer.tracks import HostThread
 from tests.replayer.recordings import US, Op, Stage, recording
 from traces.model import Origin, Trace
 
@@ -113,6 +114,44 @@ def test_what_is_played_at_once_lies_where_it_would_lie_one_by_one(
             script.step(forward, called[::-1], every)
     # THEN nobody can tell them apart
     assert scripts[0].outcome() == scripts[1].outcome()
+
+
+def covered() -> Trace:
+    """A recording that knows the phases' times only."""
+    trace = recording([("forward", 0, 900), ("loss", 900, 950), ("backward", 1_000, 1_900)], [], steps=2)
+    trace.grain = "phase"
+    trace.phases.device_start_ns, trace.phases.device_end_ns = trace.phases.start_ns + 3 * US, trace.phases.end_ns + 5 * US
+    return trace
+
+
+turning = st.sampled_from(["aten::mm", "aten::relu", "aten::_log_softmax", "aten::nll_loss_forward", "aten::_foreach_norm"])
+
+
+@given(
+    st.lists(st.tuples(turning, st.just(False), st.sampled_from([0, 0, 1, 400])), min_size=12, max_size=60), st.integers(9, 50)
+)
+def test_what_a_phases_time_stands_for_lies_where_it_would_lie_one_by_one(called: list[Call], every: int) -> None:
+    scripts = [Script(covered(), at_once=at_once) for at_once in (True, False)]
+    for forward in (called, called[::-1], called):
+        for script in scripts:
+            script.step(forward, called, every)
+    assert scripts[0].outcome() == scripts[1].outcome()
+
+
+def test_what_a_phases_time_stands_for_is_played_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[Site] = []
+    play = Player.play
+
+    def counted(self: Player, thread: HostThread, stream: VirtualStream, site: Site, now_ns: int) -> int:
+        played.append(site)
+        return play(self, thread, stream, site, now_ns)
+
+    monkeypatch.setattr(Player, "play", counted)
+    script = Script(covered(), at_once=True)
+    for _ in range(3):
+        script.step([("aten::mm", False, 0)] * 40, [("aten::mm", False, 0)] * 40, 64)
+    assert len(played) == 3  # the first call of a forward pass begins it
+    assert set(script.stage.player.tally.step_ops) == {80}
 
 
 def test_a_phase_without_calls_the_last_time_may_have_some_the_next() -> None:

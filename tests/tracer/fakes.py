@@ -118,6 +118,10 @@ class FakeFacts:
         self.devices.append(Device(0, index, f"Fake {index}"))
         return len(self.devices) - 1
 
+    @property
+    def extent(self) -> tuple[int, ...]:
+        return (len(self.devices),)
+
     def provenance(self, steps: int, steps_ns: int, cost_ns: int, profiler: dict[str, Any]) -> dict[str, Any]:
         return {"steps": steps}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,8 +18,9 @@ from tests.tracer.fakes import Bench, FakeFlight, FakeStream
 from tracer.calls import Call, UnderWay
 from tracer.flight import Flown
 from tracer.output import _FLUSH_NS
+from tracer.recorder import _FIGURES_NS
 from tracer.schedule import Schedule
-from traces.file import load
+from traces.file import TraceStream, load
 from traces.model import NONE, Ending, StepKind, Trace
 
 
@@ -364,6 +366,29 @@ def test_events_are_used_again(bench: Bench) -> None:
         bench.train_step()
         bench.run(10_000)
     assert bench.cuda.made < 150  # of some 3 500 marks
+
+
+def test_the_header_is_written_again_for_what_is_new_and_now_and_then(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    whole = TraceStream.header
+
+    def header(self: TraceStream, trace: Trace) -> None:
+        written.append(trace.provenance["steps"])
+        whole(self, trace)
+
+    monkeypatch.setattr(TraceStream, "header", header)
+    for _ in range(4):
+        bench.train_step()
+        bench.run(_FLUSH_NS)
+    thread = threading.Thread(target=lambda: bench.recorder.end_part("replica", bench.recorder.begin_part()))
+    thread.start()
+    thread.join()
+    bench.train_step()
+    assert written == [1, 2, 5]  # the second tells the device that the first step's marks were on
+    assert len(load(bench.path).threads) == 2
+    bench.run(_FIGURES_NS)
+    bench.train_step()
+    assert written == [1, 2, 5, 6]
 
 
 @pytest.mark.parametrize("remainder", range(4))
