@@ -10,7 +10,7 @@ Streams and events follow CUDA: work on one stream runs in order, an event is th
 recorded, and the host waits only in the calls in which CUDA would.
 
 Note [Played in batches]
-    A launch only notes the op, its stream and the time; some dozens of them are played together, or as soon as anything
+    A launch only notes the op, its stream and the time; some hundred of them are played together, or as soon as anything
     looks at the device or the phase changes. Nobody can tell, for nothing on the timeline depends on when it is worked out;
     but playing them one after another, with the interpreter's caches warm, takes a third of the time.
 """

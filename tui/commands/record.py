@@ -12,6 +12,7 @@ is killed as well, `trace info train.msgpack.<pid>.part` shows what there is.
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Collection
 from contextlib import suppress
@@ -26,6 +27,7 @@ from traces.library import find
 from traces.merge import merge_ranks, with_profile
 from traces.model import Trace, TraceError
 from traces.order import in_order
+from traces.undisturbed import undisturbed
 from tui.commands.replay import Replay, child_config
 from tui.errors import line_for
 from tui.outputs import require_place_for
@@ -70,18 +72,27 @@ def run(record: Record, option_names: Collection[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
         result = run_child({**_virtual_gpu(record, folder), "tracer": config}, record.script)
     parts = [part for part in _parts(output) if part.path not in before]
+    # The exit code is the script's; only a run that went well must not hide that its result was lost.
     try:
         _conclude(record, output, parts, result)
     except (TraceError, OSError) as error:
-        # The exit code is the script's; only a run that went well must not hide that its result was lost.
         say(line_for(error) or str(error))
-        kept = [part.path.name for part in parts if part.path.exists()]
-        if kept:
-            say(f"what was recorded is kept in {', '.join(kept)}")
+        _say_kept(parts)
         return result.returncode or 2
+    except KeyboardInterrupt:  # a second one: the first has ended the script
+        is_written = not any(part.path.exists() for part in parts)
+        say(f"wrote {output}" if is_written else f"interrupted before {output} was written")
+        _say_kept(parts)
+        return result.returncode or 128 + signal.SIGINT
     if result.returncode == 2:
         say_where_options_go(record.script, option_names, "record")
     return result.returncode
+
+
+def _say_kept(parts: list[_Part]) -> None:
+    kept = [part.path.name for part in parts if part.path.exists()]
+    if kept:
+        say(f"what was recorded is kept in {', '.join(kept)}")
 
 
 def default_name(script: list[str]) -> str:
@@ -118,11 +129,12 @@ def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildRes
     with working(f"writing {output}"):
         recordings = {part.pid: _whole(part) for part in parts}
         trace = _one(recordings, result.pid)
-        save(trace, output)
-    for part in parts:
-        part.path.unlink()
-        with suppress(FileNotFoundError):
-            part.profile.unlink()
+        with undisturbed():  # either the parts are there or the whole
+            save(trace, output)
+            for part in parts:
+                part.path.unlink()
+                with suppress(FileNotFoundError):
+                    part.profile.unlink()
     for line in record_lines(trace, output, record.script):
         say(line)
 

@@ -1,0 +1,84 @@
+"""`trace record` after its script has ended: one file of what the processes left, or what they left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traces.file import TraceStream, load, save
+from traces.launch import ChildResult
+from traces.model import Thread, Trace, TraceWriteError
+from tui.commands import record
+from tui.commands.record import Record, run
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which a script has just been recorded, whose exit code is 0."""
+    monkeypatch.chdir(tmp_path)
+
+    def ran(*arguments: Any) -> ChildResult:
+        stream = TraceStream(tmp_path / "x.msgpack.4711.part")
+        stream.header(Trace(grain="phase", threads=[Thread(0, 1, "main", "main")], provenance={"rank": 0}))
+        stream.add_rows({"steps": {"number": [0, 1], "start_ns": [5, 15], "duration_ns": [10, 10]}})
+        stream.close()
+        return ChildResult(0, 4711, *[frozenset({4711})] * 3)
+
+    monkeypatch.setattr(record, "run_child", ran)
+    return tmp_path
+
+
+TRAIN = Record(["train.py"], Path("x.msgpack"), grain="phase")
+
+
+def test_the_parts_become_one_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(TRAIN, []) == 0
+    assert os.listdir(place) == ["x.msgpack"] and len(load(place / "x.msgpack").steps) == 2
+    assert "trace: wrote x.msgpack" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["load", "merge_ranks"])
+def test_a_second_ctrl_c_leaves_the_parts_and_says_so(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    def interrupted(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(record, where, interrupted)
+    assert run(TRAIN, []) == 128 + signal.SIGINT
+    assert os.listdir(place) == ["x.msgpack.4711.part"]
+    assert capsys.readouterr().err.splitlines() == [
+        "trace: interrupted before x.msgpack was written",
+        "trace: what was recorded is kept in x.msgpack.4711.part",
+    ]
+
+
+def test_ctrl_c_while_the_file_is_written_comes_after_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = save
+
+    def interrupted(trace: Trace, path: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+        whole(trace, path)
+
+    monkeypatch.setattr(record, "save", interrupted)
+    assert run(TRAIN, []) == 128 + signal.SIGINT
+    assert os.listdir(place) == ["x.msgpack"]
+    assert capsys.readouterr().err == "trace: wrote x.msgpack\n"
+
+
+def test_a_disk_that_is_full_leaves_the_parts_and_says_so(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(trace: Trace, path: Path) -> None:
+        raise TraceWriteError(path, "No space left on device")
+
+    monkeypatch.setattr(record, "save", full)
+    assert run(TRAIN, []) == 2
+    assert os.listdir(place) == ["x.msgpack.4711.part"]
+    assert "kept in x.msgpack.4711.part" in capsys.readouterr().err
