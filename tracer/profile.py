@@ -80,7 +80,7 @@ class Profiler:
 
     def facts(self) -> dict[str, Any]:
         """For the provenance: which steps were profiled, and why none was."""
-        facts: dict[str, Any] = {"steps": self._numbers} if self._numbers else {}
+        facts: dict[str, Any] = {"steps": [*self._numbers]} if self._numbers else {}
         return facts | ({"failed": self._why_not} if self._why_not else {})
 
     def _prepare(self) -> None:

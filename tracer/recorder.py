@@ -95,7 +95,7 @@ class Recorder:
         self._steps_ns = 0  # time in steps so far
         self._reads: list[Read] = []  # since the last step ended
         self._found: list[Found] = []  # likewise
-        self._told_extent: tuple[int, ...] = ()  # of what the file's header tells
+        self._told_extent: tuple[Any, ...] = ()  # of what the file's header tells
         self._told_ns = 0
         self._ended, self._calls = Ended(output, facts), Calls(output, facts)
 
@@ -401,8 +401,9 @@ class Recorder:
         return row
 
     def _news(self) -> Trace | None:
-        """The header, if rows may name what is new in it; and now and then for its figures."""
-        extent, now_ns = (len(self._threads), *self._facts.extent), self.clock.perf_ns()
+        """The header, if rows or a profile need what is new in it; and now and then for its figures."""
+        extent = len(self._threads), self._facts.extent, self._profiler.facts()
+        now_ns = self.clock.perf_ns()
         if extent == self._told_extent and now_ns < self._told_ns + _FIGURES_NS:
             return None
         self._told_extent, self._told_ns = extent, now_ns

@@ -217,6 +217,16 @@ def test_a_killed_script_leaves_what_was_recorded(place: Path) -> None:
     assert "truncated-file" in trace.problems and "wrote train.msgpack" in err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")
+def test_a_killed_script_leaves_the_profile_that_was_finished(place: Path) -> None:
+    process = started(place, "--grain", "kernel", "--warmup", "1", "--clean-steps", "1", "--profiled-steps", "2")
+    os.kill(child_of(process), signal.SIGKILL)
+    process.communicate(timeout=60)
+    trace = load(place / "train.msgpack")
+    assert "truncated-file" in trace.problems and len(trace.steps) >= 20
+    assert len(trace.host) and trace.provenance["profiler"]["steps"] == [3, 4]
+
+
 def test_ctrl_c_is_the_scripts_own(place: Path) -> None:
     process = started(place)
     os.killpg(process.pid, signal.SIGINT)

@@ -88,6 +88,7 @@ class FakeProfiler:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
+        self.steps: list[int] = []
 
     def begin_step(self, number: int, action: str) -> None:
         if action:
@@ -102,7 +103,7 @@ class FakeProfiler:
         self.told.append(("stop", None))
 
     def facts(self) -> dict[str, Any]:
-        return {}
+        return {"steps": [*self.steps]} if self.steps else {}
 
 
 class FakeFacts:

@@ -389,6 +389,10 @@ def test_the_header_is_written_again_for_what_is_new_and_now_and_then(bench: Ben
     bench.run(_FIGURES_NS)
     bench.train_step()
     assert written == [1, 2, 5, 6]
+    bench.profiler.steps.append(6)  # without which a profile could not be laid over the steps
+    bench.run(_FLUSH_NS)
+    bench.train_step()
+    assert written == [1, 2, 5, 6, 7]
 
 
 @pytest.mark.parametrize("remainder", range(4))
