@@ -57,6 +57,16 @@ def test_a_second_ctrl_c_leaves_the_parts_and_says_so(
     ]
 
 
+def test_ctrl_c_where_nothing_was_recorded_claims_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(record, "run_child", lambda *arguments: ChildResult(0, 4711, *[frozenset[int]()] * 3))
+    monkeypatch.setattr(record, "say_why_nothing", lambda *arguments: signal.raise_signal(signal.SIGINT))
+    assert run(TRAIN, []) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "trace: interrupted before x.msgpack was written\n"
+
+
 def test_ctrl_c_while_the_file_is_written_comes_after_it(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

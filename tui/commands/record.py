@@ -80,7 +80,7 @@ def run(record: Record, option_names: Collection[str]) -> int:
         _say_kept(parts)
         return result.returncode or 2
     except KeyboardInterrupt:  # a second one: the first has ended the script
-        is_written = not any(part.path.exists() for part in parts)
+        is_written = bool(parts) and not any(part.path.exists() for part in parts)
         say(f"wrote {output}" if is_written else f"interrupted before {output} was written")
         _say_kept(parts)
         return result.returncode or 128 + signal.SIGINT
