@@ -32,8 +32,8 @@ from replayer.matching import StepClaims
 from replayer.parts import Kernel, KernelColumns, Remembered
 from replayer.sites import Site
 from replayer.streams import LAUNCH_QUEUE_DEPTH, VirtualStream
-from replayer.timeline import HOST_COLUMNS, WORK_COLUMNS
-from traces.model import NONE, Column, HostKind, Origin
+from replayer.timeline import HOST_COLUMNS, WORK_COLUMNS, instant_rows
+from traces.model import NONE, Column, Origin
 
 if TYPE_CHECKING:
     from replayer.tracks import HostThread, Tracks
@@ -103,11 +103,9 @@ class Passage:
         duration_ns = columns.duration_ns[at]
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), FLOOR_NS)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        host_rows = np.full((len(calls), len(HOST_COLUMNS)), NONE, order="F")  # of which whole columns are written again
-        strings = [tracks.timeline.strings_of(site) for site in sites]
-        host_rows[:, [_HOST["name"], _HOST["shapes"], _HOST["dtypes"]]] = strings
-        host_rows[:, _HOST["kind"]], host_rows[:, _HOST["duration_ns"]] = int(HostKind.OP), hosts_ns
-        work_rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
+        host_rows = instant_rows(NONE, [tracks.timeline.strings_of(site) for site in sites], begin_ns)
+        host_rows[:, _HOST["duration_ns"]] = hosts_ns
+        work_rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # of which whole columns are written again
         known = {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}
         for name, values in known.items():
             work_rows[:, _WORK[name]] = values[at]

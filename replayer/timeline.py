@@ -72,7 +72,7 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 def instant_rows(thread: int, strings: Sequence[tuple[int, int, int]], starts_ns: Column) -> Column:
     """The rows of host ops that take no time, by their texts' indices: for `Timeline.op_rows`."""
-    rows = np.zeros((len(strings), len(HOST_COLUMNS)), np.int64, order="F")
+    rows = np.zeros((len(strings), len(HOST_COLUMNS)), np.int64, order="F")  # whole columns are written
     rows[:, _THREAD], rows[:, _KIND], rows[:, _START] = thread, _OP, starts_ns
     rows[:, _TEXTS] = np.fromiter(chain.from_iterable(strings), np.int64, 3 * len(strings)).reshape(-1, 3)
     return rows

@@ -102,43 +102,35 @@ class Loan:
     def _do(self, sizes: tuple[int, ...]) -> None:
         for size_bytes in sizes:
             if size_bytes > 0:
-                self._borrow(size_bytes)
+                ticket = _taken(self._device, self._stream, self._site, size_bytes)
+                if ticket is not None:
+                    self._open.append(ticket)
                 continue
             for i in range(len(self._open) - 1, -1, -1):
                 if self._open[i].size_bytes == -size_bytes:
                     self._ledger.free(self._open.pop(i))
                     break
 
-    def _borrow(self, size_bytes: int) -> None:
-        try:
-            ticket = self._ledger.malloc(size_bytes, self._stream)
-        except OutOfMemory:
-            if not _excused(self._device, self._site):
-                raise
-            return
-        if ticket is not None:
-            self._open.append(ticket)
-
 
 def borrow_briefly(device: VirtualDevice, stream: int, site: Site, size_bytes: int) -> None:
     """Take memory and give it back before anything else is taken. Raises OutOfMemory, but not for a convolution's."""
-    ledger = device.ledger
-    try:
-        ticket = ledger.malloc(size_bytes, stream)
-    except OutOfMemory:
-        if not _excused(device, site):
-            raise
-        return
+    ticket = _taken(device, stream, site, size_bytes)
     if ticket is not None:
-        ledger.free(ticket)
+        device.ledger.free(ticket)
 
 
-def _excused(device: VirtualDevice, site: Site) -> bool:
-    """cuDNN's callers take an algorithm that needs less if there is no room (ATen/native/cudnn/Conv_v8.cpp)."""
-    if not canonical_op(site.op).startswith("convolution"):
-        return False
-    device.memory.excuse_oom()
-    return True
+def _taken(device: VirtualDevice, stream: int, site: Site, size_bytes: int) -> Ticket | None:
+    """Memory for an op's own use; None where a convolution finds no room.
+
+    cuDNN's callers take an algorithm that needs less then (ATen/native/cudnn/Conv_v8.cpp). Raises OutOfMemory for other ops.
+    """
+    try:
+        return device.ledger.malloc(size_bytes, stream)
+    except OutOfMemory:
+        if not canonical_op(site.op).startswith("convolution"):
+            raise
+        device.memory.excuse_oom()
+        return None
 
 
 class _Call(NamedTuple):

@@ -73,12 +73,17 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
     return packed
 
 
+def rows_in(columns: Mapping[str, Sequence[float]]) -> int:
+    """How many rows columns that are lists have."""
+    return len(next(iter(columns.values()), ()))
+
+
 def pack_rows(kind: type[Table], columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """As `pack_table` without `compact`, of columns that are lists: of a few rows numpy would do that more slowly.
 
     Columns that are not given have their defaults.
     """
-    rows = len(next(iter(columns.values()), ()))
+    rows = rows_in(columns)
     if rows > MAX_ROWS:
         raise ValueError(f"{rows} rows in one packed table; at most {MAX_ROWS}")
     if not rows:

@@ -20,7 +20,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from traces.columns import MAX_ROWS, pack_rows, pack_table, unpack_table
+from traces.columns import MAX_ROWS, pack_rows, pack_table, rows_in, unpack_table
 from traces.frames import Damaged
 from traces.model import TABLES, Device, Strings, Table, Thread, Trace
 
@@ -78,7 +78,7 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
 
 def rows_items(name: str, columns: Mapping[str, Sequence[float]]) -> Iterator[bytes]:
     """As `table_items`, of columns that are lists."""
-    rows = len(next(iter(columns.values()), ()))
+    rows = rows_in(columns)
     for first in range(0, rows, MAX_ROWS):
         part = {column: values[first : first + MAX_ROWS] for column, values in columns.items()} if rows > MAX_ROWS else columns
         yield _pack(name, pack_rows(TABLES[name], part))

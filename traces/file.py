@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from traces import checks
+from traces.columns import rows_in
 from traces.contents import (
     Assembly,
     end_item,
@@ -127,7 +128,7 @@ class TraceStream:
         for content in _shared(items):
             self._append(content)
         for name, columns in tables.items():
-            self.rows[name] += len(next(iter(columns.values()), ()))
+            self.rows[name] += rows_in(columns)
 
     def close(self) -> None:
         """Mark the file as whole; nothing can be added then. Does nothing the second time, and after a failed write."""
