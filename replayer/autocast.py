@@ -2,8 +2,7 @@
 """Autocast on the virtual device: which ops run in low precision, which in float32, as CUDA has it.
 
 PyTorch's own autocast kernels only cast tensors that C++ sees on CUDA, so the same lists (ATen/autocast_mode.h) are registered
-here once more, for AutocastPrivateUse1. The key is on where `torch.set_autocast_enabled("vcuda", True)` was called, which the
-torch.amp surface does for "cuda".
+here once more, for AutocastPrivateUse1, which is on where the torch.amp surface was asked for autocast on "cuda".
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 
 from replayer import state
-from replayer.specs import BACKEND
+from replayer.specs import ACCELERATOR
 from replayer.tensor import VirtualTensor
 
 LOWER = (
@@ -71,7 +70,7 @@ class Autocast:
 
     def lower(self, op: Any) -> Callable[..., Any]:
         def kernel(*args: Any, **kwargs: Any) -> Any:
-            dtype = torch.get_autocast_dtype(BACKEND)
+            dtype = torch.get_autocast_dtype(ACCELERATOR)
             with torch._C._ExcludeDispatchKeyGuard(self._off):
                 return op(*self._cast(args, dtype), **self._cast_named(kwargs, dtype))
 
@@ -103,7 +102,7 @@ class Autocast:
 
     def widest(self, op: Any) -> Callable[..., Any]:
         def kernel(*args: Any, **kwargs: Any) -> Any:
-            dtype = torch.get_autocast_dtype(BACKEND)
+            dtype = torch.get_autocast_dtype(ACCELERATOR)
             if any(_eligible(value) and value.dtype is torch.float32 for value in _flat((args, tuple(kwargs.values())))):
                 dtype = torch.float32
             with torch._C._ExcludeDispatchKeyGuard(self._off):
@@ -111,9 +110,12 @@ class Autocast:
 
         return kernel
 
-    def banned(self, _op: Any) -> Callable[..., Any]:
-        def kernel(*_args: Any, **_kwargs: Any) -> Any:
-            raise RuntimeError(_BANNED)
+    def banned(self, op: Any) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            if VirtualTensor in map(type, args):
+                raise RuntimeError(_BANNED)
+            with torch._C._ExcludeDispatchKeyGuard(self._off):
+                return op(*args, **kwargs)
 
         return kernel
 

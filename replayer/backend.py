@@ -22,12 +22,11 @@ from replayer.contents import Contents
 from replayer.copies import Copies
 from replayer.dispatch import dispatcher
 from replayer.distinct import Distinct
-from replayer.guard import Guard
 from replayer.masks import Masks
 from replayer.plans import Plans
 from replayer.products import Products
 from replayer.sequences import Sequences
-from replayer.specs import BACKEND
+from replayer.specs import ACCELERATOR
 from replayer.tensor import VirtualTensor
 
 
@@ -60,13 +59,13 @@ class _Module:
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Answers C++'s questions about the accelerator."""
+    """Answers C++'s questions about the accelerator. No tensor is on it, so there is nothing to wait for."""
 
     def is_available(self) -> bool:
         return True
 
     def has_primary_context(self, device: int) -> bool:
-        return True
+        return False
 
     def is_built(self) -> bool:
         return True
@@ -79,9 +78,7 @@ def register(*, compute: bool = False) -> None:
     """
     if state.registered():
         return
-    backend_registration._setup_privateuseone_for_python_backend(
-        rename=BACKEND, backend_module=_Module(), hook=_Hook(), device_guard=Guard()
-    )
+    backend_registration._setup_privateuseone_for_python_backend(rename=ACCELERATOR, backend_module=_Module(), hook=_Hook())
     plans = Plans(VirtualTensor)
     dispatch, run = dispatcher(plans)
     copies = Copies(plans, VirtualTensor)

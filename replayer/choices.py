@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
 """Choices that CUDA makes above the dispatcher: which kernels a composite op means on this device.
 
-They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for
-AutogradPrivateUse1. So far: scaled_dot_product_attention. Others (cuDNN's RNNs and batch norm) have their place here.
+They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for AutogradLazy:
+attention, batch norm, CTC. cuDNN's RNNs are in recurrent.py.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -118,7 +118,7 @@ def ctc_loss(
 def register() -> None:
     """Register the choices."""
     library = torch.library.Library("aten", "IMPL")
-    library.impl("batch_norm", batch_norm, "AutogradPrivateUse1")
-    library.impl("ctc_loss.Tensor", ctc_loss, "AutogradPrivateUse1")
-    library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
+    library.impl("batch_norm", batch_norm, "AutogradLazy")
+    library.impl("ctc_loss.Tensor", ctc_loss, "AutogradLazy")
+    library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradLazy")
     state.keep(library)

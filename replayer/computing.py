@@ -25,12 +25,11 @@ from replayer.computed_forms import FORMS
 from replayer.copies import Copies
 from replayer.dispatch import adopt, make
 from replayer.errors import NotEmulated
-from replayer.guard import expect_unwinding
 from replayer.inference import IDLE, on_device, writes_of
 from replayer.plans import Plans
 from replayer.products import PRODUCTS, use_workspace
 from replayer.sites import Site
-from replayer.specs import BACKEND, Spec
+from replayer.specs import OURS, Spec
 from replayer.state import gpu
 
 aten = torch.ops.aten
@@ -105,16 +104,12 @@ class Computing:
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is aten.detach.default:
             return make(args[0].spec, args[0].allocation)
-        try:
-            handler = self._handlers.get(func)
-            if handler is None and func.namespace in _BETWEEN_PROCESSES:
-                handler = self._plans.specials.get(func)  # what processes tell each other goes through the host
-            if handler is not None:
-                return handler(*args, **(kwargs or {}))
-            return self._compute(func, args, kwargs or {})
-        except BaseException:
-            expect_unwinding()  # Note [Errors inside backward]
-            raise
+        handler = self._handlers.get(func)
+        if handler is None and func.namespace in _BETWEEN_PROCESSES:
+            handler = self._plans.specials.get(func)  # what processes tell each other goes through the host
+        if handler is not None:
+            return handler(*args, **(kwargs or {}))
+        return self._compute(func, args, kwargs or {})
 
     def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         here = gpu()
@@ -187,7 +182,7 @@ class _Call:
         if isinstance(value, (list, tuple)):
             return [self.of(item) for item in value]
         if isinstance(value, torch.device):
-            return torch.device("cpu") if value.type in ("cuda", BACKEND) else value
+            return torch.device("cpu") if value.type in OURS else value
         return value
 
     def device(self, takes_host: bool, current: int) -> int:

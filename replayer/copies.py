@@ -32,7 +32,7 @@ from replayer.inference import on_device
 from replayer.pinned_tensors import is_pinned, pinned_empty
 from replayer.plans import Plans
 from replayer.sites import Site
-from replayer.specs import BACKEND, Spec
+from replayer.specs import OURS, Spec
 from replayer.state import gpu, host_memory
 
 # From pageable memory, up to this size: staged at once. See Note [What the host waits for].
@@ -81,7 +81,7 @@ class Copies:
     ) -> Any:
         """`Tensor.to`, when something changes: an empty tensor of the new kind and a copy into it."""
         options: dict[str, Any] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
-        if device is not None and device.type not in ("cuda", BACKEND):
+        if device is not None and device.type not in OURS:
             look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
             look = torch.empty_like(look, **options)
             if device.type != "cpu":

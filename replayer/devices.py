@@ -1,7 +1,7 @@
-"""From the script's "cuda:i" to C++'s "vcuda:i": the one translation of device arguments.
+"""From the script's "cuda:i" to C++'s "lazy:i": the one translation of device arguments.
 
-placed("cuda")                                 # device(type='vcuda', index=<current device>)
-placed_arguments(("cuda:1", torch.half), {})   # ((device(type='vcuda', index=1), torch.half), {})
+placed("cuda")                                 # device(type='lazy', index=<current device>)
+placed_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from replayer.specs import BACKEND
+from replayer.specs import BACKEND, OURS
 from replayer.state import gpu
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -28,7 +28,7 @@ def placed(device: Any) -> Any:
         device = torch.device(device)
     elif type(device) is int:
         device = torch.device("cuda", device)
-    elif type(device) is not torch.device or device.type != "cuda":
+    elif type(device) is not torch.device or device.type not in OURS:
         return device
     index = gpu().current_device() if device.index is None else device.index
     return torch.device(BACKEND, checked(index))

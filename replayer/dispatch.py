@@ -22,7 +22,6 @@ from replayer import state
 from replayer.allocations import Allocation, allocate, hold, out_of_memory
 from replayer.allocator import OutOfMemory
 from replayer.folding import fold
-from replayer.guard import expect_unwinding
 from replayer.outcomes import Constant, Kind, New, Plan, Reshaped, Same, View, Where
 from replayer.plans import Plans
 from replayer.specs import Spec
@@ -61,68 +60,64 @@ def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
         route = routes.get(id(func))
         if route is None:
             route = plans.route(func)
-        try:
-            if route.special is not None and not plainly:
-                return route.special(*args, **kwargs)
-            gpu = _STATE.gpu or state.gpu()
-            keyer = route.keyers.get(len(args))
-            if keyer is None:
-                keyer = route.keyer(len(args))
-            key = keyer(args, kwargs)
-            plan = route.plans.get(key)
-            if plan is None:
-                if kwargs and plans.leaves(kwargs):
-                    return plans.elsewhere(route.func, args, kwargs)
-                plan = plans.learn(route, key, args, kwargs, gpu.current_device())
-                plan.borrow(gpu.workspaces_of(plan.site))
-            device = plan.device
-            kind = plan.kind
-            result: Any
-            if kind == new:
-                spec = plan.spec
+        if route.special is not None and not plainly:
+            return route.special(*args, **kwargs)
+        gpu = _STATE.gpu or state.gpu()
+        keyer = route.keyers.get(len(args))
+        if keyer is None:
+            keyer = route.keyer(len(args))
+        key = keyer(args, kwargs)
+        plan = route.plans.get(key)
+        if plan is None:
+            if kwargs and plans.leaves(kwargs):
+                return plans.elsewhere(route.func, args, kwargs)
+            plan = plans.learn(route, key, args, kwargs, gpu.current_device())
+            plan.borrow(gpu.workspaces_of(plan.site))
+        device = plan.device
+        kind = plan.kind
+        result: Any
+        if kind == new:
+            spec = plan.spec
+            try:
+                block = gpu.devices[device].ledger.malloc(plan.size_bytes, gpu.current_stream(device).number)
+            except OutOfMemory as full:
+                raise out_of_memory(full) from None
+            result = wrap(*spec.wrapping)
+            result.__dict__ = {"spec": spec, "allocation": hold(block)}
+        elif kind == same:
+            result = args[plan.at]
+        elif kind == view:
+            spec = plan.spec
+            result = wrap(*spec.wrapping)
+            result.__dict__ = {"spec": spec, "allocation": args[plan.at].allocation}
+        elif kind == news:
+            memory = gpu.devices[device].ledger
+            stream = gpu.current_stream(device).number
+            result = []
+            for pair in plan.news:
+                if pair is None:
+                    result.append(None)
+                    continue
+                spec, size_bytes = pair
                 try:
-                    block = gpu.devices[device].ledger.malloc(plan.size_bytes, gpu.current_stream(device).number)
+                    block = memory.malloc(size_bytes, stream)
                 except OutOfMemory as full:
                     raise out_of_memory(full) from None
-                result = wrap(*spec.wrapping)
-                result.__dict__ = {"spec": spec, "allocation": hold(block)}
-            elif kind == same:
-                result = args[plan.at]
-            elif kind == view:
-                spec = plan.spec
-                result = wrap(*spec.wrapping)
-                result.__dict__ = {"spec": spec, "allocation": args[plan.at].allocation}
-            elif kind == news:
-                memory = gpu.devices[device].ledger
-                stream = gpu.current_stream(device).number
-                result = []
-                for pair in plan.news:
-                    if pair is None:
-                        result.append(None)
-                        continue
-                    spec, size_bytes = pair
-                    try:
-                        block = memory.malloc(size_bytes, stream)
-                    except OutOfMemory as full:
-                        raise out_of_memory(full) from None
-                    made = wrap(*spec.wrapping)
-                    made.__dict__ = {"spec": spec, "allocation": hold(block)}
-                    result.append(made)
-            elif kind == lent:
-                result = lend(gpu, plan)
-            else:
-                if plan.reshaped:
-                    reshape(plan.reshaped, args, kwargs)
-                result = with_workspaces(plan, args, kwargs) if plan.workspaces else build(plan.outcome, device, args, kwargs)
-                if plan.folds:
-                    fold(route.func, result, args, kwargs)
-            if plan.writes:
-                forget(plan, args, kwargs)
-            gpu.launch(plan.site, device)
-            return result
-        except BaseException:
-            expect_unwinding()  # Note [Errors inside backward]
-            raise
+                made = wrap(*spec.wrapping)
+                made.__dict__ = {"spec": spec, "allocation": hold(block)}
+                result.append(made)
+        elif kind == lent:
+            result = lend(gpu, plan)
+        else:
+            if plan.reshaped:
+                reshape(plan.reshaped, args, kwargs)
+            result = with_workspaces(plan, args, kwargs) if plan.workspaces else build(plan.outcome, device, args, kwargs)
+            if plan.folds:
+                fold(route.func, result, args, kwargs)
+        if plan.writes:
+            forget(plan, args, kwargs)
+        gpu.launch(plan.site, device)
+        return result
 
     def run(route: Any, args: Any, kwargs: Any) -> Any:
         return dispatch(route.func, (), args, kwargs, plainly=True)

@@ -1,8 +1,9 @@
 # mypy: allow-untyped-calls
 """Kernels for tensors made from nothing: `torch.empty(..., device="cuda")` and all factories that are built on it.
 
-Registered for the dispatch keys CUDA and PrivateUse1, so they hold in every thread and need no mode. Where PyTorch has its own
-CUDA kernels (a CUDA build) ours take their place; not one of them may run, for they would look for a driver.
+Registered for the dispatch keys of all that a device argument may say (specs.py), so they hold in every thread and need no
+mode. Where PyTorch has its own CUDA kernels (a CUDA build) ours take their place; not one of them may run, for they would look
+for a driver.
 
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
@@ -21,10 +22,9 @@ from replayer.allocations import allocate
 from replayer.copies import Copies
 from replayer.devices import checked
 from replayer.dispatch import make
-from replayer.guard import raising
 from replayer.plans import Plans
 
-KEYS = ("CUDA", "PrivateUse1")
+KEYS = ("CUDA", "PrivateUse1", "Lazy")
 
 
 class Factories:
@@ -128,6 +128,6 @@ def register(plans: Plans, copies: Copies, fallback: Callable[..., Any]) -> None
         )
         for key in KEYS:
             for name, kernel in kernels.items():
-                if key == "CUDA" and not name.startswith(("empty", "tri")):
-                    continue  # no tensor is on CUDA in C++
-                library.impl(name, raising(kernel), key)
+                if key != "Lazy" and not name.startswith(("empty", "tri")):
+                    continue  # no tensor is there in C++
+                library.impl(name, kernel, key)

@@ -18,7 +18,7 @@ from replayer.errors import DataDependentShape, NotEmulated
 from replayer.outcomes import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.shape_rules import RULES
 from replayer.sites import Site
-from replayer.specs import BACKEND, Spec, Specs
+from replayer.specs import OURS, Spec, Specs
 
 
 def infer(
@@ -116,7 +116,7 @@ class _StandIns:
         if isinstance(value, (list, tuple)):
             return [self.of(item, (where[0], i)) for i, item in enumerate(value)]
         if isinstance(value, torch.device):
-            return torch.device("meta") if value.type in ("cuda", BACKEND) else value
+            return torch.device("meta") if value.type in OURS else value
         if isinstance(value, torch.Generator):
             return None  # meta kernels draw nothing
         return value

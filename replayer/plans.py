@@ -20,7 +20,7 @@ from replayer.folding import can_fold
 from replayer.inference import elsewhere, infer
 from replayer.outcomes import Plan
 from replayer.sites import Site
-from replayer.specs import BACKEND, Spec, Specs
+from replayer.specs import OURS, Spec, Specs
 
 PLANS_LIMIT = 50_000  # plans kept, of all ops together; beyond it the cache starts anew
 
@@ -99,7 +99,7 @@ class Plans:
     def leaves(self, kwargs: dict[str, Any]) -> bool:
         """Whether the call's `device` argument leads away from the device, so that there is nothing to plan."""
         device = kwargs.get("device")
-        return device is not None and device.type not in ("cuda", BACKEND)
+        return device is not None and device.type not in OURS
 
     def elsewhere(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of such a call."""

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from replayer import state
+from replayer import recurrent_cells, state
 from replayer.allocations import allocate
 from replayer.dispatch import make
 
 aten = torch.ops.aten
 
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
+_PLAIN = (0, 1)
 
-# What C++ makes of them for other devices: fused cells. (`op.decompose` would take PyTorch's tracing rules instead.)
+# What C++ makes of plain ones without cuDNN. (`op.decompose` would take PyTorch's tracing rules instead.)
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _SCATTERED = (
@@ -57,10 +59,18 @@ def _flat_buffer(weights: list[Any]) -> Any:
 
 
 def _run(
-    mode: int, data: Any, sizes: list[int], hidden: list[Any], weights: list[Any], options: tuple[Any, ...]
+    mode: int,
+    data: Any,
+    sizes: list[int],
+    hidden: list[Any],
+    weights: list[Any],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
 ) -> tuple[Any, ...]:
-    """`_cudnn_impl`: output, hy, cy. `options` are has_biases, num_layers, dropout, train, bidirectional."""
-    biases, layers, dropout, train, bidirectional = options
+    """`_cudnn_impl`: output, hy, cy."""
     hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
     size, projected = hx.size(2), 0
     if cx is not None and cx.size(2) != size:
@@ -71,20 +81,22 @@ def _run(
     per_layer = (4 if biases else 2) + bool(projected)
     how = (mode, size, projected, layers, False, dropout, train, bidirectional, sizes, None)
     result: tuple[Any, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *how)
-    return result
+    return result[:3]
 
 
 def _of_input(op: Any, mode: int) -> Callable[..., Any]:
     """A padded batch; `hx` is a list for LSTM, a tensor otherwise."""
 
     def kernel(data: Any, hx: Any, weights: Any, *options: Any) -> Any:
-        if not _accepts(data):
+        fused = _accepts(data)
+        if not fused and mode in _PLAIN:
             return op._op_dk(_COMPOSITE, data, hx, weights, *options)
         *rest, batch_first = options
         hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-        out, hy, cy, *_ = _run(mode, data.transpose(0, 1) if batch_first else data, [], hidden, list(weights), tuple(rest))
+        run = partial(_run, mode) if fused else recurrent_cells.layers
+        out, *states = run(data.transpose(0, 1) if batch_first else data, [], hidden, list(weights), *rest)
         out = out.transpose(0, 1) if batch_first else out
-        return (out, hy, cy) if len(hidden) > 1 else (out, hy)
+        return (out, *states[: len(hidden)])
 
     return kernel
 
@@ -93,11 +105,13 @@ def _of_packed(op: Any, mode: int) -> Callable[..., Any]:
     """A packed sequence, whose batch sizes lie on the host."""
 
     def kernel(data: Any, batch_sizes: Any, hx: Any, weights: Any, *options: Any) -> Any:
-        if not _accepts(data):
+        fused = _accepts(data)
+        if not fused and mode in _PLAIN:
             return op._op_dk(_COMPOSITE, data, batch_sizes, hx, weights, *options)
         hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-        out, hy, cy, *_ = _run(mode, data, batch_sizes.tolist(), hidden, list(weights), options)
-        return (out, hy, cy) if len(hidden) > 1 else (out, hy)
+        run = partial(_run, mode) if fused else recurrent_cells.layers
+        out, *states = run(data, batch_sizes.tolist(), hidden, list(weights), *options)
+        return (out, *states[: len(hidden)])
 
     return kernel
 
@@ -127,7 +141,9 @@ def register() -> None:
     library = torch.library.Library("aten", "IMPL")
     for name, mode in MODES.items():
         packet = getattr(aten, name)
-        library.impl(f"{name}.input", _of_input(packet.input, mode), "AutogradPrivateUse1")
-        library.impl(f"{name}.data", _of_packed(packet.data, mode), "AutogradPrivateUse1")
+        library.impl(f"{name}.input", _of_input(packet.input, mode), "AutogradLazy")
+        library.impl(f"{name}.data", _of_packed(packet.data, mode), "AutogradLazy")
+    library.impl("lstm_cell", recurrent_cells.lstm_cell, "AutogradLazy")
+    library.impl("gru_cell", recurrent_cells.gru_cell, "AutogradLazy")
     library.impl("_cudnn_rnn", _under_autocast, "AutocastPrivateUse1")
     state.keep(library)

@@ -15,7 +15,9 @@ import torch
 
 from traces.model import Shape
 
-BACKEND = "vcuda"  # the name under which C++ knows the device; scripts only ever see "cuda"
+BACKEND = "lazy"  # the type under which C++ knows the device, see tensor.py; scripts only ever see "cuda"
+ACCELERATOR = "vcuda"  # the type that C++ takes for the accelerator: of `torch.device(0)`, and of what autocast is on for
+OURS = ("cuda", BACKEND, ACCELERATOR)  # what a device argument may say for a virtual device
 LIMIT = 200_000  # interned specs kept; beyond it (shapes that never repeat) the table starts anew
 
 

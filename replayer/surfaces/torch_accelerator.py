@@ -2,8 +2,7 @@
 
     torch.accelerator.current_accelerator()     # device(type='cuda')
 
-In C++ the accelerator is the backend that the tensors are built on ("vcuda"); scripts never see that name. torch's
-Python asks `torch._C._accelerator_*`, which are ours and hand on to torch.cuda.
+In C++ this process has none. torch's Python asks `torch._C._accelerator_*`, which are ours and hand on to torch.cuda.
 """
 
 from __future__ import annotations

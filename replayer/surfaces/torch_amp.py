@@ -3,9 +3,12 @@
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled("cuda") is True
 
-C++ keeps autocast's state per device type, and dispatches by the type of the tensors, which is "vcuda" there. So the
-functions that read and set the state take "cuda" for it. torch's own classes (autocast, GradScaler, custom_fwd) call
-them.
+C++ keeps autocast's state per device type, and ours under another one than "cuda" (replayer/autocast.py). So the functions
+that read and set the state take "cuda" for it. torch's own classes (autocast, GradScaler, custom_fwd) call them.
+
+Note [Autocast's key]
+A tensor brings the autocast key of its device type along, and C++ has none for "lazy". So that of another type is added to
+all that a thread calls while its autocast is on; what it calls without virtual tensors passes through unchanged.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from replayer.specs import ACCELERATOR
 from replayer.surfaces.seam import put
 
 # Functions whose first argument is a device type. Those of the first group mean "cuda" when they are not given one.
@@ -27,10 +31,7 @@ def install(torch_module: ModuleType) -> None:
     c: Any = torch_module._C
 
     def backend(device_type: str) -> str:
-        if device_type.partition(":")[0] != "cuda":
-            return device_type
-        name: str = c._get_privateuse1_backend_name()
-        return name
+        return ACCELERATOR if device_type.partition(":")[0] == "cuda" else device_type
 
     def taking_type(call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
@@ -50,8 +51,20 @@ def install(torch_module: ModuleType) -> None:
 
         return for_backend
 
+    def with_key(set_enabled: Callable[..., None]) -> Callable[..., None]:
+        """See Note [Autocast's key]."""
+
+        @wraps(set_enabled)
+        def set_autocast_enabled(*args: Any) -> None:
+            set_enabled(*args)
+            if not isinstance(args[0], str) or backend(args[0]) == ACCELERATOR:
+                c._dispatch_tls_set_dispatch_key_included(c.DispatchKey.AutocastPrivateUse1, args[-1])
+
+        return set_autocast_enabled
+
     patched = {name: taking_type(getattr(c, name)) for name in _TAKES_TYPE}
     patched |= {name: meaning_cuda(getattr(c, name)) for name in _MEANS_CUDA}
+    patched["set_autocast_enabled"] = with_key(patched["set_autocast_enabled"])
     patched["get_autocast_gpu_dtype"] = lambda: patched["get_autocast_dtype"]("cuda")
     patched["set_autocast_gpu_dtype"] = lambda dtype: patched["set_autocast_dtype"]("cuda", dtype)
     put(c, **patched)

@@ -1,12 +1,10 @@
-"""torch.autograd: backward runs in the calling thread, and is the script's "backward" phase.
+"""torch.autograd: backward is the script's "backward" phase.
 
 Both `torch.autograd.backward` and `torch.autograd.grad` reach the C++ engine through `_engine_run_backward`. The phase
 begins before that, where they make the first gradient (`ones_like`).
 
-Note [Backward in the calling thread]
-The engine keeps one thread per device. For devices of a Python backend it knows one device, and asserts on `vcuda:1`.
-With multithreading disabled it runs all nodes in the calling thread, which every device accepts. A real GPU's backward
-thread launches kernels while the caller waits for it, so the time line is the same.
+On a real GPU the engine has a thread per device, and the caller waits for it; for the device type that virtual tensors have in
+C++ it runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp). The timeline is the same.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.guard import raising_what_was_lost
 from replayer.surfaces.seam import Section, put
 
 
@@ -23,13 +20,12 @@ def install(torch_module: ModuleType) -> None:
     """Wrap the entry to the engine where it is defined and where torch.autograd copied it."""
     autograd: Any = torch_module.autograd
     engine_run_backward = autograd.graph._engine_run_backward
-    one_thread = autograd.set_multithreading_enabled
     section = Section("backward")
 
     @wraps(engine_run_backward)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        with section, one_thread(False):
-            return raising_what_was_lost(engine_run_backward, *args, **kwargs)
+        with section:
+            return engine_run_backward(*args, **kwargs)
 
     def as_phase(function: Any) -> Any:
         @wraps(function)

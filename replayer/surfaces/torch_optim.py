@@ -20,6 +20,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from replayer.specs import BACKEND
 from replayer.state import started
 from replayer.surfaces.seam import Section, put
 from replayer.tensor import VirtualTensor
@@ -73,8 +74,11 @@ def install(torch_module: ModuleType) -> None:
         put(wrapped, is_phase=True)
         return wrapped
 
-    # Clipping gradients has a list of its own of what foreach kernels take.
-    torch_module.utils._foreach_utils._foreach_supported_types.append(VirtualTensor)
+    # Clipping gradients has lists of its own of what foreach kernels take, and asks C++ for the device.
+    foreach: Any = torch_module.utils._foreach_utils
+    foreach._foreach_supported_types.append(VirtualTensor)
+    devices = foreach._get_foreach_kernels_supported_devices
+    put(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])
     put(
         cls,
         profile_hook_step=staticmethod(wrap_step_with_phase),

@@ -10,6 +10,8 @@ import copy
 import json
 import sys
 import warnings
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +45,45 @@ def without_chance(model: nn.Module) -> nn.Module:
     return model
 
 
+class Packed(nn.Module):
+    """A recurrent layer on sequences that end one after another."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, data: torch.Tensor) -> Any:
+        return self.layer(nn.utils.rnn.pack_padded_sequence(data, torch.tensor([5, 3, 3, 2])))
+
+
+def recurrent_layers() -> dict[str, tuple[Any, Any]]:
+    """LSTM and GRU in all their forms, to be run without cuDNN."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for kind, form in product((nn.LSTM, nn.GRU), product((1, 2), (False, True), (False, True), (0, 3), (False, True))):
+        layers, bias, bidirectional, projected, packed = form
+        if projected and kind is nn.GRU:
+            continue
+        options = {"num_layers": layers, "bias": bias, "bidirectional": bidirectional}
+        make = partial(kind, 6, 4, **options, **({"proj_size": projected} if projected else {}))
+        whole = (lambda make: Packed(make())) if packed else (lambda make: make())
+        found[f"{kind.__name__} {form}"] = (partial(whole, make), lambda: (torch.rand(5, 4, 6),))
+    return found
+
+
+def distance(make: Any, inputs: Any) -> float:
+    """The largest difference, relative to the largest number."""
+    torch.manual_seed(1)
+    host, on_host = without_chance(make()), tuple(value.clone() for value in inputs())
+    device, on_device = copy.deepcopy(host).cuda(), tuple(value.cuda() for value in on_host)
+    pairs = zip(results(host, on_host), results(device, on_device), strict=True)
+    return max(float((one - other).abs().max() / (1 + one.abs().max())) for one, other in pairs)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
-    apart = {}
-    for name, (make, inputs) in LAYERS.items():
-        torch.manual_seed(1)
-        host, on_host = without_chance(make()), tuple(value.clone() for value in inputs())
-        device, on_device = copy.deepcopy(host).cuda(), tuple(value.cuda() for value in on_host)
-        pairs = list(zip(results(host, on_host), results(device, on_device), strict=True))
-        apart[name] = max(float((one - other).abs().max() / (1 + one.abs().max())) for one, other in pairs)
+    apart = {name: distance(*layer) for name, layer in LAYERS.items()}
+    with torch.backends.cudnn.flags(enabled=False):
+        apart |= {name: distance(*layer) for name, layer in recurrent_layers().items()}
     print(json.dumps(apart))
 
 

@@ -182,7 +182,11 @@ def test_recurrent_layers_take_cudnn() -> None:
         assert not {"addmm", "mm", "tanh", "_thnn_fused_lstm_cell"} & launched
     with torch.backends.cudnn.flags(enabled=False):
         launched = _launched(nn.LSTM(6, 4).cuda(), torch.rand(5, 2, 6, device="cuda"), gpu=gpu)
+        cells = _launched(nn.GRU(6, 4).cuda(), torch.rand(5, 2, 6, device="cuda"), gpu=gpu)
+        with pytest.raises(RuntimeError, match="sequence length to be larger than 0"):
+            nn.GRU(6, 4).cuda()(torch.rand(0, 2, 6, device="cuda"))
     assert "_thnn_fused_lstm_cell" in launched and "_cudnn_rnn" not in launched
+    assert "_thnn_fused_gru_cell" in cells and "_cudnn_rnn" not in cells
 
 
 def test_weights_of_a_recurrent_layer_lie_in_one_buffer_and_their_gradients_too() -> None:

@@ -1,0 +1,128 @@
+# mypy: allow-untyped-calls
+"""LSTM and GRU where cuDNN does not take them: one fused cell per layer, direction and time step, as CUDA runs them.
+
+C++ takes the fused cells only for tensors that it sees on a GPU, so the loops around them are here too.
+
+    nn.LSTMCell(6, 4).cuda()(x)     # aten::_thnn_fused_lstm_cell
+
+A hidden state is a tuple here: (h, c) of an LSTM, (h,) of a GRU. Rules: ATen/native/RNN.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+Hidden = tuple[Any, ...]
+Cell = Callable[[Any, Hidden], Hidden]
+
+
+def lstm_cell(data: Any, hidden: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None, w_hr: Any = None) -> Hidden:
+    """`torch.lstm_cell`; with `w_hr` the output is projected."""
+    h, c = hidden
+    h, c, _ = aten._thnn_fused_lstm_cell(data @ w_ih.t(), h @ w_hh.t(), c, b_ih, b_hh)
+    return (h if w_hr is None else h @ w_hr.t()), c
+
+
+def gru_cell(data: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+    """`torch.gru_cell`."""
+    return aten._thnn_fused_gru_cell(data @ w_ih.t(), h @ w_hh.t(), h, b_ih, b_hh)[0]
+
+
+def layers(
+    data: Any,
+    sizes: list[int],
+    hidden: Sequence[Any],
+    weights: list[Any],
+    biases: bool,
+    count: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[Any, ...]:
+    """All layers of an LSTM (two hidden states) or a GRU (one): the output, then the last hidden states.
+
+    `data` is (steps, batch, features), or all steps' batches one after another if `sizes` tells how large each is. A hidden
+    state is (layers * directions, batch, features).
+    """
+    directions = 1 + bidirectional
+    step = len(weights) // (count * directions)
+    before = list(zip(*(state.unbind(0) for state in hidden), strict=True))
+    after: list[Hidden] = []
+    for layer in range(count):
+        outputs = []
+        for direction in range(directions):
+            at = layer * directions + direction
+            cell = _cell(len(hidden), weights[at * step : (at + 1) * step], biases)
+            if sizes:
+                output, last = (_packed, _packed_backwards)[direction](cell, data, sizes, before[at])
+            else:
+                output, last = _padded(cell, data, before[at], backwards=bool(direction))
+            outputs.append(output)
+            after.append(last)
+        data = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        if dropout and train and layer < count - 1:
+            data = torch.dropout(data, dropout, train)
+    return (data, *(torch.stack(states) for states in zip(*after, strict=True)))
+
+
+def _cell(states: int, weights: list[Any], biases: bool) -> Cell:
+    w_ih, w_hh, *rest = weights
+    b_ih, b_hh = rest[:2] if biases else (None, None)
+    w_hr = next(iter(rest[2 * biases :]), None)
+    if states == 2:
+        return lambda data, hidden: lstm_cell(data, hidden, w_ih, w_hh, b_ih, b_hh, w_hr)
+    return lambda data, hidden: (gru_cell(data, hidden[0], w_ih, w_hh, b_ih, b_hh),)
+
+
+def _padded(cell: Cell, data: Any, hidden: Hidden, backwards: bool) -> tuple[Any, Hidden]:
+    outputs = []
+    steps = data.unbind(0)
+    if not steps:
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+    for step in reversed(steps) if backwards else steps:
+        hidden = cell(step, hidden)
+        outputs.append(hidden[0])
+    return torch.stack(outputs[::-1] if backwards else outputs), hidden
+
+
+def _packed(cell: Cell, data: Any, sizes: list[int], hidden: Hidden) -> tuple[Any, Hidden]:
+    """Sequences end, the shortest first."""
+    outputs, ended = [], []
+    at, last = 0, sizes[0]
+    for size in sizes:
+        if size < last:
+            ended.append(_slice(hidden, size, last))
+            hidden = _slice(hidden, 0, size)
+        last = size
+        hidden = cell(data.narrow(0, at, size), hidden)
+        at += size
+        outputs.append(hidden[0])
+    return torch.cat(outputs), _joined([hidden, *reversed(ended)])
+
+
+def _packed_backwards(cell: Cell, data: Any, sizes: list[int], hidden: Hidden) -> tuple[Any, Hidden]:
+    """Sequences begin, the longest first."""
+    outputs = []
+    at, last = sum(sizes), sizes[-1]
+    now = _slice(hidden, 0, last)
+    for size in reversed(sizes):
+        if size > last:
+            now = _joined([now, _slice(hidden, last, size)])
+        last = size
+        at -= size
+        now = cell(data.narrow(0, at, size), now)
+        outputs.append(now[0])
+    return torch.cat(outputs[::-1]), now
+
+
+def _slice(hidden: Hidden, start: int, end: int) -> Hidden:
+    return tuple(state.narrow(0, start, end - start) for state in hidden)
+
+
+def _joined(parts: list[Hidden]) -> Hidden:
+    return tuple(torch.cat(states) for states in zip(*parts, strict=True))
