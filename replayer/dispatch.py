@@ -63,15 +63,14 @@ def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
         if route.special is not None and not plainly:
             return route.special(*args, **kwargs)
         gpu = _STATE.gpu or state.gpu()
-        keyer = route.keyers.get(len(args))
-        if keyer is None:
-            keyer = route.keyer(len(args))
-        key = keyer(args, kwargs)
-        plan = route.plans.get(key)
+        find = route.finders[len(args)]
+        if find is None:
+            find = route.finder(len(args))
+        plan = find(args, kwargs)
         if plan is None:
             if kwargs and plans.leaves(kwargs):
                 return plans.elsewhere(route.func, args, kwargs)
-            plan = plans.learn(route, key, args, kwargs, gpu.current_device())
+            plan = plans.learn(route, args, kwargs, gpu.current_device())
             plan.borrow(gpu.workspaces_of(plan.site))
         device = plan.device
         kind = plan.kind
@@ -114,7 +113,9 @@ def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
             result = with_workspaces(plan, args, kwargs) if plan.workspaces else build(plan.outcome, device, args, kwargs)
             if plan.folds:
                 fold(route.func, result, args, kwargs)
-        if plan.writes:
+        for at in plan.written:
+            args[at].allocation.known = None
+        if plan.writes_otherwise:
             forget(plan, args, kwargs)
         gpu.launch(plan.site, device)
         return result
@@ -205,11 +206,11 @@ def pick(where: Where, args: Any, kwargs: Any) -> Any:
 
 
 def forget(plan: Plan, args: Any, kwargs: Any) -> None:
-    """What the host knew of the arguments that were written into no longer holds."""
-    for name, listed in plan.writes:
+    """What the host knew of the arguments that were written into no longer holds: those in lists or given by name."""
+    for name, listed in plan.writes_otherwise:
         value = kwargs[name] if type(name) is str else args[name]
         if listed:
             for tensor in value:
                 tensor.allocation.known = None
-        elif value is not None:
+        else:
             value.allocation.known = None

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from replayer.device_properties import DeviceProperties
 from replayer.host_threads import HostThreads
 from replayer.ledger import Ledger
 from replayer.part_course import OpenPart
-from replayer.player import Player
+from replayer.player import Noted, Player
 from replayer.replicas import add_devices
 from replayer.score import Score
 from replayer.selections import RecordedSelections
@@ -117,7 +116,7 @@ class VirtualGpu:
         self._local = threading.local()
         self._lock = threading.RLock()
         self._stream_count = 0
-        self._pending: deque[tuple[HostThread, VirtualStream, Site, int]] = deque()
+        self._pending: list[Noted] = []
         self._batch = 1 if strict else _BATCH  # under --strict the op that does not match must be the one that fails
         sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.score.devices)]
         self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.score.devices)]
@@ -158,8 +157,9 @@ class VirtualGpu:
         with self._lock:
             pending = self._pending
             if pending:
-                while count := len(pending):
-                    self.player.play_all([pending.popleft() for _ in range(count)])
+                while noted := pending[:]:
+                    del pending[: len(noted)]  # others may have noted more since
+                    self.player.play_all(noted)
                 self.timeline.relieve()
             for device in self.devices:
                 device.ledger.settle()

@@ -61,10 +61,11 @@ def writes_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[s
     found: list[tuple[int | str, bool]] = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            if i < len(args):
-                found.append((i, "List" in str(argument.type)))
-            elif argument.name in kwargs:
-                found.append((argument.name, "List" in str(argument.type)))
+            listed = "List" in str(argument.type)
+            if i < len(args) and args[i] is not None:
+                found.append((i, listed))
+            elif kwargs.get(argument.name) is not None:
+                found.append((argument.name, listed))
     return found
 
 

@@ -16,16 +16,16 @@ from typing import Any
 import torch
 
 Key = tuple[Any, ...]
-Keyer = Callable[[tuple[Any, ...], dict[str, Any]], Key]
+Keyer = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 # Whole numbers in these decide a shape although their schema calls them Scalar.
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 
 
-def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type) -> Keyer:
+def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Callable[[Key], Any] | None = None) -> Keyer:
     """A function from (args, kwargs) of `func`, called with `count` positional arguments, to its key.
 
-    Tensors of `tensor_class` have a `spec`.
+    With `get`, to what that gives for the key. Tensors of `tensor_class` have a `spec`.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     parts = [_expression(str(argument.type), f"a[{i}]", by_value) for i, argument in enumerate(func._schema.arguments[:count])]
@@ -40,12 +40,13 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type) -> Keyer:
 
     # `type(x) is V` per tensor instead of catching AttributeError: an exception costs more than all of the key.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
-    source = f"lambda a, k: ({read}*options(k)) if k else ({read})"
+    found = "get" if get else ""
+    source = f"lambda a, k: {found}(({read}*options(k)) if k else ({read}))"
 
     def options(kwargs: dict[str, Any]) -> list[Any]:
         return [(name, look(value)) for name, value in kwargs.items()]
 
-    names = {"V": tensor_class, "look": look, "look_tensor": look_tensor, "options": options}
+    names = {"V": tensor_class, "look": look, "look_tensor": look_tensor, "options": options, "get": get}
     made: Keyer = eval(source, names)
     return made
 

@@ -15,7 +15,6 @@ while even the worst case of all that is put off fits on the device.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -62,7 +61,7 @@ class Ledger:
         self._memory = memory
         self._now_ns = now_ns
         self._note = note
-        self._pending: deque[Ticket] = deque()  # a ticket's first entry is its malloc, the second its free
+        self._pending: list[Ticket] = []  # a ticket's first entry is its malloc, the second its free
         self.note_free: Callable[[Ticket], None] = self._pending.append  # the first half of `free`
         self._lock = threading.RLock()
         self._room_bytes = 0  # what is certainly left for mallocs to be put off
@@ -174,16 +173,18 @@ class Ledger:
                 self._catch_up()
             self._do(pending)
 
-    def _do(self, pending: deque[Ticket]) -> None:
+    def _do(self, pending: list[Ticket]) -> None:
         memory, blocks = self._memory, self._blocks
         malloc, free = memory.malloc, memory.free
         asked: list[int] = []
         tickets: list[Ticket] = []
         rows: list[tuple[int, int, int]] = []  # bytes, address, reserved bytes
         held_bytes, reserved_bytes, calls = memory.allocated_bytes, memory.reserved_bytes, memory.driver_calls
+        done = 0
         try:
-            while pending:
-                ticket = pending.popleft()
+            while done < len(pending):  # a garbage collection may note more of them
+                ticket = pending[done]
+                done += 1
                 address = ticket.at
                 if address:
                     block = blocks.pop(address)
@@ -202,6 +203,7 @@ class Ledger:
                     rows.append((made.size_bytes, address, reserved_bytes))
                 tickets.append(ticket)
         finally:
+            del pending[:done]
             self._room_bytes = memory.sure_bytes
             if rows:
                 table = np.empty((len(rows), 6), np.int64)

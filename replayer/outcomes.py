@@ -79,6 +79,8 @@ class Plan:
     outcome: Outcome
     writes: tuple[tuple[int | str, bool], ...]
     reshaped: tuple[Reshaped, ...]
+    written: tuple[int, ...] = field(init=False)  # of `writes`, the tensors that are given by position,
+    writes_otherwise: tuple[tuple[int | str, bool], ...] = field(init=False)  # and all others
     kind: int = field(init=False, default=Kind.OTHER)
     spec: Any = field(init=False, default=None)  # of NEW and VIEW
     size_bytes: int = field(init=False, default=0)  # of NEW
@@ -89,6 +91,8 @@ class Plan:
     folds: bool = field(init=False, default=False)  # see replayer.folding
 
     def __post_init__(self) -> None:
+        self.written = tuple(at for at, listed in self.writes if isinstance(at, int) and not listed)
+        self.writes_otherwise = tuple(write for write in self.writes if write[0] not in self.written)
         outcome = self.outcome
         if self.reshaped:
             return

@@ -103,7 +103,7 @@ class Passage:
         duration_ns = columns.duration_ns[at]
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), FLOOR_NS)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        host_rows = instant_rows(NONE, [tracks.timeline.strings_of(site) for site in sites], begin_ns)
+        host_rows = instant_rows(NONE, tracks.timeline.texts_of(sites), begin_ns)
         host_rows[:, _HOST["duration_ns"]] = hosts_ns
         work_rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # of which whole columns are written again
         known = {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}

@@ -5,7 +5,7 @@ calls for ever. So the first call of an (op, looks of its arguments) is inferred
 is a new tensor of some spec, a view of an argument, an argument itself, or a constant.
 
     route = plans.route(torch.ops.aten.relu.default)
-    plan = route.plans[route.keyer(len(args))(args, kwargs)]
+    plan = route.finder(len(args))(args, kwargs)    # None if it was not learned yet
     plan.outcome   # New(spec, 96)
 """
 
@@ -28,21 +28,31 @@ PLANS_LIMIT = 50_000  # plans kept, of all ops together; beyond it the cache sta
 class Route:
     """What is known about one op: how to read its arguments and the plans made so far."""
 
-    __slots__ = ("_tensor_class", "func", "keyers", "plans", "special")
+    __slots__ = ("_keyers", "_tensor_class", "finders", "func", "plans", "special")
 
     def __init__(self, func: torch._ops.OpOverload, tensor_class: type, special: Any) -> None:
         self.func = func
         self.plans: dict[keys.Key, Plan] = {}
         self.special = special  # a handler that replaces the plan altogether (copies and reads), or None
         self._tensor_class = tensor_class
-        self.keyers: dict[int, keys.Keyer] = {}  # by the number of positional arguments
+        # By the number of positional arguments:
+        self.finders: list[keys.Keyer | None] = [None] * (len(func._schema.arguments) + 1)
+        self._keyers: dict[int, keys.Keyer] = {}
 
-    def keyer(self, count: int) -> keys.Keyer:
-        """What reads the key from a call with `count` positional arguments."""
-        made = self.keyers.get(count)
+    def finder(self, count: int) -> keys.Keyer:
+        """What finds the plan of a call with `count` positional arguments, or None."""
+        made = self.finders[count]
         if made is None:
-            made = self.keyers[count] = keys.keyer(self.func, count, self._tensor_class)
+            made = self.finders[count] = keys.keyer(self.func, count, self._tensor_class, self.plans.get)
         return made
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> keys.Key:
+        """Under what the plan of this call is kept."""
+        keyer = self._keyers.get(len(args))
+        if keyer is None:
+            keyer = self._keyers[len(args)] = keys.keyer(self.func, len(args), self._tensor_class)
+        key: keys.Key = keyer(args, kwargs)
+        return key
 
 
 class Plans:
@@ -77,11 +87,12 @@ class Plans:
             route.plans.clear()
         self._count = 0
 
-    def learn(self, route: Route, key: keys.Key, args: tuple[Any, ...], kwargs: dict[str, Any], current: int) -> Plan:
+    def learn(self, route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], current: int) -> Plan:
         """Make and keep the plan for this call. `current` is the device of ops that have no tensor argument.
 
         Raises what PyTorch raises for wrong arguments, DataDependentShape, or NotEmulated for an op without meta kernel.
         """
+        key = route.key(args, kwargs)  # before: some ops change the looks of their arguments
         plan = self.infer(route.func, args, kwargs, current)
         if self._count >= PLANS_LIMIT:
             self.forget()

@@ -10,7 +10,7 @@ waits where CUDA waits.
 
 from __future__ import annotations
 
-from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +40,7 @@ _HELD_AT_NS = 15_000_000
 
 
 Noted = tuple[HostThread, VirtualStream, Site, int]  # an op to be played: see `Player.play`
+_STREAM = itemgetter(1)
 
 
 class Player:
@@ -106,7 +107,7 @@ class Player:
         Ops of replicas come mixed. What orders two devices is played by itself (copies, events), so between two turns of the
         course the order on each stream is all that matters.
         """
-        streams = dict.fromkeys(stream for _, stream, _, _ in noted)
+        streams = dict.fromkeys(map(_STREAM, noted))
         turns = self.course.turns
         if len(streams) == 1 or any(turns[site.phase_class] for _, _, site, _ in noted):
             self._play_in_order(noted)
@@ -177,21 +178,20 @@ class Player:
         at: int,
     ) -> int:
         """Play the ops from `at` on for which their phase's time stands, at once; returns how many, up to the course's turn."""
-        turns, strings_of = self.course.turns, self.timeline.strings_of
-        strings = []
-        for site in islice(sites, at, None):
-            if turns[site.phase_class]:
-                break
-            strings.append(site.strings or strings_of(site))
-        count = len(strings)
-        if not count:
-            return 0
+        turns, sites = self.course.turns, sites[at:]
+        if any(turns):
+            classes = bytes([site.phase_class for site in sites])
+            ends = [classes.find(phase_class) for phase_class, turn in enumerate(turns) if turn]
+            sites = sites[: min((end for end in ends if end >= 0), default=len(sites))]
+            if not sites:
+                return 0
+        count = len(sites)
         if self.course.rests.other:
             starts_ns = np.maximum.accumulate(np.maximum(called_ns[at : at + count], thread.host_ns))
             thread.host_ns = int(starts_ns[-1])
         else:
             starts_ns = np.full(count, thread.host_ns)
-        self.timeline.op_rows(instant_rows(thread.row, strings, starts_ns))
+        self.timeline.op_rows(instant_rows(thread.row, self.timeline.texts_of(sites), starts_ns))
         segment.ops += count
         segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + count
         self.tally.ops += count

@@ -107,16 +107,16 @@ class Round:
         self._times = 0
         self._at = 0
 
-    def follow(self, pending: deque[Ticket]) -> Column:
+    def follow(self, pending: list[Ticket]) -> Column:
         """Take from `pending` what comes as in the round; returns its rows of the memory table, but for the time."""
         begin = self._at
-        tickets = [pending.popleft() for _ in range(len(pending))]
+        tickets = pending[:]
         expected = self._tickets[begin : begin + len(tickets)]
         count = len(tickets)
         if tickets != expected:
             same = map(operator.is_, tickets, expected)
             count = next((i for i, is_same in enumerate(same) if not is_same), len(expected))
-            pending.extendleft(reversed(tickets[count:]))
+        del pending[:count]  # others may have noted more since
         self._at = begin + count
         return self._rows[begin : self._at].copy()
 

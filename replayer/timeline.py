@@ -15,7 +15,6 @@ import queue
 import threading
 from array import array
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 
@@ -70,11 +69,11 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 }
 
 
-def instant_rows(thread: int, strings: Sequence[tuple[int, int, int]], starts_ns: Column) -> Column:
-    """The rows of host ops that take no time, by their texts' indices: for `Timeline.op_rows`."""
-    rows = np.zeros((len(strings), len(HOST_COLUMNS)), np.int64, order="F")  # whole columns are written
+def instant_rows(thread: int, texts: Sequence[bytes], starts_ns: Column) -> Column:
+    """The rows of host ops that take no time, by the `texts_row` of their sites: for `Timeline.op_rows`."""
+    rows = np.zeros((len(texts), len(HOST_COLUMNS)), np.int64, order="F")  # whole columns are written
     rows[:, _THREAD], rows[:, _KIND], rows[:, _START] = thread, _OP, starts_ns
-    rows[:, _TEXTS] = np.fromiter(chain.from_iterable(strings), np.int64, 3 * len(strings)).reshape(-1, 3)
+    rows[:, _TEXTS] = np.frombuffer(b"".join(texts), np.int64).reshape(-1, 3)
     return rows
 
 
@@ -153,7 +152,17 @@ class Timeline:
                 self.strings.add(shapes_text(site.shapes)),
                 self.strings.add(dtypes),
             )
+            site.texts_row = np.array(site.strings, np.int64).tobytes()
         return site.strings
+
+    def texts_of(self, sites: Sequence[Site]) -> list[bytes]:
+        """Their strings, for `instant_rows`."""
+        texts = [site.texts_row for site in sites]
+        if b"" in texts:
+            for site in sites:
+                self.strings_of(site)
+            texts = [site.texts_row for site in sites]
+        return texts
 
     def work_rows(self, table: Column) -> None:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""

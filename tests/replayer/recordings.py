@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from replayer.player import Player
 from replayer.score import Score
@@ -75,6 +77,9 @@ class Log:
 
     def strings_of(self, site: Site) -> tuple[int, int, int]:
         return (self.strings.add(site.op), 0, 0)
+
+    def texts_of(self, sites: Sequence[Site]) -> list[bytes]:
+        return [np.array(self.strings_of(site)).tobytes() for site in sites]
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         name, shapes, dtypes = strings

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from replayer import state
-from replayer.plans import Route
 from replayer.specs import Specs
 from tests.replayer.surfaces import test_tensor_ops
 from tests.replayer.surfaces.fake_gpu import use
@@ -73,27 +72,19 @@ def test_what_is_looked_up_is_what_would_be_learned() -> None:
     use()
     plans = state.plans()
     compared = 0
-    call: Any = [(), {}]
 
-    def capturing(read: Any) -> Any:
-        def captured(args: Any, kwargs: Any) -> Any:
-            call[:] = [args, kwargs]
-            return read(args, kwargs)
-
-        return captured
-
-    class Watching(dict[Any, Any]):
-        route: Route
-
-        def get(self, key: Any, default: Any = None) -> Any:
+    def watching(find: Any, func: Any) -> Any:
+        def watched(args: Any, kwargs: Any) -> Any:
             nonlocal compared
-            plan = super().get(key, default)
+            plan = find(args, kwargs)
             if plan is not None:
                 compared += 1
-                fresh = plans.infer(self.route.func, call[0], call[1], 0)
+                fresh = plans.infer(func, args, kwargs, 0)
                 for field in ("outcome", "writes", "reshaped", "device", "kind", "spec", "size_bytes", "news", "at"):
-                    assert getattr(fresh, field) == getattr(plan, field), (self.route.func, field)
+                    assert getattr(fresh, field) == getattr(plan, field), (func, field)
             return plan
+
+        return watched
 
     def run_all() -> None:
         for op, shapes in test_tensor_ops.OPS.values():
@@ -101,9 +92,7 @@ def test_what_is_looked_up_is_what_would_be_learned() -> None:
 
     run_all()
     for route in plans.routes.values():
-        watching = Watching(route.plans)
-        watching.route, route.plans = route, watching
-        route.keyers = {count: capturing(read) for count, read in route.keyers.items()}
+        route.finders = [find and watching(find, route.func) for find in route.finders]
     run_all()
     assert compared > len(test_tensor_ops.OPS)
 
