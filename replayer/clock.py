@@ -41,6 +41,8 @@ _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 class Clock(Protocol):
     """Time in integer nanoseconds since the Unix epoch, never running backwards."""
 
+    ahead_ns: int | None  # of `perf_counter_ns`, while that is all there is to `now_ns`; else None
+
     @property
     def speed(self) -> Fraction:
         """Its nanoseconds per nanosecond of the script's time."""
@@ -64,6 +66,7 @@ class WallClock:
     def __init__(self) -> None:
         self._waited_ns = perf_counter_ns()  # when the wait before this one ended
         self._offset_ns = time_ns() - self._waited_ns
+        self.ahead_ns: int | None = self._offset_ns
         self._may_spin_ns = _SPIN_SAVED_NS
 
     def now_ns(self) -> int:
@@ -97,8 +100,14 @@ class VirtualClock:
     def __init__(self) -> None:
         # When it was paused by the machine's clock (None: it runs), and how far it is ahead of that clock. One tuple, so that a
         # reader in another thread never sees half a change.
-        self._state: tuple[int | None, int] = (None, time_ns() - perf_counter_ns())
+        self._state: tuple[int | None, int] = (None, 0)
+        self.ahead_ns: int | None = None
+        self._set(None, time_ns() - perf_counter_ns())
         self._jumped = threading.Condition()
+
+    def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
+        self._state = paused_ns, ahead_ns
+        self.ahead_ns = ahead_ns if paused_ns is None else None
 
     def now_ns(self) -> int:
         paused_ns, ahead_ns = self._state
@@ -109,7 +118,7 @@ class VirtualClock:
             skipped_ns = deadline_ns - self.now_ns()
             if skipped_ns > 0:
                 paused_ns, ahead_ns = self._state
-                self._state = paused_ns, ahead_ns + skipped_ns
+                self._set(paused_ns, ahead_ns + skipped_ns)
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
@@ -121,13 +130,13 @@ class VirtualClock:
     def pause(self) -> None:
         with self._jumped:
             paused_ns, ahead_ns = self._state
-            self._state = perf_counter_ns() if paused_ns is None else paused_ns, ahead_ns
+            self._set(perf_counter_ns() if paused_ns is None else paused_ns, ahead_ns)
 
     def resume(self) -> None:
         with self._jumped:
             paused_ns, ahead_ns = self._state
             if paused_ns is not None:
-                self._state = None, ahead_ns - (perf_counter_ns() - paused_ns)
+                self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
         """In a forked child: a thread that is not there any more may have held the lock, or paused the clock."""
@@ -140,6 +149,8 @@ class ScaledClock:
 
     Whole numbers and fractions only: what has been waited for has passed, to the nanosecond.
     """
+
+    ahead_ns: int | None = None  # its seconds are not the machine's
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
         self._clock = clock

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import TYPE_CHECKING, Any
 
 from replayer.allocator import DeviceMemory
@@ -33,7 +34,7 @@ from replayer.device_properties import DeviceProperties
 from replayer.host_threads import HostThreads
 from replayer.ledger import Ledger
 from replayer.part_course import OpenPart
-from replayer.player import Noted, Player
+from replayer.player import Player
 from replayer.replicas import add_devices
 from replayer.score import Score
 from replayer.selections import RecordedSelections
@@ -97,7 +98,6 @@ class VirtualGpu:
             add_devices(self.score, gpus)
         self.player = Player(self.score, clock, timeline, strict=strict, pad_loader=pad_loader)
         self.clock = clock
-        self._now_ns = clock.now_ns
         self._speed = float(clock.speed)
         self.timeline = timeline
         self.provenance = trace.provenance
@@ -116,8 +116,8 @@ class VirtualGpu:
         self._local = threading.local()
         self._lock = threading.RLock()
         self._stream_count = 0
-        self._pending: list[Noted] = []
-        self._batch = 1 if strict else _BATCH  # under --strict the op that does not match must be the one that fails
+        self._pending: list[Any] = []  # four entries per op, as `Player.play_all` takes them
+        self._batch = 4 if strict else 4 * _BATCH  # under --strict the op that does not match must be the one that fails
         sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.score.devices)]
         self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.score.devices)]
 
@@ -147,8 +147,9 @@ class VirtualGpu:
             except (AttributeError, KeyError):  # this thread's first use
                 thread = self.thread()
                 stream = self._current(thread, device)
+            ahead_ns = self.clock.ahead_ns
             pending = self._pending
-            pending.append((thread, stream, site, self._now_ns()))
+            pending += (thread, stream, site, self.clock.now_ns() if ahead_ns is None else perf_counter_ns() + ahead_ns)
             if len(pending) >= self._batch:
                 self.flush()
 
@@ -159,7 +160,7 @@ class VirtualGpu:
             if pending:
                 while noted := pending[:]:
                     del pending[: len(noted)]  # others may have noted more since
-                    self.player.play_all(noted)
+                    self.player.play_all(noted[::4], noted[1::4], noted[2::4], noted[3::4])
                 self.timeline.relieve()
             for device in self.devices:
                 device.ledger.settle()

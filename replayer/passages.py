@@ -48,7 +48,7 @@ _WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 class Passage:
     """The calls of a segment as columns, and under them the kernels that they launch."""
 
-    sites: tuple[Site, ...]
+    sites: list[Site]
     classes: bytes  # of phase, per call
     stops: list[int]  # per call: the next one that must be played by itself
     position_ns: list[int]  # per call, and once more: active host time up to which the script has come before it
@@ -69,7 +69,7 @@ class Passage:
     @classmethod
     def of(cls, calls: Sequence[Remembered], claims: StepClaims, tracks: Tracks, other: bool = False) -> Passage:
         """Lay out what calls of a step were given whose kernels all lie on one stream (`StepScore.one_stream`)."""
-        sites = tuple([call.site for call in calls])
+        sites = [call.site for call in calls]
         begins_ns: list[int] = []
         host_ns: list[int] = []
         position_ns, first = [0], [0]
@@ -103,7 +103,8 @@ class Passage:
         duration_ns = columns.duration_ns[at]
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), FLOOR_NS)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        host_rows = instant_rows(NONE, tracks.timeline.texts_of(sites), begin_ns)
+        host_rows = instant_rows(NONE, tracks.timeline.host_rows_of(sites), begin_ns)
+        host_rows = np.asfortranarray(host_rows)  # of which whole columns are written again
         host_rows[:, _HOST["duration_ns"]] = hosts_ns
         work_rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # of which whole columns are written again
         known = {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}
@@ -133,12 +134,12 @@ class Passage:
             other=other,
         )
 
-    def reach(self, begin: int, sites: Sequence[Site]) -> int:
+    def reach(self, begin: int, sites: list[Site]) -> int:
         """Up to which call, from `begin` on, `sites` are its own and can be played at once; `begin` itself if none."""
         if begin >= len(self.sites):
             return begin
         end = min(self.stops[begin], begin + len(sites))
-        if self.sites[begin:end] != tuple(sites[: end - begin]):
+        if self.sites[begin:end] != sites[: end - begin]:
             return begin
         return end if self.first[end] - self.first[begin] < LAUNCH_QUEUE_DEPTH else begin
 

@@ -10,7 +10,7 @@ waits where CUDA waits.
 
 from __future__ import annotations
 
-from operator import itemgetter
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 # reads its own clock without synchronising. The distance is what absorbs hiccups of this machine.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
-
-
-Noted = tuple[HostThread, VirtualStream, Site, int]  # an op to be played: see `Player.play`
-_STREAM = itemgetter(1)
 
 
 class Player:
@@ -101,23 +97,29 @@ class Player:
             return self.tracks.put_copy(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin, copy)
         return self.tracks.put(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin)
 
-    def play_all(self, noted: list[Noted]) -> None:
+    def play_all(
+        self, threads: list[HostThread], streams: list[VirtualStream], sites: list[Site], called_ns: list[int]
+    ) -> None:
         """Play ops in the order in which they were called; those that come as they came the last time, at once.
+
+        The arguments are those of `play`, one entry per op.
 
         Ops of replicas come mixed. What orders two devices is played by itself (copies, events), so between two turns of the
         course the order on each stream is all that matters.
         """
-        streams = dict.fromkeys(map(_STREAM, noted))
         turns = self.course.turns
-        if len(streams) == 1 or any(turns[site.phase_class] for _, _, site, _ in noted):
-            self._play_in_order(noted)
+        if streams.count(streams[0]) == len(streams) or any(turns[site.phase_class] for site in sites):
+            self._play_in_order(threads, streams, sites, called_ns)
             return
-        for stream in streams:
-            self._play_in_order([op for op in noted if op[1] is stream])
+        for stream in dict.fromkeys(streams):
+            on = [other is stream for other in streams]
+            own_sites, own_called_ns = list(compress(sites, on)), list(compress(called_ns, on))
+            self._play_in_order(list(compress(threads, on)), [stream] * len(own_sites), own_sites, own_called_ns)
 
-    def _play_in_order(self, noted: list[Noted]) -> None:
-        at, count = 0, len(noted)
-        threads, streams, sites, called_ns = zip(*noted, strict=True)
+    def _play_in_order(
+        self, threads: list[HostThread], streams: list[VirtualStream], sites: list[Site], called_ns: list[int]
+    ) -> None:
+        at, count = 0, len(sites)
         alike = not self._strict and threads.count(threads[0]) == count == streams.count(streams[0])
         while at < count:
             played = 0
@@ -125,11 +127,11 @@ class Player:
                 played = self._play_again(threads[0], streams[0], sites, called_ns, at)
             if not played:
                 played = 1
-                self.play(*noted[at])
+                self.play(threads[at], streams[at], sites[at], called_ns[at])
             at += played
 
     def _play_again(
-        self, thread: HostThread, stream: VirtualStream, sites: tuple[Site, ...], called_ns: tuple[int, ...], at: int
+        self, thread: HostThread, stream: VirtualStream, sites: list[Site], called_ns: list[int], at: int
     ) -> int:
         """Play as many ops from `at` on as can be at once; returns how many.
 
@@ -161,7 +163,7 @@ class Player:
             return 0
         segment.follow(end)
         segment.position_ns = passage.position_ns[end]
-        called = np.array(called_ns[at : at + end - begin])
+        called = np.fromiter(called_ns[at : at + end - begin], np.int64, end - begin)
         ends_ns = passage.play(begin, end, thread, stream, called, self.tracks)
         ahead_ns = ends_ns[ends_ns - called > _AHEAD_NS]
         if len(ahead_ns):
@@ -173,8 +175,8 @@ class Player:
         thread: HostThread,
         stream: VirtualStream,
         segment: SegmentClaims,
-        sites: tuple[Site, ...],
-        called_ns: tuple[int, ...],
+        sites: list[Site],
+        called_ns: list[int],
         at: int,
     ) -> int:
         """Play the ops from `at` on for which their phase's time stands, at once; returns how many, up to the course's turn."""
@@ -187,11 +189,12 @@ class Player:
                 return 0
         count = len(sites)
         if self.course.rests.other:
-            starts_ns = np.maximum.accumulate(np.maximum(called_ns[at : at + count], thread.host_ns))
+            called = np.fromiter(called_ns[at : at + count], np.int64, count)
+            starts_ns = np.maximum.accumulate(np.maximum(called, thread.host_ns))
             thread.host_ns = int(starts_ns[-1])
         else:
             starts_ns = np.full(count, thread.host_ns)
-        self.timeline.op_rows(instant_rows(thread.row, self.timeline.texts_of(sites), starts_ns))
+        self.timeline.op_rows(instant_rows(thread.row, self.timeline.host_rows_of(sites), starts_ns))
         segment.ops += count
         segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + count
         self.tally.ops += count

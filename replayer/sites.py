@@ -27,7 +27,7 @@ class Site:
     phase_class: int = field(init=False)
     keys: Keys | None = None  # the score's own, filled at first use
     strings: tuple[int, int, int] | None = None  # the timeline's own: name, shapes, dtypes
-    texts_row: bytes = b""  # the same as int64
+    host_row: bytes = b""  # the timeline's own: a row of the host table, but for thread and time
     estimate: tuple[int, Origin] | None = None  # the tracks' own: what it costs if it was not recorded
     scales: dict[tuple[Shape, ...], float] = field(default_factory=dict)  # the same by recorded shapes
 

@@ -48,8 +48,7 @@ _OP = int(HostKind.OP)
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 
-_THREAD, _KIND, _START = (HOST_COLUMNS.index(name) for name in ("thread", "kind", "start_ns"))
-_TEXTS = [HOST_COLUMNS.index(name) for name in ("name", "shapes", "dtypes")]
+_THREAD, _START = HOST_COLUMNS.index("thread"), HOST_COLUMNS.index("start_ns")
 
 # The columns that each table's rows give, in order; the others take their defaults.
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
@@ -69,12 +68,11 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 }
 
 
-def instant_rows(thread: int, texts: Sequence[bytes], starts_ns: Column) -> Column:
-    """The rows of host ops that take no time, by the `texts_row` of their sites: for `Timeline.op_rows`."""
-    rows = np.zeros((len(texts), len(HOST_COLUMNS)), np.int64, order="F")  # whole columns are written
-    rows[:, _THREAD], rows[:, _KIND], rows[:, _START] = thread, _OP, starts_ns
-    rows[:, _TEXTS] = np.frombuffer(b"".join(texts), np.int64).reshape(-1, 3)
-    return rows
+def instant_rows(thread: int, rows: Sequence[bytes], starts_ns: Column) -> Column:
+    """The rows of host ops that take no time, by the `host_row` of their sites: for `Timeline.op_rows`."""
+    table = np.frombuffer(bytearray().join(rows), np.int64).reshape(len(rows), len(HOST_COLUMNS))
+    table[:, _THREAD], table[:, _START] = thread, starts_ns
+    return table
 
 
 class Rows:
@@ -152,17 +150,17 @@ class Timeline:
                 self.strings.add(shapes_text(site.shapes)),
                 self.strings.add(dtypes),
             )
-            site.texts_row = np.array(site.strings, np.int64).tobytes()
         return site.strings
 
-    def texts_of(self, sites: Sequence[Site]) -> list[bytes]:
-        """Their strings, for `instant_rows`."""
-        texts = [site.texts_row for site in sites]
-        if b"" in texts:
+    def host_rows_of(self, sites: Sequence[Site]) -> list[bytes]:
+        """Their rows of the host table, for `instant_rows`."""
+        rows = [site.host_row for site in sites]
+        if b"" in rows:
             for site in sites:
-                self.strings_of(site)
-            texts = [site.texts_row for site in sites]
-        return texts
+                name, shapes, dtypes = self.strings_of(site)
+                site.host_row = np.array((NONE, _OP, name, 0, 0, shapes, dtypes), np.int64).tobytes()
+            rows = [site.host_row for site in sites]
+        return rows
 
     def work_rows(self, table: Column) -> None:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""

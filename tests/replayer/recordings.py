@@ -15,6 +15,7 @@ from replayer.sites import Site
 from replayer.timeline import WORK_COLUMNS
 from replayer.tracks import HostThread
 from traces.model import (
+    NONE,
     Column,
     Device,
     DeviceKind,
@@ -37,6 +38,7 @@ class FakeClock:
     """Time that stands still but for waits and what a test adds to `time_ns`."""
 
     speed = Fraction(1)
+    ahead_ns: int | None = None
 
     def __init__(self, time_ns: int = 1_000_000 * US) -> None:
         self.time_ns = time_ns
@@ -78,8 +80,8 @@ class Log:
     def strings_of(self, site: Site) -> tuple[int, int, int]:
         return (self.strings.add(site.op), 0, 0)
 
-    def texts_of(self, sites: Sequence[Site]) -> list[bytes]:
-        return [np.array(self.strings_of(site)).tobytes() for site in sites]
+    def host_rows_of(self, sites: Sequence[Site]) -> list[bytes]:
+        return [np.array((NONE, int(HostKind.OP), self.strings_of(site)[0], 0, 0, 0, 0)).tobytes() for site in sites]
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         name, shapes, dtypes = strings

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.passages import Passage
-from replayer.player import Noted, Player
+from replayer.player import Player
 from replayer.sites import Site
 from replayer.streams import LAUNCH_QUEUE_DEPTH, VirtualStream
 from replayer.tracks import HostThread
@@ -26,7 +26,7 @@ class Script:
     def __init__(self, trace: Trace, *, at_once: bool) -> None:
         self.stage = Stage(trace)
         self._at_once = at_once
-        self._noted: list[Noted] = []
+        self._noted: list[tuple[HostThread, VirtualStream, Site, int]] = []
         self._sites: dict[tuple[str, bool], Site] = {}
 
     def call(self, name: str, other_shape: bool, later_us: int) -> None:
@@ -38,7 +38,7 @@ class Script:
     def flush(self) -> None:
         noted, self._noted = self._noted, []
         if self._at_once and noted:
-            self.stage.player.play_all(noted)
+            self.stage.player.play_all(*(list(column) for column in zip(*noted, strict=True)))
         else:
             for one in noted:
                 self.stage.player.play(*one)
