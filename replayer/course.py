@@ -26,6 +26,8 @@ from traces.model import NONE, Origin, StepKind
 from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
 from traces.steps import StepCut
 
+_NO_TURNS = (False, False, False)
+
 
 class Course:
     """Where the script is: `step` holds the claims on the recorded step that drives it, `segment` those on its phase."""
@@ -67,7 +69,8 @@ class Course:
         return segment
 
     def _look(self) -> None:
-        self.turns = self._cut.turns(PLAIN), self._cut.turns(LOSS), self._cut.turns(ASIDE)
+        cut = self._cut
+        self.turns = _NO_TURNS if cut.inside else (cut.turns(PLAIN), cut.turns(LOSS), cut.turns(ASIDE))
 
     @property
     def number(self) -> int:

@@ -26,7 +26,6 @@ from traces.model import Column
 _BATCH = 256
 # What one put-off malloc can reserve beyond its own size: a whole segment for small requests, rounding for large ones.
 _SEGMENT_BYTES = 20 << 20
-_TIME = 1  # of a row of the memory table
 
 
 class Ticket:
@@ -52,11 +51,11 @@ class Ticket:
 class Ledger:
     """What is put off for one device's memory.
 
-    `note` gets rows of a trace's memory table: device, time (`now_ns` tells), bytes, address, total, reserved.
+    `note` gets rows of a trace's memory table (device, 0, bytes, address, total, reserved) and their time, as `now_ns` tells.
     """
 
     def __init__(
-        self, memory: DeviceMemory, now_ns: Callable[[], int] = int, note: Callable[[Column], None] | None = None
+        self, memory: DeviceMemory, now_ns: Callable[[], int] = int, note: Callable[[Column, int], None] | None = None
     ) -> None:
         self._memory = memory
         self._now_ns = now_ns
@@ -166,8 +165,7 @@ class Ledger:
             if self._round is not None:
                 rows = self._round.follow(pending)
                 if self._note is not None:
-                    rows[:, _TIME] = self._now_ns()
-                    self._note(rows)
+                    self._note(rows, self._now_ns())
                 if not pending:
                     return
                 self._catch_up()
@@ -207,9 +205,9 @@ class Ledger:
             self._room_bytes = memory.sure_bytes
             if rows:
                 table = np.empty((len(rows), 6), np.int64)
-                table[:, 0], table[:, _TIME] = memory.device, self._now_ns()
+                table[:, 0], table[:, 1] = memory.device, 0
                 table[:, [2, 3, 5]] = rows
                 table[:, 4] = held_bytes + np.cumsum(table[:, 2])
                 self._rounds.log.note(asked, tickets, table)
                 if self._note is not None:
-                    self._note(table)
+                    self._note(table, self._now_ns())

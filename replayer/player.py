@@ -10,6 +10,7 @@ waits where CUDA waits.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from replayer.score import Score
 from replayer.sites import Site
 from replayer.streams import VirtualStream
 from replayer.tally import Tally
-from replayer.timeline import instant_rows
+from replayer.timeline import Later, instant_rows
 from replayer.tracks import HostThread, Tracks
 from replayer.transfers import Copy
 from traces.model import Origin
@@ -194,7 +195,8 @@ class Player:
             thread.host_ns = int(starts_ns[-1])
         else:
             starts_ns = np.full(count, thread.host_ns)
-        self.timeline.op_rows(instant_rows(thread.row, self.timeline.host_rows_of(sites), starts_ns))
+        rows = self.timeline.host_rows_of(sites)
+        self.timeline.op_rows(Later(count, partial(instant_rows, thread.row, rows, starts_ns)))
         segment.ops += count
         segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + count
         self.tally.ops += count

@@ -118,7 +118,7 @@ class Round:
             count = next((i for i, is_same in enumerate(same) if not is_same), len(expected))
         del pending[:count]  # others may have noted more since
         self._at = begin + count
-        return self._rows[begin : self._at].copy()
+        return self._rows[begin : self._at]
 
     def end_step(self) -> bool:
         """A step has ended: whether one of the round's does here. With the last one the round begins again."""

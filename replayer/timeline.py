@@ -14,7 +14,9 @@ from __future__ import annotations
 import queue
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -49,6 +51,7 @@ HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 
 _THREAD, _START = HOST_COLUMNS.index("thread"), HOST_COLUMNS.index("start_ns")
+_TIME = 1  # of a row of the memory table
 
 # The columns that each table's rows give, in order; the others take their defaults.
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
@@ -68,11 +71,32 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 }
 
 
+@dataclass(slots=True, frozen=True)
+class Later:
+    """So many rows of a table, made by the thread that writes them."""
+
+    count: int
+    make: Callable[[], Column]
+
+
 def instant_rows(thread: int, rows: Sequence[bytes], starts_ns: Column) -> Column:
-    """The rows of host ops that take no time, by the `host_row` of their sites: for `Timeline.op_rows`."""
+    """The rows of host ops that take no time, by the `host_row` of their sites."""
     table = np.frombuffer(bytearray().join(rows), np.int64).reshape(len(rows), len(HOST_COLUMNS))
     table[:, _THREAD], table[:, _START] = thread, starts_ns
     return table
+
+
+def timed_rows(untimed: Column, time_ns: int) -> Column:
+    """Rows of the memory table, of one time."""
+    table = untimed.copy()
+    table[:, _TIME] = time_ns
+    return table
+
+
+def put_together(tables: Sequence[Column | Later]) -> Column:
+    """One table of all of them."""
+    whole = np.concatenate([table.make() if isinstance(table, Later) else table for table in tables])
+    return whole.astype(np.int64, copy=False)
 
 
 class Rows:
@@ -86,26 +110,28 @@ class Rows:
 
     def __init__(self, width: int) -> None:
         self.loose: array[int] = array("q")
-        self._tables: list[Column] = []
+        self._tables: list[Column | Later] = []
         self._in_tables = 0
         self._width = width
 
     def __len__(self) -> int:
         return self._in_tables + len(self.loose) // self._width
 
-    def add(self, table: Column) -> None:
-        """Add rows, which nobody changes any more."""
+    def add(self, table: Column | Later) -> int:
+        """Add rows, which nobody changes any more; returns how many."""
         if self.loose:
             self._bind()
-        self._tables.append(np.asarray(table, dtype=np.int64))
-        self._in_tables += len(table)
+        self._tables.append(table)
+        count = table.count if isinstance(table, Later) else len(table)
+        self._in_tables += count
+        return count
 
     def _bind(self) -> None:
         self._tables.append(np.array(self.loose, dtype=np.int64).reshape(-1, self._width))
         self._in_tables += len(self.loose) // self._width
         del self.loose[:]
 
-    def take(self) -> list[Column]:
+    def take(self) -> list[Column | Later]:
         """All of them, as tables; none are left."""
         if self.loose:
             self._bind()
@@ -132,11 +158,11 @@ class Timeline:
         self._rows = {name: Rows(len(columns)) for name, (_, columns) in _GATHERED.items()}
         self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
         self._host = self._rows["host"].loose.extend
-        self.host_rows = 0
+        self.host_rows = self._look_at_row = 0
         self.step_rows = 0
         self.phase_rows = 0
         self.home = 0  # the device whose marks the phases have
-        self._queue: queue.SimpleQueue[tuple[list[str], dict[str, list[Column]]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[list[str], dict[str, list[Column | Later]]] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
         self._writer.start()
@@ -166,9 +192,12 @@ class Timeline:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""
         self._rows["device"].add(table)
 
-    def memory(self, table: Column) -> None:
-        """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes."""
-        self._rows["memory"].add(table)
+    def memory(self, untimed: Column, time_ns: int) -> None:
+        """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes.
+
+        Nobody changes `untimed` any more, and their time is `time_ns`, whatever it says.
+        """
+        self._rows["memory"].add(Later(len(untimed), partial(timed_rows, untimed, time_ns)))
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         """Add a host op; returns its row."""
@@ -177,11 +206,10 @@ class Timeline:
         self.host_rows = row = self.host_rows + 1
         return row - 1
 
-    def op_rows(self, table: Column) -> int:
+    def op_rows(self, table: Column | Later) -> int:
         """Add host ops, as `op` does one: int64, one column per column of them; returns the first one's row."""
-        self._rows["host"].add(table)
         row = self.host_rows
-        self.host_rows += len(table)
+        self.host_rows += self._rows["host"].add(table)
         return row
 
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
@@ -235,6 +263,9 @@ class Timeline:
 
     def relieve(self) -> None:
         """Hand the rows over if enough have gathered."""
+        if self.host_rows < self._look_at_row:  # other tables grow with the host's
+            return
+        self._look_at_row = self.host_rows + _FLUSH_ROWS // 16
         if any(len(rows) >= _FLUSH_ROWS for rows in self._rows.values()):
             self._hand_over()
 
@@ -268,7 +299,7 @@ class Timeline:
                     self._stream.add_strings(new_strings)
                 for name, tables in full.items():
                     kind, columns = _GATHERED[name]
-                    matrix = np.concatenate(tables)
+                    matrix = put_together(tables)
                     self._stream.add(name, kind.of(**{column: matrix[:, i] for i, column in enumerate(columns)}))
             except Exception as failure:  # handed to close(), which raises it in the caller's thread
                 self._failure = failure

@@ -43,10 +43,15 @@ def install(torch: ModuleType) -> None:
 
 def _install_calls(module_class: Any, grad_enabled: Callable[[], bool]) -> None:
     call, calls = module_class.__call__, _Calls()
+    may_skip = call is getattr(module_class, "_wrapped_call_impl", None)
 
     @wraps(call)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if calls.inside or (gpu := started()) is None:
+        if calls.inside:
+            if may_skip and self._compiled_call_impl is None:
+                return self._call_impl(*args, **kwargs)
+            return call(self, *args, **kwargs)
+        if (gpu := started()) is None:
             return call(self, *args, **kwargs)
         calls.inside = True
         try:

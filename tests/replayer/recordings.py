@@ -12,7 +12,7 @@ import numpy as np
 from replayer.player import Player
 from replayer.score import Score
 from replayer.sites import Site
-from replayer.timeline import WORK_COLUMNS
+from replayer.timeline import WORK_COLUMNS, Later
 from replayer.tracks import HostThread
 from traces.model import (
     NONE,
@@ -74,7 +74,7 @@ class Log:
         self.host: list[tuple[int, ...]] = []
         self.memory_rows: list[tuple[int, ...]] = []
 
-    def memory(self, table: Column) -> None:
+    def memory(self, table: Column, time_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]
 
     def strings_of(self, site: Site) -> tuple[int, int, int]:
@@ -88,7 +88,8 @@ class Log:
         self.host.append((thread, int(HostKind.OP), name, start_ns, end_ns - start_ns, shapes, dtypes))
         return len(self.host) - 1
 
-    def op_rows(self, table: Column) -> int:
+    def op_rows(self, rows: Column | Later) -> int:
+        table = rows.make() if isinstance(rows, Later) else rows
         self.host += [tuple(row) for row in table.tolist()]
         return len(self.host) - len(table)
 

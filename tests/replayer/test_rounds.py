@@ -36,7 +36,8 @@ class Twin:
         self.ledger = Ledger(self.behind, note=self._note)
         self.live: list[tuple[Block, Ticket]] = []
 
-    def _note(self, table: Column) -> None:
+    def _note(self, table: Column, time_ns: int) -> None:
+        assert time_ns == 0
         self.rows += [tuple(row) for row in table.tolist()]
 
     def _expect(self, size_bytes: int, address: int) -> None:
