@@ -29,6 +29,7 @@ import torch
 from replayer.allocations import Allocation
 from replayer.devices import placed, placed_arguments
 from replayer.dispatch import adopt, make
+from replayer.errors import NotEmulated
 from replayer.specs import Spec
 from replayer.state import plans
 from replayer.storage import VirtualStorage
@@ -188,6 +189,9 @@ class VirtualTensor(torch.Tensor):
             suffixes.append("requires_grad=True")
         shown = torch._tensor_str._add_suffixes("tensor(" + text, suffixes, 0, force_newline=False)
         return f"Parameter containing:\n{shown}" if getattr(self, "_is_param", False) else shown
+
+    def __dlpack__(self, **options: Any) -> NoReturn:
+        raise NotEmulated("Tensor.__dlpack__", "there is no memory to share; hand over x.cpu()")
 
     # -- copying and storing ---------------------------------------------------------------------------------------
 

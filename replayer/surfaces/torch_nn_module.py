@@ -12,7 +12,8 @@ gradients of a graph that is still alive, so it is on only while a module crosse
 Note [Outermost calls]
 `Module.__call__` is replaced on the class, which every module's call goes through, scripted and traced ones too. (A global
 forward hook would do as well, but takes from all calls the short way that torch has for modules without hooks.) For a module
-within another one's call there is no more to it than one look at a flag of the thread.
+within another one's call there is no more to it than one look at a flag of the thread; and where torch's own `__call__` would
+only look whether the module was compiled, that is done in the same frame.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ def install(torch: ModuleType) -> None:
 
 def _install_calls(module_class: Any, grad_enabled: Callable[[], bool]) -> None:
     call, calls = module_class.__call__, _Calls()
-    may_skip = call is getattr(module_class, "_wrapped_call_impl", None)
+    is_torchs_own = call is getattr(module_class, "_wrapped_call_impl", None)
 
     @wraps(call)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         if calls.inside:
-            if may_skip and self._compiled_call_impl is None:
+            if is_torchs_own and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return call(self, *args, **kwargs)
         if (gpu := started()) is None:

@@ -283,6 +283,8 @@ def test_errors_are_those_of_cuda() -> None:
         torch.ones(2, 3, device="cuda") @ torch.ones(2, 3, device="cuda")
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
         x.numpy()
+    with pytest.raises(NotImplementedError, match=r"Tensor.__dlpack__ is not emulated by the virtual GPU: .*x\.cpu\(\)"):
+        torch.utils.dlpack.from_dlpack(x)
     with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
         x.pin_memory()
     assert (x + torch.tensor(2.0)).shape == (3,)  # a scalar of the host is legal
