@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import TYPE_CHECKING, Any
@@ -70,6 +69,31 @@ class VirtualDevice:
         return self.ledger.look()
 
 
+class _Looking:
+    """Alone with all that was launched played: for whatever looks at the device or moves the script on. Gives the thread.
+
+    No generator: a phase of the script comes through here twice, each time with none of it in the processor's caches.
+    """
+
+    __slots__ = ("_gpu", "_lock")
+
+    def __init__(self, gpu: VirtualGpu, lock: threading.RLock) -> None:
+        self._gpu = gpu
+        self._lock = lock
+
+    def __enter__(self) -> HostThread:
+        self._lock.acquire()
+        try:
+            self._gpu.flush()
+            return self._gpu.thread()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
 class VirtualGpu:
     """All virtual devices of this process."""
 
@@ -115,6 +139,7 @@ class VirtualGpu:
         self._works_somewhere = False  # the first device that a stream is asked of is the script's home
         self._local = threading.local()
         self._lock = threading.RLock()
+        self._looking = _Looking(self, self._lock)
         self._stream_count = 0
         self._pending: list[Any] = []  # four entries per op, as `Player.play_all` takes them
         self._batch = 4 if strict else 4 * _BATCH  # under --strict the op that does not match must be the one that fails
@@ -165,16 +190,9 @@ class VirtualGpu:
             for device in self.devices:
                 device.ledger.settle()
 
-    @contextmanager
-    def _looking(self) -> Iterator[HostThread]:
-        """Alone with all that was launched played: for whatever looks at the device or moves the script on."""
-        with self._lock:
-            self.flush()
-            yield self.thread()
-
     def copy_to_peer(self, site: Site, size_bytes: int, source: int, target: int) -> None:
         """A copy to another device: on the source's stream, in order with the target's (copy_kernel_cuda, Copy.cu)."""
-        with self._looking() as thread:
+        with self._looking as thread:
             stream, other = self._current(thread, source), self._current(thread, target)
             stream.wait(other.ready_ns)
             copy = self._transfers.copy("p2p", False, size_bytes)
@@ -183,7 +201,7 @@ class VirtualGpu:
 
     def copy(self, site: Site, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
         """A copy of kind "h2d", "d2h" or "d2d"; if blocking, the host waits for its end."""
-        with self._looking() as thread:
+        with self._looking as thread:
             if kind == "h2d":
                 self.player.course.enter(thread, "h2d")
             copy = self._transfers.copy(kind, pinned, size_bytes)
@@ -198,7 +216,7 @@ class VirtualGpu:
 
     def read(self, site: Site, device: int, dtype: str, count: int) -> list[float] | None:
         """The host reads `count` elements: it waits for the stream, then gets what was recorded, or None."""
-        with self._looking() as thread:
+        with self._looking as thread:
             stream = self._current(thread, device)
             self.player.play(thread, stream, site, self.clock.now_ns(), self._transfers.read(count * 8))
             self.player.course.settle(thread)
@@ -284,7 +302,7 @@ class VirtualGpu:
     # --- events and waiting
 
     def record_event(self, event: VirtualEvent, stream: VirtualStream) -> None:
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.settle(thread)
             event.device = stream.device
             event.time_ns = max(stream.ready_ns, self._now(thread))
@@ -294,7 +312,7 @@ class VirtualGpu:
 
     def stream_wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
         """Later work on `stream` starts no earlier than the event; one that was never recorded is no wait, as in CUDA."""
-        with self._looking():
+        with self._looking:
             if event.time_ns is None:
                 self._await_nothing(event)
             else:
@@ -302,7 +320,7 @@ class VirtualGpu:
 
     def stream_wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
         """Later work on `stream` starts no earlier than all that `other` holds now: an event between the two."""
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.settle(thread)
             stream.wait(other.ready_ns)
 
@@ -327,7 +345,7 @@ class VirtualGpu:
             self.player.tracks.block(self.thread(), event.time_ns)
 
     def synchronize_stream(self, stream: VirtualStream) -> None:
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.settle(thread)
             self.player.tracks.block(thread, stream.ready_ns)
 
@@ -339,13 +357,13 @@ class VirtualGpu:
 
     def arrival_ns(self, device: int) -> int:
         """When work launched now behind all that the current stream of `device` holds could start on an idle stream."""
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.settle(thread)
             return max(self._now(thread) + self.score.latency_ns, self._current(thread, device).ready_ns)
 
     def communicate(self, stream: VirtualStream, call: Call, transfer: Transfer, label: str, times_ns: Times) -> None:
         """Put an operation between ranks on `stream`, from when this rank was ready until the data had come."""
-        with self._looking():
+        with self._looking:
             start_ns, end_ns = max(times_ns.ready, stream.ready_ns), times_ns.end
             stream.wait(start_ns)
             stream.push(start_ns, 0, 0, end_ns - start_ns)
@@ -358,7 +376,7 @@ class VirtualGpu:
     def synchronize_device(self, device: int) -> None:
         for settle in self._peers:
             settle(True)
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.settle(thread)
             streams = [s.ready_ns for s in self.player.tracks.streams.values() if s.device == device]
             self.player.tracks.block(thread, max(streams, default=0))
@@ -371,17 +389,17 @@ class VirtualGpu:
     # --- phases of the script
 
     def enter_phase(self, name: str) -> None:
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.enter(thread, name)
             self._settle_in()
 
     def leave_phase(self, name: str) -> None:
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.leave(thread, name)
 
     def end_step(self) -> None:
         """The first optimizer's step() has returned."""
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.end_step(thread)
             for device in self.devices:
                 device.ledger.end_step()
@@ -389,23 +407,23 @@ class VirtualGpu:
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """The script calls a module, not within another one's call."""
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.module_called(thread, id(module), grad_enabled)
             self._settle_in()
 
     def loader_exhausted(self) -> None:
         """The loader that the script has just left had no batch for it."""
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.loader_exhausted(thread)
 
     def begin_part(self, name: str, device: int) -> OpenPart:
         """The script enters a part of nn.DataParallel that is timed on this device."""
-        with self._looking() as thread:
+        with self._looking as thread:
             return self.player.course.begin_part(thread, name, device)
 
     def end_part(self, part: OpenPart) -> None:
         """The script leaves it."""
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.end_part(thread, part)
 
     def _settle_in(self) -> None:
@@ -426,7 +444,7 @@ class VirtualGpu:
         """The script has ended."""
         for settle in self._peers:
             settle(False)
-        with self._looking() as thread:
+        with self._looking as thread:
             self.player.course.stop(thread)
             if self._froze:
                 gc.unfreeze()  # or what the interpreter frees at its end would count as leaked

@@ -32,7 +32,7 @@ from replayer.matching import StepClaims
 from replayer.parts import Kernel, KernelColumns, Remembered
 from replayer.sites import Site
 from replayer.streams import LAUNCH_QUEUE_DEPTH, VirtualStream
-from replayer.timeline import HOST_COLUMNS, WORK_COLUMNS, instant_rows
+from replayer.timeline import HOST_COLUMNS, WORK_COLUMNS, Later, instant_rows
 from traces.model import NONE, Column, Origin
 
 if TYPE_CHECKING:
@@ -168,9 +168,7 @@ class Passage:
         tracks.tally.lag_ns += int(np.maximum(lags_ns, 0).sum())
         tracks.tally.ops += end - begin
         thread.host_ns = int(ends_ns[-1])
-        rows = self.host_rows[begin:end].copy(order="F")
-        rows[:, _HOST["thread"]] = thread.row
-        rows[:, _HOST["start_ns"]] = starts_ns
+        rows = Later.of(self.host_rows[begin:end], {_HOST["thread"]: thread.row, _HOST["start_ns"]: starts_ns})
         self._put(begin, end, starts_ns, tracks.timeline.op_rows(rows), stream, tracks)
         return ends_ns
 
@@ -194,10 +192,9 @@ class Passage:
         alone_ns = starts_ns[call] + self.after_ns[first:last]
         ends_ns = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns
         stream.push_all(ends_ns.tolist())
-        rows = self.work_rows[first:last].copy(order="F")
-        rows[:, _WORK["device"]], rows[:, _WORK["stream"]] = stream.device, stream.number
-        rows[:, _WORK["start_ns"]], rows[:, _WORK["launch"]] = ends_ns - self.duration_ns[first:last], row + call
-        tracks.timeline.work_rows(rows)
+        written: dict[int, Column | int] = {_WORK["device"]: stream.device, _WORK["stream"]: stream.number}
+        written |= {_WORK["start_ns"]: ends_ns - self.duration_ns[first:last], _WORK["launch"]: row + call}
+        tracks.timeline.work_rows(Later.of(self.work_rows[first:last], written))
         for origin, charged_ns in self.charged_ns.items():
             tracks.tally.charged_ns[origin] += int(charged_ns[last] - charged_ns[first])
 

@@ -78,6 +78,11 @@ class Later:
     count: int
     make: Callable[[], Column]
 
+    @classmethod
+    def of(cls, template: Column, written: dict[int, Column | int]) -> Later:
+        """Rows as in `template`, which nobody changes any more, with other values in some columns."""
+        return cls(len(template), partial(_written_over, template, written))
+
 
 def instant_rows(thread: int, rows: Sequence[bytes], starts_ns: Column) -> Column:
     """The rows of host ops that take no time, by the `host_row` of their sites."""
@@ -86,10 +91,10 @@ def instant_rows(thread: int, rows: Sequence[bytes], starts_ns: Column) -> Colum
     return table
 
 
-def timed_rows(untimed: Column, time_ns: int) -> Column:
-    """Rows of the memory table, of one time."""
-    table = untimed.copy()
-    table[:, _TIME] = time_ns
+def _written_over(template: Column, written: dict[int, Column | int]) -> Column:
+    table = template.copy(order="K")
+    for column, values in written.items():
+        table[:, column] = values
     return table
 
 
@@ -188,7 +193,7 @@ class Timeline:
             rows = [site.host_row for site in sites]
         return rows
 
-    def work_rows(self, table: Column) -> None:
+    def work_rows(self, table: Column | Later) -> None:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""
         self._rows["device"].add(table)
 
@@ -197,7 +202,7 @@ class Timeline:
 
         Nobody changes `untimed` any more, and their time is `time_ns`, whatever it says.
         """
-        self._rows["memory"].add(Later(len(untimed), partial(timed_rows, untimed, time_ns)))
+        self._rows["memory"].add(Later.of(untimed, {_TIME: time_ns}))
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         """Add a host op; returns its row."""

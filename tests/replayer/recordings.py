@@ -96,8 +96,8 @@ class Log:
     def work(self, row: Iterable[int]) -> None:
         self.device.append(dict(zip(WORK_COLUMNS, map(int, row), strict=True)))
 
-    def work_rows(self, table: Column) -> None:
-        for row in table.tolist():
+    def work_rows(self, rows: Column | Later) -> None:
+        for row in (rows.make() if isinstance(rows, Later) else rows).tolist():
             self.work(row)
 
     def relieve(self) -> None:
