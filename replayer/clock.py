@@ -41,7 +41,9 @@ _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 class Clock(Protocol):
     """Time in integer nanoseconds since the Unix epoch, never running backwards."""
 
-    ahead_ns: int | None  # of `perf_counter_ns`, while that is all there is to `now_ns`; else None
+    @property
+    def ahead_ns(self) -> int | None:
+        """Of `perf_counter_ns`, while that is all there is to `now_ns`; else None."""
 
     @property
     def speed(self) -> Fraction:
@@ -65,15 +67,14 @@ class WallClock:
 
     def __init__(self) -> None:
         self._waited_ns = perf_counter_ns()  # when the wait before this one ended
-        self._offset_ns = time_ns() - self._waited_ns
-        self.ahead_ns: int | None = self._offset_ns
+        self.ahead_ns: int = time_ns() - self._waited_ns
         self._may_spin_ns = _SPIN_SAVED_NS
 
     def now_ns(self) -> int:
-        return perf_counter_ns() + self._offset_ns
+        return perf_counter_ns() + self.ahead_ns
 
     def wait_until(self, deadline_ns: int) -> None:
-        deadline_ns -= self._offset_ns
+        deadline_ns -= self.ahead_ns
         earned_ns = max(deadline_ns - self._waited_ns, 0) // _TIME_PER_SPIN
         self._may_spin_ns = min(self._may_spin_ns + earned_ns, _SPIN_SAVED_NS)
         coarse_ns = deadline_ns - min(_SPIN_NS, self._may_spin_ns) - perf_counter_ns()
@@ -98,15 +99,15 @@ class VirtualClock:
     speed = Fraction(1)
 
     def __init__(self) -> None:
-        # When it was paused by the machine's clock (None: it runs), and how far it is ahead of that clock. One tuple, so that a
-        # reader in another thread never sees half a change.
-        self._state: tuple[int | None, int] = (None, 0)
-        self.ahead_ns: int | None = None
         self._set(None, time_ns() - perf_counter_ns())
         self._jumped = threading.Condition()
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
-        self._state = paused_ns, ahead_ns
+        """When it was paused by the machine's clock (None: it runs), and how far it is ahead of that clock.
+
+        One tuple, so that a reader in another thread never sees half a change.
+        """
+        self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
 
     def now_ns(self) -> int:

@@ -25,7 +25,7 @@ from replayer.dispatch import make
 aten = torch.ops.aten
 
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
-_PLAIN = (0, 1)
+_PLAIN = (0, 1)  # of these: without fused cells
 
 # What C++ makes of plain ones without cuDNN. (`op.decompose` would take PyTorch's tracing rules instead.)
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -84,16 +84,22 @@ def _run(
     return result[:3]
 
 
+def _runner(mode: int, data: Any) -> Callable[..., tuple[Any, ...]] | None:
+    """What runs layers of this kind on this input as CUDA does; None: what C++ makes of them for any device."""
+    if _accepts(data):
+        return partial(_run, mode)
+    return None if mode in _PLAIN else recurrent_cells.layers
+
+
 def _of_input(op: Any, mode: int) -> Callable[..., Any]:
     """A padded batch; `hx` is a list for LSTM, a tensor otherwise."""
 
     def kernel(data: Any, hx: Any, weights: Any, *options: Any) -> Any:
-        fused = _accepts(data)
-        if not fused and mode in _PLAIN:
+        run = _runner(mode, data)
+        if run is None:
             return op._op_dk(_COMPOSITE, data, hx, weights, *options)
         *rest, batch_first = options
         hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-        run = partial(_run, mode) if fused else recurrent_cells.layers
         out, *states = run(data.transpose(0, 1) if batch_first else data, [], hidden, list(weights), *rest)
         out = out.transpose(0, 1) if batch_first else out
         return (out, *states[: len(hidden)])
@@ -105,11 +111,10 @@ def _of_packed(op: Any, mode: int) -> Callable[..., Any]:
     """A packed sequence, whose batch sizes lie on the host."""
 
     def kernel(data: Any, batch_sizes: Any, hx: Any, weights: Any, *options: Any) -> Any:
-        fused = _accepts(data)
-        if not fused and mode in _PLAIN:
+        run = _runner(mode, data)
+        if run is None:
             return op._op_dk(_COMPOSITE, data, batch_sizes, hx, weights, *options)
         hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-        run = partial(_run, mode) if fused else recurrent_cells.layers
         out, *states = run(data, batch_sizes.tolist(), hidden, list(weights), *options)
         return (out, *states[: len(hidden)])
 
