@@ -39,7 +39,7 @@ from replayer.score import Score
 from replayer.selections import RecordedSelections
 from replayer.sites import Site
 from replayer.streams import VirtualEvent, VirtualStream
-from replayer.tracks import HostThread
+from replayer.tracks import Caller, HostThread
 from replayer.transfers import Transfers
 from replayer.values import RecordedValues
 from replayer.workspaces import Program, Workspaces
@@ -141,8 +141,8 @@ class VirtualGpu:
         self._lock = threading.RLock()
         self._looking = _Looking(self, self._lock)
         self._stream_count = 0
-        self._pending: list[Any] = []  # four entries per op, as `Player.play_all` takes them
-        self._batch = 4 if strict else 4 * _BATCH  # under --strict the op that does not match must be the one that fails
+        self._pending: list[Any] = []  # three entries per op, as `Player.play_all` takes them
+        self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
         sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.score.devices)]
         self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.score.devices)]
 
@@ -167,14 +167,12 @@ class VirtualGpu:
         """The op's kernels go on this thread's current stream of `device`; see Note [Played in batches]."""
         if site.launches:
             try:
-                thread = self._local.thread
-                stream = thread.streams[device]
+                caller = self._local.callers[device]
             except (AttributeError, KeyError):  # this thread's first use
-                thread = self.thread()
-                stream = self._current(thread, device)
+                caller = self._caller(self.thread(), device)
             ahead_ns = self.clock.ahead_ns
             pending = self._pending
-            pending += (thread, stream, site, self.clock.now_ns() if ahead_ns is None else perf_counter_ns() + ahead_ns)
+            pending += (caller, site, self.clock.now_ns() if ahead_ns is None else perf_counter_ns() + ahead_ns)
             if len(pending) >= self._batch:
                 self.flush()
 
@@ -185,7 +183,7 @@ class VirtualGpu:
             if pending:
                 while noted := pending[:]:
                     del pending[: len(noted)]  # others may have noted more since
-                    self.player.play_all(noted[::4], noted[1::4], noted[2::4], noted[3::4])
+                    self.player.play_all(noted[::3], noted[1::3], noted[2::3])
                 self.timeline.relieve()
             for device in self.devices:
                 device.ledger.settle()
@@ -243,6 +241,7 @@ class VirtualGpu:
         thread: HostThread | None = getattr(self._local, "thread", None)
         if thread is None:
             thread = self._local.thread = self._threads.begin(self.clock.now_ns())
+            self._local.callers = thread.callers
         return thread
 
     @property
@@ -266,14 +265,17 @@ class VirtualGpu:
         thread = self.thread()
         thread.host_ns = max(thread.host_ns, ended_ns)
 
-    def _current(self, thread: HostThread, device: int) -> VirtualStream:
-        stream = thread.streams.get(device)
-        if stream is None:
+    def _caller(self, thread: HostThread, device: int) -> Caller:
+        caller = thread.callers.get(device)
+        if caller is None:
             if not self._works_somewhere:
                 self._works_somewhere = True
                 self.player.tracks.home = self.timeline.home = device
-            stream = thread.streams[device] = self.devices[device].default_stream
-        return stream
+            caller = thread.call_on(self.devices[device].default_stream)
+        return caller
+
+    def _current(self, thread: HostThread, device: int) -> VirtualStream:
+        return self._caller(thread, device).stream
 
     def current_device(self) -> int:
         return self.thread().device
@@ -283,16 +285,16 @@ class VirtualGpu:
 
     def current_stream(self, device: int) -> VirtualStream:
         try:
-            stream: VirtualStream = self._local.thread.streams[device]
+            caller: Caller = self._local.callers[device]
         except (AttributeError, KeyError):  # this thread's first use
-            stream = self._current(self.thread(), device)
-        return stream
+            caller = self._caller(self.thread(), device)
+        return caller.stream
 
     def set_stream(self, stream: VirtualStream) -> None:
         """Make `stream` the current one of its device, and its device the current one."""
         thread = self.thread()
         thread.device = stream.device
-        thread.streams[stream.device] = stream
+        thread.call_on(stream)
 
     def new_stream(self, device: int, priority: int = 0) -> VirtualStream:
         with self._lock:

@@ -11,6 +11,7 @@ from replayer.part_scores import PartScore
 from traces.model import NONE, Column, Origin, Shape, StepKind
 
 if TYPE_CHECKING:
+    from replayer.covered import Covered
     from replayer.passages import Passage
     from replayer.sites import Site
 
@@ -88,6 +89,7 @@ class SegmentScore:
 
     memory: Memory | None = None
     passage: Passage | None = None  # what the memory's calls come to, once they are played again: the player's own
+    covered: dict[int, Covered] = field(default_factory=dict)  # batches for which its time stands: covered.py's own
 
     def lane(self, ordinal: int) -> SegmentScore:
         """What of it is on that device. Replicas go through the same ops at the same time, each with its own claims."""

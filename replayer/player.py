@@ -10,7 +10,6 @@ waits where CUDA waits.
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from replayer.clock import Clock
 from replayer.course import Course
+from replayer.covered import Covered
 from replayer.errors import NotExact
 from replayer.matching import SegmentClaims
 from replayer.passages import LEAST_CALLS, Passage
@@ -25,10 +25,9 @@ from replayer.score import Score
 from replayer.sites import Site
 from replayer.streams import VirtualStream
 from replayer.tally import Tally
-from replayer.timeline import Later, instant_rows
-from replayer.tracks import HostThread, Tracks
+from replayer.tracks import Caller, HostThread, Tracks
 from replayer.transfers import Copy
-from traces.model import Origin
+from traces.model import Column, Origin
 
 if TYPE_CHECKING:
     from replayer.timeline import Timeline
@@ -98,9 +97,7 @@ class Player:
             return self.tracks.put_copy(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin, copy)
         return self.tracks.put(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin)
 
-    def play_all(
-        self, threads: list[HostThread], streams: list[VirtualStream], sites: list[Site], called_ns: list[int]
-    ) -> None:
+    def play_all(self, callers: list[Caller], sites: list[Site], called_ns: list[int]) -> None:
         """Play ops in the order in which they were called; those that come as they came the last time, at once.
 
         The arguments are those of `play`, one entry per op.
@@ -109,37 +106,34 @@ class Player:
         course the order on each stream is all that matters.
         """
         turns = self.course.turns
-        if streams.count(streams[0]) == len(streams) or any(turns[site.phase_class] for site in sites):
-            self._play_in_order(threads, streams, sites, called_ns)
+        if callers.count(callers[0]) == len(callers) or any(turns[site.phase_class] for site in sites):
+            self._play_in_order(callers, sites, called_ns)
             return
+        streams = [caller.stream for caller in callers]
         for stream in dict.fromkeys(streams):
             on = [other is stream for other in streams]
-            own_sites, own_called_ns = list(compress(sites, on)), list(compress(called_ns, on))
-            self._play_in_order(list(compress(threads, on)), [stream] * len(own_sites), own_sites, own_called_ns)
+            self._play_in_order(list(compress(callers, on)), list(compress(sites, on)), list(compress(called_ns, on)))
 
-    def _play_in_order(
-        self, threads: list[HostThread], streams: list[VirtualStream], sites: list[Site], called_ns: list[int]
-    ) -> None:
+    def _play_in_order(self, callers: list[Caller], sites: list[Site], called_ns: list[int]) -> None:
         at, count = 0, len(sites)
-        alike = not self._strict and threads.count(threads[0]) == count == streams.count(streams[0])
+        alike = not self._strict and callers.count(callers[0]) == count
         while at < count:
             played = 0
             if alike and count - at >= LEAST_CALLS:
-                played = self._play_again(threads[0], streams[0], sites, called_ns, at)
+                played = self._play_again(callers[0], sites, called_ns, at)
             if not played:
                 played = 1
-                self.play(threads[at], streams[at], sites[at], called_ns[at])
+                self.play(callers[at].thread, callers[at].stream, sites[at], called_ns[at])
             at += played
 
-    def _play_again(
-        self, thread: HostThread, stream: VirtualStream, sites: list[Site], called_ns: list[int], at: int
-    ) -> int:
+    def _play_again(self, caller: Caller, sites: list[Site], called_ns: list[int], at: int) -> int:
         """Play as many ops from `at` on as can be at once; returns how many.
 
         They are what the segment under way holds next (passages.py), or those of a segment of which only the whole is known.
         """
         course = self.course
         segment = course.segment
+        thread, stream = caller.thread, caller.stream
         if segment is not None and stream.device != self.tracks.home:
             segment, thread = course.rests.lane(segment, thread, stream.device)
         if segment is None or segment.score is None:
@@ -181,22 +175,17 @@ class Player:
         at: int,
     ) -> int:
         """Play the ops from `at` on for which their phase's time stands, at once; returns how many, up to the course's turn."""
-        turns, sites = self.course.turns, sites[at:]
-        if any(turns):
-            classes = bytes([site.phase_class for site in sites])
-            ends = [classes.find(phase_class) for phase_class, turn in enumerate(turns) if turn]
-            sites = sites[: min((end for end in ends if end >= 0), default=len(sites))]
-            if not sites:
-                return 0
-        count = len(sites)
-        if self.course.rests.other:
+        course = self.course
+        covered = Covered.next(segment, sites[at:], course.turns, self.timeline)
+        count = covered.count
+        if not count:
+            return 0
+        starts_ns: Column | int = thread.host_ns
+        if course.rests.other:
             called = np.fromiter(called_ns[at : at + count], np.int64, count)
             starts_ns = np.maximum.accumulate(np.maximum(called, thread.host_ns))
             thread.host_ns = int(starts_ns[-1])
-        else:
-            starts_ns = np.full(count, thread.host_ns)
-        rows = self.timeline.host_rows_of(sites)
-        self.timeline.op_rows(Later(count, partial(instant_rows, thread.row, rows, starts_ns)))
+        self.timeline.op_rows(covered.rows(thread.row, starts_ns))
         segment.ops += count
         segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + count
         self.tally.ops += count

@@ -44,6 +44,9 @@ from traces.model import (
 # Rows gathered before they are handed over: some steps of a large model.
 _FLUSH_ROWS = 8_192
 
+# Of a table of which there are no more at a time, they share a frame with others': it is written faster.
+_FEW_ROWS = 200
+
 _OP = int(HostKind.OP)
 
 # Of a row of a host op, and of device work.
@@ -84,9 +87,9 @@ class Later:
         return cls(len(template), partial(_written_over, template, written))
 
 
-def instant_rows(thread: int, rows: Sequence[bytes], starts_ns: Column) -> Column:
-    """The rows of host ops that take no time, by the `host_row` of their sites."""
-    table = np.frombuffer(bytearray().join(rows), np.int64).reshape(len(rows), len(HOST_COLUMNS))
+def instant_rows(thread: int, rows: bytes, starts_ns: Column | int) -> Column:
+    """The rows of host ops that take no time, by the `host_row` of their sites, one after another."""
+    table = np.frombuffer(bytearray(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
     table[:, _THREAD], table[:, _START] = thread, starts_ns
     return table
 
@@ -183,15 +186,15 @@ class Timeline:
             )
         return site.strings
 
-    def host_rows_of(self, sites: Sequence[Site]) -> list[bytes]:
-        """Their rows of the host table, for `instant_rows`."""
+    def host_rows_of(self, sites: Sequence[Site]) -> bytes:
+        """Their rows of the host table, one after another, for `instant_rows`."""
         rows = [site.host_row for site in sites]
         if b"" in rows:
             for site in sites:
                 name, shapes, dtypes = self.strings_of(site)
                 site.host_row = np.array((NONE, _OP, name, 0, 0, shapes, dtypes), np.int64).tobytes()
             rows = [site.host_row for site in sites]
-        return rows
+        return b"".join(rows)
 
     def work_rows(self, table: Column | Later) -> None:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""
@@ -302,9 +305,14 @@ class Timeline:
                 new_strings, full = item
                 if new_strings:
                     self._stream.add_strings(new_strings)
+                few: dict[str, dict[str, list[int]]] = {}
                 for name, tables in full.items():
-                    kind, columns = _GATHERED[name]
+                    kind, names = _GATHERED[name]
                     matrix = put_together(tables)
-                    self._stream.add(name, kind.of(**{column: matrix[:, i] for i, column in enumerate(columns)}))
+                    if len(matrix) <= _FEW_ROWS:
+                        few[name] = {column: matrix[:, i].tolist() for i, column in enumerate(names)}
+                    else:
+                        self._stream.add(name, kind.of(**{column: matrix[:, i] for i, column in enumerate(names)}))
+                self._stream.add_rows(few)
             except Exception as failure:  # handed to close(), which raises it in the caller's thread
                 self._failure = failure

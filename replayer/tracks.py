@@ -35,7 +35,21 @@ class HostThread:
     row: int  # of the timeline's threads
     host_ns: int
     device: int = 0
-    streams: dict[int, VirtualStream] = field(default_factory=dict)  # current stream per device
+    callers: dict[int, Caller] = field(default_factory=dict)  # by device: with its current stream
+    _known: dict[VirtualStream, Caller] = field(default_factory=dict)
+
+    def call_on(self, stream: VirtualStream) -> Caller:
+        """`stream` is the thread's current one of its device from now on."""
+        caller = self.callers[stream.device] = self._known.setdefault(stream, Caller(self, stream))
+        return caller
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """Who calls an op: a host thread on a stream. There is one object for each two, whatever was current in between."""
+
+    thread: HostThread
+    stream: VirtualStream
 
 
 class Tracks:

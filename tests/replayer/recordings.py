@@ -80,8 +80,10 @@ class Log:
     def strings_of(self, site: Site) -> tuple[int, int, int]:
         return (self.strings.add(site.op), 0, 0)
 
-    def host_rows_of(self, sites: Sequence[Site]) -> list[bytes]:
-        return [np.array((NONE, int(HostKind.OP), self.strings_of(site)[0], 0, 0, 0, 0)).tobytes() for site in sites]
+    def host_rows_of(self, sites: Sequence[Site]) -> bytes:
+        return b"".join(
+            np.array((NONE, int(HostKind.OP), self.strings_of(site)[0], 0, 0, 0, 0)).tobytes() for site in sites
+        )
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         name, shapes, dtypes = strings

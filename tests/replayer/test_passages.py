@@ -26,30 +26,34 @@ class Script:
     def __init__(self, trace: Trace, *, at_once: bool) -> None:
         self.stage = Stage(trace)
         self._at_once = at_once
-        self._noted: list[tuple[HostThread, VirtualStream, Site, int]] = []
+        self._caller = self.stage.thread.call_on(self.stage.stream)
+        self._noted: list[tuple[Site, int]] = []
         self._sites: dict[tuple[str, bool], Site] = {}
 
     def call(self, name: str, other_shape: bool, later_us: int) -> None:
         stage = self.stage
         stage.clock.time_ns += later_us * US
         site = self._sites.setdefault((name, other_shape), Site(name, ((8, 4) if other_shape else (4, 4),), ("float32",)))
-        self._noted.append((stage.thread, stage.stream, site, stage.clock.time_ns))
+        self._noted.append((site, stage.clock.time_ns))
 
     def flush(self) -> None:
         noted, self._noted = self._noted, []
         if self._at_once and noted:
-            self.stage.player.play_all(*(list(column) for column in zip(*noted, strict=True)))
+            sites, called_ns = [site for site, _ in noted], [now_ns for _, now_ns in noted]
+            self.stage.player.play_all([self._caller] * len(noted), sites, called_ns)
         else:
-            for one in noted:
-                self.stage.player.play(*one)
+            for site, now_ns in noted:
+                self.stage.player.play(self.stage.thread, self.stage.stream, site, now_ns)
 
-    def step(self, forward: list[Call], backward: list[Call], every: int) -> None:
-        """One step; every so many calls what was noted is played."""
+    def step(self, forward: list[Call], backward: list[Call], every: int, *, after: bool = False) -> None:
+        """One step; every so many calls what was noted is played. The backward ones come within that phase or `after` it."""
         course, thread = self.stage.player.course, self.stage.thread
         self.stage.within("zero_grad")
         for phase, played in (("forward", forward), ("backward", backward)):
             if phase == "backward":
                 course.enter(thread, phase)
+                if after:
+                    course.leave(thread, phase)
             for i, call in enumerate(played, 1):
                 self.call(*call)
                 if i % every == 0:
@@ -132,8 +136,9 @@ turning = st.sampled_from(["aten::mm", "aten::relu", "aten::_log_softmax", "aten
 )
 def test_what_a_phases_time_stands_for_lies_where_it_would_lie_one_by_one(called: list[Call], every: int) -> None:
     scripts = [Script(covered(), at_once=at_once) for at_once in (True, False)]
-    for forward in (called, called[::-1], called):
+    for forward, after in ((called, False), (called, False), (called, True), (called[::-1], False), (called[1:], True)):
         for script in scripts:
+            script.step(forward, called, every, after=after)
             script.step(forward, called, every)
     assert scripts[0].outcome() == scripts[1].outcome()
 

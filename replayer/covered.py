@@ -1,0 +1,61 @@
+"""Ops for which their phase's time stands: they take none of their own, and the timeline only says when they were called.
+
+A script that comes through a recorded phase again calls the same ops, so what a batch of them comes to is kept with the phase,
+by how many ops came before it. To see that it is the same one, its sites are compared by identity and not looked into:
+there are hundreds per step, and none of them is in the processor's caches any more.
+
+    covered = Covered.next(segment, sites, turns, timeline)
+    timeline.op_rows(covered.rows(thread.row, starts_ns))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from replayer.sites import Site
+from replayer.timeline import Later, instant_rows
+from traces.model import Column
+
+if TYPE_CHECKING:
+    from replayer.matching import SegmentClaims
+    from replayer.timeline import Timeline
+
+# Batches kept per phase; those of a script that calls other ops in every step would pile up.
+_KEPT = 64
+
+Turns = tuple[bool, bool, bool]  # by class of op: whether such an op would begin another segment
+
+
+@dataclass(slots=True, eq=False)
+class Covered:
+    """One batch of ops, up to the first of them that would begin another segment."""
+
+    count: int
+    _sites: list[Site]  # the whole batch
+    _turns: Turns
+    _rows: bytes  # of the timeline, one after another, but for thread and start
+
+    @classmethod
+    def next(cls, segment: SegmentClaims, sites: list[Site], turns: Turns, timeline: Timeline) -> Covered:
+        """The batch `sites`, which nobody changes any more, as what the segment under way is asked next."""
+        assert segment.score is not None
+        kept = segment.score.covered
+        covered = kept.get(segment.ops)
+        if covered is None or covered._turns != turns or covered._sites != sites:
+            if len(kept) >= _KEPT:
+                kept.clear()
+            covered = kept[segment.ops] = cls._of(sites, turns, timeline)
+        return covered
+
+    @classmethod
+    def _of(cls, sites: list[Site], turns: Turns, timeline: Timeline) -> Covered:
+        classes = bytes([site.phase_class for site in sites])
+        ends = [classes.find(phase_class) for phase_class, turn in enumerate(turns) if turn]
+        count = min((end for end in ends if end >= 0), default=len(sites))
+        return cls(count, sites, turns, timeline.host_rows_of(sites[:count]))
+
+    def rows(self, thread: int, starts_ns: Column | int) -> Later:
+        """Their rows of the timeline's host table; `starts_ns` says when each was called, or all of them."""
+        return Later(self.count, partial(instant_rows, thread, self._rows, starts_ns))
