@@ -1,7 +1,7 @@
 """The replay's own recording: what the script did on the virtual GPU, written as a trace while it runs.
 
-Rows are gathered as plain integers and handed to the stream file a few thousand at a time by a thread of their own, so that
-neither time nor memory per step grows with the length of the run.
+Rows are gathered as plain integers and handed to the stream file some ten thousand at a time, or once a second, by a thread
+of their own, so that neither time nor memory per step grows with the length of the run.
 
     timeline = Timeline(TraceStream(path), recorded)
     row = timeline.op(thread, timeline.strings_of(site), start_ns, end_ns)
@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
 
 import numpy as np
 
@@ -41,8 +42,10 @@ from traces.model import (
     shapes_text,
 )
 
-# Rows gathered before they are handed over: some steps of a large model.
-_FLUSH_ROWS = 8_192
+# Rows are handed over when so many have gathered, some fifty steps of a large model, or when the first is so old. Not sooner:
+# while rows are put together, whatever lets go of the interpreter's lock (each op of torch does) has to wake the other thread.
+_FLUSH_ROWS = 65_536
+_FLUSH_NS = 1_000_000_000
 
 # Of a table of which there are no more at a time, they share a frame with others': it is written faster.
 _FEW_ROWS = 200
@@ -167,6 +170,7 @@ class Timeline:
         self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
         self._host = self._rows["host"].loose.extend
         self.host_rows = self._look_at_row = 0
+        self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
         self.home = 0  # the device whose marks the phases have
@@ -270,12 +274,14 @@ class Timeline:
             self.relieve()
 
     def relieve(self) -> None:
-        """Hand the rows over if enough have gathered."""
-        if self.host_rows < self._look_at_row:  # other tables grow with the host's
-            return
-        self._look_at_row = self.host_rows + _FLUSH_ROWS // 16
-        if any(len(rows) >= _FLUSH_ROWS for rows in self._rows.values()):
-            self._hand_over()
+        """Hand the rows over if enough have gathered, or if it is time."""
+        if perf_counter_ns() < self._due_ns:
+            if self.host_rows < self._look_at_row:  # other tables grow with the host's
+                return
+            self._look_at_row = self.host_rows + _FLUSH_ROWS // 16
+            if not any(len(rows) >= _FLUSH_ROWS for rows in self._rows.values()):
+                return
+        self._hand_over()
 
     def close(self, header: Trace) -> None:
         """Write what is left and the final header (a trace without tables), and end the file.
@@ -291,6 +297,7 @@ class Timeline:
         self._stream.close()
 
     def _hand_over(self) -> None:
+        self._due_ns = perf_counter_ns() + _FLUSH_NS
         new_strings = self.strings.texts[self._written_strings :]
         self._written_strings = len(self.strings)
         full = {name: rows.take() for name, rows in self._rows.items() if len(rows)}
