@@ -16,7 +16,7 @@ from tests.replayer.recordings import Op, recording
 from traces.file import load, save
 from traces.model import StepKind
 
-pytestmark = pytest.mark.real_time
+pytestmark = pytest.mark.waits
 
 SCRIPT = Path(__file__).with_name("scripts") / "train_ranks.py"
 PARAMETERS_BYTES = 4 * (64 * 256 + 256 + 256 * 10 + 10 + 10 * 10 + 10)

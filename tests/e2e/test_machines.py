@@ -13,7 +13,7 @@ import pytest
 from tests.replayer.recordings import Op, recording
 from traces.file import load, save
 
-pytestmark = pytest.mark.real_time
+pytestmark = pytest.mark.waits
 
 SCRIPT = Path(__file__).with_name("scripts") / "train_ranks.py"
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"  # of the two "machines"; all of 127/8 is this one

@@ -14,7 +14,7 @@ from benchmarks.memory import measure
 from tests.replayer.recordings import Op, recording
 from traces.file import save
 
-pytestmark = pytest.mark.real_time
+pytestmark = pytest.mark.waits
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20

@@ -43,12 +43,12 @@ def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedPro
         ["bash", str(BENCHMARKS / "on_gpu.sh"), *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         env={**os.environ, "PYTHON": sys.executable, **environment},
     )
 
 
-@pytest.mark.real_time
+@pytest.mark.waits
 def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, on_gpu: ModuleType) -> None:
     """Every stage, on the virtual GPU."""
     out = tmp_path / "results"

@@ -13,7 +13,7 @@ from tests.replayer.recordings import phase_recording
 from traces.file import save
 
 pytestmark = [
-    pytest.mark.real_time,
+    pytest.mark.waits,
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="VmLck is told by Linux alone"),
 ]
 
