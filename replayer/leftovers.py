@@ -17,7 +17,7 @@ import numpy as np
 
 from replayer.parts import KernelColumns
 from replayer.streams import VirtualStream
-from replayer.timeline import WORK_COLUMNS
+from replayer.timeline import WORK_COLUMNS, Later
 from traces.model import NONE, Column, Origin
 
 _DEVICE, _STREAM, _START = (WORK_COLUMNS.index(name) for name in ("device", "stream", "start_ns"))
@@ -54,8 +54,7 @@ class Leftover:
         stream.push_all(ends_ns.tolist())
         return ends_ns
 
-    def rows(self, stream: VirtualStream, ends_ns: Column) -> Column:
+    def rows(self, stream: VirtualStream, ends_ns: Column) -> Later:
         """Their rows of the timeline."""
-        rows = self.table.copy(order="F")
-        rows[:, _DEVICE], rows[:, _STREAM], rows[:, _START] = stream.device, stream.number, ends_ns - self.duration_ns
-        return rows
+        starts_ns = ends_ns - self.duration_ns
+        return Later.of(self.table, {_DEVICE: stream.device, _STREAM: stream.number, _START: starts_ns})
