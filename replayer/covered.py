@@ -11,11 +11,10 @@ there are hundreds per step, and none of them is in the processor's caches any m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from replayer.sites import Site
-from replayer.timeline import Later, instant_rows
+from replayer.timeline import HOST_COLUMNS, Later
 from traces.model import Column
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 # Batches kept per phase; those of a script that calls other ops in every step would pile up.
 _KEPT = 64
+
+_THREAD, _START = HOST_COLUMNS.index("thread"), HOST_COLUMNS.index("start_ns")
 
 Turns = tuple[bool, bool, bool]  # by class of op: whether such an op would begin another segment
 
@@ -35,7 +36,7 @@ class Covered:
     count: int
     _sites: list[Site]  # the whole batch
     _turns: Turns
-    _rows: bytes  # of the timeline, one after another, but for thread and start
+    _rows: Column  # of the timeline, but for thread and start
 
     @classmethod
     def next(cls, segment: SegmentClaims, sites: list[Site], turns: Turns, timeline: Timeline) -> Covered:
@@ -58,4 +59,4 @@ class Covered:
 
     def rows(self, thread: int, starts_ns: Column | int) -> Later:
         """Their rows of the timeline's host table; `starts_ns` says when each was called, or all of them."""
-        return Later(self.count, partial(instant_rows, thread, self._rows, starts_ns))
+        return Later.of(self._rows, {_THREAD: thread, _START: starts_ns})

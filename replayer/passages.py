@@ -32,7 +32,7 @@ from replayer.matching import StepClaims
 from replayer.parts import Kernel, KernelColumns, Remembered
 from replayer.sites import Site
 from replayer.streams import LAUNCH_QUEUE_DEPTH, VirtualStream
-from replayer.timeline import HOST_COLUMNS, WORK_COLUMNS, Later, instant_rows
+from replayer.timeline import HOST_COLUMNS, WORK_COLUMNS, Later
 from traces.model import NONE, Column, Origin
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class Passage:
         duration_ns = columns.duration_ns[at]
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), FLOOR_NS)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        host_rows = instant_rows(NONE, tracks.timeline.host_rows_of(sites), begin_ns)
-        host_rows = np.asfortranarray(host_rows)  # of which whole columns are written again
+        host_rows = tracks.timeline.host_rows_of(sites).copy(order="F")  # of which whole columns are written again
         host_rows[:, _HOST["duration_ns"]] = hosts_ns
         work_rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # of which whole columns are written again
         known = {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}

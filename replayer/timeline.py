@@ -42,12 +42,13 @@ from traces.model import (
     shapes_text,
 )
 
-# Rows are handed over when so many have gathered, some fifty steps of a large model, or when the first is so old. Not sooner:
-# while rows are put together, whatever lets go of the interpreter's lock (each op of torch does) has to wake the other thread.
+# Rows are handed over when so many of a table have gathered, some fifty steps of a large model, or so long after the last ones.
+# Not sooner: while rows are put together, whatever lets go of the interpreter's lock (each op of torch does) has to wake the
+# thread that does it.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 
-# Of a table of which there are no more at a time, they share a frame with others': it is written faster.
+# Tables of no more rows than these share a frame, which is written faster.
 _FEW_ROWS = 200
 
 _OP = int(HostKind.OP)
@@ -56,7 +57,6 @@ _OP = int(HostKind.OP)
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 
-_THREAD, _START = HOST_COLUMNS.index("thread"), HOST_COLUMNS.index("start_ns")
 _TIME = 1  # of a row of the memory table
 
 # The columns that each table's rows give, in order; the others take their defaults.
@@ -88,13 +88,6 @@ class Later:
     def of(cls, template: Column, written: dict[int, Column | int]) -> Later:
         """Rows as in `template`, which nobody changes any more, with other values in some columns."""
         return cls(len(template), partial(_written_over, template, written))
-
-
-def instant_rows(thread: int, rows: bytes, starts_ns: Column | int) -> Column:
-    """The rows of host ops that take no time, by the `host_row` of their sites, one after another."""
-    table = np.frombuffer(bytearray(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
-    table[:, _THREAD], table[:, _START] = thread, starts_ns
-    return table
 
 
 def _written_over(template: Column, written: dict[int, Column | int]) -> Column:
@@ -169,7 +162,7 @@ class Timeline:
         self._rows = {name: Rows(len(columns)) for name, (_, columns) in _GATHERED.items()}
         self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
         self._host = self._rows["host"].loose.extend
-        self.host_rows = self._look_at_row = 0
+        self.host_rows = 0
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
@@ -190,15 +183,15 @@ class Timeline:
             )
         return site.strings
 
-    def host_rows_of(self, sites: Sequence[Site]) -> bytes:
-        """Their rows of the host table, one after another, for `instant_rows`."""
+    def host_rows_of(self, sites: Sequence[Site]) -> Column:
+        """Their rows of the host table, of ops that take no time, but for thread and start. To be read only."""
         rows = [site.host_row for site in sites]
         if b"" in rows:
             for site in sites:
                 name, shapes, dtypes = self.strings_of(site)
                 site.host_row = np.array((NONE, _OP, name, 0, 0, shapes, dtypes), np.int64).tobytes()
             rows = [site.host_row for site in sites]
-        return b"".join(rows)
+        return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | Later) -> None:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""
@@ -275,13 +268,8 @@ class Timeline:
 
     def relieve(self) -> None:
         """Hand the rows over if enough have gathered, or if it is time."""
-        if perf_counter_ns() < self._due_ns:
-            if self.host_rows < self._look_at_row:  # other tables grow with the host's
-                return
-            self._look_at_row = self.host_rows + _FLUSH_ROWS // 16
-            if not any(len(rows) >= _FLUSH_ROWS for rows in self._rows.values()):
-                return
-        self._hand_over()
+        if perf_counter_ns() >= self._due_ns or any(len(rows) >= _FLUSH_ROWS for rows in self._rows.values()):
+            self._hand_over()
 
     def close(self, header: Trace) -> None:
         """Write what is left and the final header (a trace without tables), and end the file.

@@ -12,7 +12,7 @@ import numpy as np
 from replayer.player import Player
 from replayer.score import Score
 from replayer.sites import Site
-from replayer.timeline import WORK_COLUMNS, Later
+from replayer.timeline import HOST_COLUMNS, WORK_COLUMNS, Later, put_together
 from replayer.tracks import HostThread
 from traces.model import (
     NONE,
@@ -80,10 +80,9 @@ class Log:
     def strings_of(self, site: Site) -> tuple[int, int, int]:
         return (self.strings.add(site.op), 0, 0)
 
-    def host_rows_of(self, sites: Sequence[Site]) -> bytes:
-        return b"".join(
-            np.array((NONE, int(HostKind.OP), self.strings_of(site)[0], 0, 0, 0, 0)).tobytes() for site in sites
-        )
+    def host_rows_of(self, sites: Sequence[Site]) -> Column:
+        rows = [(NONE, int(HostKind.OP), self.strings_of(site)[0], 0, 0, 0, 0) for site in sites]
+        return np.array(rows, np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         name, shapes, dtypes = strings
@@ -91,7 +90,7 @@ class Log:
         return len(self.host) - 1
 
     def op_rows(self, rows: Column | Later) -> int:
-        table = rows.make() if isinstance(rows, Later) else rows
+        table = put_together([rows])
         self.host += [tuple(row) for row in table.tolist()]
         return len(self.host) - len(table)
 
@@ -99,7 +98,7 @@ class Log:
         self.device.append(dict(zip(WORK_COLUMNS, map(int, row), strict=True)))
 
     def work_rows(self, rows: Column | Later) -> None:
-        for row in (rows.make() if isinstance(rows, Later) else rows).tolist():
+        for row in put_together([rows]).tolist():
             self.work(row)
 
     def relieve(self) -> None:
