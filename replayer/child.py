@@ -25,9 +25,9 @@ from replayer.surfaces import install_all
 from replayer.surfaces.time import ScriptTime
 from replayer.tally import Tally
 from replayer.timeline import Timeline
+from traces.deferred_signals import at_exit
 from traces.file import TraceStream, load
 from traces.model import Origin, Shape, Trace, TraceError, shapes_text
-from traces.undisturbed import at_exit
 
 # How many kinds of unmatched calls a replay lists; the rest are counted.
 _MISSING_LISTED = 50

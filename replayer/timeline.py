@@ -48,9 +48,6 @@ from traces.model import (
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 
-# Tables of no more rows than these share a frame, which is written faster.
-_FEW_ROWS = 200
-
 _OP = int(HostKind.OP)
 
 # Of a row of a host op, and of device work.
@@ -300,14 +297,11 @@ class Timeline:
                 new_strings, full = item
                 if new_strings:
                     self._stream.add_strings(new_strings)
-                few: dict[str, dict[str, list[int]]] = {}
+                written: dict[str, Table] = {}
                 for name, tables in full.items():
                     kind, names = _GATHERED[name]
                     matrix = put_together(tables)
-                    if len(matrix) <= _FEW_ROWS:
-                        few[name] = {column: matrix[:, i].tolist() for i, column in enumerate(names)}
-                    else:
-                        self._stream.add(name, kind.of(**{column: matrix[:, i] for i, column in enumerate(names)}))
-                self._stream.add_rows(few)
+                    written[name] = kind.of(**{column: matrix[:, i] for i, column in enumerate(names)})
+                self._stream.add_tables(written)
             except Exception as failure:  # handed to close(), which raises it in the caller's thread
                 self._failure = failure

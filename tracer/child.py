@@ -24,7 +24,7 @@ from tracer.provenance import Facts
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from tracer.surfaces import install_all
-from traces.undisturbed import at_exit
+from traces.deferred_signals import at_exit
 
 
 def start(config: dict[str, Any]) -> None:

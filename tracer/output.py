@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tracer.clock import Clock
+from traces.deferred_signals import deferred_signals
 from traces.file import TraceStream
-from traces.model import TABLES, Strings, Trace, TraceError
-from traces.undisturbed import undisturbed
+from traces.model import TABLES, Strings, Table, Trace, TraceError
 
 # How much of a run may be lost when it is killed.
 _FLUSH_NS = 500_000_000
@@ -62,7 +62,7 @@ class Output:
         None: there is nothing new in it since the last time. The first time it must be there.
         """
         self._due_ns = self._clock.perf_ns() + _FLUSH_NS
-        with undisturbed():
+        with deferred_signals():
             rows, self._rows = self._rows, {name: [] for name in TABLES}
             for name, gathered in rows.items():
                 self._written[name] += len(gathered)
@@ -92,13 +92,13 @@ class Output:
         if texts:
             self._stream.add_strings(texts)
             self._written_strings = len(self.strings)
-        tables = {name: _columns(kind.DTYPES, kind.DEFAULTS, rows[name]) for name, kind in TABLES.items() if rows[name]}
-        self._stream.add_rows(tables)
+        self._stream.add_tables({name: _table(kind, rows[name]) for name, kind in TABLES.items() if rows[name]})
 
     def _give_up(self, failure: Exception) -> None:
         self.failed = True
         print(f"trace: the recording stops here, the script goes on: {failure}", file=sys.stderr)
 
 
-def _columns(names: dict[str, str], defaults: dict[str, int], rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [row.get(name, defaults.get(name, 0)) for row in rows] for name in names}
+def _table(kind: type[Table], rows: list[dict[str, Any]]) -> Table:
+    given = {column for row in rows for column in row}
+    return kind.of(**{name: [row.get(name, kind.DEFAULTS.get(name, 0)) for row in rows] for name in given})

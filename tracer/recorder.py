@@ -30,10 +30,10 @@ from tracer.output import Output
 from tracer.profile import Profiler
 from tracer.provenance import Facts
 from tracer.schedule import Schedule
+from traces.deferred_signals import deferred_signals
 from traces.model import NONE, BatchKind, Ending, Shape, Thread, Trace, shapes_text
 from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
 from traces.steps import StepCut
-from traces.undisturbed import undisturbed
 
 # Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU; if it does, it may wait.
 _PENDING_STEPS = 256
@@ -238,7 +238,7 @@ class Recorder:
             self._at[now_ns] = last
         due = self._output.due
         if due or len(self._pending) >= _TOGETHER:
-            with undisturbed():
+            with deferred_signals():
                 self._write_done(wait=len(self._pending) > _PENDING_STEPS)
                 if due:
                     self._output.flush(self._news())
@@ -421,7 +421,7 @@ class Recorder:
 
     def close(self) -> None:
         """The script ends: write everything that is known. The step under way is not one."""
-        with undisturbed(), self._lock:
+        with deferred_signals(), self._lock:
             if self.closed:
                 return
             self.closed = True

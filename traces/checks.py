@@ -1,7 +1,7 @@
 """What must hold in every trace, so that code may index without looking: checked before saving and after loading.
 
     fault(trace)        # None, or "host.parent holds 7, outside 0..4"
-    drop_loose_ends(t)  # of a file that was cut: references to rows that were lost become NONE
+    clear_dangling_references(trace)  # of a cut file: references to rows that were lost become NONE
 
 REFERENCES is the one list of which column points into what; merging and sorting follow it as well.
 """
@@ -100,8 +100,8 @@ def column_at(trace: Trace, where: str) -> Column:
     return column
 
 
-def drop_loose_ends(trace: Trace) -> None:
-    """Let go of what points behind the cut of a cut file: a launch or parent not yet written, phases of a lost step."""
+def clear_dangling_references(trace: Trace) -> None:
+    """For a file that was cut: launches and parents behind the cut become NONE, and phases whose step was lost are dropped."""
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase

@@ -11,8 +11,6 @@ FORMAT.md.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -71,44 +69,6 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         name = next(iter(table.DTYPES))
         stored[name] = _pack(columns[name], LEAST, False)
     return packed
-
-
-def rows_in(columns: Mapping[str, Sequence[float]]) -> int:
-    """How many rows columns that are lists have."""
-    return len(next(iter(columns.values()), ()))
-
-
-def pack_rows(kind: type[Table], columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """As `pack_table` without `compact`, of columns that are lists: of a few rows numpy would do that more slowly.
-
-    Columns that are not given have their defaults.
-    """
-    rows = rows_in(columns)
-    if rows > MAX_ROWS:
-        raise ValueError(f"{rows} rows in one packed table; at most {MAX_ROWS}")
-    if not rows:
-        return {"rows": 0, "columns": {}}
-    stored: dict[str, int | list[Any]] = {}
-    for name, values in columns.items():
-        is_float = kind.DTYPES[name].startswith("f")
-        whole = struct.unpack(f"<{rows}q", struct.pack(f"<{rows}d", *values)) if is_float else values
-        least, most = int(min(whole)), int(max(whole))
-        if is_float or least != most:
-            stored[name] = _planes(whole, least, most)
-        elif least != kind.DEFAULTS.get(name, 0):
-            stored[name] = least
-    if not any(isinstance(value, list) for value in stored.values()):
-        name = next(iter(kind.DTYPES))  # Note [Rows are paid for]
-        value = int(columns[name][0]) if name in columns else kind.DEFAULTS.get(name, 0)
-        stored[name] = _planes([value] * rows, value, value)
-    return {"rows": rows, "columns": stored}
-
-
-def _planes(values: Sequence[float], least: int, most: int) -> list[Any]:
-    """Of integers between `least` and `most`, by the method LEAST."""
-    width = max(1, ((most - least).bit_length() + 7) // 8)
-    raw = struct.pack(f"<{len(values)}Q", *[int(value) - least for value in values])
-    return [LEAST, least, 1, b"".join([raw[place::8] for place in range(width)])]
 
 
 def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:

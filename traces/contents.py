@@ -13,14 +13,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from traces.columns import MAX_ROWS, pack_rows, pack_table, rows_in, unpack_table
+from traces.columns import MAX_ROWS, pack_table, unpack_table
 from traces.frames import Damaged
 from traces.model import TABLES, Device, Strings, Table, Thread, Trace
 
@@ -74,14 +74,6 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))
-
-
-def rows_items(name: str, columns: Mapping[str, Sequence[float]]) -> Iterator[bytes]:
-    """As `table_items`, of columns that are lists."""
-    rows = rows_in(columns)
-    for first in range(0, rows, MAX_ROWS):
-        part = {column: values[first : first + MAX_ROWS] for column, values in columns.items()} if rows > MAX_ROWS else columns
-        yield _pack(name, pack_rows(TABLES[name], part))
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:

@@ -16,20 +16,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from traces import checks
-from traces.columns import rows_in
 from traces.contents import (
     Assembly,
     end_item,
     header_item,
     number_items,
     row_counts,
-    rows_items,
     strings_item,
     table_items,
     text_items,
@@ -115,20 +113,17 @@ class TraceStream:
 
     def add(self, table_name: str, table: Table) -> None:
         """The next rows of a table."""
-        for item in table_items(table_name, table, self.rows[table_name], compact=False):
-            self._append(item)
-        self.rows[table_name] += len(table)
+        self.add_tables({table_name: table})
 
-    def add_rows(self, tables: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-        """The next rows of several tables, by name, with their columns as lists; columns not given have their defaults.
-
-        Cheaper than `add` for a few.
-        """
-        items = (item for name, columns in tables.items() for item in rows_items(name, columns))
+    def add_tables(self, tables: Mapping[str, Table]) -> None:
+        """The next rows of several tables, by name; small ones share a frame."""
+        items = (
+            item for name, table in tables.items() for item in table_items(name, table, self.rows[name], compact=False)
+        )
         for content in _shared(items):
             self._append(content)
-        for name, columns in tables.items():
-            self.rows[name] += rows_in(columns)
+        for name, table in tables.items():
+            self.rows[name] += len(table)
 
     def close(self) -> None:
         """Mark the file as whole; nothing can be added then. Does nothing the second time, and after a failed write."""
@@ -183,7 +178,7 @@ def _assemble(found: Scan, file_bytes: int) -> Trace:
     if found.end is not None:
         assembly.check_end(found.end.content(), found.end.offset_bytes)
     else:
-        checks.drop_loose_ends(trace)
+        checks.clear_dangling_references(trace)
         trace.problems["truncated-file"] = 1
         trace.lacks.append(f"the end of the recording: the file is cut at byte {file_bytes}{assembly.missing()}")
     if reason := checks.fault(trace):

@@ -66,7 +66,7 @@ class Follower:
         for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
             trace.threads.append(Thread(min(trace.ranks), number))
         if not self.ended:
-            checks.drop_loose_ends(trace)
+            checks.clear_dangling_references(trace)
         if reason := checks.fault(trace):
             raise TraceFormatError(self.path, HEADER.size, reason)
         return in_order(trace)

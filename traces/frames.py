@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from traces.words import WORDS
+from traces.preset_dictionary import PRESET_DICTIONARY
 
 FORMAT_VERSION = 1
 HEADER = struct.Struct(">15sH")  # msgpack: an array of two, the string "trace-replay", a uint16
@@ -56,7 +56,7 @@ def compress(codec: int, content: bytes, level: int = 9) -> bytes:
     if codec == STORED:
         return content
     if codec == DEFLATED:
-        deflate = zlib.compressobj(level, wbits=-zlib.MAX_WBITS, zdict=WORDS)
+        deflate = zlib.compressobj(level, wbits=-zlib.MAX_WBITS, zdict=PRESET_DICTIONARY)
         return deflate.compress(content) + deflate.flush()
     return lzma.compress(content, format=lzma.FORMAT_RAW, filters=_FILTERS[codec])
 
@@ -67,7 +67,7 @@ def _decompress(codec: int, payload: bytes, content_bytes: int) -> bytes:
         return payload
     at_most = max(1, content_bytes)  # to zlib, 0 means without limit
     if codec == DEFLATED:
-        return zlib.decompressobj(-zlib.MAX_WBITS, WORDS).decompress(payload, at_most)
+        return zlib.decompressobj(-zlib.MAX_WBITS, PRESET_DICTIONARY).decompress(payload, at_most)
     return lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=_FILTERS[codec]).decompress(payload, at_most)
 
 

@@ -55,7 +55,7 @@ def test_a_write_that_fails_ends_the_recording_with_a_line(
 
         return attempt
 
-    for name in ("header", "add_strings", "add_rows", "close"):
+    for name in ("header", "add_strings", "add_tables", "close"):
         monkeypatch.setattr(TraceStream, name, failing(getattr(TraceStream, name)))
     output = output_at(tmp_path / "x.part")
     for number in range(3):
@@ -77,13 +77,13 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Captu
 
 def test_ctrl_c_comes_after_the_write_and_not_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = output_at(tmp_path / "x.part")
-    whole = TraceStream.add_rows
+    whole = TraceStream.add_tables
 
     def interrupted(self: TraceStream, *args: Any) -> None:
         signal.raise_signal(signal.SIGINT)
         whole(self, *args)
 
-    monkeypatch.setattr(TraceStream, "add_rows", interrupted)
+    monkeypatch.setattr(TraceStream, "add_tables", interrupted)
     output.add("steps", number=0, start_ns=1, duration_ns=1)
     with pytest.raises(KeyboardInterrupt):
         output.flush(Trace())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.traces.sound_traces import differences, small_trace, traces
 from traces.checks import fault
-from traces.columns import MAX_ROWS, pack_rows, pack_table, unpack_table
+from traces.columns import MAX_ROWS, pack_table, unpack_table
 from traces.file import TraceStream, load, save
 from traces.frames import Damaged
 from traces.kineto import read_kineto
@@ -21,6 +21,7 @@ from traces.model import (
     TABLES,
     HostSpans,
     MemoryEvents,
+    Phases,
     Steps,
     Strings,
     Table,
@@ -46,11 +47,11 @@ def test_what_is_saved_is_loaded(tmp_path: Path, trace: Trace) -> None:
 
 
 @SAME_FOLDER
-@given(trace=traces(), cuts=st.integers(1, 5), as_lists=st.booleans())
-def test_a_stream_of_chunks_is_loaded_as_one_trace(tmp_path: Path, trace: Trace, cuts: int, as_lists: bool) -> None:
+@given(trace=traces(), cuts=st.integers(1, 5), at_once=st.booleans())
+def test_a_stream_of_chunks_is_loaded_as_one_trace(tmp_path: Path, trace: Trace, cuts: int, at_once: bool) -> None:
     path = tmp_path / "t.part"
 
-    write_in_chunks(trace, path, cuts, as_lists)
+    write_in_chunks(trace, path, cuts, at_once)
 
     streamed = load(path)
     assert differences(streamed, trace) == []
@@ -58,15 +59,15 @@ def test_a_stream_of_chunks_is_loaded_as_one_trace(tmp_path: Path, trace: Trace,
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
 
 
-def write_in_chunks(trace: Trace, path: Path, rows_per_chunk: int, as_lists: bool) -> None:
+def write_in_chunks(trace: Trace, path: Path, rows_per_chunk: int, at_once: bool) -> None:
     """As a recorder does: some texts and rows of every table, again and again, and the header again at the end."""
     stream = TraceStream(path)
     stream.header(Trace(devices=trace.devices, threads=trace.threads))
     stream.add_strings(trace.strings.texts)
     for first in range(0, 12, rows_per_chunk):
         tables: dict[str, Table] = {name: getattr(trace, name).take(slice(first, first + rows_per_chunk)) for name in TABLES}
-        if as_lists:
-            stream.add_rows({name: {key: of.tolist() for key, of in table.columns().items()} for name, table in tables.items()})
+        if at_once:
+            stream.add_tables(tables)
             continue
         for name, table in tables.items():
             stream.add(name, table)
@@ -75,13 +76,13 @@ def write_in_chunks(trace: Trace, path: Path, rows_per_chunk: int, as_lists: boo
     stream.close()
 
 
-def test_rows_as_lists_may_leave_out_columns_and_be_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_tables_at_once_may_be_empty_and_have_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traces.contents.MAX_ROWS", 10)
     stream = TraceStream(tmp_path / "t")
     stream.header(Trace())
-    stream.add_rows({"phases": {}, "steps": {}})
-    stream.add_rows({"steps": {"number": list(range(-5, 20)), "duration_ns": [7] * 25}})
-    stream.add_rows({"steps": {"duration_ns": [9]}})
+    stream.add_tables({"phases": Phases.empty(), "steps": Steps.empty()})
+    stream.add_tables({"steps": Steps.of(number=list(range(-5, 20)), duration_ns=[7] * 25)})
+    stream.add_tables({"steps": Steps.of(duration_ns=[9])})
     stream.close()
     steps = load(tmp_path / "t").steps
     assert steps.number.tolist() == [*range(-5, 20), 0]
@@ -92,7 +93,7 @@ def test_rows_as_lists_may_leave_out_columns_and_be_many(tmp_path: Path, monkeyp
 
 def test_too_many_rows_for_one_packed_table_are_refused() -> None:
     with pytest.raises(ValueError, match="rows in one packed table"):
-        pack_rows(Steps, {"number": range(MAX_ROWS + 1)})
+        pack_table(Steps.of(number=range(MAX_ROWS + 1)))
 
 
 @settings(max_examples=40, deadline=None)
@@ -258,7 +259,7 @@ def test_saving_replaces_the_file_as_a_whole_and_follows_links(tmp_path: Path) -
 
 def test_saving_does_not_touch_the_part_that_a_killed_recorder_left(tmp_path: Path) -> None:
     part = tmp_path / "t.msgpack.part"
-    write_in_chunks(small_trace(), part, 2, as_lists=False)
+    write_in_chunks(small_trace(), part, 2, at_once=False)
     before = part.read_bytes()
 
     save(load(part), tmp_path / "t.msgpack")

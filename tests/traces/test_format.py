@@ -23,7 +23,7 @@ from traces.contents import end_item, number_items, row_counts, text_items
 from traces.file import TraceStream, load, save
 from traces.frames import DATA, DEFLATED, END, LZMA_PLANES, LZMA_TEXT, STORED, FrameWriter, compress, scan
 from traces.model import TABLES, Collectives, HostSpans, TraceFormatError
-from traces.words import WORDS
+from traces.preset_dictionary import PRESET_DICTIONARY
 
 # Offsets in the file's header, and from a frame's first byte.
 VERSION = 15
@@ -109,9 +109,9 @@ def test_any_msgpack_reader_walks_a_file(tmp_path: Path) -> None:
     assert [frame.code for frame in frames] == [DATA, DATA, END]
 
 
-def test_the_words_are_those_of_format_1() -> None:
-    """Other words would make every file that was deflated with these unreadable: they need a new FORMAT_VERSION."""
-    assert zlib.crc32(WORDS) == 1431186743
+def test_the_preset_dictionary_is_that_of_format_1() -> None:
+    """Another dictionary would make every file that was deflated with this one unreadable: it needs a new FORMAT_VERSION."""
+    assert zlib.crc32(PRESET_DICTIONARY) == 1431186743
 
 
 @pytest.mark.parametrize("codec", [STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES])

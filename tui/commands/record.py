@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from traces.deferred_signals import deferred_signals
 from traces.file import load, save
 from traces.kineto import read_kineto
 from traces.launch import ChildResult, run_child
@@ -27,7 +28,6 @@ from traces.library import find
 from traces.merge import merge_ranks, with_profile
 from traces.model import Trace, TraceError
 from traces.order import in_order
-from traces.undisturbed import undisturbed
 from tui.commands.replay import Replay, child_config
 from tui.errors import line_for
 from tui.outputs import require_place_for
@@ -129,7 +129,7 @@ def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildRes
     with working(f"writing {output}"):
         recordings = {part.pid: _whole(part) for part in parts}
         trace = _one(recordings, result.pid)
-        with undisturbed():  # either the parts are there or the whole
+        with deferred_signals():  # either the parts are there or the whole
             save(trace, output)
             for part in parts:
                 part.path.unlink()

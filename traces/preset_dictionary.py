@@ -1,10 +1,10 @@
-"""What nearly every trace says: the preset dictionary of the DEFLATED codec, so that small files need not say it again.
+"""The preset dictionary of the DEFLATED codec (RFC 1950, FDICT): text that most traces contain, so small files need not.
 
 A trace of a hundred rows is mostly names: of operators, runtime calls, device properties, columns. With this dictionary
-such a file is a third smaller. It is part of the format: what was deflated with it can only
-be read with the very same bytes, so a change here is a new FORMAT_VERSION (a test holds their checksum).
+such a file is a third smaller. It is part of the format: what was deflated with it can only be read with the very same
+bytes, so a change here needs a new FORMAT_VERSION (a test holds their checksum).
 
-    zlib.decompressobj(-15, zdict=WORDS).decompress(payload)
+    zlib.decompressobj(-15, zdict=PRESET_DICTIONARY).decompress(payload)
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ _COLUMNS = (
     b"\xa6dtypes\x94\x00\xff\x01\xc4\xa8sequence\x94\x00\xff\x01\xc4\xaeforward_thread\x94\x00\xff\x01\xc4"
 )
 
-WORDS = b"".join(
+PRESET_DICTIONARY = b"".join(
     [
         "".join(_RANGES).encode(),
         "".join(_KERNELS).encode(),

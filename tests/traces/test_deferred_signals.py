@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from traces.undisturbed import undisturbed
+from traces.deferred_signals import deferred_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +33,7 @@ def handled() -> Iterator[Callable[[signal.Signals, Callable[[int, FrameType | N
 
 def test_ctrl_c_waits_for_the_end_and_takes_its_usual_way() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), undisturbed():
+    with pytest.raises(KeyboardInterrupt), deferred_signals():
         signal.raise_signal(signal.SIGINT)
         done.append("the rest")
     assert done == ["the rest"]
@@ -47,7 +47,7 @@ def test_so_does_what_a_script_raises_by_itself(handled: Callable[..., None], nu
 
     handled(number, leave)
     done = []
-    with pytest.raises(SystemExit), undisturbed():
+    with pytest.raises(SystemExit), deferred_signals():
         signal.raise_signal(number)
         done.append("the rest")
     assert done and signal.getsignal(number) is leave
@@ -57,7 +57,7 @@ def test_handlers_that_do_not_raise_are_all_called_in_order(handled: Callable[..
     came = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
         handled(number, lambda number, frame: came.append((number, frame is not None)))
-    with undisturbed():
+    with deferred_signals():
         signal.raise_signal(signal.SIGUSR1)
         signal.raise_signal(signal.SIGTERM)
         assert not came
@@ -66,8 +66,8 @@ def test_handlers_that_do_not_raise_are_all_called_in_order(handled: Callable[..
 
 def test_it_may_be_used_within_itself() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), undisturbed():
-        with undisturbed():
+    with pytest.raises(KeyboardInterrupt), deferred_signals():
+        with deferred_signals():
             signal.raise_signal(signal.SIGINT)
         done.append("outer")
     assert done == ["outer"]
@@ -76,7 +76,7 @@ def test_it_may_be_used_within_itself() -> None:
 def test_an_error_within_is_not_hidden_and_handlers_return(handled: Callable[..., None]) -> None:
     came = []
     handled(signal.SIGTERM, lambda number, frame: came.append(number))
-    with pytest.raises(ValueError, match="disk"), undisturbed():
+    with pytest.raises(ValueError, match="disk"), deferred_signals():
         signal.raise_signal(signal.SIGTERM)
         raise ValueError("disk")
     assert came == [signal.SIGTERM]
@@ -84,7 +84,7 @@ def test_an_error_within_is_not_hidden_and_handlers_return(handled: Callable[...
 
 def test_ignored_signals_stay_ignored(handled: Callable[..., None]) -> None:
     handled(signal.SIGHUP, signal.SIG_IGN)
-    with undisturbed():
+    with deferred_signals():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         signal.raise_signal(signal.SIGHUP)
 
@@ -93,7 +93,7 @@ def test_other_threads_need_nothing() -> None:
     found = []
 
     def look() -> None:
-        with undisturbed():
+        with deferred_signals():
             found.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)
@@ -105,7 +105,7 @@ def test_other_threads_need_nothing() -> None:
 ENDS = f"""
 import os, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
-from traces.undisturbed import at_exit
+from traces.deferred_signals import at_exit
 
 def finish():
     print("begun", flush=True)
