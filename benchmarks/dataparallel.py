@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.compare import compare  # noqa: E402
+from traces.comparison import compare  # noqa: E402
 from traces.file import load  # noqa: E402
 
 BATCH = {"p100": 128, "p100x2": 256}

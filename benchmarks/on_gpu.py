@@ -190,9 +190,9 @@ def call(run: Run, command: list[str]) -> None:
 def facts_of(output: Path) -> dict[str, Any]:
     """Of a recording, what tells at a glance whether it is a good one."""
     from traces.file import load
-    from traces.summary import summarise
+    from traces.summary import summarize
 
-    summary = summarise(load(output))
+    summary = summarize(load(output))
     keys = (
         "grain",
         "counts",

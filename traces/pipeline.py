@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.compare import device_label
+from traces.comparison import device_label
 from traces.measure import steady_steps
 from traces.model import NONE, Batches, BatchKind, Column, Ending, StepKind, Trace
 

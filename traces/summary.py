@@ -1,6 +1,6 @@
 """What is in a trace, as plain JSON values: what `trace info` prints.
 
-summarise(load("v100.msgpack"))["counts"]
+summarize(load("v100.msgpack"))["counts"]
 # {"kernels": 8772, "copies": 324, "host_ops": 32124, "memory_events": 12838, "steps": 6}
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from traces.communication import communication
-from traces.compare import device_label
+from traces.comparison import device_label
 from traces.measure import (
     Work,
     busy_by_device,
@@ -32,7 +32,7 @@ VERSION = 1
 TOP = 10  # rows of the tables of kernels and ops
 
 
-def summarise(trace: Trace) -> dict[str, Any]:
+def summarize(trace: Trace) -> dict[str, Any]:
     """Everything that `trace info --json` prints; keys are added to it, never renamed.
 
     `copies` counts memcpys and memsets. `phases` are medians over the steps that are not warm-up. `ops` are the

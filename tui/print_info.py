@@ -1,6 +1,6 @@
 """`trace info` for people: what a recording holds, most asked first, and what to type next.
 
-print(info_text(summarise(load("v100.msgpack")), "v100.msgpack"))
+print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_FACTS = 24  # lines of provenance
 
 
 def info_text(summary: dict[str, Any], name: str, *, width: int = 80, colour: bool = False) -> str:
-    """The text for a terminal `width` wide; `name` is what the person called the trace, `summary` is of `summarise`."""
+    """The text for a terminal `width` wide; `name` is what the person called the trace, `summary` is of `summarize`."""
 
     def heading(text: str) -> str:
         return paint(text, "bold", colour=colour)

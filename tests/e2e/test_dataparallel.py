@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.replayer.recordings import Op, recording
-from traces.compare import compare
+from traces.comparison import compare
 from traces.file import load, save
 from traces.library import find
 from traces.model import Origin, StepKind, Trace

@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, replay_of, training
-from traces.chrome import write_chrome
+from traces.chrome import export_chrome
 from traces.chrome_nesting import after_work, nested_ends
 from traces.kineto import read_kineto
 from traces.measure import Busy, busy_ns, phase_times
 from traces.model import Device, DeviceKind, DeviceSpans, Ending, HostKind, HostSpans, Steps, Thread, Trace
-from traces.summary import summarise
+from traces.summary import summarize
 
 
 def _export(trace: Trace, folder: Path) -> dict[str, Any]:
-    (path,) = write_chrome(trace, folder / "trace.json")
+    (path,) = export_chrome(trace, folder / "trace.json")
     document: dict[str, Any] = json.loads(path.read_bytes(), parse_constant=_refuse)
     return document
 
@@ -54,7 +54,7 @@ def _crossings(events: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
 def _like(trace: Trace, other: Trace) -> None:
     """Counts, busy time, steps, phases and links agree to the nanosecond."""
     for key in ("counts", "gpu_busy_ns", "gpus", "phases", "kernels", "ops", "calls", "memory"):
-        assert summarise(trace)[key] == summarise(other)[key], key
+        assert summarize(trace)[key] == summarize(other)[key], key
     assert np.array_equal(trace.steps.start_ns, other.steps.start_ns)
     assert np.array_equal(trace.steps.duration_ns, other.steps.duration_ns)
     ours, theirs = phase_times(trace), phase_times(other)
@@ -106,14 +106,14 @@ def test_what_an_event_looks_like(tmp_path: Path) -> None:
 
 def test_a_round_trip_gives_the_trace_back(tmp_path: Path) -> None:
     trace = training(steps=3, jitter_us=(0, 3))
-    (path,) = write_chrome(trace, tmp_path / "x.json.gz")
+    (path,) = export_chrome(trace, tmp_path / "x.json.gz")
     back = read_kineto(path)
     assert back.provenance["clock"] == "unix" and not back.problems
-    assert summarise(back)["counts"] == summarise(trace)["counts"]
+    assert summarize(back)["counts"] == summarize(trace)["counts"]
     assert busy_ns(back) == busy_ns(trace)
     assert back.steps.duration_ns.tolist() == trace.steps.duration_ns.tolist()
     assert back.steps.number.tolist() == trace.steps.number.tolist()
-    assert summarise(back)["ops"] == summarise(trace)["ops"]
+    assert summarize(back)["ops"] == summarize(trace)["ops"]
 
 
 def test_a_replay_exports_with_ops_that_launch_by_themselves(tmp_path: Path) -> None:
@@ -177,14 +177,14 @@ def test_ranks_get_files_of_their_own(tmp_path: Path) -> None:
     trace.devices.append(Device(1, 0, "GPU"))
     trace.threads.append(Thread(1, 100, "main", "main"))
     trace.steps = Steps.of(rank=[0, 1], number=[5, 5], start_ns=[START_NS] * 2, duration_ns=[100 * US] * 2)
-    paths = write_chrome(trace, tmp_path / "run.json.gz")
+    paths = export_chrome(trace, tmp_path / "run.json.gz")
     assert [path.name for path in paths] == ["run_rank0.json.gz", "run_rank1.json.gz"]
     second = json.loads(gzip.decompress(paths[1].read_bytes()))
     assert second["distributedInfo"] == {"rank": 1, "world_size": 2}
     assert not [e for e in second["traceEvents"] if e.get("cat") == "kernel"]
     folder = tmp_path / "ranks"
     folder.mkdir()
-    assert [path.name for path in write_chrome(trace, folder)] == ["rank0.json.gz", "rank1.json.gz"]
+    assert [path.name for path in export_chrome(trace, folder)] == ["rank0.json.gz", "rank1.json.gz"]
     assert read_kineto(folder).ranks == [0, 1]
 
 
@@ -200,13 +200,13 @@ def test_a_failed_export_leaves_nothing_behind(tmp_path: Path) -> None:
     trace = training(steps=1)
     trace.provenance["set"] = {1}  # not JSON
     with pytest.raises(TypeError):
-        write_chrome(trace, target)
+        export_chrome(trace, target)
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     assert target.read_text() == "what was there before"
 
 
 def test_the_same_trace_gives_the_same_bytes(tmp_path: Path) -> None:
-    first, second = (write_chrome(training(), tmp_path / name)[0] for name in ("a.json.gz", "b.json.gz"))
+    first, second = (export_chrome(training(), tmp_path / name)[0] for name in ("a.json.gz", "b.json.gz"))
     assert first.read_bytes() == second.read_bytes()
 
 
@@ -280,12 +280,12 @@ def test_host_spans_that_cross_lose_as_little_as_can_be(tmp_path: Path) -> None:
 )
 def test_real_recordings_come_back_from_an_export(shared_traces: Path, tmp_path: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
-    (path,) = write_chrome(trace, tmp_path / "x.json")
+    (path,) = export_chrome(trace, tmp_path / "x.json")
     _like(trace, read_kineto(path))
     assert not _crossings(json.loads(path.read_bytes())["traceEvents"])
 
 
 def test_real_ranks_come_back_from_an_export(shared_traces: Path, tmp_path: Path) -> None:
     trace = read_kineto(shared_traces / "a100_megatron_tp8")
-    assert len(write_chrome(trace, tmp_path)) == 8
+    assert len(export_chrome(trace, tmp_path)) == 8
     _like(trace, read_kineto(tmp_path))

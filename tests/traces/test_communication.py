@@ -8,7 +8,7 @@ from tests.replayer.recordings import US, Op, recording
 from traces.communication import communication, communication_kernels
 from traces.model import Collectives, Device, DeviceKind, DeviceSpans, Trace
 from traces.replayed import one_replay
-from traces.summary import summarise
+from traces.summary import summarize
 from tui.print_communication import communication_rows, exposure_sentence
 
 
@@ -53,7 +53,7 @@ def test_time_in_which_the_device_only_communicates_is_exposed() -> None:
 
 def test_nccl_kernels_without_collectives_belong_to_the_ops_that_launched_them() -> None:
     trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [])
-    assert not communication_kernels(trace).any() and summarise(trace)["communication"] is None
+    assert not communication_kernels(trace).any() and summarize(trace)["communication"] is None
     trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [5])
     assert communication_kernels(trace).tolist() == [True]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.traces.handmade import MS, US, training
 from traces import checks
-from traces.chrome import write_chrome
+from traces.chrome import export_chrome
 from traces.excerpt import between
 from traces.kineto import read_kineto
 from traces.model import Trace
@@ -57,5 +57,5 @@ def test_everything_and_nothing() -> None:
 
 def test_it_can_be_exported_and_imported(tmp_path: Path) -> None:
     found = between(WHOLE, int(WHOLE.steps.start_ns[2]), int(WHOLE.steps.end_ns[2]))
-    (file,) = write_chrome(found, tmp_path / "x.json")
+    (file,) = export_chrome(found, tmp_path / "x.json")
     assert sorted(names(read_kineto(file), "device")) == sorted(names(found, "device"))

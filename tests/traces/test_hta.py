@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from traces.chrome import write_chrome
+from traces.chrome import export_chrome
 from traces.kineto import read_kineto
 
 hta = pytest.importorskip("hta.trace_analysis")
@@ -43,13 +43,13 @@ def _as_read(path: Path) -> tuple[dict[str, int], dict[str, float]]:
 @pytest.mark.parametrize("name", ["v100_resnet50_workers0", "a100_nccl_args_rank0of2", "mi250_minitoy"])
 def test_an_export_reads_as_the_original(shared_traces: Path, tmp_path: Path, name: str) -> None:
     original = shared_traces / f"{name}.json.gz"
-    (export,) = write_chrome(read_kineto(original), tmp_path / "export.json.gz")
+    (export,) = export_chrome(read_kineto(original), tmp_path / "export.json.gz")
     assert _as_read(export) == _as_read(original)
 
 
 def test_the_rank_is_found_in_the_file(shared_traces: Path, tmp_path: Path) -> None:
     # GIVEN eight ranks exported into a folder WHEN it is only told of the folder
-    write_chrome(read_kineto(shared_traces / "a100_megatron_tp8"), tmp_path)
+    export_chrome(read_kineto(shared_traces / "a100_megatron_tp8"), tmp_path)
     from hta.common.trace_file import get_trace_files
 
     # THEN it finds each rank in its own file

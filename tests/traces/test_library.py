@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.traces.sound_traces import differences
-from traces.compare import compare
+from traces.comparison import compare
 from traces.file import load
 from traces.library import entries, find
 from traces.library.build_p100 import build

@@ -111,7 +111,7 @@ def test_a_traceback_for_those_who_ask(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_mistake_of_ours_is_not_dressed_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.commands.info.summarise", lambda trace: 1 / 0)
+    monkeypatch.setattr("tui.commands.info.summarize", lambda trace: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(["info", "t.msgpack"])
 
@@ -120,7 +120,7 @@ def test_ctrl_c_is_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(trace: Trace) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tui.commands.info.summarise", interrupted)
+    monkeypatch.setattr("tui.commands.info.summarize", interrupted)
     assert run(["info", "t.msgpack"]) == 130
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
-from traces.compare import Comparison, compare
+from traces.comparison import Comparison, compare
 from traces.file import load
 from traces.library import find
 from traces.model import Trace

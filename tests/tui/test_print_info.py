@@ -7,7 +7,7 @@ import re
 from tests.traces.handmade import data_parallel, phase_grained, training
 from tests.tui.goldens import assert_golden
 from traces.model import StepKind, Trace
-from traces.summary import summarise
+from traces.summary import summarize
 from tui.print_info import info_text
 
 
@@ -18,42 +18,42 @@ def test_a_kernel_grained_recording() -> None:
     trace.problems = {"kernel-without-launch": 12}
     trace.provenance |= {"torch": "2.13.0", "argv": ["train.py", "--lr", "0.1"], "flags": {"tf32": False, "note": ""}}
     trace.memory.allocated_bytes[:] = -1
-    assert_golden("info_kernel", info_text(summarise(trace), "v100.msgpack"))
+    assert_golden("info_kernel", info_text(summarize(trace), "v100.msgpack"))
 
 
 def test_a_phase_grained_recording() -> None:
-    assert_golden("info_phase", info_text(summarise(phase_grained()), "p100"))
+    assert_golden("info_phase", info_text(summarize(phase_grained()), "p100"))
 
 
 def test_a_recording_of_data_parallel_tells_parts_pipeline_and_collectives() -> None:
     trace = data_parallel()
     trace.provenance["clean"] = {"steps": 3, "step_median_ns": 100_000, "profiled_step_median_ns": 125_000, "slowdown": 1.25}
     trace.provenance["host_scale"] = {"forward": 0.8, "backward": 0.75, "optimizer": 1.0}
-    assert_golden("info_data_parallel", info_text(summarise(trace), "dp.msgpack"))
+    assert_golden("info_data_parallel", info_text(summarize(trace), "dp.msgpack"))
 
 
 def test_facts_of_another_make_are_no_trouble() -> None:
     trace = training()
     trace.provenance |= {"loaders": "four", "recorder": {"version": 3}, "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
-    text = info_text(summarise(trace), "odd.msgpack")
+    text = info_text(summarize(trace), "odd.msgpack")
     assert "Input pipeline" not in text and "What recording cost" not in text and "Kinds of steps" in text
 
 
 def test_an_empty_trace_says_that_there_is_nothing_to_replay() -> None:
-    assert "nothing to replay" in info_text(summarise(Trace()), "empty.msgpack")
+    assert "nothing to replay" in info_text(summarize(Trace()), "empty.msgpack")
 
 
 def test_long_provenance_is_cut() -> None:
     trace = training()
     trace.provenance = {f"fact {i}": "x" * 200 for i in range(40)}
-    text = info_text(summarise(trace), "v100.msgpack")
+    text = info_text(summarize(trace), "v100.msgpack")
     assert "and 16 more (--json shows all)" in text and "fact 24" not in text
 
 
 def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes() -> None:
     trace = training()
     trace.strings.texts[trace.strings.find("volta_sgemm_nn")] = "void " + "very_long_kernel_name<" * 20
-    summary = summarise(trace)
+    summary = summarize(trace)
     for width in (60, 80, 100):
         assert max(map(len, info_text(summary, "v100.msgpack", width=width).splitlines())) <= width
     coloured = info_text(summary, "v100.msgpack", colour=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from traces.compare import compare
+from traces.comparison import compare
 from traces.file import load
 from traces.library import find
 from tui.outputs import to_json

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from traces.chrome import write_chrome
+from traces.chrome import export_chrome
 from traces.file import load
 from traces.library import find
 from tui.outputs import require_place_for, to_json
@@ -21,7 +21,7 @@ def run(name: str, output: Path, json: bool) -> int:
         require_place_for(output)
     trace = load(find(name))
     with working(f"writing {output}"):
-        written = write_chrome(trace, output)
+        written = export_chrome(trace, output)
     if json:
         print(to_json({"files": [str(path) for path in written]}))
     else:

@@ -15,7 +15,7 @@ from typing import Any
 from traces.file import save
 from traces.kineto import read_kineto
 from traces.model import TraceError
-from traces.summary import summarise
+from traces.summary import summarize
 from tui.outputs import require_place_for, to_json
 from tui.problems import explain
 from tui.progress import working
@@ -32,7 +32,7 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
         trace = read_kineto(recording)
     with working(f"writing {target}"):
         save(trace, target)
-    facts = summarise(trace)
+    facts = summarize(trace)
     if json:
         print(to_json({**facts, "output": str(target)}))
         return 0

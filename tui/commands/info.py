@@ -6,14 +6,14 @@ import sys
 
 from traces.file import load
 from traces.library import find
-from traces.summary import summarise
+from traces.summary import summarize
 from tui.outputs import to_json
 from tui.print_info import info_text
 from tui.terminal import look
 
 
 def run(name: str, json: bool) -> int:
-    summary = summarise(load(find(name)))
+    summary = summarize(load(find(name)))
     if json:
         print(to_json(summary))
     else:

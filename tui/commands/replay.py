@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from replayer.replicas import require_kernels_of_one
-from traces.compare import compare
+from traces.comparison import compare
 from traces.file import load, save
 from traces.launch import ChildResult, run_child
 from traces.library import find

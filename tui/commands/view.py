@@ -7,10 +7,10 @@ from pathlib import Path
 
 import typer
 
-from traces.compare import compare
+from traces.comparison import compare
 from traces.file import load
 from traces.library import find
-from traces.summary import summarise
+from traces.summary import summarize
 from tui.outputs import require_place_for, write_text
 from tui.print_diff import diff_text
 from tui.print_info import info_text
@@ -55,5 +55,5 @@ def _summary(names: list[str]) -> int:
     if len(names) == 2:
         print(diff_text(compare(first, load(find(names[1]))).to_json(), *names, **look(sys.stdout)))
     else:
-        print(info_text(summarise(first), names[0], **look(sys.stdout)))
+        print(info_text(summarize(first), names[0], **look(sys.stdout)))
     return 0

@@ -7,5 +7,5 @@
     loading, live         threads that read traces and post scenes
     app and the rest      textual: keys, tables, screens
 
-It computes no figures of its own: what it says about two traces is `traces.compare`, about one `traces.measure`.
+It computes no figures of its own: what it says about two traces is `traces.comparison`, about one `traces.measure`.
 """

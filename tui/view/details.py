@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.compare import device_label
+from traces.comparison import device_label
 from traces.measure import op_of
 from traces.model import NONE, DeviceKind, Ending, HostKind, Origin, Trace
 from tui.figures import count_text, error_text, size_text, time_text

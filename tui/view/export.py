@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces.chrome import write_chrome
+from traces.chrome import export_chrome
 from traces.excerpt import between
 from tui.view.window import Window
 
@@ -24,5 +24,5 @@ def write_range(window: Window, path: Path) -> list[Path]:
         stem, dot, endings = path.name.partition(".json")
         target = path.with_name(f"{stem}_{word}{dot}{endings}") if word else path
         stretch = between(trace, int(pieces.from_ns[seen].min()), int(pieces.to_ns[seen].max()))
-        written += write_chrome(stretch, target)
+        written += export_chrome(stretch, target)
     return written

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from traces.compare import compare, pair_streams
+from traces.comparison import compare, pair_streams
 from traces.model import NONE, Trace
-from traces.summary import summarise
+from traces.summary import summarize
 from tui.figures import kernel_text
 from tui.view import alignment
 from tui.view.alignment import Alignment, Pairs
@@ -84,7 +84,7 @@ class Scene:
         """The same with the figures that `trace diff` (or `trace info`) prints."""
         if len(self.traces) == 2:
             return replace(self, facts=compare(*self.traces, top=TABLE_ROWS).to_json())
-        return replace(self, facts=summarise(self.traces[0]))
+        return replace(self, facts=summarize(self.traces[0]))
 
     def axis(self, by: Alignment) -> Axis:
         """The axis of an alignment, worked out at its first use."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.compare import device_label
+from traces.comparison import device_label
 from traces.measure import memory_curve, work_rows
 from traces.model import NONE, BatchKind, Column, DeviceKind, Thread, Trace
 from tui.view import categories

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.traces.handmade import replay_of, training
-from traces.compare import compare
+from traces.comparison import compare
 from traces.file import save
 from traces.launch import ROOT
-from traces.summary import summarise
+from traces.summary import summarize
 from tui.cli import run
 from tui.print_diff import diff_text
 from tui.print_info import info_text
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_without_a_terminal_the_summary_is_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["view", "a.msgpack"]) == 0
-    assert capfd.readouterr() == (info_text(summarise(training()), "a.msgpack", width=100, colour=False) + "\n", "")
+    assert capfd.readouterr() == (info_text(summarize(training()), "a.msgpack", width=100, colour=False) + "\n", "")
     assert run(["view", "a.msgpack", "b.msgpack"]) == 0  # though they differ by more than diff's tolerance
     facts = compare(training(), replay_of(training(), stretch=1.2)).to_json()
     assert capfd.readouterr() == (diff_text(facts, "a.msgpack", "b.msgpack", width=100, colour=False) + "\n", "")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
-from traces.compare import compare
+from traces.comparison import compare
 from traces.model import NONE, Ending, Origin, Trace
 from tui.view.alignment import Alignment
 from tui.view.details import details

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.changes import changes
-from traces.compare import compare
+from traces.comparison import compare
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
 from traces.model import NONE, Device, DeviceKind, MemoryEvents, Origin, StepKind, Trace
