@@ -19,7 +19,6 @@ import numpy as np
 from traces.chrome_nesting import after_work, nested_ends
 from traces.chrome_tracks import RANGE_OF_PARTS, TRACK_OF_PHASES, side_tracks
 from traces.kineto.eras import DTYPES
-from traces.kineto.tables import joined
 from traces.measure import op_of
 from traces.model import NONE, Column, DeviceKind, HostKind, HostSpans, Trace, parse_shapes
 
@@ -189,7 +188,7 @@ class RankEvents:
             for name, device in zip(parts.name.tolist(), parts.device.tolist(), strict=True):
                 of = f"#{trace.devices[device].index}" if device != NONE else ""
                 texts.append(f"{RANGE_OF_PARTS}{trace.strings[name]}{of}")
-        return joined(HostSpans, found), texts
+        return HostSpans.concatenated(found), texts
 
     def _memory(self) -> Iterator[Event]:
         memory = self.trace.memory.take(self._memory_rows)

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from traces.intervals import Intervals
 from traces.model import NONE, Column, DeviceKind, Ending, Trace
+from traces.time_windows import TimeWindows
 
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
-_WORK = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
 
 
 def communication_kernels(trace: Trace) -> Column:
@@ -40,30 +41,21 @@ def communication(trace: Trace) -> dict[str, Any]:
     """
     kernels = communication_kernels(trace)
     total_ns = hidden_ns = 0
-    work = np.isin(trace.device.kind, _WORK)
+    work = trace.device.is_work
     for device in np.unique(trace.device.device[kernels]).tolist():
         on = trace.device.device == device
-        start, end = _union(trace, on & kernels)
-        other_start, other_end = _union(trace, on & work & ~kernels)
-        total_ns += int((end - start).sum())
-        busy = _covered(other_start, other_end, end) - _covered(other_start, other_end, start)
-        hidden_ns += int(busy.sum())
+        communicating, computing = _intervals(trace, on & kernels), _intervals(trace, on & work & ~kernels)
+        total_ns += communicating.total_ns
+        hidden_ns += int(computing.within(communicating.start_ns, communicating.end_ns).sum())
     times_ns = {"exposed_ns": total_ns - hidden_ns, "hidden_ns": hidden_ns}
     return {"operations": _operations(trace), **times_ns, "steps": len(trace.steps)}
 
 
 def _operations(trace: Trace) -> list[dict[str, Any]]:
     table, phases = trace.collectives, trace.phases
-    called_in = np.full(len(table), NONE)
     ranks = trace.steps.rank[phases.step] if len(phases) else np.zeros(0, int)
-    for rank in np.unique(table.rank).tolist():
-        own, theirs = np.flatnonzero(table.rank == rank), np.flatnonzero(ranks == rank)
-        order = theirs[np.argsort(phases.start_ns[theirs], kind="stable")]
-        if not len(order):
-            continue
-        at = order[np.maximum(np.searchsorted(phases.start_ns[order], table.start_ns[own], side="right") - 1, 0)]
-        inside = (phases.start_ns[at] <= table.start_ns[own]) & (table.start_ns[own] < phases.end_ns[at])
-        called_in[own] = np.where(inside, phases.name[at], NONE)
+    row = TimeWindows(phases.start_ns, phases.end_ns, ranks).holding(table.start_ns, table.rank)
+    called_in = np.where(row != NONE, np.append(phases.name, NONE)[row], NONE)
     found = []
     for name, phase in sorted(set(zip(table.name.tolist(), called_in.tolist(), strict=True))):
         rows = (table.name == name) & (called_in == phase)
@@ -80,21 +72,5 @@ def _operations(trace: Trace) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (-(row["bytes"] or 0), -row["count"], row["name"], row["phase"]))
 
 
-def _union(trace: Trace, mask: Column) -> tuple[Column, Column]:
-    """The masked device rows as disjoint intervals in order: their starts and ends."""
-    rows = np.flatnonzero(mask)
-    rows = rows[np.argsort(trace.device.start_ns[rows], kind="stable")]
-    start, reach = trace.device.start_ns[rows], np.maximum.accumulate(trace.device.end_ns[rows])
-    begins = np.flatnonzero(np.append(True, start[1:] > reach[:-1])) if len(rows) else np.zeros(0, int)
-    ends = np.append(begins[1:], len(rows)) - 1 if len(rows) else begins
-    return start[begins], reach[ends]
-
-
-def _covered(start: Column, end: Column, times_ns: Column) -> Column:
-    """How much of the intervals lies before each time."""
-    if not len(start):
-        return np.zeros(len(times_ns), dtype="i8")
-    before = np.append(0, np.cumsum(end - start))
-    at = np.searchsorted(start, times_ns, side="right")
-    last = np.maximum(at - 1, 0)
-    return np.where(at > 0, before[last] + np.minimum(times_ns, end[last]) - start[last], 0)
+def _intervals(trace: Trace, mask: Column) -> Intervals:
+    return Intervals(trace.device.start_ns[mask], trace.device.end_ns[mask])

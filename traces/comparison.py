@@ -39,7 +39,7 @@ from traces.measure import (
 from traces.model import NONE, PHASES, Column, StepKind, Trace
 from traces.part_times import PartError, part_errors
 from traces.program import same_program
-from traces.spread import NOTHING, Spread, relative_error, spread
+from traces.spread import NOTHING, Spread, median, relative_error, spread
 from traces.step_memory import step_rises
 
 VERSION = 1
@@ -167,15 +167,9 @@ def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE,
         judged=judged,
         within_tolerance=verdict.same is not False and error is not None and abs(error) <= tolerance,
         evaluation=_evaluation(recorded, other, sides),
-        parts=part_errors(recorded, timed, other, timed_other, device_label),
+        parts=part_errors(recorded, timed, other, timed_other),
         communication=_communication(recorded, other),
     )
-
-
-def device_label(trace: Trace, row: int) -> str:
-    """ "cuda:0", and "rank 1 cuda:0" where there are several ranks."""
-    device = trace.devices[row]
-    return f"cuda:{device.index}" if len(trace.ranks) == 1 else f"rank {device.rank} cuda:{device.index}"
 
 
 def _replay(trace: Trace) -> dict[str, Any] | None:
@@ -250,18 +244,14 @@ def _phases(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict
     a, b = phase_times(recorded), phase_times(other)
     found = {}
     for name in sorted(a.keys() | b.keys(), key=lambda n: (PHASES.index(n) if n in PHASES else len(PHASES), n)):
-        host = [_median(times[name].host_ns[rows]) if name in times else 0 for times, rows in ((a, ours), (b, theirs))]
+        host = [median(times[name].host_ns[rows]) or 0 if name in times else 0 for times, rows in ((a, ours), (b, theirs))]
         device = [
-            _median(device_ns[rows]) if name in times and (device_ns := times[name].device_ns) is not None else None
+            median(device_ns[rows]) if name in times and (device_ns := times[name].device_ns) is not None else None
             for times, rows in ((a, ours), (b, theirs))
         ]
         device_error = None if device[0] is None or device[1] is None else relative_error(device[0], device[1])
         found[name] = PhaseError(host[0], host[1], relative_error(host[0], host[1]), device[0], device[1], device_error)
     return found
-
-
-def _median(values: Column) -> int:
-    return round(float(np.median(values)))
 
 
 def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> list[StreamShare]:
@@ -298,7 +288,7 @@ def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
             busy_ns_, time_ns = busy_in_steps(trace, busy, device)[mine].sum(), trace.steps.duration_ns[mine].sum()
         else:
             busy_ns_, time_ns = busy.total_ns, whole[device]
-        shares.setdefault(device_label(trace, device), {})[stream] = float(busy_ns_ / time_ns) if time_ns else 0.0
+        shares.setdefault(trace.device_label(device), {})[stream] = float(busy_ns_ / time_ns) if time_ns else 0.0
     return shares
 
 
@@ -314,12 +304,12 @@ def _coverage(other: Trace, replay: dict[str, Any] | None) -> dict[str, float] |
 
 def _memory(recorded: Trace, other: Trace, replay: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Peaks by device; of a replay's devices that were used also how much memory there was, and whether it was enough."""
-    a, b = ({device_label(t, row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
-    rises_a, rises_b = ({device_label(t, row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
+    a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
+    rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
     room = {}
     for row, facts in enumerate(replay.get("memory") or []):
         if row < len(other.devices) and (facts["most_reserved_bytes"] or facts["ooms"]):
-            room[device_label(other, row)] = {
+            room[other.device_label(row)] = {
                 "capacity_bytes": facts["capacity_bytes"],
                 "capacity_given": facts["given"],
                 "outside_bytes": facts["outside_bytes"],

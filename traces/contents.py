@@ -115,7 +115,7 @@ class Assembly:
         if self._header is None:
             raise Damaged("no header among its frames")
         header = {name: self._header[name] for name in _HEADER_TYPES if name != "rows"}
-        tables: dict[str, Any] = {name: _join(kind, self._parts[name]) for name, kind in TABLES.items()}
+        tables: dict[str, Any] = {name: kind.concatenated(self._parts[name]) for name, kind in TABLES.items()}
         header["devices"] = [_make_device(device) for device in header["devices"]]
         header["threads"] = [_make_thread(thread) for thread in header["threads"]]
         return Trace(strings=Strings(self._texts), **header, **tables)
@@ -134,12 +134,6 @@ class Assembly:
         expected = self._header["rows"] if self._header else {}
         lost = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
         return "".join(f", {missing} of {count} {name} rows are missing" for missing, count, name in lost if missing > 0)
-
-
-def _join(kind: type[Table], parts: list[Table]) -> Table:
-    if len(parts) == 1:
-        return parts[0]
-    return kind.of(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in kind.DTYPES if parts})
 
 
 def _pack(kind: str, value: Any) -> bytes:

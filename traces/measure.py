@@ -14,69 +14,32 @@ a step and more, so start times would shift it to later steps. Only work without
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from traces.model import NONE, Column, DeviceKind, HostKind, Origin, StepKind, Trace
-
-WORK_KINDS = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
-
-
-class Busy:
-    """A set of intervals, merged where they touch or overlap, that can be asked how much of a window they cover.
-
-    Busy(start_ns=[0, 5, 20], end_ns=[10, 12, 30]).total_ns           # 22
-    Busy(start_ns=[0, 5, 20], end_ns=[10, 12, 30]).within([8], [25])  # array([9])
-    """
-
-    def __init__(self, start_ns: Any, end_ns: Any) -> None:
-        start = np.asarray(start_ns, dtype=np.int64)
-        end = np.asarray(end_ns, dtype=np.int64)
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], np.maximum.accumulate(end[order]) if len(end) else end
-        first = np.ones(len(start), dtype=bool)
-        first[1:] = start[1:] > end[:-1]
-        last = np.append(first[1:], True)[: len(start)]
-        self.start_ns: Column = start[first]
-        self.end_ns: Column = end[last]
-        self._before = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
-
-    @property
-    def total_ns(self) -> int:
-        return int(self._before[-1])
-
-    def within(self, start_ns: Any, end_ns: Any) -> Column:
-        """The covered nanoseconds in each window, one per pair of times."""
-        return np.asarray(self._until(np.asarray(end_ns)) - self._until(np.asarray(start_ns)))
-
-    def _until(self, time_ns: Column) -> Column:
-        """The covered nanoseconds before each time."""
-        if not len(self.start_ns):
-            return np.zeros(len(time_ns), dtype=np.int64)
-        row = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-        inside = np.clip(time_ns, self.start_ns[row], self.end_ns[row]) - self.start_ns[row]
-        return np.asarray(np.where(row < 0, 0, self._before[row] + inside))
+from traces.intervals import Intervals
+from traces.model import NONE, Column, HostKind, Origin, StepKind, Trace
+from traces.time_windows import TimeWindows
 
 
 def work_rows(trace: Trace) -> Column:
     """The rows of `trace.device` during which a device is busy."""
-    return np.flatnonzero(np.isin(trace.device.kind, WORK_KINDS))
+    return np.flatnonzero(trace.device.is_work)
 
 
-def busy_by_device(trace: Trace) -> dict[int, Busy]:
+def busy_by_device(trace: Trace) -> dict[int, Intervals]:
     """The busy time of every device that did any work, by row of `trace.devices`."""
     spans = trace.device.take(work_rows(trace))
     chosen = {int(device): spans.device == device for device in np.unique(spans.device)}
-    return {device: Busy(spans.start_ns[mask], spans.end_ns[mask]) for device, mask in chosen.items()}
+    return {device: Intervals(spans.start_ns[mask], spans.end_ns[mask]) for device, mask in chosen.items()}
 
 
-def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Busy]:
+def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
     """The busy time of every stream, by (row of `trace.devices`, number of the stream)."""
     spans = trace.device.take(work_rows(trace))
     streams = sorted(set(zip(spans.device.tolist(), spans.stream.tolist(), strict=True)))
     chosen = {key: (spans.device == key[0]) & (spans.stream == key[1]) for key in streams}
-    return {key: Busy(spans.start_ns[mask], spans.end_ns[mask]) for key, mask in chosen.items()}
+    return {key: Intervals(spans.start_ns[mask], spans.end_ns[mask]) for key, mask in chosen.items()}
 
 
 def busy_ns(trace: Trace) -> int:
@@ -115,7 +78,7 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
     return next((found for found in rows if len(found)), np.zeros(0, dtype=np.int64))
 
 
-def busy_in_steps(trace: Trace, busy: Busy, device: int) -> Column:
+def busy_in_steps(trace: Trace, busy: Intervals, device: int) -> Column:
     """How long `busy` of that device covers each step's window on the host; 0 in steps of other ranks."""
     mine = trace.steps.rank == (trace.devices[device].rank if device < len(trace.devices) else 0)
     return np.asarray(np.where(mine, busy.within(trace.steps.start_ns, trace.steps.end_ns), 0))
@@ -164,18 +127,21 @@ def launch_time_ns(trace: Trace) -> Column:
     return np.asarray(np.where(spans.launch >= 0, trace.host.start_ns[spans.launch], spans.start_ns))
 
 
+def step_windows(trace: Trace) -> TimeWindows:
+    """The steps of each rank, to be asked which of them holds a time on the host."""
+    return TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
+
+
 def launch_steps(trace: Trace) -> Column:
     """The row of `trace.steps` in which each device span was launched, or NONE."""
-    return _enclosing(
-        trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank, launch_time_ns(trace), _device_ranks(trace)
-    )
+    return step_windows(trace).holding(launch_time_ns(trace), _device_ranks(trace))
 
 
 def launch_phases(trace: Trace) -> Column:
     """The row of `trace.phases` in which each device span was launched, or NONE."""
     phases = trace.phases
     ranks = np.where(phases.step >= 0, trace.steps.rank[phases.step], 0) if len(trace.steps) else np.zeros(len(phases))
-    return _enclosing(phases.start_ns, phases.end_ns, ranks, launch_time_ns(trace), _device_ranks(trace))
+    return TimeWindows(phases.start_ns, phases.end_ns, ranks).holding(launch_time_ns(trace), _device_ranks(trace))
 
 
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
@@ -310,16 +276,3 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
 def _device_ranks(trace: Trace) -> Column:
     ranks = np.array([device.rank for device in trace.devices] or [0], dtype=np.int64)
     return np.asarray(ranks[np.where(trace.device.device < len(ranks), trace.device.device, 0)])
-
-
-def _enclosing(start_ns: Column, end_ns: Column, ranks: Column, time_ns: Column, time_ranks: Column) -> Column:
-    """For each time the row of the window of the same rank that holds it, or NONE. A rank's windows do not overlap."""
-    found = np.full(len(time_ns), NONE, dtype=np.int64)
-    for rank in np.unique(ranks):
-        rows = np.flatnonzero(ranks == rank)
-        rows = rows[np.argsort(start_ns[rows], kind="stable")]
-        asked = np.flatnonzero(time_ranks == rank)
-        at = np.searchsorted(start_ns[rows], time_ns[asked], side="right") - 1
-        row = rows[at]
-        found[asked] = np.where((at >= 0) & (time_ns[asked] < end_ns[row]), row, NONE)
-    return found

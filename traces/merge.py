@@ -16,9 +16,25 @@ from typing import Any
 
 import numpy as np
 
+from traces.intervals import Intervals
 from traces.measure import phase_times, work_rows
-from traces.model import NONE, TABLES, Column, Device, DeviceSpans, HostSpans, MemoryEvents, StepKind, Strings, Thread, Trace
+from traces.model import (
+    NONE,
+    TABLES,
+    Collectives,
+    Column,
+    Device,
+    DeviceSpans,
+    HostSpans,
+    MemoryEvents,
+    StepKind,
+    Steps,
+    Strings,
+    Thread,
+    Trace,
+)
 from traces.order import in_order, repointed, taken
+from traces.time_windows import TimeWindows
 
 NO_KERNELS = "kernels: the profiler saw no device work"
 
@@ -135,8 +151,7 @@ def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None)
         for name in rows:
             rows[name] += len(getattr(part, name))
     tables: dict[str, Any] = {
-        name: kind(**{c: np.concatenate([getattr(getattr(part, name), c) for part in moved]) for c in kind.DTYPES})
-        for name, kind in TABLES.items()
+        name: kind.concatenated([getattr(part, name) for part in moved]) for name, kind in TABLES.items()
     }
     return replace(parts[0], strings=strings, **tables)
 
@@ -212,31 +227,19 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     # The profiler saw those of its steps, and when their kernels ran; gloo's it sees without bytes, which the recorder knows.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
-        kept = taken(kept, {"collectives": np.flatnonzero(~_within(own_calls.start_ns, profile.steps.take(theirs)))})
+        kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.start_ns))})
     else:
-        profile = taken(profile, {"collectives": np.flatnonzero(~_within(seen.start_ns, own_calls))})
+        profile = taken(profile, {"collectives": np.flatnonzero(~_covered(own_calls, seen.start_ns))})
     profile = _as_rank(replace(profile, steps=type(steps).empty()), rank)
     joined = _stacked([kept, profile], {"steps": step_of, "devices": device_of, "threads": thread_of})
     moved = np.flatnonzero(np.isin(of_part[~measured], own))
-    joined.parts.phase[moved] = _phase_around(joined, of_part[~measured][moved], joined.parts.start_ns[moved])
+    phases = TimeWindows(joined.phases.start_ns, joined.phases.end_ns, joined.phases.step)
+    joined.parts.phase[moved] = phases.holding(joined.parts.start_ns[moved], of_part[~measured][moved])
     return in_order(replace(joined, devices=devices, threads=threads))
 
 
-def _within(times_ns: Column, windows: Any) -> Column:
-    inside = np.zeros(len(times_ns), bool)
-    for begin_ns, end_ns in zip(windows.start_ns.tolist(), windows.end_ns.tolist(), strict=True):
-        inside |= (begin_ns <= times_ns) & (times_ns < end_ns)
-    return inside
-
-
-def _phase_around(trace: Trace, steps: Column, times_ns: Column) -> list[int]:
-    """For each time the phase of that step that holds it, or NONE."""
-    phases = trace.phases
-    found = []
-    for step, time_ns in zip(steps.tolist(), times_ns.tolist(), strict=True):
-        rows = np.flatnonzero((phases.step == step) & (phases.start_ns <= time_ns) & (time_ns < phases.end_ns))
-        found.append(int(rows[0]) if len(rows) else NONE)
-    return found
+def _covered(spans: Steps | Collectives, times_ns: Column) -> Column:
+    return Intervals(spans.start_ns, spans.end_ns).holds(times_ns)
 
 
 def _matched_devices(own: list[Device], theirs: list[Device], rank: int) -> tuple[list[Device], Column]:

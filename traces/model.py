@@ -20,7 +20,7 @@ How the tables hang together:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, ClassVar, Self
@@ -151,6 +151,13 @@ class Table:
     def take(self, rows: Any) -> Self:
         """The chosen rows (an index array, a mask or a slice), as a new table."""
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
+
+    @classmethod
+    def concatenated(cls, tables: Sequence[Self]) -> Self:
+        """The rows of all tables, in order; the one table itself where there is only one."""
+        if len(tables) == 1:
+            return tables[0]
+        return cls.of(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in cls.DTYPES if tables})
 
 
 class _Spans(Table):
@@ -293,6 +300,11 @@ class DeviceSpans(_Spans):
     launch: Column  # row of `host` that launched it, or NONE (launched before the window)
     bytes: Column  # of copies and memsets, or NONE
     origin: Column  # Origin
+
+    @property
+    def is_work(self) -> Column:
+        """A mask of the rows that keep a device busy: kernels, copies and memsets."""
+        return np.isin(self.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET))
 
 
 @dataclass
@@ -479,6 +491,11 @@ class Trace:
     @property
     def ranks(self) -> list[int]:
         return sorted({d.rank for d in self.devices} | {t.rank for t in self.threads}) or [0]
+
+    def device_label(self, row: int) -> str:
+        """What a row of `devices` is called: "cuda:0", and "rank 1 cuda:0" where there are several ranks."""
+        device = self.devices[row]
+        return f"cuda:{device.index}" if len(self.ranks) == 1 else f"rank {device.rank} cuda:{device.index}"
 
     def provenance_of(self, rank: int) -> dict[str, Any]:
         """The provenance of one rank: what all share, and what `provenance["ranks"]` says of this one beside."""

@@ -1,22 +1,20 @@
 """How far apart two traces are in the parts of nn.DataParallel: scatter, each replica, gather...
 
-    part_errors(recorded, ours, other, theirs, device_label)["scatter"].error     # 0.01: 1 % longer
+    part_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
 
 A part that both traces have on one device only goes by its name, another by its name and device: "parallel_apply (cuda:1)".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from traces.model import NONE, Column, Parts, Trace
-from traces.spread import relative_error
+from traces.spread import median, relative_error
 
 _NOWHERE = 1 << 30
-Label = Callable[[Trace, int], str]
 Key = tuple[str, str]  # the part's name, and the label of its device or ""
 
 
@@ -32,9 +30,9 @@ class PartError:
     device_error: float | None
 
 
-def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column, label: Label) -> dict[str, PartError]:
-    """The parts within these steps (rows of both traces), in the order of the step. `label` names a device of a trace."""
-    a, b = _by_key(recorded, ours, label), _by_key(other, theirs, label)
+def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, PartError]:
+    """The parts within these steps (rows of both traces), in the order of the step."""
+    a, b = _by_key(recorded, ours), _by_key(other, theirs)
     keys = sorted(a.keys() | b.keys(), key=lambda key: min(_place(of, key) for of in (a, b)))
     devices: dict[str, set[str]] = {}
     for name, device in keys:
@@ -45,14 +43,14 @@ def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column, lab
     }
 
 
-def _by_key(trace: Trace, steps: Column, label: Label) -> dict[Key, Parts]:
+def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
     """The parts in these steps, by name and device."""
     step_of = np.append(trace.phases.step, NONE)[trace.parts.phase]
     parts = trace.parts.take(np.isin(step_of, steps) & (trace.parts.phase != NONE))
     found: dict[Key, Parts] = {}
     for name, device in dict.fromkeys(zip(parts.name.tolist(), parts.device.tolist(), strict=True)):
         rows = parts.take((parts.name == name) & (parts.device == device))
-        found[trace.strings[name], label(trace, device) if device != NONE else ""] = rows
+        found[trace.strings[name], trace.device_label(device) if device != NONE else ""] = rows
     return found
 
 
@@ -62,18 +60,14 @@ def _place(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
 
 
 def _error(ours: Parts | None, theirs: Parts | None) -> PartError:
-    host = [None if parts is None else _median(parts.duration_ns) for parts in (ours, theirs)]
+    host = [None if parts is None else median(parts.duration_ns) for parts in (ours, theirs)]
     device = [None if parts is None else _device_median(parts) for parts in (ours, theirs)]
     return PartError(host[0], host[1], _relative(host), device[0], device[1], _relative(device))
 
 
 def _device_median(parts: Parts) -> int | None:
     timed = (parts.device_start_ns != NONE) & (parts.device_end_ns != NONE)
-    return _median((parts.device_end_ns - parts.device_start_ns)[timed]) if timed.any() else None
-
-
-def _median(values: Column) -> int:
-    return round(float(np.median(values)))
+    return median((parts.device_end_ns - parts.device_start_ns)[timed])
 
 
 def _relative(pair: list[int | None]) -> float | None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from traces.comparison import device_label
-from traces.measure import steady_steps
+from traces.measure import steady_steps, step_windows
 from traces.model import NONE, Batches, BatchKind, Column, Ending, StepKind, Trace
+from traces.spread import median
+from traces.time_windows import TimeWindows
 
 
 def step_kinds(trace: Trace) -> dict[str, dict[str, int | None]]:
@@ -55,13 +56,8 @@ def input_pipeline(trace: Trace) -> dict[str, Any] | None:
 def _per_step(trace: Trace, waits: Batches) -> Column:
     """The time waited in each step."""
     waited_ns = np.zeros(len(trace.steps), dtype=np.int64)
-    for rank in np.unique(trace.steps.rank):
-        rows = np.flatnonzero(trace.steps.rank == rank)
-        rows = rows[np.argsort(trace.steps.start_ns[rows], kind="stable")]
-        own = waits.take(waits.rank == rank)
-        at = np.searchsorted(trace.steps.start_ns[rows], own.start_ns, side="right") - 1
-        inside = (at >= 0) & (own.start_ns < trace.steps.end_ns[rows[at]])
-        np.add.at(waited_ns, rows[at[inside]], own.duration_ns[inside])
+    step = step_windows(trace).holding(waits.start_ns, waits.rank)
+    np.add.at(waited_ns, step[step != NONE], waits.duration_ns[step != NONE])
     return waited_ns
 
 
@@ -70,8 +66,8 @@ def batches_there_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) 
     phase's own end where no wait was recorded."""
     waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
     there_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
-    at = np.asarray(np.searchsorted(start_ns, waits.start_ns, side="right") - 1)
-    np.maximum.at(there_ns, at[at >= 0], waits.end_ns[at >= 0])
+    phase = TimeWindows(start_ns, end_ns).holding(waits.start_ns)
+    np.maximum.at(there_ns, phase[phase != NONE], waits.end_ns[phase != NONE])
     return np.asarray(np.where(there_ns > start_ns, np.minimum(there_ns, end_ns), end_ns))
 
 
@@ -116,7 +112,7 @@ def parallel_parts(trace: Trace) -> list[dict[str, Any]]:
         found.append(
             {
                 "name": trace.strings[name],
-                "device": device_label(trace, device) if device != NONE else None,
+                "device": trace.device_label(device) if device != NONE else None,
                 "count": len(rows),
                 "median_ns": median(rows.duration_ns),
                 "device_median_ns": median(timed.device_end_ns - timed.device_start_ns),
@@ -129,7 +125,3 @@ def told(trace: Trace, fact: str) -> dict[str, Any] | None:
     """A group of facts of the provenance ("recorder", "clean", "host_scale"), or None if it is not there or no group."""
     facts = trace.provenance.get(fact)
     return dict(facts) if isinstance(facts, dict) and facts else None
-
-
-def median(values: Any) -> int | None:
-    return round(float(np.median(values))) if len(values) else None

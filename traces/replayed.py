@@ -1,5 +1,6 @@
-"""What the processes of one replay left, as one trace: a rank each, or one process that counts among several.
+"""What the processes of one run left, as one trace: of each rank the process that did its work.
 
+    process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
     trace, notes = one_replay({4711: load(...), 4712: load(...)}, main=4700)
     trace.ranks     # [0, 1]
     notes           # what a person should know of processes that were left out
@@ -13,39 +14,48 @@ from dataclasses import replace
 import numpy as np
 
 from traces.merge import merge_ranks
-from traces.model import NONE, Trace
+from traces.model import NONE, StepKind, Trace
 from traces.order import repointed
 
 
-def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
-    """`timelines` by process id; `main` is the script's own process. Raises ValueError if there are none.
+def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
+    """Process ids by rank, in the order of the ranks. `traces` is by process id; `main` is the script's own process.
 
-    Of several processes that say they are the same rank, the main one counts, else the one with most steps and GPU work. A
-    process that only asked what GPUs there are (torchrun's own) counts where no other did more.
+    Several processes may say that they are the same rank: a DataLoader's workers inherit it. Those that trained
+    come before those that only evaluated, among these the main one counts, else the one with most steps, else with most GPU
+    work. A process that neither
+    made a step nor used the GPU (torchrun's own, which asks what GPUs there are) counts where no other did more.
     """
-    worked = {pid: trace for pid, trace in timelines.items() if len(trace.steps) or len(trace.device)} or dict(timelines)
+    worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
+
+    def claim(pid: int) -> tuple[bool, bool, int, int]:
+        trained = bool((worked[pid].steps.kind != StepKind.EVALUATION).any())
+        return trained, pid == main, len(worked[pid].steps), len(worked[pid].device)
+
     by_rank: dict[int, int] = {}
     for pid, trace in worked.items():
         rank = int(trace.provenance.get("rank", 0))
-        if rank not in by_rank or _weight(pid, trace, main) > _weight(by_rank[rank], worked[by_rank[rank]], main):
-            by_rank[rank] = pid
+        by_rank[rank] = max(by_rank.get(rank, pid), pid, key=claim)
+    return dict(sorted(by_rank.items()))
+
+
+def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
+    """`timelines` by process id; `main` is the script's own process. Raises ValueError if there are none."""
+    by_rank = process_of_each_rank(timelines, main)
+    worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())
     notes = []
-    if len(by_rank) == 1 and len(worked) > 1:
-        notes.append(f"{len(worked)} processes used the GPU; the figures are those of process {next(iter(by_rank.values()))}")
-    elif len(by_rank) < len(worked):
-        notes.append(f"{len(worked)} processes used the GPU as {len(by_rank)} ranks; of each rank the longest one counts")
-    kept = [worked[pid] for _, pid in sorted(by_rank.items())]
+    if len(by_rank) == 1 and worked > 1:
+        notes.append(f"{worked} processes used the GPU; the figures are those of process {next(iter(by_rank.values()))}")
+    elif len(by_rank) < worked:
+        notes.append(f"{worked} processes used the GPU as {len(by_rank)} ranks; of each rank the longest one counts")
+    kept = [timelines[pid] for pid in by_rank.values()]
     if list(by_rank) == [0]:
         return kept[0], notes
     return merge_ranks([_with_used_devices(trace) for trace in kept]), notes  # also one alone that is not the first
 
 
-def _weight(pid: int, trace: Trace, main: int) -> tuple[bool, int, int]:
-    return pid == main, len(trace.steps), len(trace.device)
-
-
 def _with_used_devices(trace: Trace) -> Trace:
-    """A rank sees all GPUs of its machine and works on one: the others are the other ranks' to tell of."""
+    """The trace with only the devices that it used: each rank sees all GPUs of its machine and works on one."""
     used = {row for table in (trace.device, trace.phases, trace.memory) for row in np.unique(table.device).tolist()} - {NONE}
     rows = [row for row in range(len(trace.devices)) if row in used]
     if not rows:

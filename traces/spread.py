@@ -39,6 +39,11 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
     return Spread(a[1], b[1], error, _noise_floor(our_ns[all_ours]) if len(ours) else None, a[0], a[2], b[0], b[2])
 
 
+def median(values: Column) -> int | None:
+    """The median rounded to a whole number, or None where there are no values."""
+    return round(float(np.median(values))) if len(values) else None
+
+
 def relative_error(recorded: float, replayed: float) -> float | None:
     """replayed / recorded - 1, or None where the recorded figure is 0."""
     return replayed / recorded - 1 if recorded else None

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from traces.communication import communication
-from traces.comparison import device_label
 from traces.measure import (
     Work,
     busy_by_device,
@@ -26,7 +25,8 @@ from traces.measure import (
     window_ns,
 )
 from traces.model import DeviceKind, HostKind, StepKind, Trace
-from traces.pipeline import collectives, input_pipeline, median, parallel_parts, step_kinds, told
+from traces.pipeline import collectives, input_pipeline, parallel_parts, step_kinds, told
+from traces.spread import median
 
 VERSION = 1
 TOP = 10  # rows of the tables of kernels and ops
@@ -86,7 +86,7 @@ def summarize(trace: Trace) -> dict[str, Any]:
         "ops": _rows(op_table(trace)),
         "calls": _rows(op_table(trace, outermost=True)),
         "memory": {
-            device_label(trace, row): {
+            trace.device_label(row): {
                 "peak_allocated_bytes": peak.allocated_bytes,
                 "peak_reserved_bytes": peak.reserved_bytes,
                 "source": peak.source,
@@ -105,7 +105,7 @@ def _gpus(trace: Trace) -> dict[str, dict[str, Any]]:
     found = {}
     for device, busy in busy_by_device(trace).items():
         span_ns = int(busy.end_ns[-1] - busy.start_ns[0])
-        found[device_label(trace, device)] = {
+        found[trace.device_label(device)] = {
             "name": trace.devices[device].name,
             "busy_ns": busy.total_ns,
             "idle_share": 1 - busy.total_ns / span_ns if span_ns else 0.0,

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, replay_of, training
 from traces.chrome import export_chrome
 from traces.chrome_nesting import after_work, nested_ends
+from traces.intervals import Intervals
 from traces.kineto import read_kineto
-from traces.measure import Busy, busy_ns, phase_times
+from traces.measure import busy_ns, phase_times
 from traces.model import Device, DeviceKind, DeviceSpans, Ending, HostKind, HostSpans, Steps, Thread, Trace
 from traces.summary import summarize
 
@@ -246,7 +247,7 @@ def test_clipped_spans_nest_strictly(rows: list[tuple[int, int, int, bool]], on_
     if on_stream:
         for one in np.unique(track):
             here = track == one
-            assert Busy(start[here], ends[here]).total_ns == Busy(start[here], (start + duration)[here]).total_ns
+            assert Intervals(start[here], ends[here]).total_ns == Intervals(start[here], (start + duration)[here]).total_ns
 
 
 @given(tracks_and_spans)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tests.replayer.recordings import US, Op, recording
 from traces.communication import communication, communication_kernels
-from traces.model import Collectives, Device, DeviceKind, DeviceSpans, Trace
-from traces.replayed import one_replay
+from traces.model import Collectives, Device, DeviceKind, DeviceSpans, StepKind, Trace
+from traces.replayed import one_replay, process_of_each_rank
 from traces.summary import summarize
 from tui.print_communication import communication_rows, exposure_sentence
 
@@ -79,3 +79,12 @@ def test_of_processes_with_the_same_rank_the_main_one_or_the_longest_counts() ->
     assert len(trace.steps) == 1 and notes == ["2 processes used the GPU; the figures are those of process 3"]
     trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0), 4: as_rank(1, 1)}, main=9)
     assert (trace.steps.rank == 0).sum() == 3 and notes[0].startswith("3 processes used the GPU as 2 ranks")
+
+
+def test_a_worker_that_only_evaluated_does_not_stand_for_the_rank_that_trained() -> None:
+    # GIVEN a DataLoader's worker that inherited the recorder: many evaluation steps, of which the main process has none
+    worker, main, child = as_rank(0, 0, steps=9), as_rank(0, 0), as_rank(0, 0, steps=2)
+    worker.steps.kind[:] = StepKind.EVALUATION
+    assert process_of_each_rank({5: worker, 7: main}, main=7) == {0: 7}
+    # AND a launcher that trained nothing itself does not stand for its children
+    assert process_of_each_rank({5: worker, 7: child}, main=5) == {0: 7}

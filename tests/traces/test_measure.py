@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces.handmade import START_NS, US, phase_grained, training
+from traces.intervals import Intervals
 from traces.kineto import read_kineto
 from traces.measure import (
-    Busy,
     Work,
     busy_by_device,
     busy_by_stream,
@@ -43,7 +43,7 @@ def test_busy_is_the_number_of_covered_nanoseconds(
     intervals: list[tuple[int, int]], windows: list[tuple[int, int]]
 ) -> None:
     # GIVEN intervals in any order, overlapping, touching or empty
-    busy = Busy([s for s, _ in intervals], [s + d for s, d in intervals])
+    busy = Intervals([s for s, _ in intervals], [s + d for s, d in intervals])
     # WHEN compared with the set of nanoseconds that they cover
     covered = {ns for start, duration in intervals for ns in range(start, start + duration)}
     # THEN the whole and every window agree, and what is merged is apart

@@ -16,7 +16,8 @@ import numpy as np
 from traces.kineto.spans import Tables
 from traces.kineto.steps import Markers
 from traces.kineto.tables import matching
-from traces.model import NONE, Column, HostKind, Parts, Phases, Strings
+from traces.model import NONE, HostKind, Parts, Phases, Strings
+from traces.time_windows import TimeWindows
 
 PART = re.compile(
     r"DataParallel\.(scatter|replicate|parallel_apply|gather_backward|broadcast_backward|gather)(?:#(?:\w+:)?(\d{1,4}))?$"
@@ -38,7 +39,7 @@ def read_parts(tables: Tables, phases: Phases, strings: Strings, row_of_device: 
         launched = _device_of_launches(tables, int(host.thread[ranges[place]]), int(starts[place]), int(ends[place]))
         devices[place] = row_of_device.get(int(named), NONE) if named else launched
     parts = Parts.of(
-        phase=_around(phases, starts),
+        phase=TimeWindows(phases.start_ns, phases.end_ns).holding(starts),
         name=[strings.add(match[1]) if match else NONE for match in matches],
         thread=host.thread[ranges],
         start_ns=starts,
@@ -62,11 +63,3 @@ def _device_of_launches(tables: Tables, thread: int, begin_ns: int, end_ns: int)
     if not len(launched):
         return NONE
     return int(np.argmax(np.bincount(device.device[launched], weights=device.duration_ns[launched])))
-
-
-def _around(phases: Phases, times_ns: Column) -> Column:
-    """The row of the phase that holds each time, or NONE."""
-    if not len(phases):
-        return np.full(len(times_ns), NONE)
-    row = np.searchsorted(phases.start_ns, times_ns, side="right") - 1
-    return np.where((row >= 0) & (times_ns < phases.end_ns[row]), row, NONE)

@@ -23,7 +23,7 @@ from traces.kineto.spans import Tables, read_tables
 from traces.kineto.steps import read_steps
 from traces.kineto.text import Document
 from traces.merge import merge_ranks
-from traces.model import NONE, Column, Device, DeviceKind, Strings, Trace
+from traces.model import NONE, Column, Device, Strings, Trace
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)|(\d+)(?=\D*$)", re.IGNORECASE)
 _HEADER_FACTS = (
@@ -159,7 +159,7 @@ def _lacks(tables: Tables, steps_from: str, devices: list[Device]) -> set[str]:
     on_device = memory.device != NONE
     missing = {
         "host events": not len(host),
-        "GPU work": not np.isin(tables.device.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)).any(),
+        "GPU work": not tables.device.is_work.any(),
         "steps": steps_from == "none",
         "shapes": not (host.shapes != NONE).any(),
         "dtypes": not (host.dtypes != NONE).any(),

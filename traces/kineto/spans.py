@@ -30,10 +30,9 @@ from traces.kineto.nesting import nesting_order, parents
 from traces.kineto.roles import roles_of
 from traces.kineto.rows import ABSENT, COMMS, SHAPES, Event
 from traces.kineto.shapes import Shapes
-from traces.kineto.tables import joined, matching
+from traces.kineto.tables import matching
 from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
 
-_WORK = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
 _DIGITS = re.compile(r"-?\d+")
 
@@ -103,7 +102,7 @@ def _read_host(groups: Groups, clock: Clock, names: cols.Names, threads: cols.Th
         first += len(read)
         parts.append(_HostColumns(spans, external, correlation, {}))
     return _HostColumns(
-        joined(HostSpans, [p.spans for p in parts]),
+        HostSpans.concatenated([p.spans for p in parts]),
         np.concatenate([p.external for p in parts] or [np.empty(0, "i8")]),
         np.concatenate([p.correlation for p in parts] or [np.empty(0, "i8")]),
         comms,
@@ -147,10 +146,10 @@ def _read_device(groups: Groups, clock: Clock, names: cols.Names, host: _HostCol
         externals.append(external if external.any() else read.numbers("external id"))
         is_annotation = kind == DeviceKind.ANNOTATION
         correlations.append(np.zeros(len(read), "i8") if is_annotation else read.numbers("correlation"))
-    spans = joined(DeviceSpans, parts)
+    spans = DeviceSpans.concatenated(parts)
     external, correlation = np.concatenate(externals), np.concatenate(correlations)
     spans.launch = _launches(host, spans, external, correlation)
-    work = np.isin(spans.kind, _WORK)
+    work = spans.is_work
     _count(problems, "kernel-without-launch", work & (spans.launch == NONE))
     if len(host.spans):
         early = spans.start_ns < host.spans.start_ns[spans.launch]

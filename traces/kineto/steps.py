@@ -16,7 +16,7 @@ import numpy as np
 
 from traces.kineto.roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
 from traces.kineto.spans import Tables
-from traces.kineto.tables import joined, matching
+from traces.kineto.tables import matching
 from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, Steps, Strings
 from traces.phases import PhaseCut, Segment, op_class
 
@@ -95,7 +95,7 @@ def _read_phases(steps: Steps, tables: Tables, strings: Strings) -> Phases:
                 device_end_ns=told[1:],
             )
         )
-    return joined(Phases, parts)
+    return Phases.concatenated(parts)
 
 
 def _cut(cut: PhaseCut, events: list[_Event], begin_ns: int, end_ns: int) -> list[Segment]:
@@ -233,7 +233,7 @@ class Markers:
     host time t had ended, or t itself if that was earlier."""
 
     def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
-        work = np.flatnonzero(np.isin(device.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)))
+        work = np.flatnonzero(device.is_work)
         if number != NONE:
             work = work[device.device[work] == number]
         self.device = NONE

@@ -1,6 +1,5 @@
-"""Small operations on tables and string columns that several parts of the importer need.
+"""Rows of a table by a pattern of their names.
 
-    joined(HostSpans, [rank0.host, rank1.host])
     matching(host.name, re.compile("ProfilerStep#"), strings)  # a mask
 
 Names are matched once per distinct text, never once per row.
@@ -9,22 +8,10 @@ Names are matched once per distinct text, never once per row.
 from __future__ import annotations
 
 import re
-from typing import TypeVar
 
 import numpy as np
 
-from traces.model import Column, Strings, Table
-
-SomeTable = TypeVar("SomeTable", bound=Table)
-
-
-def joined(table: type[SomeTable], parts: list[SomeTable]) -> SomeTable:
-    """The rows of all parts, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return table.empty()
-    return table(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in table.DTYPES})
+from traces.model import Column, Strings
 
 
 def matching(names: Column, pattern: re.Pattern[str], strings: Strings) -> Column:

@@ -28,6 +28,7 @@ from traces.library import find
 from traces.merge import merge_ranks, with_profile
 from traces.model import Trace, TraceError
 from traces.order import in_order
+from traces.replayed import process_of_each_rank
 from tui.commands.replay import Replay, child_config
 from tui.errors import line_for
 from tui.outputs import require_place_for
@@ -128,7 +129,11 @@ def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildRes
         return
     with working(f"writing {output}"):
         recordings = {part.pid: _whole(part) for part in parts}
-        trace = _one(recordings, result.pid)
+        by_rank = process_of_each_rank(recordings, result.pid)
+        if len(by_rank) < len(recordings):
+            ranks = f"{len(by_rank)} ranks" if len(by_rank) > 1 else "1 rank"
+            say(f"{len(recordings)} processes were recorded as {ranks}; of each rank the longest recording is kept")
+        trace = merge_ranks([recordings[pid] for pid in by_rank.values()])
         with deferred_signals():  # either the parts are there or the whole
             save(trace, output)
             for part in parts:
@@ -151,16 +156,3 @@ def _whole(part: _Part) -> Trace:
         recording.problems["unreadable-profile"] = 1
         return recording
     return with_profile(recording, profile, numbers)
-
-
-def _one(recordings: dict[int, Trace], main: int) -> Trace:
-    """The ranks of one run as one trace. Of processes that say they are the same rank, one that trained most counts."""
-    by_rank: dict[int, tuple[int, Trace]] = {}
-    for pid, trace in recordings.items():
-        rank = int(trace.provenance.get("rank", 0))
-        weight = len(trace.steps) + (pid == main)
-        if rank not in by_rank or weight > by_rank[rank][0]:
-            by_rank[rank] = weight, trace
-    if len(by_rank) < len(recordings):
-        say(f"{len(recordings)} processes trained as {len(by_rank)} ranks; of each rank the longest recording is kept")
-    return merge_ranks([trace for _, trace in by_rank.values()])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.comparison import device_label
 from traces.measure import op_of
 from traces.model import NONE, DeviceKind, Ending, HostKind, Origin, Trace
 from tui.figures import count_text, error_text, size_text, time_text
@@ -80,7 +79,7 @@ def _kind(trace: Trace, span: Span) -> str:
     number = span.number
     if span.table == "device":
         kind = _KINDS.get(DeviceKind(int(trace.device.kind[number])), "span")
-        return f"{kind} on {device_label(trace, int(trace.device.device[number]))} stream {trace.device.stream[number]}"
+        return f"{kind} on {trace.device_label(int(trace.device.device[number]))} stream {trace.device.stream[number]}"
     if span.table == "host":
         thread = trace.threads[int(trace.host.thread[number])]
         kind = _HOST_KINDS.get(HostKind(int(trace.host.kind[number])), "span")

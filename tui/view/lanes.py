@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from traces.intervals import Intervals
 from traces.model import NONE, Column
 
 
@@ -40,7 +41,9 @@ class Lane:
         self.end_ns: Column = np.maximum(start, end)
         self.category: Column = kinds
         self.row: Column = rows
-        self._by_category = {int(kind): _Prefix(start, self.end_ns, kinds == kind) for kind in np.unique(kinds)}
+        self._by_category = {
+            int(kind): Intervals(start[kinds == kind], self.end_ns[kinds == kind]) for kind in np.unique(kinds)
+        }
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -50,9 +53,9 @@ class Lane:
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if len(begin) > 1 and np.array_equal(begin[1:], end[:-1]):  # adjoining windows: their edges are looked up once
             edges = np.append(begin, end[-1:])
-            before = {kind: prefix.until(edges) for kind, prefix in self._by_category.items()}
+            before = {kind: intervals.before(edges) for kind, intervals in self._by_category.items()}
             return {kind: ns[1:] - ns[:-1] for kind, ns in before.items()}
-        return {kind: prefix.until(end) - prefix.until(begin) for kind, prefix in self._by_category.items()}
+        return {kind: intervals.within(begin, end) for kind, intervals in self._by_category.items()}
 
     def instants(self, from_ns: Any, to_ns: Any) -> Column:
         """How many spans that never had a length stand in each window [from, to)."""
@@ -82,24 +85,6 @@ class Lane:
         """The place of the span with this number in its table, or NONE."""
         found = np.flatnonzero(self.row == row)
         return int(found[0]) if len(found) else NONE
-
-
-class _Prefix:
-    """The spans of one category: when they start, and how long all before each of them last together."""
-
-    def __init__(self, start_ns: Column, end_ns: Column, chosen: Column) -> None:
-        everything = bool(chosen.all())
-        self._start_ns = start_ns if everything else start_ns[chosen]
-        self._before_ns = np.zeros(len(self._start_ns) + 1, dtype=np.int64)
-        np.cumsum((end_ns - start_ns) if everything else (end_ns[chosen] - self._start_ns), out=self._before_ns[1:])
-
-    def until(self, times: Column) -> Column:
-        """The covered nanoseconds before each time."""
-        behind = np.searchsorted(self._start_ns, times, side="right")
-        place = np.maximum(behind - 1, 0)
-        whole_ns = self._before_ns[place]
-        inside_ns = np.minimum(times - self._start_ns[place], self._before_ns[place + 1] - whole_ns)
-        return np.asarray(whole_ns + np.maximum(inside_ns, 0))
 
 
 class Curve:

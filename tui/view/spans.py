@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.equivalents import canonical_op
-from traces.measure import launch_steps
+from traces.measure import launch_steps, step_windows
 from traces.model import NONE, Column, Trace
 from tui.view.alignment import Alignment
 from tui.view.lanes import Lane
@@ -176,15 +176,5 @@ def _steps_of(trace: Trace, table: str, rows: Column) -> Column:
         return np.asarray(trace.phases.step[rows])
     if table == "device":
         return np.asarray(launch_steps(trace)[rows])
-    if not len(trace.steps):
-        return np.full(len(rows), NONE)
-    spans = getattr(trace, table)
-    start_ns = spans.start_ns[rows]
-    order = np.argsort(trace.steps.start_ns, kind="stable")
-    first_rank = trace.steps.rank[order] == trace.steps.rank.min()
-    order = order[first_rank]
-    at = np.searchsorted(trace.steps.start_ns[order], start_ns, side="right") - 1
-    found = order[np.maximum(at, 0)]
-    return np.where((at >= 0) & (start_ns < trace.steps.end_ns[found]), found, NONE)
-
-
+    start_ns = getattr(trace, table).start_ns[rows]
+    return step_windows(trace).holding(start_ns, np.full(len(rows), trace.ranks[0]))

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.comparison import device_label
 from traces.measure import memory_curve, work_rows
 from traces.model import NONE, BatchKind, Column, DeviceKind, Thread, Trace
 from tui.view import categories
@@ -91,7 +90,7 @@ def gpu_tracks(trace: Trace) -> Tracks:
         return _phases_on_devices(trace)
     for (device, stream), chosen in _groups(rows, spans.device[rows], spans.stream[rows]):
         lane = Lane(spans.start_ns[chosen], spans.duration_ns[chosen], categories.of_device(trace, chosen), chosen)
-        label = f"{device_label(trace, device)} stream {stream}"
+        label = f"{trace.device_label(device)} stream {stream}"
         of = trace.devices[device]
         found[TrackKey(Kind.GPU, of.rank, of.index, stream)] = Track(label, "device", lane)
     return found
@@ -104,7 +103,7 @@ def _phases_on_devices(trace: Trace) -> Tracks:
         start_ns = phases.device_start_ns[rows]
         lane = Lane(start_ns, phases.device_end_ns[rows] - start_ns, categories.of_phases(trace)[rows], rows)
         of = trace.devices[device]
-        label = f"{device_label(trace, device)} phases"
+        label = f"{trace.device_label(device)} phases"
         found[TrackKey(Kind.GPU, of.rank, of.index, NONE)] = Track(label, "phases", lane)
     return found
 
@@ -164,7 +163,7 @@ def memory_tracks(trace: Trace) -> Tracks:
     found = Tracks()
     for device in np.unique(trace.memory.device[trace.memory.device >= 0]).tolist():
         curve, of = memory_curve(trace, device), trace.devices[device]
-        label = f"{device_label(trace, device)} memory"
+        label = f"{trace.device_label(device)} memory"
         found[TrackKey(Kind.MEMORY, of.rank, of.index)] = Track(
             label, "memory", Curve(curve.time_ns, curve.allocated_bytes)
         )
