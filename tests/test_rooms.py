@@ -1,4 +1,4 @@
-"""Imports run one way: tui -> {tracer, replayer} -> traces. Proven on the source, and once by running it."""
+"""Imports run one way: trace_replay -> tui -> {tracer, replayer} -> traces. Proven on the source, and once by running it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("traces", "tracer", "replayer", "tui")
+ROOMS = ("traces", "tracer", "replayer", "tui", "trace_replay")
 FORBIDDEN = {
-    "traces": {"tracer", "replayer", "tui", "torch", "textual", "typer"},
-    "tracer": {"replayer", "tui", "textual", "typer"},
-    "replayer": {"tracer", "tui", "textual", "typer"},
-    "tui": {"torch"},  # the script's process needs torch; the command beside it does not
+    "traces": {"tracer", "replayer", "tui", "trace_replay", "torch", "textual", "typer"},
+    "tracer": {"replayer", "tui", "trace_replay", "textual", "typer"},
+    "replayer": {"tracer", "tui", "trace_replay", "textual", "typer"},
+    "tui": {"trace_replay", "torch"},  # the script's process needs torch; the command beside it does not
+    "trace_replay": {"tracer", "replayer", "torch", "numpy", "textual", "typer"},
 }
 # What users and tests hold must not reach into what only a checkout has.
 UNINSTALLED = {"tests", "examples", "benchmarks"}
@@ -43,6 +44,15 @@ def test_a_room_imports_only_what_lies_below(room: str) -> None:
     for file in files:
         wrong = (FORBIDDEN[room] | UNINSTALLED).intersection(imports_of(file.read_text(encoding="utf-8")))
         assert not wrong, f"{file.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_the_library_imports_itself_at_the_top_of_its_modules_only() -> None:
+    """Note [Whose module is it]: where another distribution is called `traces`, a later `from traces` would find that."""
+    for file in sorted((ROOT / "traces").rglob("*.py")):
+        for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                late = set(ROOMS).intersection(imports_of(ast.unparse(function)))
+                assert not late, f"{file.relative_to(ROOT)}:{function.lineno} imports {sorted(late)}"
 
 
 def test_every_module_of_traces_loads_without_torch_and_without_a_terminal() -> None:

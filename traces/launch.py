@@ -15,6 +15,7 @@ With `ranks=8` the child makes eight processes of itself before it runs the scri
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -30,7 +31,8 @@ from types import FrameType
 from typing import Any
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
-ROOT = BOOTSTRAP.parents[1]  # the folder that our rooms lie in
+ROOT = BOOTSTRAP.parents[1]  # where our rooms lie; of the installed ones only `traces`, the others in the folder above
+LIBRARIES = ("msgpack", "orjson")  # what the rooms import, besides what torch has imported before them
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,17 @@ def run_child(
     `rooms` gives each room's config (JSON values), in the order in which they start. `words` are a script and its
     arguments, or `-m`, a module and its arguments; `ranks` is how many processes run them, if it is not 0. stdin, stdout
     and stderr are the child's, or descriptors for it; `meanwhile` is called with its process id while it runs, and may return
-    before or after its end; `env` replaces the environment; `root` is the folder that the rooms lie in. Ctrl-C reaches the
-    child, and this function returns when the child has dealt with it.
+    before or after its end; `env` replaces the environment; `root` is the folder that the rooms lie in, or one in
+    that. Ctrl-C reaches the child, and this function returns when the child has dealt with it.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
         (session / "trigger").write_text(trigger, encoding="utf-8")
-        facts = {"root": str(root), "rooms": {room: dict(config) for room, config in rooms.items()}}
+        facts = {
+            "path": [str(root), str(root.parent)],
+            "libraries": {name: home for name in LIBRARIES if (home := _home(name)) is not None},
+            "rooms": {room: dict(config) for room, config in rooms.items()},
+        }
         (session / "session.json").write_text(json.dumps(facts), encoding="utf-8")
         (session / "handshake").mkdir()
         with _Relay() as relay:
@@ -92,6 +98,14 @@ def run_child(
         triggered=frozenset(pid for pid, told in said.items() if "trigger" in told),
         started=frozenset(pid for pid, told in said.items() if "started" in told),
     )
+
+
+def _home(library: str) -> str | None:
+    """The folder that it lies in: beside the script, anything else may have its name."""
+    spec = importlib.util.find_spec(library)
+    if spec is None or spec.origin is None:
+        return None
+    return str(Path(spec.origin).parents[0 if spec.submodule_search_locations is None else 1])
 
 
 def _environment(env: Mapping[str, str], session: Path, ranks: int) -> dict[str, str]:

@@ -11,14 +11,8 @@ own, for it is run by `python script.py` and by nothing else.
 Told TRACE_RANKS=8, it makes eight ranks of its process first: see _trace_ranks.py.
 
 What the script can see of it: TRACE_SESSION and this folder on PYTHONPATH in `os.environ` (its descendants need both),
-and in `sys.modules` our modules under private names (Note [Whose module is it]). `sys.path` is as without us, and a
+and in `sys.modules` our modules under private names (_trace_names.py). `sys.path` is as without us, and a
 `sitecustomize` of the user's own has run and is the one that `import sitecustomize` gives.
-
-Note [Whose module is it]
-    A script may have a `traces.py` or a package `tracer` of its own beside it, and our rooms have these names too.
-    Ours are found by where they lie, only while the rooms start; the user's of the same name step aside for that
-    time. Afterwards ours move to private names (`replayer.gpu` -> `_trace_replayer.gpu`). For a room this means:
-    import at the top of a module or within `start`; later on only relative imports find us.
 """
 
 from __future__ import annotations
@@ -70,24 +64,12 @@ class AfterImport:
         loader.exec_module = exec_and_call
 
 
-class RoomsByLocation:
-    """A meta path entry that finds our rooms in `root`, so that `root` need not be on the script's `sys.path`."""
-
-    def __init__(self, root: str, rooms: set[str]) -> None:
-        self.root = root
-        self.rooms = rooms
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return importlib.machinery.PathFinder.find_spec(name, [self.root]) if name in self.rooms else None
-
-
 class Session:
     """One run of `traces.launch.run_child`, as one of its processes sees it: the folder that TRACE_SESSION names."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self._names: Any = importlib.import_module("_trace_names")  # while this folder is on sys.path
         self.shared: list[tuple[ModuleType, dict[str, Any]]] = []  # the rooms' child modules, once `share` has imported them
         with open(os.path.join(folder, "trigger"), encoding="utf-8") as file:
             self.trigger = file.read()
@@ -120,48 +102,20 @@ class Session:
 
         with open(os.path.join(self.folder, "session.json"), encoding="utf-8") as file:
             session = json.load(file)
-        rooms = {"traces", *session["rooms"]}
-        theirs = {name: sys.modules.pop(name) for name in modules_of(rooms)}
-        finder = RoomsByLocation(session["root"], rooms)
-        sys.meta_path.insert(0, finder)
-        try:
-            for room, config in session["rooms"].items():
-                call(importlib.import_module(room + ".child"), config)
-        except Exception as error:
-            if not is_told_in_a_line(error) or os.environ.get("TRACE_DEBUG") == "1":
-                raise
-            print(f"trace: {error}", file=sys.stderr)
-            raise SystemExit(2) from None
-        finally:
-            sys.meta_path.remove(finder)
-            make_private(rooms)
-            sys.modules.update(theirs)
-
-
-def modules_of(rooms: set[str]) -> list[str]:
-    return [name for name in sys.modules if name.partition(".")[0] in rooms]
+        with self._names.OurNames(session["path"], {"traces", *session["rooms"]}, "_trace_", session["libraries"]):
+            try:
+                for room, config in session["rooms"].items():
+                    call(importlib.import_module(room + ".child"), config)
+            except Exception as error:
+                if not is_told_in_a_line(error) or os.environ.get("TRACE_DEBUG") == "1":
+                    raise
+                print(f"trace: {error}", file=sys.stderr)
+                raise SystemExit(2) from None
 
 
 def is_told_in_a_line(error: Exception) -> bool:
     model = sys.modules.get("traces.model")
     return model is not None and isinstance(error, model.TraceError)
-
-
-def make_private(rooms: set[str]) -> None:
-    """Move what was imported of `rooms` to private names. See Note [Whose module is it]."""
-    for name in modules_of(rooms):
-        module = sys.modules.pop(name)
-        private = "_trace_" + name
-        sys.modules[private] = module
-        for thing in vars(module).values():
-            # An exception of ours that goes through a queue is pickled by reference: by the name that it can be found
-            # at.
-            if isinstance(thing, (type, type(make_private))) and thing.__module__ == name:
-                thing.__module__ = private
-        module.__name__ = private
-        if module.__spec__ is not None:
-            module.__spec__.name = private
-            module.__package__ = module.__spec__.parent
 
 
 def join_session(folder: str) -> Session | None:

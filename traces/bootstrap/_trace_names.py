@@ -1,0 +1,94 @@
+"""Imports our packages by where they lie, and then leaves their names to whoever else has them.
+
+    with OurNames(["/lib/trace_replay"], {"traces", "replayer"}, "_trace_", libraries={"msgpack": "/lib"}):
+        child = importlib.import_module("replayer.child")
+    child.__name__      # "_trace_replayer.child"
+    import replayer     # the user's
+
+Note [Whose module is it]
+    A script may have a `traces.py` or a package `tracer` of its own beside it, another distribution is called `traces`, and
+    our packages have these names too. Within the block ours are found in the given folders and others' of the same name step
+    aside; afterwards ours move to private names (`replayer.gpu` -> `_trace_replayer.gpu`). For our packages this means: import
+    at the top of a module or within the block; later on only relative imports of what is there find us.
+    So do the libraries that ours import: a `msgpack.py` beside the script is the script's. There is one copy of each, unless
+    the script's own has the name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import PathFinder
+
+# Nothing more is imported before torch is: a script may have a `json.py` of its own beside it.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class OurNames:
+    """A context manager, and the meta path entry that finds `packages` in the folders of `path`.
+
+    The private names begin with `prefix`. `libraries` says in which folder each of those lies that ours import.
+    """
+
+    def __init__(
+        self, path: Sequence[str], packages: Collection[str], prefix: str, libraries: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = path
+        self.packages = packages
+        self.prefix = prefix
+        self.libraries = libraries or {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, self.homes[name]) if name in self.homes else None
+
+    def __enter__(self) -> None:
+        hidden = {name: [home] for name, home in self.libraries.items() if _is_hidden(name, home)}
+        self.homes = {**dict.fromkeys(self.packages, self.path), **hidden}
+        self.theirs = {name: sys.modules.pop(name) for name in _modules_of(self.homes)}
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, *exc: object) -> None:
+        sys.meta_path.remove(self)
+        for name in _modules_of(self.homes):
+            if name.partition(".")[0] in self.packages:
+                _make_private(name, self.prefix)
+            else:  # a library: ours hold it already, and nothing looks for it any more
+                del sys.modules[name]
+        sys.modules.update(self.theirs)
+
+
+def _is_hidden(library: str, home: str) -> bool:
+    """Whether importing it gives another module than the one in its folder."""
+    ours = PathFinder.find_spec(library, [home])
+    module = sys.modules.get(library)
+    found = PathFinder.find_spec(library) if module is None else module.__spec__
+    return ours is not None and (found is None or _file(found) != _file(ours))
+
+
+def _file(spec: ModuleSpec) -> str:
+    return os.path.realpath(spec.origin or "")
+
+
+def _modules_of(packages: Collection[str]) -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] in packages]
+
+
+def _make_private(name: str, prefix: str) -> None:
+    """Move an imported module to its private name. See Note [Whose module is it]."""
+    module = sys.modules.pop(name)
+    private = prefix + name
+    sys.modules[private] = module
+    for thing in vars(module).values():
+        # An exception of ours that goes through a queue is pickled by reference: by the name that it can be found at.
+        if isinstance(thing, (type, type(_make_private))) and thing.__module__ == name:
+            thing.__module__ = private
+    module.__name__ = private
+    if module.__spec__ is not None:
+        module.__spec__.name = private
+        module.__package__ = module.__spec__.parent
