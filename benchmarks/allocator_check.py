@@ -20,9 +20,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from replayer.allocator import Block, DeviceMemory  # noqa: E402
-from replayer.allocator_settings import parse_settings  # noqa: E402
-from replayer.expandable_segments import ExpandablePool  # noqa: E402
+from replayer.memory.caching_allocator import Block, DeviceMemory  # noqa: E402
+from replayer.memory.expandable_segments import ExpandablePool  # noqa: E402
+from replayer.memory.settings import parse_settings  # noqa: E402
 
 Place = tuple[int, int]  # (the number of the segment in order of taking, offset within it)
 

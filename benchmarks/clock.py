@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from replayer.clock import Clock, ScaledClock, WallClock, lower_timer_slack  # noqa: E402
+from replayer.timing.clock import Clock, ScaledClock, WallClock, lower_timer_slack  # noqa: E402
 
 ENDS = 1_000  # steps at the beginning and at the end whose lateness is compared
 

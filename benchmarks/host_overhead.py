@@ -47,11 +47,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 import resnet  # noqa: E402
 from benchmarks.transformers_plain import GPT2, ViT  # noqa: E402
 from replayer import backend, state  # noqa: E402
-from replayer.clock import VirtualClock  # noqa: E402
 from replayer.gpu import VirtualGpu  # noqa: E402
 from replayer.surfaces import install_all  # noqa: E402
-from replayer.tensor import VirtualTensor  # noqa: E402
-from replayer.timeline import Timeline  # noqa: E402
+from replayer.tensor.tensor import VirtualTensor  # noqa: E402
+from replayer.timing.clock import VirtualClock  # noqa: E402
+from replayer.timing.timeline_writer import Timeline  # noqa: E402
 from tests.replayer.fakes import FakeGpu  # noqa: E402
 from traces.file import TraceStream, load  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
@@ -64,13 +64,13 @@ MOST_US_PER_OP, LEAST_TIMES_CHEAPER = 15.0, 8.0  # required while idle and while
 class IdleGpu(FakeGpu):
     """Does nothing: what is left is the tensors' own cost, their memory included."""
 
-    def launch(self, site: Any, device: int) -> None:
+    def launch(self, signature: Any, device: int) -> None:
         pass
 
-    def copy(self, site: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
+    def copy(self, signature: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
         pass
 
-    def read(self, site: Any, device: int, dtype: str, count: int) -> list[float] | None:
+    def read(self, signature: Any, device: int, dtype: str, count: int) -> list[float] | None:
         return None
 
 
@@ -177,7 +177,7 @@ def prepared(step: Callable[[], object]) -> tuple[Any, int]:
             return lambda given: given[at]
         if not isinstance(result, VirtualTensor):
             return lambda given: result
-        wrapping, attributes = result.spec.wrapping, dict(result.__dict__)
+        wrapping, attributes = result.meta.wrapping, dict(result.__dict__)
 
         def made(given: Any) -> Any:
             tensor: Any = wrap(*wrapping)

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from replayer import backend, state
-from replayer.costs import data_sheet_speed
+from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, Transfers
+from replayer.cost_model.roofline import data_sheet_speed
 from replayer.state import host_memory
 from replayer.surfaces import install_all
-from replayer.transfers import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, Transfers
 from traces.file import load
 from traces.library import find
 from traces.model import Trace

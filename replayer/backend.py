@@ -16,18 +16,19 @@ from torch._library import simple_registry
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils import backend_registration
 
-from replayer import autocast, choices, factories, recurrent, state
-from replayer.computing import Computing
-from replayer.contents import Contents
-from replayer.copies import Copies
-from replayer.dispatch import dispatcher
-from replayer.distinct import Distinct
-from replayer.masks import Masks
-from replayer.plans import Plans
-from replayer.products import Products
-from replayer.sequences import Sequences
-from replayer.specs import ACCELERATOR
-from replayer.tensor import VirtualTensor
+from replayer import state
+from replayer.ops import autocast, cuda_decompositions, factories, rnn
+from replayer.ops.copies import Copies
+from replayer.ops.cpu_compute import CpuCompute
+from replayer.ops.distinct import Distinct
+from replayer.ops.gemm import MatrixProducts
+from replayer.ops.known_contents import KnownContents
+from replayer.ops.masks import Masks
+from replayer.ops.rnn_packed import PackedSequences
+from replayer.tensor.dispatch import dispatcher
+from replayer.tensor.plan_cache import Plans
+from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import ACCELERATOR
 
 
 class _Module:
@@ -82,18 +83,18 @@ def register(*, compute: bool = False) -> None:
     plans = Plans(VirtualTensor)
     dispatch, run = dispatcher(plans)
     copies = Copies(plans, VirtualTensor)
-    contents = Contents(plans, VirtualTensor, run)
+    contents = KnownContents(plans, VirtualTensor, run)
     masks, distinct = Masks(plans, VirtualTensor, contents.index), Distinct(plans, VirtualTensor)
-    plans.specials = copies.handlers() | contents.handlers() | Sequences(plans, run).handlers() | masks.handlers()
-    plans.specials |= distinct.handlers() | Products(plans, run).handlers()
+    plans.specials = copies.handlers() | contents.handlers() | PackedSequences(plans, run).handlers() | masks.handlers()
+    plans.specials |= distinct.handlers() | MatrixProducts(plans, run).handlers()
     if compute:
-        computing = Computing(plans, VirtualTensor)
+        computing = CpuCompute(plans, VirtualTensor)
         dispatch, copies = computing.dispatch, computing.copies
         state.set_computing()
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
     factories.register(plans, copies, dispatch)
-    choices.register()
-    recurrent.register()
+    cuda_decompositions.register()
+    rnn.register()
     autocast.register()
     # Without this, optimizers take the per-tensor path that no GPU would take.
     _foreach_supported_types.append(VirtualTensor)

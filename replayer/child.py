@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from replayer import backend, state
-from replayer.clock import Clock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.gpu import VirtualGpu
-from replayer.replicas import devices_for
+from replayer.recording.replicas import devices_for
 from replayer.surfaces import install_all
 from replayer.surfaces.time import ScriptTime
-from replayer.tally import Tally
-from replayer.timeline import Timeline
+from replayer.timing.clock import Clock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
+from replayer.timing.stats import ReplayStats
+from replayer.timing.timeline_writer import Timeline
 from traces.deferred_signals import at_exit
 from traces.file import TraceStream, load
 from traces.model import Origin, Shape, Trace, TraceError, shapes_text
@@ -112,8 +112,8 @@ def _finish(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> None:
 
 
 def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
-    tally = gpu.player.tally
-    missing = sorted(tally.missing.items(), key=lambda item: -item[1])
+    stats = gpu.simulator.stats
+    missing = sorted(stats.missing.items(), key=lambda item: -item[1])
     replay = {
         "recording": Path(config["trace"]).name,
         "loader": config["loader"],
@@ -122,30 +122,30 @@ def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
         "speed": config["speed"],
         "gpus": config["gpus"] or None,  # predicted, not recorded, if there are more than in the recording
         "link_gbps": config["link_gbps"] or None,
-        **_host(tally, config["speed"]),
-        "uncharged_ns": tally.uncharged_ns,
-        "charged_ns": {Origin(origin).name.lower(): ns for origin, ns in tally.charged_ns.items() if ns},
+        **_host(stats, config["speed"]),
+        "uncharged_ns": stats.uncharged_ns,
+        "charged_ns": {Origin(origin).name.lower(): ns for origin, ns in stats.charged_ns.items() if ns},
         "missing": [
             {"op": op, "shapes": _short(shapes), "count": count} for (op, shapes), count in missing[:_MISSING_LISTED]
         ],
         "missing_not_listed": sum(count for _, count in missing[_MISSING_LISTED:]),
         "values": config["values"],
-        "reads_unrecorded": None if config["values"] == "compute" else tally.reads_unrecorded,
-        "events_never_recorded": tally.events_never_recorded,
+        "reads_unrecorded": None if config["values"] == "compute" else stats.reads_unrecorded,
+        "events_never_recorded": stats.events_never_recorded,
         "memory": [device.memory.facts() | {"given": bool(config["gpu_memory_bytes"])} for device in gpu.devices],
     }
     return Trace(
         grain=trace.grain,
-        devices=gpu.score.devices,
+        devices=gpu.recording.devices,
         threads=gpu.threads,
         provenance={"source": "replay", "recorded": trace.provenance, "replay": replay, "rank": state.rank().number},
         lacks=["stacks", "runtime calls"],
     )
 
 
-def _host(tally: Tally, speed: float) -> dict[str, float | None]:
+def _host(stats: ReplayStats, speed: float) -> dict[str, float | None]:
     """What a step costs the host: per op by this machine's clock, else in recorded time."""
-    medians = tally.host_medians()
+    medians = stats.host_medians()
     per_op_us = medians["us_per_op"]
     return medians | {"us_per_op": None if per_op_us is None else round(per_op_us / speed, 3)}
 

@@ -2,8 +2,8 @@
 
 `tensor.py` calls `launch`, `copy` and `read` for what the script does; the surfaces call the rest. Time is the player's.
 
-    gpu = VirtualGpu(score, clock, timeline, ...)
-    gpu.launch(site, device=0)
+    gpu = VirtualGpu(recording, clock, timeline, ...)
+    gpu.launch(signature, device=0)
     gpu.synchronize_device(0)       # returns when the device's recorded time has passed
 
 Streams and events follow CUDA: work on one stream runs in order, an event is the end of what its stream held when it was
@@ -24,29 +24,29 @@ from dataclasses import dataclass
 from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import TYPE_CHECKING, Any
 
-from replayer.allocator import DeviceMemory
-from replayer.blas_workspaces import BlasWorkspaces
-from replayer.capacity import room_of
-from replayer.clock import Clock
-from replayer.collectives import Call, CollectiveCosts, Times, Transfer
-from replayer.device_properties import DeviceProperties
-from replayer.host_threads import HostThreads
-from replayer.ledger import Ledger
-from replayer.part_course import OpenPart
-from replayer.player import Player
-from replayer.replicas import add_devices
-from replayer.score import Score
-from replayer.selections import RecordedSelections
-from replayer.sites import Site
-from replayer.streams import VirtualEvent, VirtualStream
-from replayer.tracks import Caller, HostThread
-from replayer.transfers import Transfers
-from replayer.values import RecordedValues
-from replayer.workspaces import Program, Workspaces
+from replayer.cost_model.collectives import Call, CollectiveCosts, Times, Transfer
+from replayer.cost_model.copies import Transfers
+from replayer.cost_model.device_properties import DeviceProperties
+from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.capacity import room_of
+from replayer.memory.cublas_workspaces import BlasWorkspaces
+from replayer.memory.deferred import DeferredAllocator
+from replayer.op_signature import OpSignature
+from replayer.recording.output_sizes import RecordedOutputSizes
+from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.replicas import add_devices
+from replayer.recording.values import RecordedValues
+from replayer.recording.workspaces import Workspaces, WorkspaceSequence
+from replayer.timing.clock import Clock
+from replayer.timing.data_parallel import OpenRegion
+from replayer.timing.host_threads import HostThreads
+from replayer.timing.scheduler import Caller, HostThread
+from replayer.timing.simulator import Simulator
+from replayer.timing.stream import VirtualEvent, VirtualStream
 from traces.model import NONE, Device, DeviceKind, Shape, Thread, Trace
 
 if TYPE_CHECKING:
-    from replayer.timeline import Timeline
+    from replayer.timing.timeline_writer import Timeline
 
 # Ops noted before they are played: a few milliseconds of a script, less than the host may run ahead anyway.
 _BATCH = 256
@@ -59,14 +59,14 @@ class VirtualDevice:
     index: int
     name: str
     properties: dict[str, Any]  # under the recorder's own names
-    ledger: Ledger  # by which tensors use the memory
+    allocator: DeferredAllocator  # by which tensors use the memory
     default_stream: VirtualStream
     _memory: DeviceMemory
 
     @property
     def memory(self) -> DeviceMemory:
         """The device's memory with all allocations and frees so far done."""
-        return self.ledger.look()
+        return self.allocator.look()
 
 
 class _Looking:
@@ -116,63 +116,63 @@ class VirtualGpu:
         `devices` are what the script sees, if that is not what `rank` was recorded with; or `gpus` is how many of them. Copies
         between them go at `link_gbps` (0: as recorded, else by the kind of device).
         """
-        self.score = Score.of(trace, rank)
-        self.score.devices = list(devices) or self.score.devices
+        self.recording = RecordedRun.of(trace, rank)
+        self.recording.devices = list(devices) or self.recording.devices
         if gpus:
-            add_devices(self.score, gpus)
-        self.player = Player(self.score, clock, timeline, strict=strict, pad_loader=pad_loader)
+            add_devices(self.recording, gpus)
+        self.simulator = Simulator(self.recording, clock, timeline, strict=strict, pad_loader=pad_loader)
         self.clock = clock
         self._speed = float(clock.speed)
         self.timeline = timeline
         self.provenance = trace.provenance
         self._threads = HostThreads()
-        self.player.tracks.row_of = self._threads.row_of
-        self._transfers = Transfers.of(trace, self.score.speed, link_gbps)
+        self.simulator.scheduler.row_of = self._threads.row_of
+        self._transfers = Transfers.of(trace, self.recording.speed, link_gbps)
         self.collective_costs = CollectiveCosts.of(trace)
         self._peers: list[Callable[[bool], None]] = []  # settle what goes on between this process and others
-        self._workspaces = Workspaces.of(trace, self.score, rank)
-        majors = [DeviceProperties.of(d.name, d.total_memory_bytes, d.properties).major for d in self.score.devices]
+        self._workspaces = Workspaces.of(trace, self.recording, rank)
+        majors = [DeviceProperties.of(d.name, d.total_memory_bytes, d.properties).major for d in self.recording.devices]
         self.blas = BlasWorkspaces(trace.provenance_of(rank), majors)
         self._values = RecordedValues.of(trace, rank)
-        self._selections = RecordedSelections.of(trace, rank)
+        self._selections = RecordedOutputSizes.of(trace, rank)
         self._settled_in = self._froze = False
         self._works_somewhere = False  # the first device that a stream is asked of is the script's home
         self._local = threading.local()
         self._lock = threading.RLock()
         self._looking = _Looking(self, self._lock)
         self._stream_count = 0
-        self._pending: list[Any] = []  # three entries per op, as `Player.play_all` takes them
+        self._pending: list[Any] = []  # three entries per op, as `Simulator.play_all` takes them
         self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
-        sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.score.devices)]
-        self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.score.devices)]
+        sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.recording.devices)]
+        self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.recording.devices)]
 
     def _device(self, index: int, device: Device, given_bytes: int | None) -> VirtualDevice:
         room = room_of(self.provenance, device, given_bytes)
         thread = self.thread()
 
         def wait_until(time_ns: int) -> None:
-            self.player.tracks.block(thread, time_ns)
+            self.simulator.scheduler.block(thread, time_ns)
 
         memory = DeviceMemory(index, *room, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
-        ledger = Ledger(memory, lambda: thread.host_ns, self.timeline.memory)
-        stream = self.player.tracks.stream(index, 0)
-        return VirtualDevice(index, device.name, device.properties, ledger, stream, memory)
+        allocator = DeferredAllocator(memory, lambda: thread.host_ns, self.timeline.memory)
+        stream = self.simulator.scheduler.stream(index, 0)
+        return VirtualDevice(index, device.name, device.properties, allocator, stream, memory)
 
     def device_count(self) -> int:
         return len(self.devices)
 
     # --- what tensors do
 
-    def launch(self, site: Site, device: int) -> None:
+    def launch(self, signature: OpSignature, device: int) -> None:
         """The op's kernels go on this thread's current stream of `device`; see Note [Played in batches]."""
-        if site.launches:
+        if signature.launches:
             try:
                 caller = self._local.callers[device]
             except (AttributeError, KeyError):  # this thread's first use
                 caller = self._caller(self.thread(), device)
             ahead_ns = self.clock.ahead_ns
             pending = self._pending
-            pending += (caller, site, self.clock.now_ns() if ahead_ns is None else perf_counter_ns() + ahead_ns)
+            pending += (caller, signature, self.clock.now_ns() if ahead_ns is None else perf_counter_ns() + ahead_ns)
             if len(pending) >= self._batch:
                 self.flush()
 
@@ -183,56 +183,58 @@ class VirtualGpu:
             if pending:
                 while noted := pending[:]:
                     del pending[: len(noted)]  # others may have noted more since
-                    self.player.play_all(noted[::3], noted[1::3], noted[2::3])
+                    self.simulator.play_all(noted[::3], noted[1::3], noted[2::3])
                 self.timeline.relieve()
             for device in self.devices:
-                device.ledger.settle()
+                device.allocator.settle()
 
-    def copy_to_peer(self, site: Site, size_bytes: int, source: int, target: int) -> None:
+    def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
         """A copy to another device: on the source's stream, in order with the target's (copy_kernel_cuda, Copy.cu)."""
         with self._looking as thread:
             stream, other = self._current(thread, source), self._current(thread, target)
             stream.wait(other.ready_ns)
             copy = self._transfers.copy("p2p", False, size_bytes)
-            self.player.play(thread, stream, site, self.clock.now_ns(), copy)
+            self.simulator.play(thread, stream, signature, self.clock.now_ns(), copy)
             other.wait(stream.ready_ns)
 
-    def copy(self, site: Site, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
+    def copy(
+        self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False
+    ) -> None:
         """A copy of kind "h2d", "d2h" or "d2d"; if blocking, the host waits for its end."""
         with self._looking as thread:
             if kind == "h2d":
-                self.player.course.enter(thread, "h2d")
+                self.simulator.tracker.enter(thread, "h2d")
             copy = self._transfers.copy(kind, pinned, size_bytes)
-            end_ns = self.player.play(thread, self._current(thread, device), site, self.clock.now_ns(), copy)
+            end_ns = self.simulator.play(thread, self._current(thread, device), signature, self.clock.now_ns(), copy)
             if kind == "d2h" and blocking:
-                self.player.course.settle(thread)
+                self.simulator.tracker.settle(thread)
                 end_ns = max(end_ns, self._current(thread, device).ready_ns)
             if blocking:
-                self.player.tracks.block(thread, end_ns)
+                self.simulator.scheduler.block(thread, end_ns)
             if kind == "h2d":
-                self.player.course.leave(thread, "h2d")
+                self.simulator.tracker.leave(thread, "h2d")
 
-    def read(self, site: Site, device: int, dtype: str, count: int) -> list[float] | None:
+    def read(self, signature: OpSignature, device: int, dtype: str, count: int) -> list[float] | None:
         """The host reads `count` elements: it waits for the stream, then gets what was recorded, or None."""
         with self._looking as thread:
             stream = self._current(thread, device)
-            self.player.play(thread, stream, site, self.clock.now_ns(), self._transfers.read(count * 8))
-            self.player.course.settle(thread)
-            self.player.tracks.block(thread, stream.ready_ns)
-            course = self.player.course
-            values = self._values.next(count, course.number, course.row_of_values)
+            self.simulator.play(thread, stream, signature, self.clock.now_ns(), self._transfers.read(count * 8))
+            self.simulator.tracker.settle(thread)
+            self.simulator.scheduler.block(thread, stream.ready_ns)
+            tracker = self.simulator.tracker
+            values = self._values.next(count, tracker.number, tracker.row_of_values)
             if values is None:
-                self.player.tally.reads_unrecorded += 1
+                self.simulator.stats.reads_unrecorded += 1
             return values
 
     def found(self, op: str, searched: Shape) -> int | None:
         """How many elements the recorded program found where this one now searches a tensor of this shape, or None."""
-        course = self.player.course
-        return self._selections.next(op, searched, course.number, course.step.step.row, course.row_of_values)
+        tracker = self.simulator.tracker
+        return self._selections.next(op, searched, tracker.number, tracker.step.step.row, tracker.row_of_values)
 
-    def workspaces_of(self, site: Site) -> Program:
+    def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         """What the op takes for itself and gives back before it returns, as far as the recording tells."""
-        return self._workspaces.of_op(self.score.keys(site))
+        return self._workspaces.of_op(self.recording.keys(signature))
 
     # --- threads, devices and streams
 
@@ -270,7 +272,7 @@ class VirtualGpu:
         if caller is None:
             if not self._works_somewhere:
                 self._works_somewhere = True
-                self.player.tracks.home = self.timeline.home = device
+                self.simulator.scheduler.home = self.timeline.home = device
             caller = thread.call_on(self.devices[device].default_stream)
         return caller
 
@@ -299,18 +301,18 @@ class VirtualGpu:
     def new_stream(self, device: int, priority: int = 0) -> VirtualStream:
         with self._lock:
             self._stream_count += 1
-            return self.player.tracks.stream(device, self._stream_count, priority)
+            return self.simulator.scheduler.stream(device, self._stream_count, priority)
 
     # --- events and waiting
 
     def record_event(self, event: VirtualEvent, stream: VirtualStream) -> None:
         with self._looking as thread:
-            self.player.course.settle(thread)
+            self.simulator.tracker.settle(thread)
             event.device = stream.device
             event.time_ns = max(stream.ready_ns, self._now(thread))
             if event.awaited:
                 event.awaited = False
-                self.player.tally.events_never_recorded -= 1
+                self.simulator.stats.events_never_recorded -= 1
 
     def stream_wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
         """Later work on `stream` starts no earlier than the event; one that was never recorded is no wait, as in CUDA."""
@@ -323,14 +325,14 @@ class VirtualGpu:
     def stream_wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
         """Later work on `stream` starts no earlier than all that `other` holds now: an event between the two."""
         with self._looking as thread:
-            self.player.course.settle(thread)
+            self.simulator.tracker.settle(thread)
             stream.wait(other.ready_ns)
 
     def _await_nothing(self, event: VirtualEvent) -> None:
-        """See Note [No wait is for ever] in streams.py."""
+        """See Note [No wait is for ever] in stream.py."""
         if not event.awaited:
             event.awaited = True
-            self.player.tally.events_never_recorded += 1
+            self.simulator.stats.events_never_recorded += 1
 
     def query_event(self, event: VirtualEvent) -> bool:
         return event.time_ns is None or event.time_ns <= self.clock.now_ns()
@@ -344,12 +346,12 @@ class VirtualGpu:
             with self._lock:
                 self._await_nothing(event)
         else:
-            self.player.tracks.block(self.thread(), event.time_ns)
+            self.simulator.scheduler.block(self.thread(), event.time_ns)
 
     def synchronize_stream(self, stream: VirtualStream) -> None:
         with self._looking as thread:
-            self.player.course.settle(thread)
-            self.player.tracks.block(thread, stream.ready_ns)
+            self.simulator.tracker.settle(thread)
+            self.simulator.scheduler.block(thread, stream.ready_ns)
 
     # --- between ranks
 
@@ -360,8 +362,8 @@ class VirtualGpu:
     def arrival_ns(self, device: int) -> int:
         """When work launched now behind all that the current stream of `device` holds could start on an idle stream."""
         with self._looking as thread:
-            self.player.course.settle(thread)
-            return max(self._now(thread) + self.score.latency_ns, self._current(thread, device).ready_ns)
+            self.simulator.tracker.settle(thread)
+            return max(self._now(thread) + self.recording.latency_ns, self._current(thread, device).ready_ns)
 
     def communicate(self, stream: VirtualStream, call: Call, transfer: Transfer, label: str, times_ns: Times) -> None:
         """Put an operation between ranks on `stream`, from when this rank was ready until the data had come."""
@@ -373,15 +375,15 @@ class VirtualGpu:
             place = stream.device, stream.number, int(DeviceKind.KERNEL), name
             self.timeline.work((*place, start_ns, end_ns - start_ns, NONE, call.size_bytes, int(transfer.origin)))
             self.timeline.collective(*call, times_ns.call, end_ns - start_ns)
-            self.player.tally.charged_ns[transfer.origin] += transfer.duration_ns
+            self.simulator.stats.charged_ns[transfer.origin] += transfer.duration_ns
 
     def synchronize_device(self, device: int) -> None:
         for settle in self._peers:
             settle(True)
         with self._looking as thread:
-            self.player.course.settle(thread)
-            streams = [s.ready_ns for s in self.player.tracks.streams.values() if s.device == device]
-            self.player.tracks.block(thread, max(streams, default=0))
+            self.simulator.tracker.settle(thread)
+            streams = [s.ready_ns for s in self.simulator.scheduler.streams.values() if s.device == device]
+            self.simulator.scheduler.block(thread, max(streams, default=0))
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
         if start.time_ns is None or end.time_ns is None:
@@ -392,46 +394,46 @@ class VirtualGpu:
 
     def enter_phase(self, name: str) -> None:
         with self._looking as thread:
-            self.player.course.enter(thread, name)
+            self.simulator.tracker.enter(thread, name)
             self._settle_in()
 
     def leave_phase(self, name: str) -> None:
         with self._looking as thread:
-            self.player.course.leave(thread, name)
+            self.simulator.tracker.leave(thread, name)
 
     def end_step(self) -> None:
         """The first optimizer's step() has returned."""
         with self._looking as thread:
-            self.player.course.end_step(thread)
+            self.simulator.tracker.end_step(thread)
             for device in self.devices:
-                device.ledger.end_step()
+                device.allocator.end_step()
             self._settle_in()
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """The script calls a module, not within another one's call."""
         with self._looking as thread:
-            self.player.course.module_called(thread, id(module), grad_enabled)
+            self.simulator.tracker.module_called(thread, id(module), grad_enabled)
             self._settle_in()
 
     def loader_exhausted(self) -> None:
         """The loader that the script has just left had no batch for it."""
         with self._looking as thread:
-            self.player.course.loader_exhausted(thread)
+            self.simulator.tracker.loader_exhausted(thread)
 
-    def begin_part(self, name: str, device: int) -> OpenPart:
+    def begin_part(self, name: str, device: int) -> OpenRegion:
         """The script enters a part of nn.DataParallel that is timed on this device."""
         with self._looking as thread:
-            return self.player.course.begin_part(thread, name, device)
+            return self.simulator.tracker.begin_part(thread, name, device)
 
-    def end_part(self, part: OpenPart) -> None:
+    def end_part(self, part: OpenRegion) -> None:
         """The script leaves it."""
         with self._looking as thread:
-            self.player.course.end_part(thread, part)
+            self.simulator.tracker.end_part(thread, part)
 
     def _settle_in(self) -> None:
-        """After the first step: what there is of ours by now, a hundred thousand objects of score and plans, stays; full
+        """After the first step: what there is of ours by now, a hundred thousand objects of recording and plans, stays; full
         collections in the midst of a step need not visit it again and again."""
-        if self._settled_in or not self.player.course.number:
+        if self._settled_in or not self.simulator.tracker.number:
             return
         self._settled_in = True
         if gc.get_freeze_count():  # by who forked this rank: to thaw that at the end would write to all that the ranks share
@@ -447,7 +449,7 @@ class VirtualGpu:
         for settle in self._peers:
             settle(False)
         with self._looking as thread:
-            self.player.course.stop(thread)
+            self.simulator.tracker.stop(thread)
             if self._froze:
                 gc.unfreeze()  # or what the interpreter frees at its end would count as leaked
 

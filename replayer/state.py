@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replayer.page_locks import PageLocks
-from replayer.pinned import HostMemory
-from replayer.ranks import Rank
+from replayer.distributed.rank import Rank
+from replayer.memory.page_locks import PageLocks
+from replayer.memory.pinned import HostMemory
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
-    from replayer.plans import Plans
+    from replayer.tensor.plan_cache import Plans
 
 
 class _State:
@@ -39,7 +39,7 @@ class _State:
         self.makes_reducer = False  # DistributedDataParallel's Reducer is being made: see Note [The map of used parameters]
 
     def after_fork(self) -> None:
-        """In a forked child. Told by the fork, for asking for the process's id at every op would be a system call each."""
+        """Registered to run in a forked child: comparing process ids at every op would cost a system call each."""
         self.lost = self.lost or self.gpu is not None
         self.gpu = None
         self.host = None  # locks are not inherited, and the parent's blocks are the parent's
@@ -98,7 +98,7 @@ def host_memory() -> HostMemory:
         if _STATE.host is None:
             _STATE.host = HostMemory(
                 PageLocks(_STATE.run_folder),
-                is_over=lambda event: _STATE.gpu is None or _STATE.gpu.query_event(event),
+                is_done=lambda event: _STATE.gpu is None or _STATE.gpu.query_event(event),
             )
         return _STATE.host
 

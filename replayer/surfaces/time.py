@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from replayer.clock import VirtualClock
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
+from replayer.timing.clock import VirtualClock
 
 # Who compares the clock with a wait in the operating system.
 _WAIT_FOR_REAL = frozenset(

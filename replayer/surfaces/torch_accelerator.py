@@ -10,10 +10,10 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, NoReturn
 
-from replayer.devices import checked
 from replayer.errors import NotEmulated
 from replayer.state import gpu, started
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
+from replayer.tensor.device_args import checked
 
 
 class Graph:

@@ -3,7 +3,7 @@
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled("cuda") is True
 
-C++ keeps autocast's state per device type, and ours under another one than "cuda" (replayer/autocast.py). So the functions
+C++ keeps autocast's state per device type, and ours under another one than "cuda" (replayer/ops/autocast.py). So the functions
 that read and set the state take "cuda" for it. torch's own classes (autocast, GradScaler, custom_fwd) call them.
 
 Note [Autocast's key]
@@ -18,8 +18,8 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.specs import ACCELERATOR
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
+from replayer.tensor.tensor_meta import ACCELERATOR
 
 # Functions whose first argument is a device type. Those of the first group mean "cuda" when they are not given one.
 _MEANS_CUDA = ("is_autocast_enabled", "set_autocast_enabled")

@@ -13,7 +13,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.surfaces.seam import Section, put
+from replayer.surfaces.patching import Section, put
 
 
 def install(torch_module: ModuleType) -> None:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu, in_bad_fork
-from replayer.surfaces.seam import put, refuse
+from replayer.surfaces.patching import put, refuse
 
 # What `torch.backends.cudnn.version()` says where the recording does not: 9.1.0, common with PyTorch 2.4 to 2.6.
 ASSUMED_CUDNN = 90100

@@ -9,8 +9,8 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from replayer.recurrent import MODES
-from replayer.surfaces.seam import put
+from replayer.ops.rnn import MODES
+from replayer.surfaces.patching import put
 
 
 def install(torch_module: ModuleType) -> None:

@@ -12,9 +12,9 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.choices import batch_norm as native
-from replayer.surfaces.seam import put
-from replayer.tensor import VirtualTensor
+from replayer.ops.cuda_decompositions import batch_norm as native
+from replayer.surfaces.patching import put
+from replayer.tensor.tensor import VirtualTensor
 
 
 def install(torch_module: ModuleType) -> None:

@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
 
 
 def install(torch_module: ModuleType) -> None:

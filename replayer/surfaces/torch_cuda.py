@@ -15,11 +15,11 @@ import os
 from types import ModuleType
 from typing import Any
 
-from replayer.device_properties import DeviceProperties
-from replayer.devices import checked
+from replayer.cost_model.device_properties import DeviceProperties
 from replayer.state import gpu, in_bad_fork
-from replayer.surfaces.seam import ignore, put, refusal, refuse, refuse_construction
+from replayer.surfaces.patching import ignore, put, refusal, refuse, refuse_construction
 from replayer.surfaces.torch_cuda_cudart import VirtualCudart
+from replayer.tensor.device_args import checked
 
 _NVML = "nothing of it is in a recording; guard the call, or use nvidia-smi on the machine that was recorded"
 _KERNELS = "own kernels cannot be timed from a recording; run this part without them"

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from replayer.devices import checked
 from replayer.state import gpu
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
+from replayer.tensor.device_args import checked
 
 
 class Comm:

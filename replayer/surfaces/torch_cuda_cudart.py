@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from replayer.state import gpu, host_memory
-from replayer.surfaces.seam import refusal
+from replayer.surfaces.patching import refusal
 
 
 class RuntimeResult(IntEnum):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from replayer.errors import NotEmulated
-from replayer.surfaces.seam import ignore, put, refuse
+from replayer.surfaces.patching import ignore, put, refuse
 
 _ADVICE = "run the step eagerly, or record and replay it with the graph switched off"
 

@@ -16,12 +16,12 @@ import os
 from types import ModuleType
 from typing import Any
 
-from replayer.allocations import out_of_memory
-from replayer.allocator import Block, DeviceMemory, OutOfMemory
-from replayer.allocator_settings import parse_settings
 from replayer.errors import NotEmulated
+from replayer.memory.caching_allocator import Block, DeviceMemory, OutOfMemory
+from replayer.memory.settings import parse_settings
 from replayer.state import gpu
-from replayer.surfaces.seam import put, refusal, refuse, refuse_construction
+from replayer.surfaces.patching import put, refusal, refuse, refuse_construction
+from replayer.tensor.allocation import out_of_memory
 
 _POOL = "drop the pool: the allocator's own pools are emulated"
 _CACHE = "leave the cache on, or set its limits in PYTORCH_ALLOC_CONF"

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from replayer.allocator_history import ACTIONS, Frame, History
-from replayer.allocator_settings import VARIABLES
-from replayer.allocator_snapshot import settings_told
 from replayer.errors import NotEmulated
+from replayer.memory.history import ACTIONS, Frame, History
+from replayer.memory.settings import VARIABLES
+from replayer.memory.snapshot import settings_told
 from replayer.state import gpu
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
 
 
 def record_history(
@@ -51,13 +51,13 @@ def record_history(
         memory = device.memory
         if enabled is None or not record_cuda:
             memory.history = None
-            device.ledger.note_frees(None)
+            device.allocator.note_frees(None)
             continue
         made = History(context, most, frozenset(skip_actions))
         if memory.history is not None:
             made.carry_on(memory.history, with_entries=not clear_history)
         memory.history = made
-        device.ledger.note_frees(made.let_go if context == "all" else None)
+        device.allocator.note_frees(made.let_go if context == "all" else None)
 
 
 def record_history_legacy(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from replayer.surfaces.seam import ignore, put
+from replayer.surfaces.patching import ignore, put
 
 _NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: what NVTX returns where no tool is attached
 

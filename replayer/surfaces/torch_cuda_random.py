@@ -17,7 +17,7 @@ from typing import Any, Self, overload
 import torch
 
 from replayer.state import gpu
-from replayer.surfaces.seam import generic, put, refusal
+from replayer.surfaces.patching import generic, put, refusal
 
 BaseGenerator: Any = torch.Generator
 DEFAULT_SEED = 67280421310721  # PyTorch's own

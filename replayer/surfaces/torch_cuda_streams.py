@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 
-from replayer.devices import checked, invalid_resource_handle
 from replayer.state import gpu
-from replayer.streams import VirtualEvent, VirtualStream
-from replayer.surfaces.seam import generic, put, refusal
+from replayer.surfaces.patching import generic, put, refusal
+from replayer.tensor.device_args import checked, invalid_resource_handle
+from replayer.timing.stream import VirtualEvent, VirtualStream
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu

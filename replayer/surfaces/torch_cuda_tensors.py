@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import torch
 
 from replayer.errors import NotEmulated
-from replayer.surfaces.seam import put
-from replayer.tensor import VirtualTensor
+from replayer.surfaces.patching import put
+from replayer.tensor.tensor import VirtualTensor
 
 DTYPES = {
     "FloatTensor": torch.float32,

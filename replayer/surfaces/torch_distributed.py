@@ -23,11 +23,11 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.folding import known_values
-from replayer.process_group import VirtualNccl
+from replayer.distributed.process_group import VirtualNccl
 from replayer.state import gpu, makes_reducer, plans, rank, set_rank, started
-from replayer.surfaces.seam import put
-from replayer.tensor import VirtualTensor
+from replayer.surfaces.patching import put
+from replayer.tensor.known_values import known_values
+from replayer.tensor.tensor import VirtualTensor
 
 _NCCL_VERSION = (2 << 32) | (19 << 16)  # 2.19.0, whose names of kernels the replay uses
 
@@ -84,7 +84,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _reducers(dist: Any) -> None:
-    """See Note [The map of used parameters] in replayer/process_group.py."""
+    """See Note [The map of used parameters] in replayer/distributed/process_group.py."""
     init = dist.Reducer.__init__
 
     @wraps(init)

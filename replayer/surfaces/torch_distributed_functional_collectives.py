@@ -22,11 +22,11 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from replayer.allocations import Allocation
 from replayer.errors import NotEmulated
 from replayer.state import plans
-from replayer.surfaces.seam import put
-from replayer.tensor import VirtualTensor
+from replayer.surfaces.patching import put
+from replayer.tensor.allocation import Allocation
+from replayer.tensor.tensor import VirtualTensor
 
 _REFUSED = ("isend", "irecv", "batch_p2p_ops")
 

@@ -14,9 +14,9 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.ranks import Rank
+from replayer.distributed.rank import Rank
 from replayer.state import set_rank
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
 
 
 def install(torch_module: ModuleType) -> None:

@@ -26,8 +26,8 @@ from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.state import started
-from replayer.surfaces.seam import Section, put
-from replayer.tensor import VirtualTensor
+from replayer.surfaces.patching import Section, put
+from replayer.tensor.tensor import VirtualTensor
 
 
 class _Calls(threading.local):

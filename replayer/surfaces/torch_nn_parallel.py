@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu, started
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
 
 
 class _Here(threading.local):

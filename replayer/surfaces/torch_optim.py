@@ -20,10 +20,10 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.specs import BACKEND
 from replayer.state import started
-from replayer.surfaces.seam import Section, put
-from replayer.tensor import VirtualTensor
+from replayer.surfaces.patching import Section, put
+from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import BACKEND
 from traces.steps import FirstOptimizer
 
 

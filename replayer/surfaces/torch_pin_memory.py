@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from replayer.pinned_tensors import is_pinned, pinned_copy, pinned_empty
+from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
 
 # Factories that take `pin_memory`, of torch and of torch.Tensor. What EMPTY ones make is never touched, so it costs nothing.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()

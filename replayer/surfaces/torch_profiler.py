@@ -13,7 +13,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
 
 
 def install(torch_module: ModuleType) -> None:

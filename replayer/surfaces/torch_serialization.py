@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu
-from replayer.storage import VirtualStorage
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
+from replayer.tensor.storage import VirtualStorage
 
 _BEFORE_CUDA = 15  # PyTorch's answer for "cuda" has priority 20
 

@@ -16,9 +16,9 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device
 
-from replayer.devices import placed, placed_arguments
 from replayer.state import plans
-from replayer.surfaces.seam import put
+from replayer.surfaces.patching import put
+from replayer.tensor.device_args import placed, placed_arguments
 
 # Functions of torch that would ask C++ for CUDA's current device.
 _PLACED = "tensor as_tensor asarray".split()

@@ -18,7 +18,7 @@ from typing import Any
 import torch.utils.data.dataloader
 
 from replayer.state import started
-from replayer.surfaces.seam import Section, put
+from replayer.surfaces.patching import Section, put
 
 
 def install(torch_module: ModuleType) -> None:

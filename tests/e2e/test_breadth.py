@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.replayer.recordings import Op, recording
+from tests.replayer.recordings import Op, make_recording
 from traces.file import load, save
 from traces.model import Device, Origin, Trace
 
@@ -41,7 +41,7 @@ class Runs:
 
 
 def _run_both(script: str, folder: Path) -> Runs:
-    trace = recording(
+    trace = make_recording(
         [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)],
         [Op("aten::mul", 100, 50, kernel=(160, 500))],
         steps=2,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.replayer.recordings import Op, recording
+from tests.replayer.recordings import Op, make_recording
 from traces.comparison import compare
 from traces.file import load, save
 from traces.library import find
@@ -133,7 +133,7 @@ def one_gpu(tmp_path: Path) -> Path:
         Op("aten::mul_", 9_100, 50, kernel=(22_164, 1_000), shapes=((16, 8),)),
     ]
     phases = [("loader", 0, 5_000), ("forward", 5_000, 7_000), ("backward", 7_000, 9_000), ("optimizer", 9_000, 30_000)]
-    save(recording(phases, ops, steps=2), tmp_path / "one.msgpack")
+    save(make_recording(phases, ops, steps=2), tmp_path / "one.msgpack")
     return tmp_path / "one.msgpack"
 
 

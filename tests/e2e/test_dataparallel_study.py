@@ -19,7 +19,7 @@ from dataparallel_study import freeze, main
 from study_digits import digits, resized
 from study_models import MODELS
 from study_parallel import PARTS
-from tests.replayer.recordings import Op, recording
+from tests.replayer.recordings import Op, make_recording
 from traces.file import load, save
 from traces.measure import launch_steps, work_rows
 
@@ -58,7 +58,7 @@ def cells(folder: Path) -> list[dict[str, Any]]:
 def one_gpu(tmp_path: Path) -> Path:
     """A recording of one GPU with kernels, of some other program."""
     phases = [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)]
-    save(recording(phases, [Op("aten::mul", 100, 50, kernel=(160, 500))], steps=2), tmp_path / "one.msgpack")
+    save(make_recording(phases, [Op("aten::mul", 100, 50, kernel=(160, 500))], steps=2), tmp_path / "one.msgpack")
     return tmp_path / "one.msgpack"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replayer.recordings import Op, recording
+from tests.replayer.recordings import Op, make_recording
 from traces.file import load, save
 from traces.model import StepKind
 
@@ -30,7 +30,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Op("aten::mm", 4_100, 50, kernel=(4_160, 3_000), shapes=((64, 8), (8, 256))),
     ]
     path = tmp_path_factory.mktemp("traces") / "one-gpu.msgpack"
-    save(recording([("forward", 0, 4_000), ("backward", 4_000, 9_000), ("optimizer", 9_000, 10_000)], ops, steps=2), path)
+    save(make_recording([("forward", 0, 4_000), ("backward", 4_000, 9_000), ("optimizer", 9_000, 10_000)], ops, steps=2), path)
     return path
 
 

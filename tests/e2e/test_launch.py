@@ -210,9 +210,9 @@ def test_ours_move_to_private_names_and_still_find_each_other(place: Place) -> N
 
 @pytest.mark.parametrize("text", ["print('theirs')\nmine = 1", "raise ValueError('broken')", "import missing"])
 def test_a_sitecustomize_of_the_users_own_runs(place: Place, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.write("site/sitecustomize.py", text)
+    place.write("signature/sitecustomize.py", text)
     place.write("script.py", "import sys, tiny, sitecustomize; print(sitecustomize.mine, sys.path)")
-    monkeypatch.setenv("PYTHONPATH", str(place.folder / "site"))
+    monkeypatch.setenv("PYTHONPATH", str(place.folder / "signature"))
     launched, result = place.launched("script.py")
     assert launched == place.native("script.py")
     assert result.pid in result.started

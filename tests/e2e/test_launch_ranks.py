@@ -165,9 +165,9 @@ def test_what_is_wrong_with_torch_or_the_trace_is_told_as_ever(place: Place) -> 
 
 @pytest.mark.parametrize("text", ["print('theirs')\nmine = 1", "raise ValueError('broken')"])
 def test_a_sitecustomize_of_the_user_s_own_runs(place: Place, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.write("site/sitecustomize.py", text)
+    place.write("signature/sitecustomize.py", text)
     place.write("script.py", SAYS + "import tiny; say(tiny.started == os.getpid())")
-    monkeypatch.setenv("PYTHONPATH", str(place.folder / "site"))
+    monkeypatch.setenv("PYTHONPATH", str(place.folder / "signature"))
     run = place.ranks(2, "script.py")
     assert run.code == 0 and run.out[:2] == ["True", "True"]
     assert ("ValueError: broken" in run.err) == ("broken" in text)

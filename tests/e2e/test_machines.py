@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replayer.recordings import Op, recording
+from tests.replayer.recordings import Op, make_recording
 from traces.file import load, save
 
 pytestmark = pytest.mark.waits
@@ -50,7 +50,7 @@ def test_ranks_of_two_machines_meet_and_each_machine_keeps_its_own(tmp_path: Pat
     """GIVEN torchrun's own rendezvous at the first machine's address WHEN both replay THEN all ranks communicate."""
     trace = tmp_path / "one-gpu.msgpack"
     ops = [Op("aten::addmm", 100, 50, kernel=(160, 2_000), shapes=((256,), (8, 64), (64, 256)))]
-    save(recording([("forward", 0, 4_000), ("backward", 4_000, 9_000), ("optimizer", 9_000, 10_000)], ops, steps=2), trace)
+    save(make_recording([("forward", 0, 4_000), ("backward", 4_000, 9_000), ("optimizer", 9_000, 10_000)], ops, steps=2), trace)
     port = free_port(FIRST)
     meet = {
         "static": [[f"--master-addr={FIRST}", f"--master-port={port}", f"--node-rank={number}"] for number in (0, 1)],

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.memory import measure
-from tests.replayer.recordings import Op, recording
+from tests.replayer.recordings import Op, make_recording
 from traces.file import save
 
 pytestmark = pytest.mark.waits
@@ -60,7 +60,7 @@ print("trained with", batch, torch.cuda.max_memory_allocated(), torch.cuda.max_m
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording that tells what PyTorch said when memory was out, and what was taken beside it."""
-    made = recording([("forward", 0, 5_000)], [Op("aten::gelu", 100, 50, kernel=(200, 3_000))])
+    made = make_recording([("forward", 0, 5_000)], [Op("aten::gelu", 100, 50, kernel=(200, 3_000))])
     made.provenance = {"oom_text": OOM_TEXT, "outside_bytes": {"0": OUTSIDE_BYTES}}
     path = tmp_path_factory.mktemp("traces") / "p100.msgpack"
     save(made, path)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from replayer.collectives import CollectiveCosts
-from tests.replayer.recordings import Op, phase_recording, recording
+from replayer.cost_model.collectives import CollectiveCosts
+from tests.replayer.recordings import Op, make_recording, phase_recording
 from traces.file import load, save
 from traces.model import NONE, Ending, Origin, StepKind, Trace
 
@@ -277,7 +277,7 @@ dist.destroy_process_group()
 
 def test_the_time_of_an_operation_beside_the_script_is_the_devices_where_the_script_stood_still(tmp_path: Path) -> None:
     mm = Op("aten::mm", 5, 20, kernel=(10, 100_000), shapes=((64, 64), (64, 64)))
-    save(recording([("forward", 0, 300_000)], [mm], steps=3), tmp_path / "kernels.msgpack")
+    save(make_recording([("forward", 0, 300_000)], [mm], steps=3), tmp_path / "kernels.msgpack")
     (tmp_path / "reduce.py").write_text(LET_GO)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "reduce.py"]
     trace = record("--on", "kernels.msgpack", "--grain", "phase", "--", *torchrun, cwd=tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.replayer.recordings import Op, phase_recording, recording
+from tests.replayer.recordings import Op, make_recording, phase_recording
 from traces.file import load, save
 from traces.model import Origin, StepKind
 
@@ -60,7 +60,7 @@ def kernel_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     phases = [("loader", 0, 5_000), ("forward", 5_000, 7_000), ("backward", 7_000, 9_000), ("optimizer", 9_000, 30_000)]
     path = tmp_path_factory.mktemp("traces") / "kernels.msgpack"
-    save(recording(phases, ops, steps=2), path)
+    save(make_recording(phases, ops, steps=2), path)
     return path
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replayer.recordings import Op, recording
+from tests.replayer.recordings import Op, make_recording
 from traces.file import load, save
 from traces.merge import merge_ranks
 from traces.model import Origin, Trace
@@ -52,7 +52,7 @@ def of_one_gpu(device: int) -> Trace:
     """Steps with one product forward, which takes 2 ms on the first GPU and 3 ms on the second."""
     kernel = (160, 2_000 + 1_000 * device)
     ops = [Op("aten::mm", 100, 50, kernel=kernel, shapes=((4, 8), (8, 8)))]
-    trace = recording([("forward", 0, 4_000), ("backward", 4_000, 9_000), ("optimizer", 9_000, 10_000)], ops, steps=2)
+    trace = make_recording([("forward", 0, 4_000), ("backward", 4_000, 9_000), ("optimizer", 9_000, 10_000)], ops, steps=2)
     trace.devices = [replace(trace.devices[0], index=device)]
     return trace
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replayer.recordings import Op, recording
+from tests.replayer.recordings import Op, make_recording
 from traces.file import load, save
 from traces.model import Device, Values
 
@@ -22,7 +22,7 @@ STEPS = 8
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """Eight steps of an A100 with one kernel each, and no values."""
-    made = recording(
+    made = make_recording(
         [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)],
         [Op("aten::mul", 100, 50, kernel=(160, 500))],
         steps=STEPS,
@@ -53,13 +53,13 @@ def _script(folder: Path, text: str) -> Path:
 EXACT = """
 import runpy, sys, torch
 
-class Told(float):
+class RankValues(float):
     "A loss that shows all its bits wherever the script prints it."
     def __format__(self, how):
         return self.hex()
 
 item = torch.Tensor.item
-torch.Tensor.item = lambda tensor: Told(item(tensor)) if tensor.is_floating_point() else item(tensor)
+torch.Tensor.item = lambda tensor: RankValues(item(tensor)) if tensor.is_floating_point() else item(tensor)
 sys.path.insert(0, sys.argv[1])
 sys.argv = [sys.argv[1] + "/train_resnet.py", *sys.argv[2:]]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from replayer.allocator import DeviceMemory
-from replayer.blas_workspaces import BlasWorkspaces
-from replayer.ledger import Ledger
-from replayer.sites import Site
-from replayer.streams import VirtualStream
-from replayer.workspaces import Program
+from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.cublas_workspaces import BlasWorkspaces
+from replayer.memory.deferred import DeferredAllocator
+from replayer.op_signature import OpSignature
+from replayer.recording.workspaces import WorkspaceSequence
+from replayer.timing.stream import VirtualStream
 
 
 class FakeDevice:
@@ -18,12 +18,12 @@ class FakeDevice:
         self.name = "Fake GPU"
         self.properties: dict[str, Any] = {"major": 8, "minor": 0}
         self._memory = DeviceMemory(index, capacity_bytes)
-        self.ledger = Ledger(self._memory)
+        self.allocator = DeferredAllocator(self._memory)
         self.default_stream = VirtualStream(index, 0)
 
     @property
     def memory(self) -> DeviceMemory:
-        return self.ledger.look()
+        return self.allocator.look()
 
 
 class FakeGpu:
@@ -31,9 +31,9 @@ class FakeGpu:
 
     def __init__(self, devices: int = 1, capacity_bytes: int = 64 << 30) -> None:
         self.devices = [FakeDevice(i, capacity_bytes) for i in range(devices)]
-        self.launches: list[tuple[Site, int]] = []
-        self.copies: list[tuple[Site, str, int, int, bool]] = []
-        self.reads: list[tuple[Site, int, str, int]] = []
+        self.launches: list[tuple[OpSignature, int]] = []
+        self.copies: list[tuple[OpSignature, str, int, int, bool]] = []
+        self.reads: list[tuple[OpSignature, int, str, int]] = []
         self.values: dict[str, list[float]] = {}
         self.selections: dict[tuple[int, ...], int] = {}  # how much is found in a tensor of that shape
         self.blas = BlasWorkspaces({}, [8] * devices)
@@ -51,15 +51,17 @@ class FakeGpu:
     def current_stream(self, device: int) -> VirtualStream:
         return self.devices[device].default_stream
 
-    def launch(self, site: Site, device: int) -> None:
-        if site.launches:
-            self.launches.append((site, device))
+    def launch(self, signature: OpSignature, device: int) -> None:
+        if signature.launches:
+            self.launches.append((signature, device))
 
-    def copy(self, site: Site, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
-        self.copies.append((site, kind, size_bytes, device, blocking))
+    def copy(
+        self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False
+    ) -> None:
+        self.copies.append((signature, kind, size_bytes, device, blocking))
 
-    def copy_to_peer(self, site: Site, size_bytes: int, source: int, target: int) -> None:
-        self.copies.append((site, "p2p", size_bytes, source, False))
+    def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
+        self.copies.append((signature, "p2p", size_bytes, source, False))
 
     def found(self, op: str, searched: tuple[int, ...]) -> int | None:
         return self.selections.get(searched)
@@ -67,12 +69,12 @@ class FakeGpu:
     def synchronize_stream(self, stream: VirtualStream) -> None:
         pass
 
-    def workspaces_of(self, site: Site) -> Program:
+    def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         return ()
 
-    def read(self, site: Site, device: int, dtype: str, count: int) -> list[float] | None:
-        self.reads.append((site, device, dtype, count))
-        return self.values.get(site.op)
+    def read(self, signature: OpSignature, device: int, dtype: str, count: int) -> list[float] | None:
+        self.reads.append((signature, device, dtype, count))
+        return self.values.get(signature.op)
 
     def enter_phase(self, name: str) -> None:
         pass
@@ -82,7 +84,7 @@ class FakeGpu:
 
     def end_step(self) -> None:
         for device in self.devices:
-            device.ledger.end_step()
+            device.allocator.end_step()
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         pass
@@ -96,7 +98,7 @@ class FakeGpu:
     @property
     def launched(self) -> list[str]:
         """The names of the launched ops, without namespace."""
-        return [site.op.removeprefix("aten::") for site, _ in self.launches]
+        return [signature.op.removeprefix("aten::") for signature, _ in self.launches]
 
     def live_bytes(self, device: int = 0) -> int:
         """Bytes that tensors asked for and still hold."""

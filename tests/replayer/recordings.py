@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from replayer.player import Player
-from replayer.score import Score
-from replayer.sites import Site
-from replayer.timeline import HOST_COLUMNS, WORK_COLUMNS, Later, put_together
-from replayer.tracks import HostThread
+from replayer.op_signature import OpSignature
+from replayer.recording.recorded_run import RecordedRun
+from replayer.timing.scheduler import HostThread
+from replayer.timing.simulator import Simulator
+from replayer.timing.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, put_together
 from traces.model import (
     NONE,
     Column,
@@ -77,11 +77,11 @@ class Log:
     def memory(self, table: Column, time_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]
 
-    def strings_of(self, site: Site) -> tuple[int, int, int]:
-        return (self.strings.add(site.op), 0, 0)
+    def strings_of(self, signature: OpSignature) -> tuple[int, int, int]:
+        return (self.strings.add(signature.op), 0, 0)
 
-    def host_rows_of(self, sites: Sequence[Site]) -> Column:
-        rows = [(NONE, int(HostKind.OP), self.strings_of(site)[0], 0, 0, 0, 0) for site in sites]
+    def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
+        rows = [(NONE, int(HostKind.OP), self.strings_of(signature)[0], 0, 0, 0, 0) for signature in signatures]
         return np.array(rows, np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
@@ -89,7 +89,7 @@ class Log:
         self.host.append((thread, int(HostKind.OP), name, start_ns, end_ns - start_ns, shapes, dtypes))
         return len(self.host) - 1
 
-    def op_rows(self, rows: Column | Later) -> int:
+    def op_rows(self, rows: Column | DeferredRows) -> int:
         table = put_together([rows])
         self.host += [tuple(row) for row in table.tolist()]
         return len(self.host) - len(table)
@@ -97,7 +97,7 @@ class Log:
     def work(self, row: Iterable[int]) -> None:
         self.device.append(dict(zip(WORK_COLUMNS, map(int, row), strict=True)))
 
-    def work_rows(self, rows: Column | Later) -> None:
+    def work_rows(self, rows: Column | DeferredRows) -> None:
         for row in put_together([rows]).tolist():
             self.work(row)
 
@@ -132,7 +132,7 @@ class Op:
 RecordedPhases = list[tuple[str, int, int]]
 
 
-def recording(phases: RecordedPhases, ops: list[Op], *, steps: int = 1, period_us: int = 0) -> Trace:
+def make_recording(phases: RecordedPhases, ops: list[Op], *, steps: int = 1, period_us: int = 0) -> Trace:
     """A one-device kernel-grained recording whose steps all hold the same ops and phases (name, start, end in us)."""
     return recording_of([(StepKind.STEADY, phases, ops)] * steps, period_us=period_us)
 
@@ -224,31 +224,31 @@ def recording_of(steps: list[tuple[StepKind, RecordedPhases, list[Op]]], *, peri
 
 
 class Stage:
-    """A player on a fake clock with one main thread and the default stream."""
+    """A simulator on a fake clock with one main thread and the default stream."""
 
     def __init__(self, trace: Trace, *, strict: bool = False, pad_loader: bool = False) -> None:
         self.clock = FakeClock()
         self.log = Log()
-        self.score = Score.of(trace, min(trace.ranks))
-        self.player = Player(self.score, self.clock, self.log, strict=strict, pad_loader=pad_loader)  # type: ignore[arg-type]
+        self.recording = RecordedRun.of(trace, min(trace.ranks))
+        self.simulator = Simulator(self.recording, self.clock, self.log, strict=strict, pad_loader=pad_loader)  # type: ignore[arg-type]
         self.thread = HostThread(0, self.clock.now_ns())
-        self.stream = self.player.tracks.stream(0, 0)
-        self._sites: dict[tuple[str, tuple[tuple[int, ...], ...]], Site] = {}
+        self.stream = self.simulator.scheduler.stream(0, 0)
+        self._sites: dict[tuple[str, tuple[tuple[int, ...], ...]], OpSignature] = {}
 
     def op(self, name: str, *shapes: tuple[int, ...]) -> int:
         shapes = shapes or ((4, 4),)
-        site = self._sites.setdefault((name, shapes), Site(name, shapes, ("float32",) * len(shapes)))
-        return self.player.play(self.thread, self.stream, site, self.clock.now_ns())
+        signature = self._sites.setdefault((name, shapes), OpSignature(name, shapes, ("float32",) * len(shapes)))
+        return self.simulator.play(self.thread, self.stream, signature, self.clock.now_ns())
 
     def within(self, phase: str, *ops: str, wait_us: int = 0) -> None:
-        self.player.course.enter(self.thread, phase)
+        self.simulator.tracker.enter(self.thread, phase)
         for name in ops:
             self.op(name)
         self.clock.time_ns += wait_us * US
-        self.player.course.leave(self.thread, phase)
+        self.simulator.tracker.leave(self.thread, phase)
 
     def module(self, module: int = 1, *, grad: bool = True) -> None:
-        self.player.course.module_called(self.thread, module, grad)
+        self.simulator.tracker.module_called(self.thread, module, grad)
 
 
 def phase_recording(phases_ms: dict[str, int], steps: int = 2) -> Trace:
@@ -257,7 +257,7 @@ def phase_recording(phases_ms: dict[str, int], steps: int = 2) -> Trace:
     for name, ms in phases_ms.items():
         phases.append((name, at_us, at_us + ms * 1000))
         at_us += ms * 1000
-    trace = recording(phases, [], steps=steps)
+    trace = make_recording(phases, [], steps=steps)
     trace.grain = "phase"
     trace.phases.device = trace.phases.device * 0
     trace.phases.device_start_ns = trace.phases.start_ns.copy()

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from replayer.clock import ScaledClock
 from replayer.gpu import VirtualGpu
-from replayer.sites import Site
-from replayer.streams import LAUNCH_QUEUE_DEPTH, VirtualEvent
-from tests.replayer.recordings import US, FakeClock, Log, Op, recording
+from replayer.op_signature import OpSignature
+from replayer.timing.clock import ScaledClock
+from replayer.timing.stream import LAUNCH_QUEUE_DEPTH, VirtualEvent
+from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.model import Device, DeviceKind, Trace, Values
 
-MM = Site("aten::mm", ((4, 4),), ("float32",))
-COPY = Site("aten::copy_", ((1024, 1024), (1024, 1024)), ("float32", "float32"))
-ITEM = Site("aten::_local_scalar_dense", ((),), ("float32",))
-VIEW = Site("aten::view", ((4, 4),), ("float32",), launches=False)
+MM = OpSignature("aten::mm", ((4, 4),), ("float32",))
+COPY = OpSignature("aten::copy_", ((1024, 1024), (1024, 1024)), ("float32", "float32"))
+ITEM = OpSignature("aten::_local_scalar_dense", ((),), ("float32",))
+VIEW = OpSignature("aten::view", ((4, 4),), ("float32",), launches=False)
 
 
 def one_kernel(duration_us: int = 1_000) -> Trace:
-    return recording([("forward", 0, 50)], [Op("aten::mm", 0, 5, kernel=(8, duration_us))])
+    return make_recording([("forward", 0, 50)], [Op("aten::mm", 0, 5, kernel=(8, duration_us))])
 
 
 def started(trace: Trace | None = None) -> tuple[VirtualGpu, FakeClock, Log]:
@@ -42,7 +42,7 @@ def test_a_launch_returns_at_once_and_synchronize_waits_for_its_end() -> None:
 def test_what_never_reaches_the_device_costs_nothing() -> None:
     gpu, _, log = started()
     gpu.launch(VIEW, 0)
-    assert log.device == [] and gpu.player.tally.ops == 0
+    assert log.device == [] and gpu.simulator.stats.ops == 0
 
 
 def test_events_take_the_time_between_two_points_of_the_stream() -> None:
@@ -77,10 +77,10 @@ def test_waiting_for_an_event_that_was_never_recorded_is_no_wait() -> None:
     gpu.stream_wait_event(stream, event)
     gpu.synchronize_event(event)
     assert stream.ready_ns == 0 and clock.waits == [] and gpu.query_event(event)
-    assert gpu.player.tally.events_never_recorded == 1
+    assert gpu.simulator.stats.events_never_recorded == 1
     gpu.record_event(event, stream)  # as a ring of events is, whose first round waits for nothing
     gpu.synchronize_event(event)
-    assert gpu.player.tally.events_never_recorded == 0
+    assert gpu.simulator.stats.events_never_recorded == 0
 
 
 def test_the_script_reads_elapsed_time_by_its_own_clock() -> None:
@@ -98,7 +98,7 @@ def test_the_script_reads_elapsed_time_by_its_own_clock() -> None:
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(recorded: bool) -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(18 + 1_000 * i, 1_000)) for i in range(1_300)]
-    gpu, clock, log = started(recording([("forward", 0, 20_000)], ops if recorded else ops[:1]))
+    gpu, clock, log = started(make_recording([("forward", 0, 20_000)], ops if recorded else ops[:1]))
     begin_ns = clock.now_ns()
     other = gpu.new_stream(0)
     for _ in range(LAUNCH_QUEUE_DEPTH):
@@ -119,7 +119,7 @@ def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(r
 
 def test_how_much_a_mask_has_set_is_told_by_the_step_that_drives_the_script() -> None:
     search = Op("aten::nonzero", 0, 10, kernel=(4, 2), shapes=((10,),))
-    gpu, _, _ = started(recording([("forward", 0, 50)], [search, Op("aten::select", 20, 5, shapes=((7, 1),))]))
+    gpu, _, _ = started(make_recording([("forward", 0, 50)], [search, Op("aten::select", 20, 5, shapes=((7, 1),))]))
     assert gpu.found("aten::nonzero", (10,)) == 7
     assert gpu.found("aten::nonzero", (10,)) is None and gpu.found("aten::nonzero", (11,)) is None
 
@@ -162,7 +162,7 @@ def test_a_read_waits_for_the_stream_and_answers_what_was_recorded() -> None:
     assert gpu.read(ITEM, 0, "float32", 1) == [2.25]
     assert clock.now_ns() >= gpu.current_stream(0).ready_ns
     assert gpu.read(ITEM, 0, "float32", 1) is None
-    assert gpu.player.tally.reads_unrecorded == 1
+    assert gpu.simulator.stats.reads_unrecorded == 1
 
 
 def test_host_threads_have_their_own_present_device_and_streams() -> None:
@@ -194,10 +194,10 @@ def test_a_phase_once_entered_holds_the_ops_within() -> None:
 
 def test_every_allocation_and_free_is_on_the_timeline_with_the_totals_after_it() -> None:
     gpu, _, log = started()
-    ledger = gpu.devices[0].ledger
-    first, second = ledger.malloc(1_000, 0), ledger.malloc(3 << 20, 0)
+    allocator = gpu.devices[0].allocator
+    first, second = allocator.malloc(1_000, 0), allocator.malloc(3 << 20, 0)
     assert first is not None and second is not None
-    ledger.free(first)
+    allocator.free(first)
     assert gpu.devices[0].memory.allocated_bytes == 3 << 20
     rows = [(size, allocated, reserved) for _, _, size, _, allocated, reserved in log.memory_rows]
     assert rows == [

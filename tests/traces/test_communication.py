@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.replayer.recordings import US, Op, recording
+from tests.replayer.recordings import US, Op, make_recording
 from traces.communication import communication, communication_kernels
 from traces.model import Collectives, Device, DeviceKind, DeviceSpans, StepKind, Trace
 from traces.replayed import one_replay, process_of_each_rank
@@ -14,7 +14,7 @@ from tui.print_communication import communication_rows, exposure_sentence
 
 def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int]) -> Trace:
     """A step of forward (0 to 100 us) and backward (to 300 us) with these kernels (name, stream, start, duration)."""
-    trace = recording([("forward", 0, 100), ("backward", 100, 300)], [])
+    trace = make_recording([("forward", 0, 100), ("backward", 100, 300)], [])
     base_ns = int(trace.steps.start_ns[0])
     add = trace.strings.add
     trace.device = DeviceSpans.of(
@@ -59,7 +59,7 @@ def test_nccl_kernels_without_collectives_belong_to_the_ops_that_launched_them()
 
 
 def as_rank(rank: int, device: int, steps: int = 1) -> Trace:
-    trace = recording([("forward", 0, 100)], [Op("aten::mm", 5, 20, kernel=(10, 50))], steps=steps)
+    trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 5, 20, kernel=(10, 50))], steps=steps)
     trace.device.device = trace.device.device + device
     trace.phases.device = trace.phases.device * 0 + device
     devices = [Device(0, i, "GPU") for i in range(2)]

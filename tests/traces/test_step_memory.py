@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.replayer.recordings import US, recording
+from tests.replayer.recordings import US, make_recording
 from traces.model import Device, MemoryEvents, StepKind, Trace
 from traces.step_memory import step_rises
 
 
 def trace_of(*events: tuple[int, int, int], steps: int = 1) -> Trace:
     """Steps of 100 us from 10 000 us on; `events` are (us from the first step's begin, device, bytes)."""
-    trace = recording([("forward", 0, 100)], [], steps=steps)
+    trace = make_recording([("forward", 0, 100)], [], steps=steps)
     trace.devices.append(Device(0, 1, "second", 1 << 30))
     start_ns = int(trace.steps.start_ns[0])
     trace.memory = MemoryEvents.of(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replayer.replicas import require_kernels_of_one
+from replayer.recording.replicas import require_kernels_of_one
 from traces.comparison import compare
 from traces.file import load, save
 from traces.launch import ChildResult, run_child

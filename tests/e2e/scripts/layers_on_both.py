@@ -20,7 +20,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.replayer.surfaces.test_breadth_layers import LAYERS, _tensors
+from tests.replayer.ops.test_layers import LAYERS, _tensors
 
 
 def results(model: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.replayer.surfaces.fake_gpu import SurfaceGpu, use
+from tests.replayer.fake_gpu import SurfaceGpu, use
 
 
 class Twice(nn.Module):
@@ -137,6 +137,6 @@ def test_what_a_backward_pass_calls_again_is_told_as_any_call(reentrant: bool) -
     x = torch.ones(2, 4, device="cuda", requires_grad=True)
     gpu.phases.clear()
     checkpoint(model, x, use_reentrant=reentrant).sum().backward()
-    # THEN the course, which knows that backward is under way, leaves the second one out
+    # THEN the tracker, which knows that backward is under way, leaves the second one out
     assert [module for module, _ in gpu.modules] == [id(model)] * 2
     assert gpu.phases == ["+backward", "-backward"]

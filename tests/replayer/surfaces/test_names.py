@@ -21,7 +21,7 @@ import torch
 import torch.cuda.comm
 
 from replayer.errors import NotEmulated
-from tests.replayer.surfaces.fake_gpu import use
+from tests.replayer.fake_gpu import use
 
 MODULES = "amp comm gds graphs green_contexts jiterator memory nccl nvtx profiler random sparse streams tunable".split()
 

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from replayer.errors import NotEmulated
-from tests.replayer.surfaces.fake_gpu import GIB, use
+from tests.replayer.fake_gpu import GIB, use
 
 cuda: Any = torch.cuda  # torch has no types for much of this
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from tests.replayer.surfaces.fake_gpu import SurfaceGpu, use
+from tests.replayer.fake_gpu import SurfaceGpu, use
 
 BACKWARD = ["+backward", "-backward"]
 ZERO_GRAD = ["+zero_grad", "-zero_grad"]

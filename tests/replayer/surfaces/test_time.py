@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from replayer.clock import VirtualClock
 from replayer.surfaces.time import ScriptTime
+from replayer.timing.clock import VirtualClock
 
 HOUR = 3_600.0
 CLOCKS = ("time", "perf_counter", "monotonic")

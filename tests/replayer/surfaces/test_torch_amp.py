@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 
-from tests.replayer.surfaces.fake_gpu import use
+from tests.replayer.fake_gpu import use
 
 
 def test_autocast_acts_on_the_device_and_is_told_as_cuda() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from replayer.errors import NotEmulated
-from tests.replayer.surfaces.fake_gpu import GIB, use
+from tests.replayer.fake_gpu import GIB, use
 
 INVALID = "CUDA error: invalid device ordinal\nGPU device may be out of range"
 

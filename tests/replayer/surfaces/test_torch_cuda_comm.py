@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.cuda.comm
 
-from tests.replayer.surfaces.fake_gpu import SurfaceGpu, use
+from tests.replayer.fake_gpu import SurfaceGpu, use
 
 comm: Any = torch.cuda.comm
 MIB = 1 << 20
@@ -47,7 +47,7 @@ def test_scatter_uses_the_streams_it_is_given() -> None:
     sides: list[Any] = [torch.cuda.Stream(device=i) for i in (0, 1)]
     seen: list[tuple[int, int]] = []
 
-    def copy(site: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
+    def copy(signature: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
         seen.append((device, gpu.current_stream(device).number))
 
     gpu.copy = copy  # type: ignore[method-assign]
@@ -101,7 +101,7 @@ def test_gradients_are_added_up_on_one_device() -> None:
     added = comm.reduce_add_coalesced(gradients, 0)
     assert [tuple(t.shape) for t in added] == [(MIB,), (2, 3)] and _devices(added) == [0, 0]
     assert _copies(gpu) == [("p2p", 4 * MIB + 24, 1)]
-    assert [(site.op, device) for site, device in gpu.launches] == [("aten::cat", 0), ("aten::cat", 1), ("aten::add", 0)]
+    assert [(launch.op, device) for launch, device in gpu.launches] == [("aten::cat", 0), ("aten::cat", 1), ("aten::add", 0)]
 
 
 def test_a_batch_of_fewer_rows_than_devices_goes_to_the_first() -> None:

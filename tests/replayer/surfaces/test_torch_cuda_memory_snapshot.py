@@ -13,7 +13,7 @@ import torch
 from torch.cuda import _memory_viz as viz
 
 from replayer.errors import NotEmulated
-from tests.replayer.surfaces.fake_gpu import use
+from tests.replayer.fake_gpu import use
 
 MIB = 1 << 20
 memory: Any = torch.cuda.memory

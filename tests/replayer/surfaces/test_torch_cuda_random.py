@@ -9,7 +9,7 @@ import pickle
 import pytest
 import torch
 
-from tests.replayer.surfaces.fake_gpu import use
+from tests.replayer.fake_gpu import use
 
 
 def test_states_have_the_size_and_the_content_of_cuda() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from replayer.errors import NotEmulated
-from tests.replayer.surfaces.fake_gpu import use
+from tests.replayer.fake_gpu import use
 
 MS = 1_000_000
 torch_any: Any = torch  # torch has no types for most of this

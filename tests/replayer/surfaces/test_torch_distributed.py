@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from replayer import state
-from tests.replayer.surfaces.ranks import run_ranks, small_recording
+from tests.replayer.ranks import run_ranks, small_recording
 from traces.communication import communication
 from traces.merge import merge_ranks
 from traces.model import Collectives, DeviceKind, DeviceSpans, Origin, Trace

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from replayer.errors import NotEmulated
-from tests.replayer.surfaces.ranks import run_ranks
+from tests.replayer.ranks import run_ranks
 from traces.model import Trace
 
 OPS = torch.ops._c10d_functional

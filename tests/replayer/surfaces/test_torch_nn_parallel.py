@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from replayer import state
-from replayer.costs import FLOOR_NS
+from replayer.cost_model.roofline import FLOOR_NS
 from replayer.gpu import VirtualGpu
-from tests.replayer.recordings import US, FakeClock, Log, Op, recording
+from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.file import load
 from traces.library import find
 from traces.model import DeviceKind, Origin, Strings, Trace, TraceError
@@ -180,7 +180,7 @@ def _one_gpu(rows: int) -> Trace:
     ]
     optimizer = [Op("aten::_foreach_mul_", 3_100, 50, kernel=(at + 8 * each, 700), shapes=((HIDDEN, 64),))]
     phases = [("loader", 0, 1_000), ("forward", 1_000, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)]
-    return recording(phases, [*forward, *backward, *optimizer], steps=2, period_us=20 * each)
+    return make_recording(phases, [*forward, *backward, *optimizer], steps=2, period_us=20 * each)
 
 
 def _work(log: Any, kind: DeviceKind, device: int) -> list[tuple[str, dict[str, int]]]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset, _utils
 
 from replayer.errors import NotEmulated
 from replayer.surfaces.torch_pin_memory import EMPTY, FILLED, NEW_EMPTY, NEW_FILLED
-from tests.replayer.surfaces.fake_gpu import use
+from tests.replayer.fake_gpu import use
 
 
 def _stat(name: str) -> int:

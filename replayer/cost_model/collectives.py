@@ -1,0 +1,196 @@
+"""How long the ranks of a group need for an operation once all of them are there.
+
+The recording tells for the operations, sizes and groups that it holds; from these a latency and a bandwidth are fitted for
+others. A recorded kernel lasts from when its own rank was ready until the slowest one's data had come, so of the ranks'
+durations of one operation the shortest is what the transfer itself took. Without recorded operations latency and bandwidth are
+those of the links that GPUs of this name have (links.py). An operation of which only is known how long it can have lasted at
+most is none that such an estimate could be made from, but it caps the estimate for its like.
+
+    costs = CollectiveCosts.of(trace)
+    costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
+
+Note [Bytes on the wire]
+    Of n ranks' inputs of b bytes each, a ring moves over each link 2b(n-1)/n for an all-reduce, b(n-1)/n for a
+    reduce-scatter or an all-to-all, b(n-1) for an all-gather and b for a broadcast, reduce, send or receive: the "bus
+    bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md). In these bytes operations and groups are comparable.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from replayer.cost_model.links import link_of
+from traces.communication import communication_kernels
+from traces.model import NONE, Ending, Origin, Trace
+
+# What a small operation takes besides its steps from GPU to GPU: NCCL's ring algorithm in protocol LL (nccl 2.19,
+# src/graph/tuning.cc, baseLat). With them, two A100 come to 7.8 us; in the recording at hand they take 7.6 us.
+_BASE_LATENCY_NS = 6_600
+_FITTED_FROM_BYTES = 262_144  # below, latency rather than bandwidth is what a duration shows
+
+Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the group
+
+
+class Transfer(NamedTuple):
+    """What an operation takes: EXACT, SCALED from this trace or PUBLISHED; `kernel` is its recorded kernel's string or NONE."""
+
+    duration_ns: int
+    origin: Origin
+    kernel: int
+
+
+class Call(NamedTuple):
+    """An operation between ranks as this rank called it."""
+
+    name: str
+    dtype: str
+    group: str
+    group_size: int
+    backend: str
+    size_bytes: int  # of this rank's input
+
+
+class Times(NamedTuple):
+    """Of one operation, in nanoseconds: when the host called it, when its data was ready, when it ends."""
+
+    call: int
+    ready: int
+    end: int
+
+
+def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
+    """See Note [Bytes on the wire]."""
+    if ranks <= 1:
+        return 0.0
+    factors = {
+        "all_reduce": 2 * (ranks - 1) / ranks,
+        "reduce_scatter": (ranks - 1) / ranks,
+        "reduce_scatter_tensor": (ranks - 1) / ranks,
+        "all_to_all": (ranks - 1) / ranks,
+        "all_to_all_single": (ranks - 1) / ranks,
+        "all_gather": ranks - 1,
+        "all_gather_into_tensor": ranks - 1,
+        "gather": ranks - 1,
+        "barrier": 0,
+    }
+    return size_bytes * factors.get(name, 1.0)
+
+
+def ring_steps(name: str, ranks: int) -> int:
+    """How often a ring of ranks passes data on before the last one has it all, as NCCL counts (src/graph/tuning.cc)."""
+    if ranks <= 1:
+        return 0
+    if name in ("all_reduce", "barrier"):
+        return 2 * (ranks - 1)
+    return 1 if name in ("send", "recv") else ranks - 1
+
+
+class CollectiveCosts:
+    """Durations by operation, bytes and group size, played in the recorded order and then again."""
+
+    def __init__(self, device_name: str) -> None:
+        self._recorded: dict[Key, list[int]] = {}
+        self._at_most_ns: dict[Key, int] = {}
+        self._played: dict[Key, int] = {}
+        self._kernels: dict[str, int] = {}
+        self._link = link_of(device_name)
+        self._bytes_per_ns = self._link.ring_gbps
+        self._recorded_latency_ns: int | None = None
+        self._origin = Origin.PUBLISHED
+
+    @classmethod
+    def of(cls, trace: Trace) -> CollectiveCosts:
+        """Fit from the operations of all recorded ranks that were timed on their devices."""
+        costs = cls(trace.devices[0].name if trace.devices else "")
+        by_rank: dict[Key, dict[int, list[tuple[int, bool]]]] = {}  # how long each, and whether that is more than a bound
+        table, timed = trace.collectives, _timed_on_device(trace)
+        columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending)
+        rows = zip(*(column[timed].tolist() for column in columns), strict=True)
+        for name, size_bytes, group, rank, duration_ns, ending in rows:
+            key = (trace.strings[name], max(size_bytes, 0), group if group > 0 else len(trace.ranks))
+            by_rank.setdefault(key, {}).setdefault(rank, []).append((duration_ns, ending == Ending.SEEN))
+        for key, ranks in by_rank.items():
+            longest = max(map(len, ranks.values()))
+            rounds = [[own[i] for own in ranks.values() if i < len(own)] for i in range(longest)]
+            shortest = [min(took)[0] for took in rounds if any(is_seen for _, is_seen in took)]
+            if shortest:
+                costs._recorded[key] = shortest
+            else:
+                costs._at_most_ns[key] = min(min(took)[0] for took in rounds)
+        costs._fit()
+        costs._name_kernels(trace)
+        return costs
+
+    def _fit(self) -> None:
+        small = [min(ns) for (_, size, _), ns in self._recorded.items() if 0 < size < _FITTED_FROM_BYTES]
+        if small:
+            self._recorded_latency_ns = int(median(small))
+        rates = [
+            wire_bytes(*key) / max(median(ns) - self._latency_ns(key[0], key[2]), 1)
+            for key, ns in self._recorded.items()
+            if wire_bytes(*key) >= _FITTED_FROM_BYTES
+        ]
+        if rates:
+            self._bytes_per_ns = median(rates)
+            self._origin = Origin.SCALED
+
+    def _name_kernels(self, trace: Trace) -> None:
+        names = np.unique(trace.device.name[communication_kernels(trace)]).tolist()
+        for name in names:
+            for operation in ("AllReduce", "Broadcast", "AllGather", "ReduceScatter", "Reduce", "SendRecv"):
+                if operation in trace.strings[name]:
+                    self._kernels.setdefault(operation, name)
+                    break
+
+    def next(self, name: str, size_bytes: int, ranks: int) -> Transfer:
+        """What the next such operation takes."""
+        kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
+        key = (name, size_bytes, ranks)
+        recorded = self._recorded.get(key)
+        if recorded:
+            played = self._played.get(key, 0)
+            self._played[key] = played + 1
+            return Transfer(recorded[played % len(recorded)], Origin.EXACT, kernel)
+        duration_ns = self._latency_ns(name, ranks) + int(wire_bytes(name, size_bytes, ranks) / self._bytes_per_ns)
+        return Transfer(min(duration_ns, self._at_most_ns.get(key, duration_ns)), self._origin, kernel)
+
+    def _latency_ns(self, name: str, ranks: int) -> int:
+        if self._recorded_latency_ns is not None:
+            return self._recorded_latency_ns
+        return _BASE_LATENCY_NS + ring_steps(name, ranks) * self._link.hop_ns
+
+
+def kernel_label(name: str) -> str:
+    """What a kernel of this operation is called where the recording has none: as NCCL 2.19 and later call it."""
+    return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
+
+
+# By operation of torch.distributed, the function of NCCL that does it.
+_FUNCTIONS = {
+    "all_reduce": "AllReduce",
+    "barrier": "AllReduce",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "all_gather": "AllGather",
+    "all_gather_into_tensor": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "reduce_scatter_tensor": "ReduceScatter",
+    **dict.fromkeys(("all_to_all", "all_to_all_single", "gather", "scatter", "send", "recv"), "SendRecv"),
+}
+
+
+def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The collectives that CUDA events timed, be it only from above, and those within the span of the recorded communication
+    kernels: elsewhere only the call itself was timed."""
+    table, kernels = trace.collectives, communication_kernels(trace)
+    keep = (table.device != NONE) & (table.duration_ns > 0)
+    rank_of = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[kernels]]
+    for rank in np.unique(rank_of).tolist():
+        first_ns = int(trace.device.start_ns[kernels][rank_of == rank].min())
+        last_ns = int(trace.device.end_ns[kernels][rank_of == rank].max())
+        in_time = (table.start_ns + table.duration_ns >= first_ns) & (table.start_ns <= last_ns)
+        keep |= (table.rank == rank) & in_time & (table.duration_ns > 0)
+    return np.flatnonzero(keep & (table.ending != Ending.UNSEEN))

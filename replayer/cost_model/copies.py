@@ -1,0 +1,139 @@
+"""How long a copy takes that the recording does not hold: bytes over the bandwidth of its kind.
+
+A kind is a direction and, between host and device, whether the host's side is pinned: the profiler's names tell
+("Memcpy HtoD (Pageable -> Device)"). A kind that this trace has is fitted from its copies; what it lacks is taken from
+published figures, else from data sheets.
+
+    transfers = Transfers.of(trace, speed)
+    transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from replayer.cost_model.links import link_of
+from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed
+from traces.model import DeviceKind, Origin, Trace
+
+# GB/s of host-to-device copies on the emulator study's machines: pinned 6.35 ms and pageable 17.35 ms for the 77.07 MB of 128
+# images of 3x224x224 floats ("GPU Emulator for Easy Reproducibility of DNN Training", Summer of Reproducibility 2023).
+PUBLISHED_PINNED_GBPS = 12.1
+PUBLISHED_PAGEABLE_GBPS = 4.4
+
+_FITTED_FROM_BYTES = 65_536  # below, latency rather than bandwidth is what a copy's duration shows
+
+_HOST = ("h2d", "d2h")  # the directions with a host's side
+
+Kind = tuple[str, bool]  # "h2d", "d2h", "d2d" or "p2p"; whether the host's side is pinned (False without one)
+
+# By parts of a copy's name in recordings, of Kineto and of its AMD counterpart.
+_DIRECTIONS = {
+    "HtoD": "h2d", "DtoH": "d2h", "PtoP": "p2p", "DtoD": "d2d",
+    "HostToDevice": "h2d", "DeviceToHost": "d2h", "DeviceToDevice": "d2d",
+}  # fmt: skip
+
+
+_LABELS = {
+    ("h2d", True): "Memcpy HtoD (Pinned -> Device)", ("h2d", False): "Memcpy HtoD (Pageable -> Device)",
+    ("d2h", True): "Memcpy DtoH (Device -> Pinned)", ("d2h", False): "Memcpy DtoH (Device -> Pageable)",
+    ("d2d", False): "Memcpy DtoD (Device -> Device)", ("p2p", False): "Memcpy PtoP (Device -> Device)",
+}  # fmt: skip
+
+
+class Copy(NamedTuple):
+    """A copy of the script, with what it takes if the recording does not hold it."""
+
+    label: str  # its name on a timeline
+    size_bytes: int
+    duration_ns: int
+    origin: Origin
+    others: frozenset[int]  # strings of the recording that name copies between host and device of other kinds
+
+
+class Transfers:
+    """What copies of each kind take; times in nanoseconds."""
+
+    def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
+        # Bytes per nanosecond. The study's figures are of copies to the device; the others are as good a guess as any.
+        self._bandwidths: dict[Kind, tuple[float, Origin]] = {
+            ("h2d", True): (PUBLISHED_PINNED_GBPS, Origin.PUBLISHED),
+            ("h2d", False): (PUBLISHED_PAGEABLE_GBPS, Origin.PUBLISHED),
+            ("d2h", True): (PUBLISHED_PINNED_GBPS, Origin.ROOFLINE),
+            ("d2h", False): (PUBLISHED_PAGEABLE_GBPS, Origin.ROOFLINE),
+            ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),  # read and written
+            ("p2p", False): (link_of(device_name).copy_gbps, Origin.ROOFLINE),
+        }
+        self._latencies_ns: dict[Kind, int] = {}  # what a copy of nothing takes, where small copies were recorded
+        self._others: dict[Kind, frozenset[int]] = {}
+
+    @classmethod
+    def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> Transfers:
+        """Fit from the copies of `trace`: the median bandwidth over those of 64 KiB and more. A link's may be given."""
+        transfers = cls(speed, trace.devices[0].name if trace.devices else "")
+        device = trace.device
+        copies = (device.kind == DeviceKind.MEMCPY) & (device.duration_ns > 0)
+        rows = zip(*(column[copies].tolist() for column in (device.name, device.bytes, device.duration_ns)), strict=True)
+        rates: dict[Kind, list[float]] = {}
+        small_ns: dict[Kind, list[int]] = {}
+        kinds: dict[int, list[Kind]] = {}
+        for name, size_bytes, duration_ns in rows:
+            if name not in kinds:
+                kinds[name] = _kinds(trace.strings[name])
+            for kind in kinds[name]:
+                if size_bytes >= _FITTED_FROM_BYTES:
+                    rates.setdefault(kind, []).append(size_bytes / duration_ns)
+                elif size_bytes >= 0:
+                    small_ns.setdefault(kind, []).append(duration_ns)
+        transfers._bandwidths |= {kind: (median(values), Origin.SCALED) for kind, values in rates.items()}
+        if given_link_gbps:
+            transfers._bandwidths["p2p", False] = given_link_gbps, Origin.ROOFLINE
+        transfers._latencies_ns = {kind: int(median(values)) for kind, values in small_ns.items()}
+        for direction in _HOST:
+            transfers._bound(direction)
+        for key in _LABELS:
+            of_host = (name for name, those in kinds.items() if those and those[0][0] in _HOST and key not in those)
+            transfers._others[key] = frozenset(of_host)
+        return transfers
+
+    def _bound(self, direction: str) -> None:
+        """On no machine are pageable copies the faster ones; a published figure gives way to what this one shows."""
+        (pinned, of_pinned), (pageable, of_pageable) = (self._bandwidths[direction, kind] for kind in (True, False))
+        if pageable <= pinned or of_pinned == of_pageable:
+            return
+        if of_pageable is Origin.SCALED:
+            self._bandwidths[direction, True] = pageable, Origin.ROOFLINE
+        else:
+            self._bandwidths[direction, False] = pinned, Origin.ROOFLINE
+
+    def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
+        """A copy of kind "h2d", "d2h", "d2d" or "p2p"; SCALED if fitted from this trace, else PUBLISHED or ROOFLINE."""
+        key = (kind, pinned and kind in _HOST)
+        bandwidth, origin = self._bandwidths[key]
+        duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, FLOOR_NS)
+        return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
+
+    def read(self, size_bytes: int) -> Copy:
+        """What the host reads by `item()` and its like: which side of the driver it passes through does not matter."""
+        copy = self.copy("d2h", False, size_bytes)
+        return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
+
+
+def directions_of(trace: Trace) -> dict[int, str]:
+    """The strings of a recording that name copies out of a device or into it: "h2d", "d2h" or "p2p" by their index."""
+    names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
+    found = {name: _kinds(trace.strings[name]) for name in names}
+    return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}
+
+
+def _kinds(name: str) -> list[Kind]:
+    """The kinds that a recorded copy may be of: both, where its name does not say what the host's side is."""
+    direction = next((direction for mark, direction in _DIRECTIONS.items() if mark in name), None)
+    if direction is None:
+        return []
+    if direction not in _HOST:
+        return [(direction, False)]
+    return [(direction, pinned) for pinned, mark in ((True, "Pageable"), (False, "Pinned")) if mark not in name]

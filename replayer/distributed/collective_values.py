@@ -1,0 +1,204 @@
+# mypy: allow-untyped-calls
+"""What ranks tell each other: the values of small tensors where the host knows them, and nothing of others.
+
+    reduced(dist.ReduceOp.SUM)([RankValues(ones), RankValues(twos)])     # threes; None where a rank does not know its values
+    assign(outputs, threes)                                              # a read of the outputs gives them
+
+So what scripts decide by (counts, flags, sizes, object collectives) is right on every rank, and gradients need no payload.
+Values travel flat, in the order of a rank's input tensors; one value for all elements stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from replayer.distributed.store_exchange import RankMessage
+from replayer.ops.cpu_compute import values_of
+from replayer.state import computing
+from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
+from replayer.tensor.known_values import known_values
+from replayer.tensor.tensor import VirtualTensor
+
+
+@dataclass
+class RankValues:
+    """A rank's input: its flat values or None, and how many elements it means for each rank, where it said so."""
+
+    values: torch.Tensor | None
+    splits: list[int] | None = None
+
+
+Combine = Callable[[list[RankValues]], torch.Tensor | None]
+
+
+# -- words ---------------------------------------------------------------------------------------------------------------
+
+
+def word(operation: str, arrived_ns: int, inputs: Sequence[Any], like: Sequence[Any], splits: list[int] | None) -> RankMessage:
+    """What to say of this rank's `inputs`; of a rank without any, `like` tells size and dtype."""
+    of = inputs or like
+    size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in of)
+    dtype = str(of[0].dtype).removeprefix("torch.") if of else ""
+    told = RankMessage(arrived_ns, operation, size_bytes, dtype, splits=splits)
+    values = [_values(tensor) for tensor in inputs]
+    if not values or any(value is None for value in values):
+        return told
+    if len(values) == 1 and not isinstance(values[0], torch.Tensor):
+        told.uniform = values[0]
+        return told
+    count = sum(tensor.numel() for tensor in inputs)
+    if count > KNOWN_LIMIT and not computing() and any(isinstance(tensor, VirtualTensor) for tensor in inputs):
+        return told
+    flat = [torch.as_tensor(v).expand(t.shape).to(t.dtype).reshape(-1) for v, t in zip(values, inputs, strict=True)]
+    told.payload = torch.cat(flat).contiguous().view(torch.uint8).numpy().tobytes() if count else b""
+    return told
+
+
+def _values(tensor: Any) -> torch.Tensor | float | int | bool | None:
+    with torch.no_grad():
+        known: torch.Tensor | float | int | bool | None
+        if not isinstance(tensor, VirtualTensor):
+            known = tensor.detach()
+        else:
+            known = values_of(tensor) if computing() else known_values(tensor)
+        return known
+
+
+def told(word: RankMessage) -> RankValues:
+    """The values that a rank said."""
+    if word.uniform is None and word.payload is None:
+        return RankValues(None, word.splits)
+    dtype = getattr(torch, word.dtype)
+    if word.uniform is not None:
+        return RankValues(torch.full((1,), word.uniform, dtype=dtype).expand(word.size_bytes // dtype.itemsize), word.splits)
+    if not word.payload:
+        return RankValues(torch.empty(0, dtype=dtype), word.splits)
+    return RankValues(torch.frombuffer(bytearray(word.payload), dtype=dtype), word.splits)
+
+
+# -- what comes of them ----------------------------------------------------------------------------------------------------
+
+
+def reduced(op: Any = None) -> Combine:
+    """Element by element over the ranks, by a dist.ReduceOp; none is a sum."""
+    name = "SUM" if op is None else next((name for name in _REDUCTIONS if op == getattr(dist.ReduceOp, name)), "")
+    reduce = _REDUCTIONS.get(name, _unknown)
+
+    def combine(ranks: list[RankValues]) -> torch.Tensor | None:
+        values = _all(ranks)
+        if values is None:
+            return None
+        if all(_is_uniform(value) for value in values):
+            one = reduce(torch.stack([value[:1] for value in values]))
+            return None if one is None else one.to(values[0].dtype).expand(values[0].shape)
+        result = reduce(torch.stack(values))
+        return None if result is None else result.to(values[0].dtype)
+
+    return combine
+
+
+def of_rank(rank: int) -> Combine:
+    """One rank's values, its place among those that take part."""
+    return lambda ranks: ranks[rank].values
+
+
+def joined(ranks: list[RankValues]) -> torch.Tensor | None:
+    """All ranks' values, one after another."""
+    values = _all(ranks)
+    return None if values is None else torch.cat(values)
+
+
+def scattered(combine: Combine, rank: int, size: int) -> Combine:
+    """This rank's equal part of what `combine` gives."""
+
+    def part(ranks: list[RankValues]) -> torch.Tensor | None:
+        whole = combine(ranks)
+        return None if whole is None else whole.reshape(size, -1)[rank]
+
+    return part
+
+
+def exchanged(rank: int) -> Combine:
+    """What every rank means for this one, by its splits."""
+
+    def combine(ranks: list[RankValues]) -> torch.Tensor | None:
+        values = _all(ranks)
+        if values is None:
+            return None
+        parts = [v.split(one.splits or [len(v)])[rank] for v, one in zip(values, ranks, strict=True)]
+        return torch.cat(parts)
+
+    return combine
+
+
+def assign(outputs: Sequence[Any], flat: torch.Tensor | None) -> None:
+    """`outputs` contain these values, in order; None: nobody knows what."""
+    if flat is None or sum(output.numel() for output in outputs) != flat.numel():
+        return
+    pieces = flat.split([output.numel() for output in outputs])
+    by_memory: dict[int, list[tuple[Any, torch.Tensor]]] = {}
+    with torch.no_grad():
+        for output, piece in zip(outputs, pieces, strict=True):
+            if isinstance(output, VirtualTensor) and computing():
+                values_of(output).copy_(piece.reshape(output.shape))
+            elif isinstance(output, VirtualTensor):
+                by_memory.setdefault(id(output.allocation), []).append((output, piece))
+            else:
+                output.detach().copy_(piece.reshape(output.shape))
+        for parts in by_memory.values():
+            _assign_memory(parts)
+
+
+def forget(outputs: Sequence[Any]) -> None:
+    """What `outputs` contained is being overwritten."""
+    for output in outputs:
+        if isinstance(output, VirtualTensor) and not computing():
+            output.allocation.known = None
+
+
+def _assign_memory(parts: list[tuple[Any, torch.Tensor]]) -> None:
+    """Tensors on one memory: what it contains is known if they fill it."""
+    allocation = parts[0][0].allocation
+    if sum(output.meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].meta.numel:
+        return
+    first, values = parts[0]
+    if len(parts) == 1 and _is_uniform(values):
+        allocation.known = Uniform(values[0].item(), first.meta.dtype)
+        return
+    if sum(output.meta.numel for output, _ in parts) > KNOWN_LIMIT:
+        return
+    memory = torch.empty(allocation.size_bytes, dtype=torch.uint8, device="cpu")
+    for output, piece in parts:
+        meta = output.meta
+        place = torch.empty(0, dtype=meta.dtype, device="cpu").set_(
+            memory.untyped_storage(), meta.offset, meta.shape, meta.stride
+        )
+        place.copy_(piece.reshape(meta.shape))
+    allocation.known = memory
+
+
+def _all(ranks: list[RankValues]) -> list[torch.Tensor] | None:
+    values = [one.values for one in ranks if one.values is not None]
+    return values if len(values) == len(ranks) else None
+
+
+def _is_uniform(values: torch.Tensor) -> bool:
+    return values.numel() > 0 and values.stride(0) == 0
+
+
+def _unknown(_stacked: torch.Tensor) -> torch.Tensor | None:
+    return None
+
+
+_REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
+    "SUM": lambda stacked: stacked.sum(0),
+    "AVG": lambda stacked: stacked.sum(0) / len(stacked),
+    "PRODUCT": lambda stacked: stacked.prod(0),
+    "MIN": lambda stacked: stacked.amin(0),
+    "MAX": lambda stacked: stacked.amax(0),
+}

@@ -1,0 +1,121 @@
+"""What the allocator did and who asked for it, kept once a script calls `torch.cuda.memory._record_memory_history`.
+
+Entries have the keys and words of torch's own (torch/csrc/cuda/Module.cpp), so that its viewers take them.
+
+    memory.history = history = History("all")
+    memory.malloc(3 << 20, stream=0)
+    list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]
+
+Frames are those of Python; there is no C++ beneath them to tell of. Frees are told with the frames of the moment in which the
+script let go.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Container
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from replayer.memory.blocks import Block
+
+Frame = dict[str, Any]  # filename, line, name
+
+ACTIONS = frozenset(
+    {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
+    | {"oom", "snapshot"}
+)
+_OURS = f"{Path(__file__).parents[1]}/"
+
+
+class History:
+    """`context` says whose frames are kept: None, "state" (of live blocks), "alloc" (of allocations too), "all" (of frees too).
+
+    `most` is how many entries are kept, the last ones; `skipped` are actions without entries.
+    """
+
+    def __init__(self, context: str | None, most: int = sys.maxsize, skipped: Container[str] = ()) -> None:
+        self.context = context
+        self.skipped = skipped
+        self.metadata = ""  # torch.cuda.memory._set_memory_metadata
+        self.entries: deque[dict[str, Any]] = deque(maxlen=min(most, sys.maxsize))
+        self._of_block: dict[int, list[Frame]] = {}  # by address, of blocks that are in use
+        self._of_free: dict[int, list[Frame]] = {}  # by address, of blocks whose free is put off
+        self._known: dict[tuple[CodeType, int], Frame] = {}
+
+    def carry_on(self, before: History, *, with_entries: bool) -> None:
+        """Take over what an earlier history knew."""
+        self.metadata = before.metadata
+        self._of_block = before._of_block
+        if with_entries:
+            self.entries.extend(before.entries)
+
+    def alloc(self, block: Block) -> None:
+        frames = self._frames()
+        if frames:
+            self._of_block[block.address] = frames
+        told = [] if self.context == "state" else frames
+        self._note("alloc", block.address, block.requested_bytes, block.pool.stream, told)
+
+    def let_go(self, address: int) -> None:
+        """The script lets go of a block, which is freed a little later."""
+        if self.context == "all":
+            self._of_free[address] = self._frames()
+
+    def free_requested(self, block: Block) -> None:
+        frames = self._of_free.pop(block.address, [])
+        self._of_block.pop(block.address, None)
+        self._note("free_requested", block.address, block.requested_bytes, block.pool.stream, frames)
+
+    def free_completed(self, block: Block) -> None:
+        self._note("free_completed", block.address, block.requested_bytes, block.pool.stream, [])
+
+    def segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
+        """"segment_alloc" or "segment_free"; "segment_map" or "segment_unmap" for a part of an expandable one."""
+        self._note(action, address, size_bytes, stream, self._frames())
+
+    def oom(self, size_bytes: int, stream: int, free_bytes: int) -> None:
+        self._note("oom", free_bytes, size_bytes, stream, self._frames())
+
+    def snapshot(self) -> None:
+        self._note("snapshot", 0, 0, 0, self._frames())
+
+    def frames_at(self, address: int) -> list[Frame]:
+        """Who asked for the live block at this address; empty if unknown."""
+        return self._of_block.get(address, [])
+
+    def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:
+        if action in self.skipped:
+            return
+        self.entries.append(
+            {
+                "action": action,
+                "device_free" if action == "oom" else "addr": address,
+                "size": size_bytes,
+                "stream": stream,
+                "time_us": time.time_ns() // 1000,
+                "compile_context": "N/A",
+                "user_metadata": self.metadata,
+                "frames": frames,
+            }
+        )
+
+    def _frames(self) -> list[Frame]:
+        """The calling Python frames, innermost first, without ours."""
+        if self.context is None:
+            return []
+        frames = []
+        at = sys._getframe(1)
+        while at is not None:
+            code, line = at.f_code, at.f_lineno
+            if not code.co_filename.startswith(_OURS):
+                known = self._known.get((code, line))
+                if known is None:
+                    known = {"filename": code.co_filename, "line": line, "name": code.co_name}
+                    self._known[code, line] = known
+                frames.append(known)
+            at = at.f_back  # type: ignore[assignment]
+        return frames

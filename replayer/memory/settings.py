@@ -1,0 +1,233 @@
+"""The allocator's settings, as PYTORCH_CUDA_ALLOC_CONF (PYTORCH_HIP_ALLOC_CONF, PYTORCH_ALLOC_CONF) spells them.
+
+What changes which bytes are reserved is honoured, refused by name, or named in `not_emulated`; nothing is guessed.
+
+    settings = parse_settings("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
+    settings.max_split_bytes  # 134217728
+
+    honoured          max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, roundup_power2_divisions,
+                      garbage_collection_threshold, per_process_memory_fraction, expandable_segments, backend:native
+    not emulated      those of NOT_EMULATED: what differs is said there, and in a warning
+    refused           backend:cudaMallocAsync, whose figures follow other rules
+    of no consequence those of FREE_OF_CONSEQUENCE: they change what the host does meanwhile, or graphs, which are not
+                      captured; no size, address or time here depends on them
+
+Ranges and messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15), so that a
+typo fails here as it would on the GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from replayer.errors import NotEmulated
+
+MIB = 1 << 20
+BLOCK_BYTES = 512  # the least block; block sizes are multiples of it
+UNLIMITED = 1 << 62
+POWER2_INTERVALS = 16  # one per power of two from 1 MiB to 64 GiB
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set counts
+
+# Keys of truth values that change nothing here.
+FREE_OF_CONSEQUENCE = frozenset(
+    {
+        "graph_capture_record_stream_reuse",
+        "pinned_free_catch_all",
+        "pinned_use_background_threads",
+        "pinned_use_cuda_host_register",
+        "pinned_use_hip_host_register",
+        "release_lock_on_cudamalloc",
+        "release_lock_on_hipmalloc",
+    }
+)
+_REGISTER_THREADS = 128  # at most; a power of two
+# Keys that change something there but nothing here, and what holds here instead.
+NOT_EMULATED = {
+    "throw_on_cudamalloc_oom": "what is over the fraction fails as out of memory all the same, counted by num_ooms alone",
+    "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",
+    "pinned_max_cached_size_mb": "pinned memory of any size is rounded up to a power of two and kept",
+    "pinned_reserve_segment_size_mb": "pinned memory is taken when it is asked for",
+    "expandable_segments_reserve": "a segment has addresses for 9/8 of the device's memory",
+    "expandable_segments_reserve_by_class": "a segment has addresses for 9/8 of the device's memory",
+    "expandable_segments_min_reserve": "a segment has addresses for 9/8 of the device's memory",
+}
+_ITEM = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^:,\[\]]+)(?:,|$)")
+
+
+class SettingsError(ValueError):
+    """A setting that PyTorch refuses too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`power2_divisions[i]` rounds requests of the i-th power of two from 1 MiB on; 0 and 1 do nothing."""
+
+    max_split_bytes: int = UNLIMITED
+    max_non_split_rounding_bytes: int = 20 * MIB
+    large_segment_bytes: int = 20 * MIB
+    power2_divisions: tuple[int, ...] = (0,) * POWER2_INTERVALS
+    garbage_collection_threshold: float = 0.0
+    expandable_segments: bool = False
+    memory_fraction: float | None = None
+    not_emulated: tuple[str, ...] = ()  # one line per key that was given and has no effect here
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether every request is rounded, fitted and split by the fixed rules."""
+        return self._changes_no_size and not self.expandable_segments
+
+    @property
+    def are_bounded(self) -> bool:
+        """Whether a request takes at most itself and 20 MiB more of the device. See deferred.py."""
+        return self._changes_no_size and self.large_segment_bytes <= 20 * MIB
+
+    @property
+    def _changes_no_size(self) -> bool:
+        return (
+            self.max_split_bytes == UNLIMITED
+            and max(self.power2_divisions) <= 1
+            and self.garbage_collection_threshold == 0
+        )
+
+    def round_up(self, size_bytes: int) -> int:
+        """The block for a request: a multiple of 512, or the next of `divisions` steps between two powers of two."""
+        interval = min(max(size_bytes.bit_length() - MIB.bit_length(), 0), POWER2_INTERVALS - 1)
+        divisions = self.power2_divisions[interval]
+        if divisions > 1 and size_bytes > BLOCK_BYTES * divisions:
+            step = (1 << size_bytes.bit_length() - 1) // divisions
+        else:
+            step = BLOCK_BYTES
+        return (size_bytes + step - 1) // step * step
+
+
+def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings that PyTorch would read at the first allocation. Raises SettingsError or NotEmulated."""
+    return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), Settings())
+
+
+def parse_settings(text: str, before: Settings | None = None) -> Settings:
+    """`before`, changed as `text` says.
+
+    Raises SettingsError for what PyTorch refuses too, NotEmulated for another backend.
+    """
+    settings, rest = replace(before or Settings(), not_emulated=()), re.sub(r"\s", "", text)
+    while rest:
+        item = _ITEM.match(rest)
+        if item is None:
+            raise SettingsError(f"Error parsing CachingAllocator settings at {rest!r}: write key:value,key:value")
+        settings, rest = _with(settings, *item.groups()), rest[item.end() :]
+    return settings
+
+
+def _with(settings: Settings, key: str, value: str) -> Settings:
+    if key in ("large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb"):
+        return _with_size(settings, key, _whole(key, value) * MIB)
+    if key == "garbage_collection_threshold":
+        threshold = _number(key, value)
+        if not 0 < threshold < 1:
+            raise SettingsError("garbage_collect_threshold is invalid, set it in (0.0, 1.0)")
+        return replace(settings, garbage_collection_threshold=threshold)
+    if key == "per_process_memory_fraction":
+        fraction = _number(key, value)
+        if not 0 <= fraction <= 1:
+            raise SettingsError("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
+        return replace(settings, memory_fraction=fraction)
+    if key == "roundup_power2_divisions":
+        return replace(settings, power2_divisions=_divisions(value))
+    if key == "expandable_segments":
+        return replace(settings, expandable_segments=_truth(key, value))
+    if key == "backend":
+        if value not in ("native", "cudaMallocAsync"):
+            raise SettingsError("Unknown allocator backend, options are native and cudaMallocAsync")
+        if value != "native":
+            raise NotEmulated(f"allocator setting backend:{value}", "only backend:native is; unset it")
+        return settings
+    if key in FREE_OF_CONSEQUENCE:
+        _truth(key, value)
+        return settings
+    if key == "pinned_num_register_threads":
+        threads = _whole(key, value)
+        if threads.bit_count() != 1 or threads > _REGISTER_THREADS:
+            raise SettingsError(f"Number of register threads has to be power of 2, at most {_REGISTER_THREADS}, got {threads}")
+        return settings
+    if key in NOT_EMULATED:
+        return _without_effect(settings, key, value)
+    raise SettingsError(f"Unrecognized key {key!r} in CUDA allocator config.")
+
+
+def _without_effect(settings: Settings, key: str, value: str) -> Settings:
+    if key == "throw_on_cudamalloc_oom" and not _truth(key, value):
+        return settings
+    if key.endswith("_mb"):
+        size_mb = _whole(key, value)
+        if key == "pinned_reserve_segment_size_mb" and not size_mb:
+            raise SettingsError("Pinned reserve segment size has to be greater than 0")
+    note = f"allocator setting {key}:{value} has no effect on the virtual GPU: {NOT_EMULATED[key]}; unset it to silence this"
+    return replace(settings, not_emulated=(*settings.not_emulated, note))
+
+
+def _with_size(settings: Settings, key: str, size_bytes: int) -> Settings:
+    if key == "large_segment_size_mb":
+        if size_bytes <= 10 * MIB:
+            raise SettingsError("CachingAllocator option large_segment_size_mb must be > 10 MB")
+        return replace(settings, large_segment_bytes=size_bytes)
+    if size_bytes < settings.large_segment_bytes:
+        least = settings.large_segment_bytes // MIB
+        raise SettingsError(f"CachingAllocator option {key} too small, must be >= {least}")
+    size_bytes = min(size_bytes, UNLIMITED)
+    if key == "max_split_size_mb":
+        return replace(settings, max_split_bytes=size_bytes)
+    return replace(settings, max_non_split_rounding_bytes=size_bytes)
+
+
+def _divisions(value: str) -> tuple[int, ...]:
+    """One number for all sizes, or a list of BOUNDARY_MB:DIVISIONS; `>` stands for all sizes beyond the last."""
+    if not value.startswith("["):
+        return (_power_of_two(value, "divisions has"),) * POWER2_INTERVALS
+    divisions, last = [0] * POWER2_INTERVALS, None
+    for pair in filter(None, value[1:-1].split(",")):
+        boundary, _, number_text = pair.partition(":")
+        number = _power_of_two(number_text, "divisions has") if number_text != "0" else 0
+        if boundary == ">":
+            first = 0 if last is None else last
+            divisions[first + 1 :] = [number] * (POWER2_INTERVALS - first - 1)
+            continue
+        index = min(_power_of_two(boundary, "intervals have").bit_length() - 1, POWER2_INTERVALS - 1)
+        if last is None:
+            divisions[:index] = [number] * index
+        divisions[index] = number
+        last = index
+    return tuple(divisions)
+
+
+def _power_of_two(text: str, what: str) -> int:
+    number = _whole("roundup_power2_divisions", text)
+    if number.bit_count() != 1:
+        raise SettingsError(f"For roundups, the {what} to be power of 2 ")
+    return number
+
+
+def _truth(key: str, value: str) -> bool:
+    if value not in ("True", "False"):
+        raise SettingsError(f"Expected 'True' or 'False' for {key} but got {value!r}")
+    return value == "True"
+
+
+def _whole(key: str, text: str) -> int:
+    if not text.isdecimal():
+        raise SettingsError(f"allocator setting {key} needs a whole number, not {text!r}")
+    return int(text)
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise SettingsError(f"allocator setting {key} needs a number, not {text!r}") from error
+    if not math.isfinite(number):
+        raise SettingsError(f"allocator setting {key} needs a finite number, not {text!r}")
+    return number

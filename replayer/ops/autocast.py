@@ -1,0 +1,194 @@
+# mypy: allow-untyped-calls
+"""Autocast on the virtual device: which ops run in low precision, which in float32, as CUDA has it.
+
+PyTorch's own autocast kernels only cast tensors that C++ sees on CUDA, so the same lists (ATen/autocast_mode.h) are registered
+here once more, for AutocastPrivateUse1, which is on where the torch.amp surface was asked for autocast on "cuda".
+
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        (a @ b).dtype    # torch.bfloat16
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from replayer import state
+from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import ACCELERATOR
+
+LOWER = (
+    "_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input"
+    " conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm"
+    " chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
+    " _scaled_dot_product_flash_attention scaled_dot_product_attention"
+).split()
+FULL = (
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor"
+    " pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim"
+    " cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss"
+    " smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss"
+    " multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d"
+    " _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d"
+    " upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d"
+    " _upsample_bicubic2d_aa"
+).split()
+FULL_BY_DTYPE = (
+    "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm"
+    " linalg_matrix_norm.str_ord sum sum.dim_IntList"
+).split()
+WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+
+_BANNED = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+    "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+    "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+    "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
+)
+
+
+class _Casts(threading.local):
+    """Low-precision copies of parameters, kept until the outermost autocast of this thread ends, as PyTorch keeps them."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, tuple[Any, Any]] = {}  # id of the parameter -> (itself, its cast)
+
+
+class Autocast:
+    """The kernels of the four policies."""
+
+    def __init__(self) -> None:
+        self._casts = _Casts()
+        self._off = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+
+    def forget(self) -> None:
+        """What `torch.clear_autocast_cache` does beside its own."""
+        self._casts.made.clear()
+
+    def lower(self, op: Any) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            dtype = torch.get_autocast_dtype(ACCELERATOR)
+            with torch._C._ExcludeDispatchKeyGuard(self._off):
+                return op(*self._cast(args, dtype), **self._cast_named(kwargs, dtype))
+
+        return kernel
+
+    def full(self, op: Any) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._ExcludeDispatchKeyGuard(self._off):
+                return op(*self._cast(args, torch.float32), **self._cast_named(kwargs, torch.float32))
+
+        return kernel
+
+    def full_by_dtype(self, op: Any) -> Callable[..., Any]:
+        """Casts by the op's own `dtype` argument, unless the caller has set it."""
+        names = [argument.name for argument in op._schema.arguments]
+        at = names.index("dtype")
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            given = kwargs.get("dtype") if len(args) <= at else args[at]
+            if given is None and _eligible(args[0]):
+                args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
+                if not op._schema.arguments[at].kwarg_only:
+                    defaults = [argument.default_value for argument in op._schema.arguments[len(args) : at]]
+                    args = (*args, *defaults, kwargs.pop("dtype"))
+            with torch._C._ExcludeDispatchKeyGuard(self._off):
+                return op(*args, **kwargs)
+
+        return kernel
+
+    def widest(self, op: Any) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            dtype = torch.get_autocast_dtype(ACCELERATOR)
+            if any(_eligible(value) and value.dtype is torch.float32 for value in _flat((args, tuple(kwargs.values())))):
+                dtype = torch.float32
+            with torch._C._ExcludeDispatchKeyGuard(self._off):
+                return op(*self._cast(args, dtype), **self._cast_named(kwargs, dtype))
+
+        return kernel
+
+    def banned(self, op: Any) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            if VirtualTensor in map(type, args):
+                raise RuntimeError(_BANNED)
+            with torch._C._ExcludeDispatchKeyGuard(self._off):
+                return op(*args, **kwargs)
+
+        return kernel
+
+    def _cast(self, values: Any, dtype: torch.dtype) -> list[Any]:
+        return [
+            self._one(value, dtype)
+            if type(value) is VirtualTensor
+            else self._cast(value, dtype)
+            if type(value) is list and value and isinstance(value[0], torch.Tensor)
+            else value
+            for value in values
+        ]
+
+    def _cast_named(self, kwargs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+        return {name: self._one(value, dtype) if type(value) is VirtualTensor else value for name, value in kwargs.items()}
+
+    def _one(self, tensor: Any, dtype: torch.dtype) -> Any:
+        now = tensor.meta.dtype
+        if now is dtype or not now.is_floating_point or now is torch.float64:
+            return tensor
+        kept = (
+            now is torch.float32
+            and dtype is not torch.float32
+            and tensor.requires_grad
+            and tensor.is_leaf
+            and torch.is_autocast_cache_enabled()
+            and not tensor._is_view()
+        )
+        if not kept:
+            return tensor.to(dtype)
+        found = self._casts.made.get(id(tensor))
+        if found is None:
+            found = self._casts.made[id(tensor)] = (tensor, tensor.to(dtype))
+        return found[1]
+
+
+def _eligible(value: Any) -> bool:
+    return type(value) is VirtualTensor and value.meta.dtype.is_floating_point and value.meta.dtype is not torch.float64
+
+
+def _flat(values: Any) -> list[Any]:
+    return [leaf for value in values for leaf in (_flat(value) if isinstance(value, (list, tuple)) else [value])]
+
+
+def register() -> None:
+    """Register all policies, and let everything else pass through the autocast key."""
+    others = torch.library.Library("_", "IMPL")
+    others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    state.keep(others)
+    library = torch.library.Library("aten", "IMPL")
+    state.keep(library)
+    autocast = Autocast()
+    for names, policy in (
+        (LOWER, autocast.lower),
+        (FULL, autocast.full),
+        (FULL_BY_DTYPE, autocast.full_by_dtype),
+        (WIDEST, autocast.widest),
+        (["binary_cross_entropy"], autocast.banned),
+    ):
+        for name in names:
+            op = _overload(name)
+            if op is not None:
+                library.impl(name, policy(op), "AutocastPrivateUse1")
+    clear = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        clear()
+        autocast.forget()
+
+    torch.clear_autocast_cache = clear_autocast_cache
+
+
+def _overload(name: str) -> Any:
+    """The op of this name in the running release, or None: the lists cover several."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)

@@ -1,0 +1,245 @@
+"""Copies between host and device, and reads of values: where the host meets the virtual device, and mostly waits for it.
+
+What is copied how follows ATen/native/cuda/Copy.cu: a copy to the device converts on the host, a blocking copy from it
+converts on the host too and a non-blocking one on the device; whatever is not contiguous goes through a temporary.
+
+    x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
+    x.sum().item()             # aten::_local_scalar_dense: the recorded value, else what is known, else 1.0
+
+Note [What the host waits for]
+    Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With it, the host waits
+    as cudaMemcpyAsync does ("API synchronization behavior" of the CUDA runtime): not for pinned memory; from pageable memory
+    until it is staged, which for up to 64 KiB is at once and for more as good as the end of the copy, for the staging
+    buffers are far smaller than it; and to pageable memory until the copy is over. `to("cpu", non_blocking=True)` makes its
+    result in pinned memory.
+
+Note [Where values come from]
+In this order: what the recording holds for this read (`VirtualGpu.read`); what the host knows the memory to contain
+(`Allocation.known`, after `zeros`, `fill_` or a small copy to the device); a fixed placeholder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from replayer.op_signature import OpSignature
+from replayer.ops.pinned_tensors import is_pinned, pinned_empty
+from replayer.state import gpu, host_memory
+from replayer.tensor.allocation import KNOWN_LIMIT, Uniform, allocate, placeholder
+from replayer.tensor.dispatch import make
+from replayer.tensor.known_values import WHOLE, known_values, note
+from replayer.tensor.plan_cache import Plans
+from replayer.tensor.shape_inference import on_device
+from replayer.tensor.tensor_meta import OURS, TensorMeta
+
+# From pageable memory, up to this size: staged at once. See Note [What the host waits for].
+STAGED_AT_ONCE_BYTES = 64 << 10
+
+aten = torch.ops.aten
+
+
+class Copies:
+    """The handlers of ops that copy or read, bound to one plan cache."""
+
+    def __init__(self, plans: Plans, tensor_class: Any) -> None:
+        self._plans = plans
+        self._tensor_class = tensor_class
+
+    def handlers(self) -> dict[Any, Callable[..., Any]]:
+        return {
+            aten.copy_.default: self.copy_,
+            aten._to_copy.default: self.to_copy,
+            aten._local_scalar_dense.default: self.scalar,
+            aten.equal.default: self.equal,
+            aten.allclose.default: self.allclose,
+        }
+
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    def copy_(self, target: Any, source: Any, non_blocking: bool = False) -> Any:
+        if type(target) is not self._tensor_class:
+            self._to_host(target, source, non_blocking)
+        elif type(source) is self._tensor_class:
+            self._on_device(target, source)
+        else:
+            self._to_device(target, source, non_blocking)
+        return target
+
+    def to_copy(
+        self,
+        source: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format | None = None,
+    ) -> Any:
+        """`Tensor.to`, when something changes: an empty tensor of the new kind and a copy into it."""
+        options: dict[str, Any] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
+        if device is not None and device.type not in OURS:
+            look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
+            look = torch.empty_like(look, **options)
+            if device.type != "cpu":
+                return torch.empty_strided(look.shape, look.stride(), dtype=look.dtype, device=device)
+            make = pinned_empty if non_blocking else torch.empty_strided
+            host = make(tuple(look.shape), look.stride(), dtype=look.dtype)
+            self._to_host(host, source, non_blocking)
+            return host
+        index = source.meta.index if device is None else on_device(device, gpu().current_device())
+        target = self._empty_like(source, index, options)
+        return self.copy_(target, source, non_blocking)
+
+    def _empty_like(self, source: Any, index: int, options: dict[str, Any]) -> Any:
+        key = ("empty_like", source.meta, index, options["dtype"], options["memory_format"])
+        meta = self._plans.looks.get(key)
+        if meta is None:
+            look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
+            meta = self._plans.looks[key] = self._plans.metas.like(torch.empty_like(look, **options), index)
+        return make(meta, allocate(gpu(), index, meta.extent_bytes))
+
+    def _on_device(self, target: Any, source: Any) -> None:
+        here, there = target.meta, source.meta
+        known = source.allocation.known  # a GradScaler copies its found_inf to each device
+        whole = here.dense and here.extent_bytes == target.allocation.size_bytes
+        keeps = whole and isinstance(known, Uniform) and known.dtype is here.dtype is there.dtype
+        if known is None or keeps or not whole or here.dtype not in WHOLE or here.numel > KNOWN_LIMIT:
+            target.allocation.known = known if keeps else None
+        else:
+            note(target, known_values(source))
+        if not here.numel:
+            return
+        if here.index == there.index:
+            signature = self._site(here, there)
+            if target.allocation is not source.allocation or here is not there:
+                gpu().launch(signature, here.index)
+            return
+        gpu().copy_to_peer(self._site(here, there, "p2p"), here.size_bytes, there.index, here.index)
+
+    def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
+        meta = target.meta
+        allocation = target.allocation
+        if not meta.numel:
+            return
+        _check_broadcast(meta.shape, tuple(source.shape))
+        plain = meta.dense
+        temporary = None if plain else allocate(gpu(), meta.index, meta.size_bytes)
+        pinned = is_pinned(source)
+        signature = self._site(meta, self._look(source, meta.index), "h2d")
+        waits = not non_blocking or not (pinned or meta.size_bytes <= STAGED_AT_ONCE_BYTES)
+        gpu().copy(signature, "h2d", meta.size_bytes, meta.index, waits, pinned)
+        if pinned and non_blocking:
+            host_memory().use(source.data_ptr(), gpu().current_stream(meta.index))
+        allocation.known = None
+        if temporary is not None:
+            gpu().launch(self._site(meta, self._plans.metas.contiguous(meta.shape, meta.dtype, meta.index)), meta.index)
+        elif meta.numel <= KNOWN_LIMIT and meta.extent_bytes == allocation.size_bytes and type(source) is torch.Tensor:
+            known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
+            allocation.known = known.copy_(source.detach())
+
+    def _to_host(self, target: torch.Tensor, source: Any, non_blocking: bool) -> None:
+        meta: TensorMeta = source.meta
+        if not meta.numel:
+            return
+        _check_broadcast(tuple(target.shape), meta.shape)
+        look = self._look(target, meta.index)
+        temporary = None
+        converted = non_blocking and look.dtype is not meta.dtype
+        if converted or not meta.dense:
+            dtype = look.dtype if converted else meta.dtype
+            packed = self._plans.metas.contiguous(meta.shape, dtype, meta.index)
+            temporary = allocate(gpu(), meta.index, packed.size_bytes)
+            gpu().launch(self._site(packed, meta), meta.index)
+        moved = meta.numel * (look.itemsize if converted else meta.itemsize)
+        signature = self._site(look, meta, "d2h")
+        pinned = is_pinned(target)
+        waits = not (non_blocking and pinned)
+        if waits and meta.numel <= KNOWN_LIMIT:
+            values = self._values(source, signature)  # a read is its own copy, and waits
+        else:
+            gpu().copy(signature, "d2h", moved, meta.index, waits, pinned)
+            if not waits:
+                host_memory().use(target.data_ptr(), gpu().current_stream(meta.index))
+            values = _known_or_placeholder(source)
+        del temporary
+        with torch.no_grad():
+            if isinstance(values, torch.Tensor):
+                target.copy_(values)
+            else:
+                target.fill_(values)
+
+    def _values(self, source: Any, signature: OpSignature) -> torch.Tensor | float | int | bool:
+        """See Note [Where values come from]."""
+        meta: TensorMeta = source.meta
+        recorded = gpu().read(signature, meta.index, meta.dtype_name, meta.numel)
+        if recorded is not None:
+            return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
+        return _known_or_placeholder(source)
+
+    # -- reads -----------------------------------------------------------------------------------------------------
+
+    def scalar(self, source: Any) -> Any:
+        """`item()`."""
+        meta: TensorMeta = source.meta
+        signature = self._read_site("aten::_local_scalar_dense", meta)
+        values = self._values(source, signature)
+        return values.item() if isinstance(values, torch.Tensor) else values
+
+    def equal(self, one: Any, other: Any) -> bool:
+        """`torch.equal`: a comparison on the device whose answer the host waits for."""
+        return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other)
+
+    def allclose(self, one: Any, other: Any, *_tolerances: Any, **_options: Any) -> bool:
+        """`torch.allclose`; values that the host knows count as close if they are equal."""
+        return self._same("aten::allclose", one, other)
+
+    def _same(self, op: str, one: Any, other: Any) -> bool:
+        meta = one.meta if type(one) is self._tensor_class else other.meta
+        signature = self._read_site(op, meta)
+        gpu().launch(signature, meta.index)
+        recorded = gpu().read(signature, meta.index, "bool", 1)
+        if recorded is not None:
+            return bool(recorded[0])
+        if type(one) is not self._tensor_class or type(other) is not self._tensor_class:
+            raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!")
+        if one.meta is other.meta and one.allocation is other.allocation:
+            return True
+        mine, theirs = known_values(one), known_values(other)
+        return mine is not None and theirs is not None and bool((torch.as_tensor(mine) == torch.as_tensor(theirs)).all())
+
+    # -- signatures -------------------------------------------------------------------------------------------------------
+
+    def _look(self, tensor: torch.Tensor, index: int) -> TensorMeta:
+        return self._plans.metas.like(tensor, index)
+
+    def _site(self, target: TensorMeta, source: TensorMeta, direction: str = "") -> OpSignature:
+        """A copy, as profilers record it: aten::copy_ with [target, source]."""
+        key = ("copy", target, source, direction)
+        signature = self._plans.signatures.get(key)
+        if signature is None:
+            shapes, names = (target.shape, source.shape), (target.dtype_name, source.dtype_name)
+            signature = self._plans.keep_site(key, OpSignature("aten::copy_", shapes, names, direction=direction))
+        return signature
+
+    def _read_site(self, op: str, meta: TensorMeta) -> OpSignature:
+        key = (op, meta)
+        signature = self._plans.signatures.get(key)
+        if signature is None:
+            signature = self._plans.keep_site(key, OpSignature(op, (meta.shape,), (meta.dtype_name,)))
+        return signature
+
+
+def _known_or_placeholder(tensor: Any) -> torch.Tensor | float | int | bool:
+    known = known_values(tensor)
+    return placeholder(tensor.meta.dtype) if known is None else known
+
+
+def _check_broadcast(target: tuple[int, ...], source: tuple[int, ...]) -> None:
+    if target == source:
+        return
+    if len(source) > len(target) or any(b not in (a, 1) for a, b in zip(reversed(target), reversed(source), strict=False)):
+        raise RuntimeError(f"output with shape {list(target)} doesn't match the broadcast shape {list(source)}")

@@ -1,0 +1,235 @@
+# mypy: allow-untyped-calls
+"""`--values compute`: tensors that carry their numbers, in memory of the host, and ops that really compute them there.
+
+Devices, streams, memory and time are the virtual GPU's as ever; but before an op is handed to it, the same op is done by the
+CPU on the payloads. So losses are true, and so are sizes that depend on values. A replay takes as long as the CPU does.
+
+    x = torch.rand(4, device="cuda")
+    x[x > 0.5].sum().item()     # as on the CPU with the same seed
+
+Note [Payloads]
+    An allocation's payload is a storage of the host as large as the allocation, kept where a payload-less replay keeps what
+    the host happens to know (`Allocation.known`). A tensor's numbers are its look on that storage, so views share them, and
+    what the CPU does to storages (views, in place, resized, set) is what it did to the tensors. Nothing is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from replayer.errors import NotEmulated
+from replayer.op_signature import OpSignature
+from replayer.ops.copies import Copies
+from replayer.ops.cpu_kernels import FORMS
+from replayer.ops.gemm import PRODUCTS, use_workspace
+from replayer.state import gpu
+from replayer.tensor.allocation import Allocation, allocate
+from replayer.tensor.dispatch import adopt, make
+from replayer.tensor.plan_cache import Plans
+from replayer.tensor.shape_inference import IDLE, on_device, writes_of
+from replayer.tensor.tensor_meta import OURS, TensorMeta
+
+aten = torch.ops.aten
+
+# Ops that take tensors of the host beside those of the device.
+_TAKE_HOST = frozenset(
+    {
+        aten.index.Tensor,
+        aten.index_put_.default,
+        aten._index_put_impl_.default,
+        aten._pack_padded_sequence.default,
+        aten._ctc_loss.Tensor,
+    }
+)
+_BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})  # namespaces of ops
+_LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}  # which of an op's results CUDA leaves on the host
+
+
+def payload(allocation: Allocation) -> torch.UntypedStorage:
+    """The numbers of an allocation; of memory that nothing was written into yet, zeros."""
+    known = allocation.known
+    if not isinstance(known, torch.Tensor):
+        known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
+    return known.untyped_storage()
+
+
+def values_of(tensor: Any) -> torch.Tensor:
+    """The numbers of a virtual tensor: a view of its allocation's payload."""
+    meta: TensorMeta = tensor.meta
+    look = torch.empty(0, dtype=meta.dtype, device="cpu")
+    return look.set_(payload(tensor.allocation), meta.offset, meta.shape, meta.stride)
+
+
+def _on(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
+class ComputedCopies(Copies):
+    """Copies and reads that move numbers too."""
+
+    def _on_device(self, target: Any, source: Any) -> None:
+        self._filled(target, values_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
+
+    def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
+        told = super()._to_device
+        self._filled(target, source.detach(), lambda: told(target, source, non_blocking))
+
+    def _filled(self, target: Any, values: torch.Tensor, tell: Callable[[], None]) -> None:
+        """`tell` takes the time for it, and notes what it knows; the payload is what holds."""
+        into = values_of(target)
+        kept = target.allocation.known
+        tell()
+        target.allocation.known = kept
+        into.copy_(values)
+
+    def _values(self, source: Any, signature: OpSignature) -> torch.Tensor:
+        meta: TensorMeta = source.meta
+        gpu().read(signature, meta.index, meta.dtype_name, meta.numel)  # waits for the device
+        return values_of(source)
+
+
+class CpuCompute:
+    """The `__torch_dispatch__` of tensors with payload."""
+
+    def __init__(self, plans: Plans, tensor_class: type) -> None:
+        self._plans = plans
+        self._tensor_class = tensor_class
+        self.copies = ComputedCopies(plans, tensor_class)
+        own = self.copies.handlers()
+        self._handlers = {op: own[op] for op in (aten.copy_.default, aten._to_copy.default, aten._local_scalar_dense.default)}
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is aten.detach.default:
+            return make(args[0].meta, args[0].allocation)
+        handler = self._handlers.get(func)
+        if handler is None and func.namespace in _BETWEEN_PROCESSES:
+            handler = self._plans.specials.get(func)  # what processes tell each other goes through the host
+        if handler is not None:
+            return handler(*args, **(kwargs or {}))
+        return self._compute(func, args, kwargs or {})
+
+    def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        here = gpu()
+        call = _Call(self._tensor_class)
+        host_args = [call.of(value) for value in args]
+        host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
+        index = call.device(func in _TAKE_HOST, here.current_device())
+        result = self._on_host(func, host_args, host_kwargs)
+        if self._plans.leaves(kwargs):
+            return result
+        if "device" in kwargs:
+            index = on_device(kwargs["device"], index)
+        call.settle(self._plans)
+        shapes: list[tuple[int, ...]] = []
+        stay = _LEAVE_ON_HOST.get(func, ())
+        if isinstance(result, (list, tuple)):
+            made: Any = [x if i in stay else call.back(self._plans, x, index, shapes) for i, x in enumerate(result)]
+        else:
+            made = call.back(self._plans, result, index, shapes)
+        if func in PRODUCTS:
+            use_workspace(made)
+        here.launch(self._site(func, call, tuple(shapes), bool(writes_of(func, args, kwargs))), index)
+        if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+            here.synchronize_stream(here.current_stream(index))
+        return made
+
+    def _on_host(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        clock = gpu().clock
+        clock.pause()  # on the virtual clock, computing takes no time
+        try:
+            return FORMS.get(func, func)(*args, **kwargs)
+        except NotImplementedError as missing:
+            name = func._schema.name
+            raise NotEmulated(f"{name} under --values compute", "it has no CPU form; use --values recorded") from missing
+        finally:
+            clock.resume()
+
+    def _site(self, func: Any, call: _Call, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
+        key = ("computed", func, tuple(call.looks), outputs)
+        signature = self._plans.signatures.get(key)
+        if signature is None:
+            name = func._schema.name
+            launches = name.rpartition("::")[2] not in IDLE and (writes or bool(outputs))
+            shapes, dtypes = tuple(shape for shape, _ in call.looks), tuple(dtype for _, dtype in call.looks)
+            signature = self._plans.keep_site(key, OpSignature(name, shapes, dtypes, outputs, launches))
+        return signature
+
+
+class _Call:
+    """One call's arguments on the host, and the way back. See Note [Payloads]."""
+
+    def __init__(self, tensor_class: type) -> None:
+        self._tensor_class = tensor_class
+        self.looks: list[tuple[tuple[int, ...], str]] = []
+        self._given: list[tuple[Any, torch.Tensor]] = []  # virtual tensors and their numbers
+        self._host: torch.Tensor | None = None
+        self._allocations: dict[int, Allocation] = {}  # by the payload's identity
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            self.looks.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+            if type(value) is not self._tensor_class:
+                self._host = value if value.dim() else self._host
+                return value
+            view = values_of(value)
+            allocation: Allocation = value.allocation  # type: ignore[attr-defined]
+            self._given.append((value, view))
+            self._allocations[view.untyped_storage()._cdata] = allocation
+            return view
+        if isinstance(value, (list, tuple)):
+            return [self.of(item) for item in value]
+        if isinstance(value, torch.device):
+            return torch.device("cpu") if value.type in OURS else value
+        return value
+
+    def device(self, takes_host: bool, current: int) -> int:
+        """The one device of the arguments. Raises CUDA's error if there are several."""
+        found = [f"cuda:{i}" for i in sorted({tensor.meta.index for tensor, _ in self._given})]
+        if self._host is not None and found and not takes_host:
+            found.append(str(self._host.device))
+        if len(found) > 1:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {found[0]} and {found[1]}!"
+            )
+        return next((tensor.meta.index for tensor, _ in self._given), current)
+
+    def settle(self, plans: Plans) -> None:
+        """Arguments that the op resized, or set to another's memory, follow."""
+        for tensor, view in self._given:
+            meta: TensorMeta = tensor.meta
+            storage = view.untyped_storage()
+            allocation = self._allocations.get(storage._cdata)
+            look = plans.metas.like(view, meta.index)
+            if allocation is None:
+                allocation = self._allocations[storage._cdata] = _holding(storage, meta.index)
+            elif storage.nbytes() != allocation.size_bytes:
+                allocation.exchange(allocate(gpu(), meta.index, storage.nbytes()))
+                allocation.known = _on(storage)
+            if look is not meta or allocation is not tensor.allocation:
+                adopt(tensor, make(look, allocation))
+
+    def back(self, plans: Plans, value: Any, index: int, shapes: list[tuple[int, ...]]) -> Any:
+        """A result as the script gets it; appends the shapes of what is new."""
+        if isinstance(value, (list, tuple)):
+            return [self.back(plans, item, index, shapes) for item in value]
+        if not isinstance(value, torch.Tensor):
+            return value
+        for tensor, view in self._given:
+            if value is view:
+                return tensor
+        storage = value.untyped_storage()
+        allocation = self._allocations.get(storage._cdata)
+        if allocation is None:
+            allocation = self._allocations[storage._cdata] = _holding(storage, index)
+            shapes.append(tuple(value.shape))
+        return make(plans.metas.like(value, index), allocation)
+
+
+def _holding(storage: torch.UntypedStorage, index: int) -> Allocation:
+    """New memory of device `index` with these numbers."""
+    made = allocate(gpu(), index, storage.nbytes())
+    made.known = _on(storage)
+    return made

@@ -1,0 +1,124 @@
+# mypy: allow-untyped-calls
+"""Choices that CUDA makes above the dispatcher: which kernels a composite op means on this device.
+
+They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for AutogradLazy:
+attention, batch norm, CTC. cuDNN's RNNs are in rnn.py.
+
+    F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from replayer import state
+
+aten = torch.ops.aten
+
+_MASK_STEP = 8  # elements
+
+FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
+
+
+def attention_kernel(query: Any, key: Any, value: Any, mask: Any, capability: tuple[int, int], grouped: bool = False) -> str:
+    """Which of PyTorch's attention kernels CUDA takes (ATen/native/transformers/cuda/sdp_utils.cpp, in its order).
+
+    `grouped`: several heads of the query may share one of key and value.
+    """
+    if query.dim() != 4:
+        return MATH
+    size = query.size(-1)
+    same = key.size(-1) == size and value.size(-1) == size
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    groups_match = key.size(1) == value.size(1) and query.size(1) % key.size(1) == 0
+    heads_match = query.size(1) == key.size(1) == value.size(1)
+    packed = all(tensor.stride(-1) == 1 for tensor in (query, key, value))
+    if (
+        torch.backends.cuda.flash_sdp_enabled()
+        and half
+        and mask is None
+        and same
+        and size <= 256
+        and capability >= (8, 0)
+        and (heads_match or (grouped and groups_match))
+        and packed
+    ):
+        return FLASH
+    step = 16 // query.element_size() if capability >= (8, 0) else 64 // query.element_size() // 4
+    aligned = size % step == 0 and value.size(-1) % step == 0 if half else True
+    if (
+        torch.backends.cuda.mem_efficient_sdp_enabled()
+        and (half or query.dtype is torch.float32)
+        and not (query.dtype is torch.bfloat16 and capability < (8, 0))
+        and capability >= (5, 0)
+        and heads_match
+        and packed
+        and aligned
+        and not (mask is not None and mask.requires_grad and not aligned)
+    ):
+        return EFFICIENT
+    return MATH
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """`F.scaled_dot_product_attention` as CUDA decomposes it."""
+    capability = torch.cuda.get_device_capability(query.get_device())
+    chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa)
+    if chosen == FLASH:
+        size = query.size(-1)
+        rest = -size % 8
+        if rest:
+            query, key, value = (torch.nn.functional.pad(tensor, (0, rest)) for tensor in (query, key, value))
+            scale = size**-0.5 if scale is None else scale
+        out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+        return out[..., :size] if rest else out
+    if chosen == EFFICIENT:
+        if attn_mask is not None:
+            if attn_mask.dtype is torch.bool:
+                attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+            if attn_mask.stride(-1) != 1 or any(stride % _MASK_STEP for stride in attn_mask.stride()[:-1]):
+                columns = attn_mask.size(-1)  # rows must begin at multiples; the surplus is cut off again
+                attn_mask = torch.nn.functional.pad(attn_mask, (0, _MASK_STEP - columns % _MASK_STEP))[..., :columns]
+            attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+        saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, attn_mask, saved, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def batch_norm(
+    input: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float, cudnn: bool
+) -> Any:
+    """`torch.batch_norm` without the reserved space that C++ would make for another backend, at 10 microseconds each."""
+    return torch.native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps)[0]
+
+
+def ctc_loss(
+    log_probs: Any, targets: Any, inputs: Any, lengths: Any, blank: int = 0, reduction: int = 1, zero_infinity: bool = False
+) -> Any:
+    """`torch.ctc_loss` reads the lengths on the host, as on CUDA; for tensor subclasses C++ would leave them where they are."""
+    return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
+
+
+def register() -> None:
+    """Register the choices."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("batch_norm", batch_norm, "AutogradLazy")
+    library.impl("ctc_loss.Tensor", ctc_loss, "AutogradLazy")
+    library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradLazy")
+    state.keep(library)

@@ -1,0 +1,133 @@
+# mypy: allow-untyped-calls
+"""Kernels for tensors made from nothing: `torch.empty(..., device="cuda")` and all factories that are built on it.
+
+Registered for the dispatch keys of all that a device argument may say (metas.py), so they hold in every thread and need no
+mode. Where PyTorch has its own CUDA kernels (a CUDA build) ours take their place; not one of them may run, for they would look
+for a driver.
+
+    register(plans, copies, dispatch)
+    torch.empty(2, 3, device="cuda")    # VirtualTensor
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from replayer import state
+from replayer.ops.copies import Copies
+from replayer.tensor.allocation import allocate
+from replayer.tensor.device_args import checked
+from replayer.tensor.dispatch import make
+from replayer.tensor.plan_cache import Plans
+
+KEYS = ("CUDA", "PrivateUse1", "Lazy")
+
+
+class Factories:
+    """The kernels, bound to one plan cache."""
+
+    def __init__(self, plans: Plans) -> None:
+        self._metas = plans.metas
+
+    def empty(
+        self,
+        size: Any,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+        memory_format: torch.memory_format | None = None,
+    ) -> Any:
+        _refuse_pinned(pin_memory, "empty")
+        shape = tuple(size)
+        kind = dtype or torch.get_default_dtype()
+        if kind is torch.int32 and state.makes_reducer():
+            return stand_in(shape, _index(device))
+        if memory_format in (None, torch.contiguous_format):
+            meta = self._metas.contiguous(shape, kind, _index(device))
+        else:
+            look = torch.empty(shape, dtype=kind, device="meta", memory_format=memory_format)
+            meta = self._metas.like(look, _index(device))
+        return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
+
+    def empty_strided(
+        self,
+        size: Any,
+        stride: Any,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+    ) -> Any:
+        _refuse_pinned(pin_memory, "empty_strided")
+        meta = self._metas.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), _index(device))
+        return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
+
+    def indices(self, op: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+        """`tril_indices` and `triu_indices`: the CPU's kernel is asked how many there are."""
+
+        def make(row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: Any) -> Any:
+            count = op(row, col, offset, dtype=torch.int32, device="cpu").shape[1]
+            return self.empty((2, count), dtype or torch.int64, device=options.get("device"))
+
+        return make
+
+
+def stand_in(shape: tuple[int, ...], index: int) -> torch.Tensor:
+    """See Note [The map of used parameters] in process_group.py."""
+    made: Any = torch.empty(shape, dtype=torch.int32, device="cpu")
+    made.stands_on = index
+    return made  # type: ignore[no-any-return]
+
+
+def _index(device: torch.device | None) -> int:
+    index = None if device is None else device.index
+    if index is None:
+        return state.gpu().current_device()
+    return index if 0 <= index < state.gpu().device_count() else checked(index)
+
+
+def _refuse_pinned(pin_memory: bool | None, op: str) -> None:
+    if pin_memory:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+
+
+def register(plans: Plans, copies: Copies, fallback: Callable[..., Any]) -> None:
+    """Register all kernels. `fallback` runs an op from its plan, for ops that arrive below the Python key."""
+    made = Factories(plans)
+
+    def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+        return copies.copy_(target, source, non_blocking)
+
+    def resize_(tensor: Any, size: Any, memory_format: Any = None) -> Any:
+        options = {} if memory_format is None else {"memory_format": memory_format}
+        return fallback(torch.ops.aten.resize_.default, (), (tensor, list(size)), options)
+
+    kernels: dict[str, Callable[..., Any]] = {
+        "empty.memory_format": made.empty,
+        "empty_strided": made.empty_strided,
+        "_copy_from": copy_from,
+        "_copy_from_and_resize": copy_from,
+        "_local_scalar_dense": copies.scalar,
+        "resize_": resize_,
+        "tril_indices": made.indices(torch.tril_indices),
+        "triu_indices": made.indices(torch.triu_indices),
+    }
+    library = torch.library.Library("aten", "IMPL")
+    state.keep(library)
+    with warnings.catch_warnings():
+        # A CUDA build has these kernels already; replacing them is what we are here for.
+        warnings.filterwarnings(
+            "ignore",
+            message=r"Warning only once for all operators|.*Overriding a previously registered kernel",
+            category=UserWarning,
+        )
+        for key in KEYS:
+            for name, kernel in kernels.items():
+                if key != "Lazy" and not name.startswith(("empty", "tri")):
+                    continue  # no tensor is there in C++
+                library.impl(name, kernel, key)

@@ -1,0 +1,125 @@
+"""Ops after which the host knows more than a plan tells: what memory contains, or that an index must be copied over first.
+
+Each handler runs the op from its plan and then notes the content in `Allocation.known`, which reads fall back on.
+
+    torch.zeros(3, device="cuda").tolist()    # [0.0, 0.0, 0.0], though nothing was computed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
+from replayer.tensor.known_values import WHOLE, note
+from replayer.tensor.plan_cache import Plans
+from replayer.tensor.tensor_meta import TensorMeta
+
+aten = torch.ops.aten
+
+
+class KnownContents:
+    """The handlers, bound to one plan cache. `run` runs an op from its plan."""
+
+    def __init__(self, plans: Plans, tensor_class: Any, run: Callable[..., Any]) -> None:
+        self._plans = plans
+        self._tensor_class = tensor_class
+        self._run = run
+
+    def handlers(self) -> dict[Any, Callable[..., Any]]:
+        filled = {
+            aten.zeros_like.default: lambda args: 0,
+            aten.ones_like.default: lambda args: 1,
+            aten.full_like.default: lambda args: args[1],
+            aten.new_zeros.default: lambda args: 0,
+            aten.new_ones.default: lambda args: 1,
+            aten.new_full.default: lambda args: args[2],
+        }
+        return {op: self._filled(op, value) for op, value in filled.items()} | {
+            aten.zero_.default: self.zero_,
+            aten.fill_.Scalar: self.fill_,
+            aten.arange.start_out: self.arange,
+            aten._amp_foreach_non_finite_check_and_unscale_.default: self.unscale_,
+            aten._amp_update_scale_.default: self.update_scale_,
+            aten.index.Tensor: self.index,
+            aten.index_put_.default: self.index_put(aten.index_put_.default),
+            aten._index_put_impl_.default: self.index_put(aten._index_put_impl_.default),
+        }
+
+    def zero_(self, target: Any) -> Any:
+        return self.fill_(target, 0, aten.zero_.default)
+
+    def fill_(self, target: Any, value: Any, func: Any = aten.fill_.Scalar) -> Any:
+        known = target.allocation.known
+        args = (target,) if func is aten.zero_.default else (target, value)
+        self._run(self._plans.route(func), args, {})
+        meta: TensorMeta = target.meta
+        uniform = Uniform(_cast(value, meta.dtype), meta.dtype)
+        if (meta.extent_bytes == target.allocation.size_bytes and meta.dense) or known == uniform:
+            target.allocation.known = uniform
+        return target
+
+    def arange(self, start: Any, end: Any, step: Any = 1, *, out: Any) -> Any:
+        """Positions, by which scripts index and mask."""
+        self._run(self._plans.route(aten.arange.start_out), (start, end, step), {"out": out})
+        meta: TensorMeta = out.meta
+        if meta.dtype in WHOLE and meta.numel <= KNOWN_LIMIT and meta.dense and meta.extent_bytes == out.allocation.size_bytes:
+            note(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
+        return out
+
+    def _filled(self, op: Any, value: Callable[[Any], Any]) -> Callable[..., Any]:
+        """`zeros_like` and its kind: a new tensor of one value."""
+
+        def make(*args: Any, **kwargs: Any) -> Any:
+            made = self._run(self._plans.route(op), args, kwargs)
+            if type(made) is self._tensor_class:  # not so for zeros_like(x, device="cpu")
+                dtype = made.meta.dtype
+                made.allocation.known = Uniform(_cast(value(args), dtype), dtype)
+            return made
+
+        return make
+
+    def unscale_(self, tensors: Any, found_inf: Any, inverse_scale: Any) -> None:
+        """Without a recorded value no gradient counts as infinite: `found_inf` stays what it was."""
+        known = found_inf.allocation.known
+        self._run(
+            self._plans.route(aten._amp_foreach_non_finite_check_and_unscale_.default), (tensors, found_inf, inverse_scale), {}
+        )
+        found_inf.allocation.known = known
+
+    def update_scale_(self, scale: Any, growth_tracker: Any, *rest: Any) -> Any:
+        """The scale stays what it was."""
+        known = scale.allocation.known
+        self._run(self._plans.route(aten._amp_update_scale_.default), (scale, growth_tracker, *rest), {})
+        scale.allocation.known = known
+        return scale
+
+    # -- indices of the host -----------------------------------------------------------------------------------------
+
+    def index(self, source: Any, indices: Any) -> Any:
+        return self._run(self._plans.route(aten.index.Tensor), (source, self._moved(source, indices)), {})
+
+    def index_put(self, op: Any) -> Callable[..., Any]:
+        def put(target: Any, indices: Any, *rest: Any, **options: Any) -> Any:
+            return self._run(self._plans.route(op), (target, self._moved(target, indices), *rest), options)
+
+        return put
+
+    def _moved(self, beside: Any, indices: Any) -> list[Any]:
+        """Indices may lie on the host: they are copied over first."""
+        moved = []
+        for index in indices:
+            if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class:
+                if type(beside) is not self._tensor_class:
+                    raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+                index = index.to(beside.meta.placement)
+            moved.append(index)
+        return moved
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if dtype is torch.bool:
+        return bool(value)
+    return value if dtype.is_complex else float(value) if dtype.is_floating_point else int(value)

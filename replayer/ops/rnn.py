@@ -1,0 +1,155 @@
+# mypy: allow-untyped-calls
+"""Recurrent layers as CUDA runs them: one call of cuDNN for all layers, directions and time steps.
+
+C++ takes this path only for tensors that it sees on CUDA, so it is taken here: `torch.lstm`, `gru`, `rnn_tanh` and `rnn_relu`
+become `aten::_cudnn_rnn`, with the one buffer of all weights that `flatten_parameters` makes.
+
+    nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
+
+Rules: ATen/native/cudnn/RNN.cpp and, for autocast, ATen/cudnn/AutocastRNN.cpp.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from replayer import state
+from replayer.ops import rnn_cells
+from replayer.tensor.allocation import allocate
+from replayer.tensor.dispatch import make
+
+aten = torch.ops.aten
+
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
+_PLAIN = (0, 1)  # of these: without fused cells
+
+# What C++ makes of plain ones without cuDNN. (`op.decompose` would take PyTorch's tracing rules instead.)
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+_SCATTERED = (
+    "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted at every "
+    "call, possibly greatly increasing memory usage. To compact weights again call flatten_parameters()."
+)
+
+
+def _accepts(data: Any) -> bool:
+    """Whether cuDNN takes this input; bfloat16 since Ampere."""
+    if not torch._C._get_cudnn_enabled() or not data.numel():
+        return False
+    if data.dtype is torch.bfloat16:
+        return torch.cuda.get_device_capability(data.get_device()) >= (8, 0)
+    return data.dtype in (torch.float16, torch.float32, torch.float64)
+
+
+def _flat_buffer(weights: list[Any]) -> Any:
+    """The buffer that all weights are views of, one after another, or None."""
+    first = weights[0].meta
+    at = first.offset
+    for weight in weights:
+        meta = weight.meta
+        if weight.allocation is not weights[0].allocation or meta.offset != at or meta.dtype is not first.dtype:
+            return None
+        at += meta.numel
+    meta = state.plans().metas.of((at - first.offset,), (1,), first.offset, first.dtype, first.index)
+    return make(meta, weights[0].allocation)
+
+
+def _run(
+    mode: int,
+    data: Any,
+    sizes: list[int],
+    hidden: list[Any],
+    weights: list[Any],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[Any, ...]:
+    """`_cudnn_impl`: output, hy, cy."""
+    hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
+    size, projected = hx.size(2), 0
+    if cx is not None and cx.size(2) != size:
+        size, projected = cx.size(2), size
+    buffer = _flat_buffer(weights)
+    if buffer is None:
+        warnings.warn(_SCATTERED, stacklevel=3)
+    per_layer = (4 if biases else 2) + bool(projected)
+    how = (mode, size, projected, layers, False, dropout, train, bidirectional, sizes, None)
+    result: tuple[Any, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *how)
+    return result[:3]
+
+
+def _runner(mode: int, data: Any) -> Callable[..., tuple[Any, ...]] | None:
+    """What runs layers of this kind on this input as CUDA does; None: what C++ makes of them for any device."""
+    if _accepts(data):
+        return partial(_run, mode)
+    return None if mode in _PLAIN else rnn_cells.layers
+
+
+def _of_input(op: Any, mode: int) -> Callable[..., Any]:
+    """A padded batch; `hx` is a list for LSTM, a tensor otherwise."""
+
+    def kernel(data: Any, hx: Any, weights: Any, *options: Any) -> Any:
+        run = _runner(mode, data)
+        if run is None:
+            return op._op_dk(_COMPOSITE, data, hx, weights, *options)
+        *rest, batch_first = options
+        hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+        out, *states = run(data.transpose(0, 1) if batch_first else data, [], hidden, list(weights), *rest)
+        out = out.transpose(0, 1) if batch_first else out
+        return (out, *states[: len(hidden)])
+
+    return kernel
+
+
+def _of_packed(op: Any, mode: int) -> Callable[..., Any]:
+    """A packed sequence, whose batch sizes lie on the host."""
+
+    def kernel(data: Any, batch_sizes: Any, hx: Any, weights: Any, *options: Any) -> Any:
+        run = _runner(mode, data)
+        if run is None:
+            return op._op_dk(_COMPOSITE, data, batch_sizes, hx, weights, *options)
+        hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+        out, *states = run(data, batch_sizes.tolist(), hidden, list(weights), *options)
+        return (out, *states[: len(hidden)])
+
+    return kernel
+
+
+def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
+    """Half precision, whatever autocast's own dtype is; the weights are cast into one new buffer, which autograd sees."""
+    half = torch.float16
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
+        if weights[0].dtype is torch.float32:
+            metas = state.plans().metas
+            index = weights[0].meta.index
+            look = metas.contiguous((sum(weight.meta.numel for weight in weights),), half, index)
+            buffer = make(look, allocate(state.gpu(), index, look.extent_bytes))
+            cast, at = [], 0
+            for weight in weights:
+                part = metas.contiguous(weight.meta.shape, half, index)
+                view = make(metas.of(part.shape, part.stride, at, half, index), buffer.allocation)
+                cast.append(view.copy_(weight))
+                at += part.numel
+            weights = cast
+        data, hx, cx = (x.to(half) if x is not None and x.dtype is torch.float32 else x for x in (data, hx, cx))
+        return aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *rest)
+
+
+def register() -> None:
+    """Register the layers, and cuDNN's under autocast."""
+    library = torch.library.Library("aten", "IMPL")
+    for name, mode in MODES.items():
+        packet = getattr(aten, name)
+        library.impl(f"{name}.input", _of_input(packet.input, mode), "AutogradLazy")
+        library.impl(f"{name}.data", _of_packed(packet.data, mode), "AutogradLazy")
+    library.impl("lstm_cell", rnn_cells.lstm_cell, "AutogradLazy")
+    library.impl("gru_cell", rnn_cells.gru_cell, "AutogradLazy")
+    library.impl("_cudnn_rnn", _under_autocast, "AutocastPrivateUse1")
+    state.keep(library)

@@ -1,0 +1,323 @@
+"""Indexes a recording: which kernels belong to which step, phase and op, and why each started when it did.
+
+    recording = RecordedRun(trace, rank=0)
+    RecordingIndexer(recording, trace, rank=0).lay_out()
+    recording.steps
+
+Note [Active host time]
+    Host times in the index are *active*: moments when the recorded host was blocked waiting for the device (a synchronize, a
+    pageable copy) are taken out, since in a replay the host waits there for the *virtual* device, and would wait twice.
+
+Note [Why a kernel started when it did]
+    A kernel whose stream was idle at its launch keeps its own launch latency; one that queued keeps its own gap to its
+    predecessor; one that waited for another stream keeps that edge. Single fixed figures drift by up to milliseconds a step.
+
+Note [Profiled and clean steps]
+    A recording that says which of its steps were profiled (or that holds evaluation steps) has kernels for those only; the
+    others are known by their phases, as in a phase-grained recording. A profiler slows the host: `provenance["host_scale"]`
+    says, by phase, how many times its profiled time the host takes without one (a phase that is not in it: 1), and all host
+    times of steps with kernels are multiplied by that. Durations on the device are as measured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replayer.cost_model.copies import directions_of
+from replayer.recording.dp_regions import recorded_regions
+from replayer.recording.recorded_step import Instance, Kernel, Keys, RecordedSegment, RecordedStep
+from traces.communication import communication_kernels
+from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
+from traces.pipeline import batches_there_ns
+
+if TYPE_CHECKING:
+    from replayer.recording.recorded_run import RecordedRun
+
+# How far a start may lie behind its cause to be explained by it; measured on ten real recordings.
+LAUNCH_EXPLAINS_NS = 40_000
+QUEUE_EXPLAINS_NS = 20_000
+EDGE_EXPLAINS_NS = 25_000
+
+# Used where a trace has too few kernels to tell its own.
+TYPICAL_LATENCY_NS = 7_000
+TYPICAL_GAP_NS = 1_000
+
+_WORK = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
+_WORKS = 10  # a device with a tenth of the kernels that the busiest one has
+
+
+
+class RecordingIndexer:
+    """Builds the steps of a recording. Whole columns where possible, Python only per kernel and its few enclosing ops."""
+
+    def __init__(self, recording: RecordedRun, trace: Trace, rank: int) -> None:
+        self.recording = recording
+        self._known_keys: dict[tuple[int, int, int, str], tuple[Keys, tuple[Shape, ...], str]] = {}
+        self.directions = directions_of(trace)
+        self.trace = trace
+        ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
+        self.device_ordinals = ordinals
+        device = trace.device
+        # Communication between ranks is played by process_group.py: here it would have waited for recorded ranks.
+        played = np.isin(device.kind, _WORK) & ~communication_kernels(trace)
+        work = np.flatnonzero(played & np.isin(device.device, list(ordinals)))
+        launch_row = device.launch[work]
+        host_start = trace.host.start_ns
+        launched = device.start_ns[work] - TYPICAL_LATENCY_NS
+        known = launch_row >= 0
+        launched[known] = host_start[launch_row[known]]
+        order = np.lexsort((device.start_ns[work], launched))
+        self.work = work[order]  # device rows in launch order
+        self.work_name: list[int] = device.name[self.work].tolist()
+        self.launched_ns = launched[order]
+        self.launch_row = launch_row[order]
+        self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
+        counts = np.bincount(self.ordinals, minlength=1)
+        self.first_ordinal = int(np.flatnonzero(counts * _WORKS >= counts.max())[0])
+        self.thread_rows = [i for i, thread in enumerate(trace.threads) if thread.rank == rank]
+        self._host_scales = _host_scales(trace, rank)
+        self._cut_by_step(rank)
+        self._blocked()
+        self._causes()
+
+    def _cut_by_step(self, rank: int) -> None:
+        """The step and phase windows: columns (start, end) and for each phase its step and name."""
+        trace = self.trace
+        rows = np.flatnonzero(trace.steps.rank == rank)
+        if len(rows):
+            self.step_rows = rows
+            self.step_start = trace.steps.start_ns[rows]
+            self.step_end = trace.steps.end_ns[rows]
+            keep = np.isin(trace.phases.step, rows)
+            phases = trace.phases.take(keep)
+            parts = recorded_regions(trace, self.device_ordinals)
+            self.phase_parts = [parts.get(int(row), []) for row in np.flatnonzero(keep)]
+            self.phase_step = np.searchsorted(rows, phases.step)
+            self.phase_name = [trace.strings[int(i)] for i in phases.name]
+            self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
+            marked = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
+            self.phase_device_ns = np.where(marked, phases.device_end_ns - phases.device_start_ns, 0)
+            self.batch_there = batches_there_ns(trace, rank, self.phase_start, self.phase_end)
+            return
+        starts = [int(trace.host.start_ns.min())] if len(trace.host) else []
+        ends = [int(trace.host.end_ns.max())] if len(trace.host) else []
+        if len(self.work):
+            starts.append(int(self.launched_ns.min()))
+            ends.append(int(trace.device.end_ns[self.work].max()))
+        whole = bool(starts)
+        self.step_rows = np.array([NONE] if whole else [], dtype=np.int64)
+        self.step_start = self.phase_start = np.array([min(starts)] if whole else [], dtype=np.int64)
+        self.step_end = self.phase_end = self.batch_there = np.array([max(ends)] if whole else [], dtype=np.int64)
+        self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
+        self.phase_name = ["forward"] * len(self.step_rows)
+        self.phase_parts = [[] for _ in self.step_rows]
+        self.phase_device_ns = np.zeros(len(self.step_rows), dtype=np.int64)
+
+    def _blocked(self) -> None:
+        """Find when the host was blocked for the device; see Note [Active host time]."""
+        trace, host = self.trace, self.trace.host
+        runtime = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, self.thread_rows))
+        names = {int(i): trace.strings[int(i)] for i in np.unique(host.name[runtime])}
+        waits = [i for i, name in names.items() if "Synchronize" in name]
+        copies = [i for i, name in names.items() if "emcpy" in name]
+        end_by_launch = np.maximum.accumulate(trace.device.end_ns[self.work]) if len(self.work) else self.launched_ns
+        sync = runtime[np.isin(host.name[runtime], waits)]
+        before = np.searchsorted(self.launched_ns, host.start_ns[sync]) - 1
+        sync, before = sync[before >= 0], before[before >= 0]
+        starts = [host.start_ns[sync]]
+        ends = [np.minimum(host.end_ns[sync], end_by_launch[before])]
+        # A copy call blocks until its own copy has ended when the host's side is pageable or the result goes to the host.
+        is_copy = (trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0)
+        own = np.flatnonzero(is_copy & np.isin(host.name[self.launch_row], copies)) if len(self.work) else np.zeros(0, int)
+        blocking = [i for i in own if "Pageable" in trace.strings[int(trace.device.name[self.work[i]])]]
+        calls = self.launch_row[blocking]
+        starts.append(host.start_ns[calls])
+        ends.append(np.minimum(host.end_ns[calls], trace.device.end_ns[self.work[blocking]]))
+        start, end = np.concatenate(starts), np.concatenate(ends)
+        order = np.argsort(start[end > start], kind="stable")
+        start, end = start[end > start][order], end[end > start][order]
+        if len(start):  # overlapping waits of several threads count once
+            reach = np.maximum.accumulate(end)
+            start[1:] = np.maximum(start[1:], reach[:-1])
+            end = np.maximum(end, start)
+        self.block_start, self.block_end = start, end
+        self.block_before = np.concatenate(([0], np.cumsum(end - start)))
+
+    def active_ns(self, time_ns: Column) -> Column:
+        """Recorded times with all earlier blocked time taken out."""
+        if not len(self.block_start):
+            return time_ns
+        i = np.searchsorted(self.block_start, time_ns, side="right") - 1
+        within = np.where(i >= 0, np.clip(time_ns - self.block_start[i], 0, self.block_end[i] - self.block_start[i]), 0)
+        return np.asarray(time_ns - self.block_before[np.maximum(i, 0)] * (i >= 0) - within)
+
+    def _causes(self) -> None:
+        """Latency, gap and edge of every kernel; see Note [Why a kernel started when it did]."""
+        device = self.trace.device
+        start, end = device.start_ns[self.work], device.end_ns[self.work]
+        n = len(self.work)
+        self.stream = device.stream[self.work]
+        previous_end = np.full(n, NONE)  # of the work before it on the same stream
+        scheduler: dict[tuple[int, int], int] = {}
+        for i in np.lexsort((start, self.stream, self.ordinals)):
+            track = (int(self.ordinals[i]), int(self.stream[i]))
+            previous_end[i] = scheduler.get(track, previous_end[i])
+            scheduler[track] = max(int(end[i]), int(previous_end[i]))
+        latency = start - self.launched_ns
+        gap = np.where(previous_end != NONE, start - previous_end, 0)
+        idle = (previous_end <= self.launched_ns) & (self.launch_row >= 0)
+        usual = latency[idle & (latency > 0)]
+        if len(usual) >= 20:
+            self.recording.latency_ns = int(np.percentile(usual, 5))
+        queued_gaps = gap[~idle & (gap >= 0) & (gap < QUEUE_EXPLAINS_NS)]
+        usual_gap_ns = int(np.percentile(queued_gaps, 5)) if len(queued_gaps) >= 20 else TYPICAL_GAP_NS
+        self.latency = np.where(idle, np.maximum(latency, 0), self.recording.latency_ns)
+        self.gap = np.where(idle, usual_gap_ns, np.clip(gap, 0, None))
+        self.edge = np.full(n, NONE)
+        self.edge_gap = np.zeros(n, dtype=np.int64)
+        unexplained = (latency > LAUNCH_EXPLAINS_NS) & (gap > QUEUE_EXPLAINS_NS)
+        by_end = np.argsort(end, kind="stable")
+        sorted_end = end[by_end]
+        for i in np.flatnonzero(unexplained):
+            j = int(np.searchsorted(sorted_end, start[i], side="right")) - 1
+            while j >= 0 and start[i] - sorted_end[j] <= EDGE_EXPLAINS_NS:
+                cause = by_end[j]
+                if (self.ordinals[cause], self.stream[cause]) != (self.ordinals[i], self.stream[i]):
+                    self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]
+                    self.latency[i] = self.recording.latency_ns
+                    self.gap[i] = usual_gap_ns
+                    break
+                j -= 1
+
+    def lay_out(self) -> None:
+        """Fill the index's steps."""
+        host = self.trace.host
+        phase_of = (np.searchsorted(self.phase_start, self.launched_ns, side="right") - 1).tolist()
+        first_kernel = np.searchsorted(self.launched_ns, self.step_start)
+        last_kernel = np.append(first_kernel[1:], len(self.work))
+        if len(self.step_end):
+            last_kernel[-1] = np.searchsorted(self.launched_ns, self.step_end[-1])
+        self.phase_start_active = self.active_ns(self.phase_start).tolist()
+        phase_end_active = self.active_ns(self.phase_end).tolist()
+        batch_there_active = self.active_ns(self.batch_there).tolist()
+        self.host_start = self.active_ns(host.start_ns).tolist()
+        self.host_end = self.active_ns(host.end_ns).tolist()
+        self.host_columns = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
+        kernels = self._kernels()
+        kind = self.trace.steps.kind
+        kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
+        # In a kernel-grained recording the kernels tell; marks on the device include the wait for the host.
+        by_marks = self.trace.grain == "phase"
+        partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
+        # Work without a launch was launched before the recording began, by a step that is not in it; unless no launches
+        # were recorded at all.
+        unlaunched = self.launch_row < 0
+        foreign = (unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))).tolist()
+        for s, row in enumerate(self.step_rows):
+            segments: dict[tuple[str, int], RecordedSegment] = {}
+            by_phase: dict[int, RecordedSegment] = {}
+            counts: dict[str, int] = {}
+            for p in np.flatnonzero(self.phase_step == s).tolist():
+                name = self.phase_name[p]
+                host_ns = phase_end_active[p] - self.phase_start_active[p]
+                segment = RecordedSegment(name, host_ns, parts=self.phase_parts[p])
+                if name == "loader":
+                    segment.wait_ns = max(batch_there_active[p] - self.phase_start_active[p], 0)
+                segments[name, counts.get(name, 0)] = by_phase[p] = segment
+                counts[name] = counts.get(name, 0) + 1
+            a, b = int(first_kernel[s]), int(last_kernel[s])
+            step = RecordedStep(int(row), segments, [], kinds[s])
+            main_stream = _busiest(self.stream[a:b])
+            phases = [phase_of[i] if phase_of[i] in by_phase else max(by_phase, default=NONE) for i in range(a, b)]
+            for k, p in enumerate(phases):
+                kernel = kernels[a + k]
+                stream = NONE if kernel.stream == main_stream else kernel.stream
+                edge = kernel.edge - a if a <= kernel.edge < b else NONE
+                launch_ns = self._within(p, kernel.launch_ns) if p >= 0 else 0
+                step.kernels.append(kernel._replace(launch_ns=launch_ns, stream=stream, edge=edge))
+                if p >= 0 and not foreign[a + k]:
+                    lane = by_phase[p].lane(self._lane_of(kernel.device))
+                    lane.kernels.append(k)
+                    lane.work_ns += kernel.duration_ns
+            self._instances(a, phases, by_phase)
+            for p, segment in by_phase.items():
+                if segment.name != "loader" and (by_marks or (partly_profiled and not step.has_kernels)):
+                    segment.device_ns = int(self.phase_device_ns[p])
+                elif step.has_kernels:
+                    segment.host_ns, segment.wait_ns = self._scaled(p, segment.host_ns), self._scaled(p, segment.wait_ns)
+            self.recording.steps.append(step)
+
+    def _lane_of(self, ordinal: int) -> int:
+        """Which device of the program it is: of several that a process sees, the first that works is its first."""
+        return (ordinal - self.first_ordinal) % len(self.device_ordinals)
+
+    def _within(self, phase: int, active_ns: int) -> int:
+        """Active host time from a phase's start, as it is without a profiler."""
+        return self._scaled(phase, active_ns - self.phase_start_active[phase])
+
+    def _scaled(self, phase: int, host_ns: int) -> int:
+        scale = self._host_scales.get(self.phase_name[phase], 1.0)
+        return host_ns if scale == 1.0 else round(host_ns * scale)
+
+    def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
+        """Every op of a step that has kernels below it, in order of its start, into its first kernel's segment."""
+        parent, is_op = self.host_columns
+        ops: dict[int, list[int]] = {}
+        for k, p in enumerate(phases):
+            at = int(self.launch_row[first + k]) if p >= 0 else NONE
+            while at >= 0:
+                if is_op[at]:
+                    ops.setdefault(at, []).append(k)
+                at = parent[at]
+        for at in sorted(ops, key=self.host_start.__getitem__):
+            p = phases[ops[at][0]]
+            under = [k for k in ops[at] if phases[k] == p]  # a range across phases is an op of its first one
+            segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + under[0]])))
+            keys, shapes, dtype = self._keys_of(at, {self.work_name[first + k] for k in under})
+            start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])
+            one = Instance(start_ns, end_ns, tuple(under), shapes, dtype)
+            segment.exact.setdefault(keys.exact, []).append(one)
+            segment.equivalent.setdefault(keys.equivalent, []).append(one)
+            segment.named.setdefault(keys.named, []).append(one)
+
+    def _keys_of(self, row: int, work_names: set[int]) -> tuple[Keys, tuple[Shape, ...], str]:
+        """The keys, shapes and dtype of a recorded op; ops repeat from step to step, so each is worked out once."""
+        host, strings = self.trace.host, self.trace.strings
+        name = int(host.name[row])
+        direction = ""
+        if strings[name] == "aten::copy_":
+            direction = max(self.directions.get(work, "") for work in work_names)
+        ids = (name, int(host.shapes[row]), int(host.dtypes[row]), direction)
+        known = self._known_keys.get(ids)
+        if known is None:
+            shapes = parse_shapes(strings[ids[1]])
+            dtype = strings[ids[2]].partition(";")[0]
+            known = self._known_keys[ids] = self.recording.keys_of(strings[name], shapes, dtype, direction), shapes, dtype
+        return known
+
+    def _kernels(self) -> list[Kernel]:
+        """All kernels in launch order; launch times and edges are not yet relative to a step."""
+        device = self.trace.device.take(self.work)
+        columns = (
+            self.active_ns(self.launched_ns), self.latency, self.gap, device.duration_ns, self.stream, self.ordinals,
+            self.edge, self.edge_gap, device.kind, device.name, device.bytes,
+        )  # fmt: skip
+        return [Kernel(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _host_scales(trace: Trace, rank: int) -> dict[str, float]:
+    """By phase, how many times its profiled host time a clean one is; a merged recording has them by rank where they differ."""
+    scales: Any = trace.provenance.get("host_scale")
+    match trace.provenance.get("ranks"):
+        case {**ranks} if isinstance(of_rank := ranks.get(str(rank)), dict):
+            scales = of_rank.get("host_scale", scales)
+    told = scales if isinstance(scales, dict) else {}
+    return {name: float(scale) for name, scale in told.items() if isinstance(scale, float | int) and 0 < scale < np.inf}
+
+
+def _busiest(streams: Column) -> int:
+    """The stream with most of the work."""
+    numbers, counts = np.unique(streams, return_counts=True)
+    return int(numbers[counts.argmax()]) if len(numbers) else NONE

@@ -1,0 +1,123 @@
+"""How many elements the recorded program found where it searched a tensor: the result sizes that only values tell.
+
+    selections = RecordedOutputSizes.of(trace, rank=0)
+    selections.next("aten::nonzero", (10,), step=7, driving=3, valued=7)
+    # 7: a mask of ten had seven set; None where no such search is recorded
+
+Our own recorder notes every such size (tracer/surfaces/torch_sizes.py, the table `sizes`). The script's step number `step`
+finds what the recorded step `valued` found, as it reads what that one read (`StepTracker.row_of_values`). Recordings of others
+show some sizes in their profile; there the step that counts is `driving`, whose kernels are played.
+
+Note [What shows how much was found]
+    On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all come down to `aten::nonzero`, and what was called
+    next took its result of shape (found, dimensions): a `select` or `unbind` of columns, a `squeeze`, an index. So where that
+    call's first tensor has as many columns as the searched tensor has dimensions, and no more rows than it has elements, its
+    rows are what was found. Searches within `index_put` (assignments, gradients) are left out: their result needs no size.
+
+    `repeat_interleave(x, repeats)` makes indices from the repeats, as many as the repeats sum up to, and selects by them: the
+    next call within it is an `index_select`, and the indices are its last tensor. What `unique` and `bincount` found, no
+    call shows for certain.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from traces.model import NONE, HostKind, Shape, Trace, parse_shapes
+
+Key = tuple[str, Shape]  # the op and the shape of the tensor whose values tell
+NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
+
+
+class RecordedOutputSizes:
+    """The searches of one rank by recorded step (NONE: outside any), each answered once per replay of its step."""
+
+    def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
+        """Sizes in order of time, by step and search: what a profile shows, and what our recorder noted."""
+        self._shown, self._noted = shown, noted
+        self._known = {key for _, key in noted}
+        self._step = (NONE, NONE, NONE)
+        self._asked: dict[Key, int] = {}
+
+    @classmethod
+    def of(cls, trace: Trace, rank: int) -> RecordedOutputSizes:
+        noted: dict[tuple[int, Key], list[int]] = {}
+        table = trace.sizes.take(trace.sizes.rank == rank)
+        for step, op, shapes, size in zip(table.step, table.op, table.shapes, table.size, strict=True):
+            searched = (*parse_shapes(trace.strings[int(shapes)]), ())[0]  # () for a tensor without dimensions
+            noted.setdefault((int(step), (trace.strings[int(op)], searched)), []).append(int(size))
+        return cls(_shown_in_profile(trace, rank), noted)
+
+    def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
+        """How much the next recorded search of this shape in this step found, or None."""
+        if self._step != (step, driving, valued):
+            self._step, self._asked = (step, driving, valued), {}
+        key = op, searched
+        found = self._noted.get((valued, key), ()) if key in self._known else self._shown.get((driving, key), ())
+        asked = self._asked.get(key, 0)
+        self._asked[key] = asked + 1
+        return found[asked] if asked < len(found) and found[asked] != NONE else None
+
+
+def _shown_in_profile(trace: Trace, rank: int) -> dict[tuple[int, Key], list[int]]:
+    """See Note [What shows how much was found]."""
+    shown: dict[tuple[int, Key], list[int]] = {}
+    steps = np.flatnonzero(trace.steps.rank == rank)
+    names = {trace.strings.find(op): (op, show) for op, show in ((NONZERO, _found_by), (REPEAT_INTERLEAVE, _repeated_by))}
+    host = trace.host
+    for row in np.flatnonzero(np.isin(host.name, [name for name in names if name >= 0]) & (host.kind == HostKind.OP)).tolist():
+        if trace.threads[int(host.thread[row])].rank != rank:
+            continue
+        op, show = names[int(host.name[row])]
+        searched = _first_shape(trace, row)
+        count = None if searched is None else show(trace, row, searched)
+        if searched is not None and count is not None:
+            at = int(np.searchsorted(trace.steps.start_ns[steps], host.start_ns[row], side="right")) - 1
+            inside = at >= 0 and host.start_ns[row] < trace.steps.end_ns[steps[at]]
+            shown.setdefault((int(steps[at]) if inside else NONE, (op, searched)), []).append(count)
+    return shown
+
+
+def _first_shape(trace: Trace, row: int) -> Shape | None:
+    shapes = int(trace.host.shapes[row])
+    parsed = parse_shapes(trace.strings[shapes]) if shapes >= 0 else ()
+    return parsed[0] if parsed else None
+
+
+def _within_index_put(trace: Trace, row: int) -> bool:
+    parent = int(trace.host.parent[row])
+    return parent >= 0 and "index_put" in trace.strings[int(trace.host.name[parent])]
+
+
+def _found_by(trace: Trace, row: int, searched: Shape) -> int | None:
+    after = NONE if _within_index_put(trace, row) else _next_op(trace, row)
+    shape = _first_shape(trace, after) if after != NONE else None
+    if shape is not None and len(shape) == 2 and shape[1] == len(searched) and shape[0] <= math.prod(searched):
+        return shape[0]
+    return None
+
+
+def _repeated_by(trace: Trace, row: int, repeats: Shape) -> int | None:
+    """`row` is the inner call, which makes the indices; the outer one has the same name."""
+    host, after = trace.host, _next_op(trace, row)
+    parent = int(host.parent[row])
+    if after == NONE or parent == NONE or host.name[parent] != host.name[row] or host.parent[after] != parent:
+        return None
+    shapes = int(host.shapes[after])
+    if trace.strings[int(host.name[after])] != "aten::index_select" or shapes < 0:
+        return None
+    indices = parse_shapes(trace.strings[shapes])[-1:]
+    return indices[0][0] if indices and len(indices[0]) == 1 == len(repeats) else None
+
+
+def _next_op(trace: Trace, row: int) -> int:
+    """The first op that the thread called after this one had ended, or NONE."""
+    host, end_ns = trace.host, int(trace.host.end_ns[row])
+    for after in range(row + 1, len(host)):
+        if host.thread[after] != host.thread[row]:
+            return NONE
+        if host.kind[after] == HostKind.OP and host.start_ns[after] >= end_ns:
+            return after
+    return NONE

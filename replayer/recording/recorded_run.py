@@ -1,0 +1,125 @@
+"""A recording, indexed by step, phase and op, so that a running script can be matched against it.
+
+A step of the recording holds its phase segments; a segment holds the recorded op instances that reached the device, by the keys
+under which a replayed op looks for them, and the kernels they launched. Everything here is shared by all
+replays of the step and read-only, but for what the matching remembers (`RecordedSegment.memory`).
+
+    recording = RecordedRun.of(trace)
+    step = recording.step(0)
+    segment = step.segments["forward", 0]
+    segment.exact[recording.keys(signature).exact]       # [Instance(start_ns, end_ns, kernels), ...]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from replayer.cost_model.copies import directions_of
+from replayer.cost_model.roofline import DeviceSpeed, data_sheet_speed, fitted_speed
+from replayer.op_signature import OpSignature
+from replayer.recording.indexer import TYPICAL_LATENCY_NS, RecordingIndexer
+from replayer.recording.recorded_step import Keys, RecordedStep
+from traces.equivalents import canonical_op, canonical_shapes
+from traces.model import Shape, StepKind, Trace, shapes_text
+
+
+class RecordedRun:
+    """A whole recording of one rank, step by step."""
+
+    def __init__(self, trace: Trace, rank: int) -> None:
+        self.trace = trace
+        self.devices = [device for device in trace.devices if device.rank == rank]
+        self.steps: list[RecordedStep] = []
+        self.first: list[int] = []  # steps replayed once, in order, as they were recorded
+        self.cycle: list[int] = []  # steady steps, replayed in turn for as long as the script runs
+        self.evaluations: list[int] = []  # replayed in turn, too
+        self._trained: list[int] = []  # all training steps, in order
+        self.latency_ns = TYPICAL_LATENCY_NS
+        self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
+        self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
+        # Whether a copy's name tells that it was from or to the host; with AMD's it may be a kernel like any other.
+        self.has_directions = any(directions_of(trace).values())
+        self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
+        self.speed: DeviceSpeed = data_sheet_speed(self.devices[0].name if self.devices else "")
+
+    @classmethod
+    def of(cls, trace: Trace, rank: int = 0) -> RecordedRun:
+        """Lay out the steps of one rank. A recording without steps becomes one step of one forward segment."""
+        recording = cls(trace, rank)
+        RecordingIndexer(recording, trace, rank).lay_out()
+        recording._choose()
+        recording._sample()
+        return recording
+
+    def _choose(self) -> None:
+        """Which steps drive which. See Note [Profiled and clean steps] in indexer.py.
+
+        Of a kernel-grained recording's training steps those that were profiled, where it says so; a warm-up step at its
+        beginning lends its host times to one of them. Of a phase-grained one's, those that were not.
+        """
+        kinds: dict[int, list[int]] = {}
+        for i, step in enumerate(self.steps):
+            kinds.setdefault(step.kind, []).append(i)
+        clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
+        warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
+        self._trained = sorted([*clean, *profiled, *warmup]) or evaluations
+        self.evaluations = [i for i in evaluations if self.steps[i].has_kernels] or evaluations
+        if profiled and self.trace.grain == "kernel":
+            steady = profiled
+            for n, i in enumerate(warmup):
+                if not self.steps[i].has_kernels:
+                    self.steps[i] = self.steps[profiled[n % len(profiled)]].as_slow_as(self.steps[i])
+        else:
+            steady = clean or profiled
+        if profiled and steady:  # another warm-up step than those at the beginning is the profiler's own
+            warmup = [i for i in warmup if i < min(clean + profiled)]
+        self.first = sorted([*warmup, *steady]) or self._trained
+        self.cycle = steady or self.first
+
+    def step(self, number: int) -> RecordedStep:
+        """What drives the replay's training step `number` (from 0): the first ones in order, then the steady ones in turn."""
+        return self.steps[self._at(self.first, number)]
+
+    def evaluation(self, number: int) -> RecordedStep:
+        """What drives the replay's evaluation step `number`: the recorded ones in turn; where there are none, steady steps."""
+        drivers = self.evaluations or self.cycle
+        return self.steps[drivers[number % len(drivers)]]
+
+    def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
+        """The recorded training or evaluation step of that number, whatever drives it; beyond the last one, as driven."""
+        return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
+
+    def _at(self, first: list[int], number: int) -> int:
+        if number < len(first):
+            return first[number]
+        return self.cycle[(number - len(first)) % len(self.cycle)]
+
+    def keys(self, signature: OpSignature) -> Keys:
+        """The keys of a replayed op, worked out once per signature."""
+        if signature.keys is None:
+            dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
+            signature.keys = self.keys_of(signature.op, signature.shapes, dtype, signature.direction)
+        return signature.keys
+
+    def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "") -> Keys:
+        """The keys of an op given by its first dtype; what the recording lacks is left out of them."""
+        dtype = dtype if self.has_dtypes else ""
+        if direction and self.has_directions:
+            dtype += f"|{direction}"
+        canonical = canonical_op(op)
+        wide = shapes_text(canonical_shapes(shapes)) if self.has_shapes else "?"
+        exact = f"{op}|{shapes_text(shapes)}|{dtype}" if self.has_shapes else ""
+        return Keys(exact, f"{canonical}|{wide}|{dtype}", f"{canonical}|{dtype}")
+
+    def _sample(self) -> None:
+        """Collect what ops cost, for scaling, and fit the device's speed."""
+        fit = []
+        for index in self.cycle[:2]:
+            step = self.steps[index]
+            for segment in step.segments.values():
+                for name, instances in segment.named.items():
+                    for one in instances:
+                        ns = sum(step.kernels[k].duration_ns for k in one.kernels)
+                        self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
+                        fit.append((name.partition("|")[0], one.shapes, one.dtype, ns))
+        self.speed = fitted_speed(fit, self.speed)

@@ -1,0 +1,176 @@
+"""What a recording is made of: recorded steps, their phase segments, and in these the ops and kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from replayer.recording.dp_regions import RecordedRegion
+from traces.model import NONE, Column, Origin, Shape, StepKind
+
+if TYPE_CHECKING:
+    from replayer.op_signature import OpSignature
+    from replayer.timing.op_batch import OpBatchSchedule
+    from replayer.timing.phase_grain_batch import PhaseGrainBatch
+
+
+class Instance(NamedTuple):
+    """One recorded call of an op: active host times from its segment's start, and the kernels under it in launch order."""
+
+    start_ns: int
+    end_ns: int
+    kernels: tuple[int, ...]  # indices into the step's kernels
+    shapes: tuple[Shape, ...]
+    dtype: str
+
+
+class Keys(NamedTuple):
+    """Under what an op is looked for: itself, an equivalent of the same shapes, an equivalent of any shapes."""
+
+    exact: str
+    equivalent: str
+    named: str
+
+
+class Kernel(NamedTuple):
+    """One recorded kernel, copy or memset."""
+
+    launch_ns: int  # active host time of its launch from its segment's start
+    latency_ns: int
+    gap_ns: int
+    duration_ns: int
+    stream: int  # NONE: the stream on which the step did most of its work, else the recorder's number
+    device: int  # ordinal
+    edge: int  # kernel of the same step on another stream for whose end it waited, or NONE
+    edge_gap_ns: int
+    kind: int
+    name: int  # string of the trace
+    size_bytes: int
+
+
+Match = tuple[Origin, Instance]  # a recorded instance given to an op of the script as EXACT, EQUIVALENT or SCALED
+
+
+class RememberedMatch(NamedTuple):
+    """What a call was given, and the recorded work that was open after it."""
+
+    signature: OpSignature
+    match: Match | None
+    open_ns: int
+
+
+class MatchHistory(NamedTuple):
+    """How a segment was played the last time: the matching's own."""
+
+    calls: list[RememberedMatch]
+    rest: list[int]
+    other: bool = False  # the script is another program than the recorded one
+
+
+@dataclass(slots=True)
+class RecordedSegment:
+    """What one phase segment of one recorded step holds."""
+
+    name: str
+    host_ns: int = 0  # active
+    wait_ns: int = 0  # of a loader: until the batch was there; the rest is what the script did before it went on
+    device_ns: int = 0  # by a CUDA-event pair, in a phase-grained trace
+    work_ns: int = 0  # sum over its kernels
+    least_host_ns: int = 0  # for which the segment lasts at least, waiting for the device included; see `as_slow_as`
+    kernels: list[int] = field(default_factory=list)
+    exact: dict[str, list[Instance]] = field(default_factory=dict)
+    equivalent: dict[str, list[Instance]] = field(default_factory=dict)
+    named: dict[str, list[Instance]] = field(default_factory=dict)
+    parts: list[RecordedRegion] = field(default_factory=list)  # of nn.DataParallel
+    lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # what of it is on other devices than the first, by ordinal
+    predicted: bool = False  # nobody recorded it: what no op claims of it is not known to be missing
+
+    memory: MatchHistory | None = None
+    schedule: OpBatchSchedule | None = None  # what the memory's calls come to, once they are played again: the player's own
+    covered: dict[int, PhaseGrainBatch] = field(default_factory=dict)  # phase_grain_batch.py's own
+
+    def lane(self, ordinal: int) -> RecordedSegment:
+        """What of it is on that device. Replicas go through the same ops at the same time, each with its own claims."""
+        return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
+
+    @property
+    def phase_grained(self) -> bool:
+        """Whether the phase's device time is all that is known."""
+        return self.device_ns > 0
+
+
+class KernelColumns(NamedTuple):
+    """The kernels of a step as columns, for playing many at once."""
+
+    launch_ns: Column
+    latency_ns: Column
+    gap_ns: Column
+    duration_ns: Column
+    stream: Column
+    device: Column
+    edge: Column
+    edge_gap_ns: Column
+    kind: Column
+    name: Column
+    size_bytes: Column
+
+    @classmethod
+    def of(cls, kernels: list[Kernel]) -> KernelColumns:
+        table = np.array(kernels, dtype=np.int64).reshape(-1, len(cls._fields))
+        return cls(*table.T.copy())
+
+    def and_(self, others: KernelColumns) -> KernelColumns:
+        """These kernels and then the others."""
+        return KernelColumns(*map(np.concatenate, zip(self, others, strict=True)))
+
+
+@dataclass(slots=True)
+class RecordedStep:
+    """One recorded step. `segments` is keyed by (phase, its how-manieth segment of that name in the step)."""
+
+    row: int  # of the trace's `steps`, NONE if the whole recording stands in for a step
+    segments: dict[tuple[str, int], RecordedSegment]
+    kernels: list[Kernel]
+    kind: int = StepKind.STEADY
+    _columns: KernelColumns | None = None
+    _one_stream: bool | None = None
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether it is known which kernels the step launched."""
+        return any(segment.kernels for segment in self.segments.values())
+
+    def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
+        """This step's kernels in the place of `slow`, of which only the phases are known: each lasts at least as on its host.
+
+        For the first steps of a recording, which are slow and not profiled. Kernels take no longer than in this step, so what
+        made the phase slow on the device is charged to the host. The wait for data is that of `slow`.
+        """
+        segments = {}
+        for key in {**self.segments, **slow.segments}:
+            known, phase = self.segments.get(key), slow.segments.get(key)
+            segment = replace(known, memory=None, schedule=None) if known is not None else RecordedSegment(key[0])
+            host_ns = phase.host_ns if phase is not None else 0
+            if segment.name == "loader":
+                segment.host_ns = host_ns
+                segment.wait_ns = phase.wait_ns if phase is not None else 0
+            else:
+                segment.least_host_ns = host_ns
+            segments[key] = segment
+        return RecordedStep(slow.row, segments, self.kernels, slow.kind)
+
+    @property
+    def columns(self) -> KernelColumns:
+        """The kernels as columns, made at first use."""
+        if self._columns is None:
+            self._columns = KernelColumns.of(self.kernels)
+        return self._columns
+
+    @property
+    def one_stream(self) -> bool:
+        """Whether its kernels all lie on its main stream, so that none waits for another but by its place there."""
+        if self._one_stream is None:
+            self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge < 0).all())
+        return self._one_stream

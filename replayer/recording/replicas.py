@@ -1,0 +1,71 @@
+"""More GPUs than were recorded: what a script under nn.DataParallel would do on several of the recorded one (`--gpus 2`).
+
+Each further device is the recorded one again. Its replica goes through the same ops of forward and backward, each at the share
+of the batch that the script gives it, so they are scaled as ops at another shape always are (scheduler.py). What one device
+alone does (the optimizer, say) is not repeated, and copies between the devices go by bytes over the link (links.py).
+
+    recording = RecordedRun.of(trace)
+    add_devices(recording, gpus=2)
+    recording.devices       # twice the recorded one, as cuda:0 and cuda:1
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from replayer.recording.recorded_step import Instance, RecordedSegment, RecordedStep
+from traces.model import NONE, Device, TraceError
+
+if TYPE_CHECKING:
+    from replayer.recording.recorded_run import RecordedRun
+
+_REPEATED = frozenset({"forward", "loss", "backward", "other"})  # phases in which replicas work
+
+
+def add_devices(recording: RecordedRun, gpus: int) -> None:
+    """Extend it to so many devices. Raises TraceError where replicas cannot be predicted."""
+    recorded = len(recording.devices)
+    require_kernels_of_one(gpus, recorded, any(step.has_kernels for step in recording.steps))
+    recording.devices = devices_for(recording.devices, gpus)
+    if gpus <= recorded:
+        return
+    for step in recording.steps:
+        for segment in step.segments.values():
+            if segment.name in _REPEATED:
+                for ordinal in range(1, gpus):
+                    segment.lanes[ordinal] = _replica(step, segment, ordinal)
+            elif segment.name == "h2d":
+                segment.predicted = True  # the batch may go to the replicas instead, in scatter
+
+
+def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
+    """The devices that a script sees: the recorded ones, or that many of them or like the first (0: as recorded)."""
+    if not gpus:
+        return recorded
+    return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]
+
+
+def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
+    """Raises TraceError where `gpus` GPUs cannot be made of `recorded` ones, whose kernels are known or not."""
+    if gpus > recorded and (recorded != 1 or not kernels):
+        has = f"{recorded} GPUs" if recorded != 1 else "phases only"
+        raise TraceError(f"--gpus {gpus} needs a recording of the kernels of one GPU; this one has {has}")
+
+
+def _replica(step: RecordedStep, segment: RecordedSegment, ordinal: int) -> RecordedSegment:
+    """The segment again on another device, with kernels of its own."""
+    lists = (segment.exact, segment.equivalent, segment.named)
+    under = {k for by_key in lists for instances in by_key.values() for one in instances for k in one.kernels}
+    place = {k: len(step.kernels) + i for i, k in enumerate(sorted(under.union(segment.kernels)))}
+    kernels = [step.kernels[k] for k in place]
+    step.kernels += [kernel._replace(device=ordinal, edge=place.get(kernel.edge, NONE)) for kernel in kernels]
+    lane = RecordedSegment(segment.name, work_ns=segment.work_ns, kernels=[place[k] for k in segment.kernels], predicted=True)
+    for by_key, own in zip(lists, (lane.exact, lane.equivalent, lane.named), strict=True):
+        for key, instances in by_key.items():
+            own[key] = [_moved(one, place) for one in instances]
+    return lane
+
+
+def _moved(instance: Instance, place: dict[int, int]) -> Instance:
+    return instance._replace(kernels=tuple(place[k] for k in instance.kernels))

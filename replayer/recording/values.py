@@ -1,0 +1,46 @@
+"""What the host reads from the device: recorded values in order, so that loss curves and decisions repeat.
+
+    values = RecordedValues.of(trace, rank=0)
+    values.next(1, step=7, recorded_step=3)     # [2.3025]; None where nothing of that size was recorded next
+
+The script's n-th step reads what the recorded n-th step read, whichever step its times come from: a recording has values of
+all its steps, but kernels perhaps of few. See `StepTracker.row_of_values`.
+"""
+
+from __future__ import annotations
+
+from traces.model import NONE, Trace
+
+
+class RecordedValues:
+    """The reads of one rank by recorded step (NONE: outside any), each answered once per replay of its step."""
+
+    def __init__(self, reads: dict[int, list[list[float]]]) -> None:
+        self._reads = reads
+        self._step = (NONE, NONE)
+        self._position = 0
+
+    @classmethod
+    def of(cls, trace: Trace, rank: int) -> RecordedValues:
+        reads: dict[int, list[list[float]]] = {}
+        last = None
+        table = trace.values
+        for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
+            if int(r) != rank:
+                continue
+            group = reads.setdefault(int(step), [])
+            if int(read) != last:
+                group.append([])
+                last = int(read)
+            group[-1].append(float(value))
+        return cls(reads)
+
+    def next(self, count: int, step: int, recorded_step: int) -> list[float] | None:
+        """The next read of the script's step number `step` as recorded in `recorded_step`, if that read `count` elements."""
+        if self._step != (step, recorded_step):
+            self._step, self._position = (step, recorded_step), 0
+        group = self._reads.get(recorded_step)
+        if group is None or self._position >= len(group) or len(group[self._position]) != count:
+            return None
+        self._position += 1
+        return group[self._position - 1]

@@ -1,0 +1,79 @@
+"""From the script's "cuda:i" to C++'s "lazy:i": the one translation of device arguments.
+
+placed("cuda")                                 # device(type='lazy', index=<current device>)
+placed_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from replayer.state import gpu
+from replayer.tensor.tensor_meta import BACKEND, OURS
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def placed(device: Any) -> Any:
+    """A device argument of any spelling; what does not name a CUDA device is returned as it is.
+
+    Raises CUDA's error for a device that the trace does not have.
+    """
+    if type(device) is str:
+        if not device.startswith("cuda"):
+            return device
+        device = torch.device(device)
+    elif type(device) is int:
+        device = torch.device("cuda", device)
+    elif type(device) is not torch.device or device.type not in OURS:
+        return device
+    index = gpu().current_device() if device.index is None else device.index
+    return torch.device(BACKEND, checked(index))
+
+
+def checked(index: int) -> int:
+    """`index`, if there is such a device. Starts torch.cuda, as every use of a device does.
+
+    Raises torch.AcceleratorError; in a forked child of a process that used the device, RuntimeError. CUDA's texts.
+    """
+    torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
+    if not 0 <= index < torch.cuda.device_count():
+        raise invalid_device_ordinal()
+    return index
+
+
+def invalid_device_ordinal() -> torch.AcceleratorError:
+    """The error that CUDA gives for a device that is not there."""
+    return _cuda_error(101, "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
+
+
+def invalid_resource_handle() -> torch.AcceleratorError:
+    """The error that CUDA gives for a stream or event where one of another device is needed."""
+    return _cuda_error(400, "invalid resource handle")
+
+
+def _cuda_error(code: int, said: str) -> torch.AcceleratorError:
+    text = f"CUDA error: {said}\n"
+    if os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
+        text += (
+            "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might"
+            " be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        )
+    error = torch.AcceleratorError(text + "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n")
+    error.error_code = code  # type: ignore[attr-defined]  # a cudaError_t; C++ sets it on its own errors
+    return error
+
+
+def placed_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """The arguments of `Tensor.to`, its device (the first argument or by name) translated."""
+    if args:
+        first = args[0]
+        kind = type(first)
+        if kind is str or kind is torch.device or kind is int:
+            return (placed(first), *args[1:]), kwargs
+    elif "device" in kwargs:
+        return args, {**kwargs, "device": placed(kwargs["device"])}
+    return args, kwargs

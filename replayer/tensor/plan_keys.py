@@ -1,0 +1,88 @@
+"""Keys of the plan cache: what an op was called with, as far as its result's look depends on it.
+
+Tensors count by meta; integers, bools, dtypes, devices and names by value; scalars that cannot change a shape by type only,
+so that Adam's bias corrections or a decaying learning rate do not grow the cache. How to read an op's arguments is worked
+out once per op and number of arguments, from its schema, and compiled to one Python expression:
+
+    aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
+    lambda a, k: (2, a[0].meta if type(a[0]) is V else look_tensor(a[0]), a[1].meta if type(a[1]) is V else ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Key = tuple[Any, ...]
+Keyer = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+# Whole numbers in these decide a shape although their schema calls them Scalar.
+_VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
+
+
+def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Callable[[Key], Any] | None = None) -> Keyer:
+    """A function from (args, kwargs) of `func`, called with `count` positional arguments, to its key.
+
+    With `get`, to what that gives for the key. Tensors of `tensor_class` have a `meta`.
+    """
+    by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
+    parts = [_expression(str(argument.type), f"a[{i}]", by_value) for i, argument in enumerate(func._schema.arguments[:count])]
+    parts = [part for part in parts if part]
+
+    def look(value: Any) -> Any:
+        return frozen(value, tensor_class, by_value)
+
+    def look_tensor(value: Any) -> Any:
+        """A number in a tensor's place ("x + 2") counts by its type."""
+        return look(value) if isinstance(value, torch.Tensor) else type(value)
+
+    # `type(x) is V` per tensor instead of catching AttributeError: an exception costs more than all of the key.
+    read = f"{count}, {''.join(part + ', ' for part in parts)}"
+    found = "get" if get else ""
+    source = f"lambda a, k: {found}(({read}*options(k)) if k else ({read}))"
+
+    def options(kwargs: dict[str, Any]) -> list[Any]:
+        return [(name, look(value)) for name, value in kwargs.items()]
+
+    names = {"V": tensor_class, "look": look, "look_tensor": look_tensor, "options": options, "get": get}
+    made: Keyer = eval(source, names)
+    return made
+
+
+def _expression(kind: str, at: str, by_value: bool) -> str:
+    if kind == "Tensor":
+        return f"{at}.meta if type({at}) is V else look_tensor({at})"
+    if kind == "Optional[Tensor]":
+        return f"None if {at} is None else {at}.meta if type({at}) is V else look_tensor({at})"
+    if kind == "List[Tensor]":
+        return f"tuple([t.meta if type(t) is V else look(t) for t in {at}])"
+    if kind in ("int", "SymInt", "bool", "str", "Optional[bool]", "Device", "Optional[str]"):
+        return at
+    if kind in ("List[int]", "List[bool]", "List[SymInt]"):
+        return f"tuple({at})"
+    if kind == "Optional[List[int]]":
+        return f"None if {at} is None else tuple({at})"
+    if kind in ("float", "Scalar", "number") and not by_value:
+        return f"type({at})"
+    if kind in ("Generator", "Optional[Generator]"):
+        return ""
+    return f"look({at})"
+
+
+def frozen(value: Any, tensor_class: type, by_value: bool = False) -> Any:
+    """Any argument as a hashable part of a key; for the rare kinds, so it need not be fast."""
+    if isinstance(value, torch.Tensor):
+        if type(value) is tensor_class:
+            return value.meta  # type: ignore[attr-defined]
+        if not value.dim():  # a number, most of the time: "x + 2" reaches an op as a tensor
+            return ("host", value.device, value.dtype, (), ())
+        return ("host", value.device, value.dtype, tuple(value.shape), value.stride())
+    if isinstance(value, (list, tuple)):
+        return tuple([frozen(item, tensor_class, by_value) for item in value])
+    if isinstance(value, (float, complex)):
+        return (type(value), value) if by_value else type(value)
+    if isinstance(value, torch.Generator):
+        return torch.Generator
+    return (type(value), value)  # True, 1 and 1.0 are equal but not the same argument

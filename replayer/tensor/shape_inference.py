@@ -1,0 +1,229 @@
+"""What an op will do, asked of PyTorch's meta kernels: the slow half of the plan cache.
+
+Note [What the stand-ins tell]
+Stand-ins are meta tensors, each with a storage of its own, as large as its argument's allocation. A result that shares its
+storage with a stand-in is a view of that argument (or the argument itself, if it is the same object); a stand-in whose
+shape or storage changed was resized (`resize_`, out variants) or rebound (`set_`). So aliasing is observed, not declared.
+
+    infer(metas, VirtualTensor, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from replayer.errors import DataDependentShape, NotEmulated
+from replayer.op_signature import OpSignature
+from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
+from replayer.tensor.shape_rules import RULES
+from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
+
+
+def infer(
+    metas: TensorMetaTable,
+    tensor_class: type,
+    func: torch._ops.OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    current: int,
+) -> Plan:
+    """What the meta kernel of `func` says about this call. `current` is the device of ops without tensor argument."""
+    _refuse_unknown_shape(func, args)
+    stand_ins = _StandIns(tensor_class, current)
+    meta_args = tuple([stand_ins.of(value, (i, -1)) for i, value in enumerate(args)])
+    meta_kwargs = {name: stand_ins.of(value, (name, -1)) for name, value in kwargs.items()}
+    device = stand_ins.settle()
+    if "device" in kwargs:
+        device = on_device(kwargs["device"], device)
+    results = _run(func, meta_args, meta_kwargs)
+    outcome = _outcome(metas, results, stand_ins, device)
+    reshaped = tuple(_reshaped(metas, stand_ins))
+    writes = tuple(writes_of(func, args, kwargs))
+    signature = OpSignature(
+        func._schema.name,
+        tuple(shape for shape, _ in stand_ins.looks),
+        tuple(dtype for _, dtype in stand_ins.looks),
+        tuple(_new_shapes(outcome)),
+        _launches(func, outcome, bool(writes)),
+    )
+    return Plan(signature, device, outcome, writes, reshaped)
+
+
+def elsewhere(tensor_class: type, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a call whose `device` argument leads away from the device: `zeros_like(x, device="cpu")`."""
+    stand_ins = _StandIns(tensor_class, 0)
+    return func(*[stand_ins.of(value, (i, -1)) for i, value in enumerate(args)], **kwargs)
+
+
+def writes_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, bool]]:
+    found: list[tuple[int | str, bool]] = []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            listed = "List" in str(argument.type)
+            if i < len(args) and args[i] is not None:
+                found.append((i, listed))
+            elif kwargs.get(argument.name) is not None:
+                found.append((argument.name, listed))
+    return found
+
+
+def _outcome(metas: TensorMetaTable, result: Any, stand_ins: _StandIns, device: int) -> Outcome:
+    if isinstance(result, torch.Tensor):
+        where = stand_ins.objects.get(id(result))
+        if where is not None:
+            return Same(where)
+        meta = metas.like(result, device)
+        owner = stand_ins.storages.get(result.untyped_storage()._cdata)
+        if owner is not None:
+            return View(meta, owner)
+        return New(meta, result.untyped_storage().nbytes())
+    if isinstance(result, (list, tuple)):
+        parts = tuple([_outcome(metas, part, stand_ins, device) for part in result])
+        return Several(parts)
+    return Constant(result)
+
+
+def _reshaped(metas: TensorMetaTable, stand_ins: _StandIns) -> list[Reshaped]:
+    changed = []
+    for where, before, stand_in, storage, size_bytes in stand_ins.made:
+        now = metas.like(stand_in, before.index)
+        owner = stand_in.untyped_storage()._cdata
+        rebound = stand_ins.storages.get(owner) if owner != storage else None
+        new_bytes = stand_in.untyped_storage().nbytes()
+        if now is not before or rebound is not None or new_bytes > size_bytes or owner != storage:
+            changed.append(Reshaped(where, now, new_bytes, rebound))
+    return changed
+
+
+class _StandIns:
+    """The meta tensors that stand in for a call's arguments, and what was seen while making them."""
+
+    def __init__(self, tensor_class: type, current: int) -> None:
+        self._tensor_class = tensor_class
+        self._devices: set[int] = set()
+        self._current = current
+        self._host: torch.Tensor | None = None
+        self.objects: dict[int, Where] = {}  # id of a stand-in -> argument
+        self.storages: dict[int, Where] = {}  # its storage -> argument
+        self.made: list[tuple[Where, TensorMeta, torch.Tensor, int, int]] = []
+        self.looks: list[tuple[tuple[int, ...], str]] = []
+
+    def of(self, value: Any, where: Where) -> Any:
+        if isinstance(value, torch.Tensor):
+            self.looks.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+            return self._virtual(value, where) if type(value) is self._tensor_class else self._plain(value)
+        if isinstance(value, (list, tuple)):
+            return [self.of(item, (where[0], i)) for i, item in enumerate(value)]
+        if isinstance(value, torch.device):
+            return torch.device("meta") if value.type in OURS else value
+        if isinstance(value, torch.Generator):
+            return None  # meta kernels draw nothing
+        return value
+
+    def _virtual(self, value: Any, where: Where) -> torch.Tensor:
+        meta: TensorMeta = value.meta
+        self._devices.add(meta.index)
+        size_bytes = max(value.allocation.size_bytes, meta.extent_bytes + meta.offset * meta.itemsize)
+        base = torch.empty(-(-size_bytes // meta.itemsize), dtype=meta.dtype, device="meta")
+        stand_in = base.as_strided(meta.shape, meta.stride, meta.offset)
+        storage = stand_in.untyped_storage()
+        self.objects[id(stand_in)] = where
+        self.storages[storage._cdata] = where
+        self.made.append((where, meta, stand_in, storage._cdata, storage.nbytes()))
+        return stand_in
+
+    def _plain(self, value: torch.Tensor) -> torch.Tensor:
+        """A tensor of the host among device tensors: legal if it is a scalar, as on CUDA."""
+        if value.dim():
+            self._host = value
+        return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device="meta")
+
+    def settle(self) -> int:
+        """The one device of the arguments. Raises CUDA's error if there are several."""
+        found = [f"cuda:{index}" for index in sorted(self._devices)]
+        if self._host is not None and found:
+            found.append(str(self._host.device))
+        if len(found) > 1:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {found[0]} and {found[1]}!"
+            )
+        return next(iter(self._devices), self._current)
+
+
+def on_device(device: torch.device | None, otherwise: int) -> int:
+    """The index of a cuda device given as an argument."""
+    return otherwise if device is None or device.index is None else device.index
+
+
+def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> None:
+    """Raise DataDependentShape if the result's shape depends on values."""
+    if torch.Tag.dynamic_output_shape in func.tags and func not in RULES and not _fixed_shape(func, args):
+        raise DataDependentShape(func._schema.name)
+
+
+def _fixed_shape(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
+    """Ops that PyTorch tags although these arguments fix the shape: indexing by integers."""
+    if func is torch.ops.aten.index.Tensor:
+        return not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return False
+
+
+def _run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    rule = RULES.get(func)
+    if rule is not None:
+        return rule(*args, **kwargs)
+    try:
+        return func(*args, **kwargs)
+    except NotImplementedError as missing:
+        if not func._schema.returns:
+            return None  # it only writes into its arguments, whose shapes are known (_fused_sgd_)
+        advice = "PyTorch has no shape rule for it; use another op or do this on the CPU"
+        raise NotEmulated(func._schema.name, advice) from missing
+    except RuntimeError as refused:
+        raise _in_kernel_words(func, args, kwargs) or refused from None
+
+
+_TRIED_ELEMENTS = 1 << 20  # of an argument on which an error is tried again
+
+
+def _in_kernel_words(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError | None:
+    """The error that a real kernel gives for arguments that the meta kernel refused: some of PyTorch's are worded otherwise."""
+
+    def on_host(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.numel() > _TRIED_ELEMENTS:
+                raise OverflowError
+            return torch.zeros(value.shape, dtype=value.dtype)
+        if isinstance(value, list):
+            return [on_host(item) for item in value]
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    try:
+        func(*[on_host(value) for value in args], **{name: on_host(value) for name, value in kwargs.items()})
+    except (RuntimeError, OverflowError) as error:
+        return error if type(error) is RuntimeError else None
+    return None
+
+
+# Ops that make a tensor and leave it as it is, or only change a look.
+IDLE = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
+    " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel".split()
+)
+
+
+def _launches(func: torch._ops.OpOverload, outcome: Outcome, writes: bool) -> bool:
+    bare = func._schema.name.rpartition("::")[2]
+    if bare in IDLE:
+        return False
+    return writes or bool(_new_shapes(outcome))
+
+
+def _new_shapes(outcome: Outcome) -> list[tuple[int, ...]]:
+    if isinstance(outcome, New):
+        return [outcome.meta.shape]
+    if isinstance(outcome, Several):
+        return [shape for part in outcome.parts for shape in _new_shapes(part)]
+    return []

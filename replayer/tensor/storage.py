@@ -1,0 +1,148 @@
+"""The storage of a virtual tensor as Python meets it: identity, size, address; bytes only when somebody asks for them.
+
+It is a real `torch.UntypedStorage` (of no bytes) in type, so `torch.save`, `torch.load` and `TypedStorage` take it.
+
+    storage = x.untyped_storage()
+    storage.nbytes(), storage.device     # 24, device(type='cuda', index=0)
+    storage.cpu()                        # 24 bytes on the host, after a device-to-host copy
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+
+from replayer.op_signature import OpSignature
+from replayer.state import computing, gpu
+from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform, allocate
+
+
+class VirtualStorage(torch.UntypedStorage):
+    """All storages over one allocation are the same storage: same `_cdata`, same `data_ptr`."""
+
+    allocation: Allocation
+    _index: int
+
+    @classmethod
+    def over(cls, allocation: Allocation, index: int) -> Self:
+        made = cls(0)
+        made.allocation = allocation
+        made._index = index
+        return made
+
+    @classmethod
+    def made_of(cls, host: torch.UntypedStorage, index: int) -> Self:
+        """A new one on device `index` with the bytes of a storage on the host."""
+        made = cls.over(allocate(gpu(), index, host.nbytes()), index)
+        made.receive(host)
+        return made
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", self._index)
+
+    @property
+    def is_cuda(self) -> bool:
+        return True
+
+    @property
+    def _cdata(self) -> int:
+        return id(self.allocation)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VirtualStorage) and other.allocation is self.allocation
+
+    def __hash__(self) -> int:
+        return id(self.allocation)
+
+    def get_device(self) -> int:
+        return self._index
+
+    def nbytes(self) -> int:
+        return self.allocation.size_bytes
+
+    def size(self) -> int:
+        return self.allocation.size_bytes
+
+    def __len__(self) -> int:
+        return self.allocation.size_bytes
+
+    def data_ptr(self) -> int:
+        return self.allocation.address
+
+    def is_pinned(self, device: Any = None) -> bool:
+        return False
+
+    def is_shared(self) -> bool:
+        return True
+
+    def resize_(self, size_bytes: int) -> Self:
+        """Let the memory go (0) or ask for another size, in place for all tensors on it."""
+        if size_bytes != self.allocation.size_bytes:
+            self.allocation.exchange(allocate(gpu(), self._index, size_bytes))
+        return self
+
+    def cpu(self) -> torch.UntypedStorage:
+        """The bytes, copied to the host: what is known of them, else zeros."""
+        size_bytes = self.allocation.size_bytes
+        if size_bytes:
+            gpu().copy(_copy_site(size_bytes, "d2h"), "d2h", size_bytes, self._index, True)
+        known = self.allocation.known
+        if isinstance(known, Uniform) and known.value:
+            return torch.full((size_bytes // known.dtype.itemsize,), known.value, dtype=known.dtype).untyped_storage()
+        if isinstance(known, torch.Tensor) and known.untyped_storage().nbytes() == size_bytes:
+            return known.clone().untyped_storage()
+        return torch.zeros(size_bytes, dtype=torch.uint8).untyped_storage()
+
+    def receive(self, host: torch.UntypedStorage) -> None:
+        """Copy all bytes from a storage of the same size on the host."""
+        size_bytes = self.allocation.size_bytes
+        if size_bytes:
+            gpu().copy(_copy_site(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
+        if host.device.type == "cpu" and (size_bytes <= KNOWN_LIMIT or computing()):
+            self.allocation.known = torch.empty(0, dtype=torch.uint8).set_(host.clone())  # type: ignore[no-untyped-call]
+
+    def to(self, *, device: Any, non_blocking: bool = False) -> Any:
+        """Itself, another one on another device, or its bytes on the host."""
+        there = torch.device(device)
+        if there.type != "cuda":
+            return self.cpu()
+        index = gpu().current_device() if there.index is None else there.index
+        return self if index == self._index else self.made_of(self.cpu(), index)
+
+    def _write_file(self, file: Any, *options: Any) -> None:
+        """`torch.save` in the format before zip files."""
+        host: Any = self.cpu()
+        host._write_file(file, *options)
+
+    def _set_from_file(self, file: Any, *options: Any) -> None:
+        """`torch.load` of that format."""
+        host: Any = torch.empty(self.nbytes(), dtype=torch.uint8).untyped_storage()
+        host._set_from_file(file, *options)
+        self.receive(host)
+
+    def clone(self) -> VirtualStorage:
+        """Another allocation of the same size, after a copy on the device."""
+        size_bytes = self.allocation.size_bytes
+        made = allocate(gpu(), self._index, size_bytes)
+        known = self.allocation.known
+        made.known = known.clone() if isinstance(known, torch.Tensor) else known
+        if size_bytes:
+            gpu().launch(_copy_site(size_bytes), self._index)
+        return VirtualStorage.over(made, self._index)
+
+    def _deepcopy_once(self, memo: dict[Any, Any]) -> Allocation:
+        """Its allocation copied, once per deep copy however many tensors share it."""
+        done: dict[int, Allocation] = memo.setdefault("torch", {})
+        key = self._cdata
+        if key not in done:
+            done[key] = self.clone().allocation
+        return done[key]
+
+    def __repr__(self) -> str:
+        return f"[torch.storage.UntypedStorage(device={self.device}) of size {self.nbytes()}]"
+
+
+def _copy_site(size_bytes: int, direction: str = "") -> OpSignature:
+    return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)

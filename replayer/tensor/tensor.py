@@ -1,0 +1,243 @@
+# mypy: allow-untyped-calls
+"""A CUDA tensor without payload: real shape, strides, dtype, device, autograd graph and memory; no numbers.
+
+In C++ it lives on the device "lazy:i"; to Python, and so to the script, it is on "cuda:i". What an op does to it is in
+`dispatch.py`; copies and reads are in `ops/copies.py`; this file is what a script sees.
+
+    x = torch.zeros(2, 3, device="cuda")
+    type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True
+
+Note [Lazy]
+A device type needs a device guard, or autograd ends the process. A build without CUDA has one for CPU, meta and lazy tensors
+(those of torch/csrc/lazy, which asks for another backend before it does anything), and takes one in Python for PrivateUse1.
+Autograd asks that one for its type 1 764 times per step of a ResNet-50, a tenth of the whole step, also while it unwinds
+from an error; and knows one device of it. For lazy tensors it asks C++, knows any number, and waits for no streams.
+
+Note [No slots]
+`meta` and `allocation` live in the instance's dictionary, because `torch.utils.swap_tensors`, by which a parameter keeps its
+identity over `model.to("cuda")`, swaps dictionaries and refuses slots.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import torch
+
+from replayer.errors import NotEmulated
+from replayer.state import plans
+from replayer.tensor.allocation import Allocation
+from replayer.tensor.device_args import placed, placed_arguments
+from replayer.tensor.dispatch import adopt, make
+from replayer.tensor.storage import VirtualStorage
+from replayer.tensor.tensor_meta import TensorMeta
+
+if TYPE_CHECKING:
+    from replayer.timing.stream import VirtualStream
+
+_data: Any = torch._C.TensorBase.data
+
+
+class VirtualTensor(torch.Tensor):
+    """`meta` is its look, `allocation` its memory. Made by factories, copies and ops; see `dispatch.make`."""
+
+    meta: TensorMeta
+    allocation: Allocation
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    # -- where it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.meta.device
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return True
+
+    def get_device(self) -> int:
+        return self.meta.index
+
+    @property
+    def data(self) -> Self:
+        viewed: Self = _data.__get__(self)
+        return viewed
+
+    @data.setter
+    def data(self, other: torch.Tensor) -> None:
+        if isinstance(other, VirtualTensor):
+            adopt(self, other)
+        else:
+            _data.__set__(self, other)  # raises PyTorch's own error about incompatible tensor types
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        """The legacy type name, or a conversion."""
+        if dtype is None:
+            return f"torch.cuda.{_TYPE_NAMES[self.meta.dtype]}"
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            return self.to(_TYPES_BY_NAME[dtype.removeprefix("torch.cuda.")], non_blocking=non_blocking)
+        if isinstance(dtype, str) and dtype.removeprefix("torch.") in _TYPES_BY_NAME:
+            return self.cpu().to(_TYPES_BY_NAME[dtype.removeprefix("torch.")])
+        if isinstance(dtype, torch.dtype):
+            return self.to(dtype, non_blocking=non_blocking)
+        return super().type(dtype, non_blocking, **kwargs)
+
+    # -- moving ----------------------------------------------------------------------------------------------------
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        args, kwargs = placed_arguments(args, kwargs)
+        return super().to(*args, **kwargs)
+
+    def cuda(  # type: ignore[override]
+        self, device: Any = None, non_blocking: bool = False, **kwargs: Any
+    ) -> torch.Tensor:
+        return super().to(placed("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
+
+    def pin_memory(self, device: Any = None) -> NoReturn:
+        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+
+    def is_pinned(self, device: Any = None) -> bool:
+        return False
+
+    def share_memory_(self) -> Self:
+        return self  # device memory is always shareable
+
+    def is_shared(self) -> bool:
+        return True
+
+    def record_stream(self, stream: Any) -> None:
+        """`stream` is a torch.cuda.Stream; its virtual stream is what the allocator waits for."""
+        block = self.allocation.block
+        if block is not None:
+            virtual: VirtualStream = stream.virtual if hasattr(stream, "virtual") else stream
+            block.deferred.record_stream(block, virtual)
+
+    # -- its memory ------------------------------------------------------------------------------------------------
+
+    def data_ptr(self) -> int:
+        if not self.meta.numel:
+            return 0
+        return self.allocation.address + self.meta.offset * self.meta.itemsize
+
+    def untyped_storage(self) -> VirtualStorage:
+        return VirtualStorage.over(self.allocation, self.meta.index)
+
+    def _typed_storage(self) -> torch.storage.TypedStorage:
+        return torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.meta.dtype, _internal=True)
+
+    def storage(self) -> torch.storage.TypedStorage:
+        return self._typed_storage()
+
+    def is_set_to(self, tensor: torch.Tensor) -> bool:
+        return isinstance(tensor, VirtualTensor) and (tensor.meta, tensor.allocation) == (self.meta, self.allocation)
+
+    def set_(self, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None) -> Self:  # type: ignore[override]
+        if isinstance(source, torch.storage.TypedStorage):
+            source = source._untyped_storage
+        if not isinstance(source, VirtualStorage):
+            empty: Any = super().set_
+            made: Self = empty() if source is None else empty(source)
+            return made
+        meta = self.meta
+        shape = (source.nbytes() // meta.itemsize,) if size is None else tuple(size)
+        table = plans().metas
+        steps = table.contiguous(shape, meta.dtype, meta.index).stride if stride is None else tuple(stride)
+        look = table.of(shape, steps, storage_offset, meta.dtype, source.device.index)
+        with torch.no_grad():
+            adopt(self, make(look, source.allocation))
+        return self
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def tolist(self) -> Any:
+        return self.detach().cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if force:
+            return self.detach().cpu().numpy()
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"
+            " first."
+        )
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.numpy()
+
+    def __format__(self, meta: str) -> str:
+        if self.dim() == 0 and not getattr(self, "_is_param", False):
+            return format(self.item(), meta)
+        return object.__format__(self, meta)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        with torch.no_grad():
+            host = self.detach().cpu()
+        text = torch._tensor_str._tensor_str(host, len("tensor(")) if tensor_contents is None else tensor_contents
+        suffixes = [f"device='{self.device}'"]
+        usual = host.numel() > 0 and self.dtype in (torch.get_default_dtype(), torch.int64, torch.bool, torch.complex64)
+        if not host.numel() and self.dim() != 1:
+            suffixes.append(f"size={tuple(self.shape)}")
+        if not usual:
+            suffixes.append(f"dtype={self.dtype}")
+        if self.grad_fn is not None:
+            suffixes.append(f"grad_fn=<{type(self.grad_fn).__name__}>")
+        elif self.requires_grad:
+            suffixes.append("requires_grad=True")
+        shown = torch._tensor_str._add_suffixes("tensor(" + text, suffixes, 0, force_newline=False)
+        return f"Parameter containing:\n{shown}" if getattr(self, "_is_param", False) else shown
+
+    def __dlpack__(self, **options: Any) -> NoReturn:
+        raise NotEmulated("Tensor.__dlpack__", "there is no memory to share; hand over x.cpu()")
+
+    # -- copying and storing ---------------------------------------------------------------------------------------
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
+                "If you were attempting to deepcopy a module, this may be because of a torch.nn.utils.weight_norm usage, "
+                "see https://github.com/pytorch/pytorch/pull/103001"
+            )
+        if id(self) in memo:
+            return memo[id(self)]
+        with torch.no_grad():
+            made = make(self.meta, self.untyped_storage()._deepcopy_once(memo))
+        attributes = {name: value for name, value in self.__dict__.items() if name not in ("meta", "allocation")}
+        made.__dict__.update(copy.deepcopy(attributes, memo))
+        made.requires_grad_(self.requires_grad)
+        if self.grad is not None:
+            made.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = made
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a plain CUDA tensor, so that a checkpoint loads without us."""
+        is_param = getattr(self, "_is_param", False)
+        needs_grad = self.requires_grad and not is_param
+        storage = self._typed_storage()
+        arguments: Any = (storage, self.meta.offset, self.meta.shape, self.meta.stride, needs_grad, OrderedDict())
+        if not is_param:
+            return torch._utils._rebuild_tensor_v2, arguments
+        data = make(self.meta, self.allocation)
+        return torch._utils._rebuild_parameter, (data, self.requires_grad, OrderedDict())
+
+
+_TYPE_NAMES = {
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+    torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor",
+    torch.uint8: "ByteTensor",
+    torch.int8: "CharTensor",
+    torch.int16: "ShortTensor",
+    torch.int32: "IntTensor",
+    torch.int64: "LongTensor",
+    torch.bool: "BoolTensor",
+    torch.complex64: "ComplexFloatTensor",
+    torch.complex128: "ComplexDoubleTensor",
+}
+_TYPES_BY_NAME = {name: dtype for dtype, name in _TYPE_NAMES.items()}

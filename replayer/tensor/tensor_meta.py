@@ -1,0 +1,113 @@
+"""What a virtual tensor looks like: shape, stride, offset, dtype and device, interned.
+
+Two tensors that look alike share one `TensorMeta` object, so that comparing what an op was called with is comparing identities,
+and a key of the plan cache hashes in nanoseconds.
+
+    metas = TensorMetaTable(VirtualTensor)
+    meta = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
+    meta is metas.of((2, 3), (3, 1), 0, torch.float32, 0)  # True
+    meta.extent_bytes  # 24
+"""
+
+from __future__ import annotations
+
+import torch
+
+from traces.model import Shape
+
+BACKEND = "lazy"  # the type under which C++ knows the device, see tensor.py; scripts only ever see "cuda"
+ACCELERATOR = "vcuda"  # the type that C++ takes for the accelerator: of `torch.device(0)`, and of what autocast is on for
+OURS = ("cuda", BACKEND, ACCELERATOR)  # what a device argument may say for a virtual device
+LIMIT = 200_000  # interned metas kept; beyond it (shapes that never repeat) the table starts anew
+
+
+def contiguous_stride(shape: Shape) -> Shape:
+    """The stride of a tensor without gaps in row-major order, as PyTorch has it."""
+    stride = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))
+
+
+class TensorMeta:
+    """One look. `extent_bytes` is what a storage that begins at the tensor's first element needs."""
+
+    __slots__ = (
+        "device",
+        "dtype",
+        "dtype_name",
+        "extent_bytes",
+        "index",
+        "itemsize",
+        "numel",
+        "offset",
+        "placement",
+        "shape",
+        "stride",
+        "wrapping",
+    )
+
+    def __init__(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int, tensor_class: type) -> None:
+        self.shape = shape
+        self.stride = stride
+        self.offset = offset
+        self.dtype = dtype
+        self.index = index
+        self.device = torch.device("cuda", index)  # what scripts see
+        self.placement = torch.device(BACKEND, index)  # what C++ sees
+        # What `_make_wrapper_subclass` takes to make a tensor that looks so: made once, passed a thousand times per step. It
+        # reads None a third faster than the stride and offset that it stands for.
+        packed = None if not offset and stride == contiguous_stride(shape) else stride
+        self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.placement)
+        self.dtype_name = str(dtype).removeprefix("torch.")
+        self.itemsize = dtype.itemsize
+        self.numel = 1
+        last = 0
+        for size, step in zip(shape, stride, strict=True):
+            self.numel *= size
+            last += (size - 1) * step
+        self.extent_bytes = (last + 1) * self.itemsize if self.numel else 0
+
+    def __repr__(self) -> str:
+        return f"TensorMeta({self.shape}, {self.stride}, {self.offset}, {self.dtype_name}, cuda:{self.index})"
+
+    @property
+    def size_bytes(self) -> int:
+        """What its elements take, packed."""
+        return self.numel * self.itemsize
+
+    @property
+    def dense(self) -> bool:
+        """Whether its elements fill their extent without gap or overlap, in whatever order."""
+        return self.extent_bytes == self.size_bytes and 0 not in {
+            step for size, step in zip(self.shape, self.stride, strict=True) if size > 1
+        }
+
+
+class TensorMetaTable:
+    """The interning table. Losing an entry is harmless: equal looks then merely count as different once."""
+
+    def __init__(self, tensor_class: type) -> None:
+        self._tensor_class = tensor_class
+        self._known: dict[tuple[Shape, Shape, int, torch.dtype, int], TensorMeta] = {}
+
+    def of(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int) -> TensorMeta:
+        key = (shape, stride, offset, dtype, index)
+        meta = self._known.get(key)
+        if meta is None:
+            if len(self._known) >= LIMIT:
+                self._known.clear()
+            meta = self._known.setdefault(key, TensorMeta(*key, self._tensor_class))
+        return meta
+
+    def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:
+        """The look of a plain tensor, moved to device `index`."""
+        return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
+
+    def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> TensorMeta:
+        return self.of(tuple(shape), contiguous_stride(shape), 0, dtype, index)
+
+    def __len__(self) -> int:
+        return len(self._known)

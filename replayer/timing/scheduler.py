@@ -1,0 +1,254 @@
+"""The virtual timeline: streams, what is put on them, and the waiting for it.
+
+    scheduler = StreamScheduler(recording, clock, timeline, stats)
+    end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
+    scheduler.wait(end_ns)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from replayer.cost_model.copies import Copy
+from replayer.cost_model.roofline import FLOOR_NS
+from replayer.op_signature import OpSignature
+from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.recorded_step import Instance, Kernel, RecordedStep
+from replayer.timing.clock import Clock
+from replayer.timing.matcher import StepMatcher
+from replayer.timing.remainder_schedule import RemainderSchedule
+from replayer.timing.stats import ReplayStats
+from replayer.timing.stream import VirtualStream
+from replayer.timing.timeline_writer import Timeline
+from traces.equivalents import canonical_op
+from traces.model import NONE, DeviceKind, Origin
+
+_LEFTOVERS = 256  # remembered; they differ from step to step where a script does
+_FIRST_SIDE_STREAM = 1_000  # recorded side streams are numbered beyond what a script's own reach
+
+
+@dataclass(slots=True, eq=False)
+class HostThread:
+    """One host thread of the script: `host_ns` is its virtual present."""
+
+    row: int  # of the timeline's threads
+    host_ns: int
+    device: int = 0
+    callers: dict[int, Caller] = field(default_factory=dict)  # by device: with its current stream
+    _known: dict[VirtualStream, Caller] = field(default_factory=dict)
+
+    def call_on(self, stream: VirtualStream) -> Caller:
+        """`stream` is the thread's current one of its device from now on."""
+        caller = self.callers[stream.device] = self._known.setdefault(stream, Caller(self, stream))
+        return caller
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """Who calls an op: a host thread on a stream. There is one object for each two, whatever was current in between."""
+
+    thread: HostThread
+    stream: VirtualStream
+
+
+class StreamScheduler:
+    """All streams of this process, by (device, CUDA's number), and how work comes to lie on them."""
+
+    def __init__(self, recording: RecordedRun, clock: Clock, timeline: Timeline, stats: ReplayStats) -> None:
+        self.recording = recording
+        self.clock = clock
+        self.timeline = timeline
+        self.stats = stats
+        self.streams: dict[tuple[int, int], VirtualStream] = {}
+        self._side: dict[tuple[int, int], VirtualStream] = {}  # by device and the recorder's stream number
+        # By the step's identity and kernels.
+        self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
+        self.row_of: Callable[[str], int] = lambda _: 0  # the timeline's row of a thread of this name
+        self.home = 0  # the device on which the script works where the recorded program worked on its first one
+
+    def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
+        """The stream of this number, made at first use."""
+        stream = self.streams.get((device, number))
+        if stream is None:
+            stream = self.streams[device, number] = VirtualStream(device, number, priority)
+        return stream
+
+    def placed(self, ordinal: int) -> int:
+        """The script's device that stands for a recorded one: a rank's own GPU is its first, whatever the script calls it."""
+        return (self.home + ordinal) % max(len(self.recording.devices), 1) if self.home else ordinal
+
+    def ordinal(self, device: int) -> int:
+        """The recorded device for which one of the script stands."""
+        return (device - self.home) % max(len(self.recording.devices), 1) if self.home else device
+
+    def _recorded_stream(self, device: int, number: int) -> VirtualStream:
+        key = (device, number)
+        if key not in self._side:
+            self._side[key] = self.stream(self.placed(device), _FIRST_SIDE_STREAM + len(self._side))
+        return self._side[key]
+
+    def put(
+        self,
+        matches: StepMatcher,
+        chosen: Iterable[int],
+        stream: VirtualStream,
+        began_ns: int,
+        scale: float,
+        row: int,
+        origin: Origin,
+    ) -> int:
+        """Put recorded kernels on their own side streams or else on `stream`; returns when the last one ends.
+
+        Args:
+            chosen: their indices in the recorded step, in launch order.
+            began_ns: the host time that stands for the recorded segment's start.
+            scale: by which their recorded durations are multiplied.
+            row: of the op that launched them, or NONE.
+        """
+        kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
+        end_ns, charged_ns = stream.ready_ns, 0
+        for k in chosen:
+            launch_ns, latency_ns, gap_ns, duration_ns, number, device, edge, edge_gap_ns, kind, name, size = kernels[k]
+            on = stream if number == NONE else self._recorded_stream(device, number)
+            if edge >= 0 and ended_ns[edge]:
+                on.wait(ended_ns[edge] + edge_gap_ns - gap_ns)
+            if scale != 1.0:
+                duration_ns = max(int(duration_ns * scale), FLOOR_NS)
+            end_ns = ended_ns[k] = on.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
+            charged_ns += duration_ns
+            work((on.device, on.number, kind, name, end_ns - duration_ns, duration_ns, row, size, origin))
+        self.stats.charged_ns[origin] += charged_ns
+        return end_ns
+
+    def put_copy(
+        self,
+        matches: StepMatcher,
+        chosen: Iterable[int],
+        stream: VirtualStream,
+        began_ns: int,
+        scale: float,
+        row: int,
+        origin: Origin,
+        copy: Copy,
+    ) -> int:
+        """As `put`, for a copy: on the script's own stream, which the script orders against others by itself.
+
+        A recorded copy of another kind or size is replaced by the estimate: a pinned copy must not take a pageable one's time.
+        """
+        kernels, strings = matches.step.kernels, self.timeline.strings
+        end_ns = stream.ready_ns
+        for k in chosen:
+            launch_ns, latency_ns, gap_ns, duration_ns, _, _, _, _, kind, name, size_bytes = kernels[k]
+            of = origin
+            if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
+                name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
+                latency_ns = min(latency_ns, self.recording.latency_ns)  # of a pageable one it holds the host's staging
+            elif scale != 1.0:
+                duration_ns = max(int(duration_ns * scale), FLOOR_NS)
+            end_ns = matches.ended_ns[k] = stream.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
+            self.log(stream, kind, name, end_ns, duration_ns, row, size_bytes, of)
+        return end_ns
+
+    def put_remainder(self, matches: StepMatcher, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
+        """As `put` with origin PHASE, for the hundreds of kernels that may be left of a phase: at once if that can be."""
+        key = id(matches.step), *chosen
+        if key not in self._leftovers:
+            if len(self._leftovers) >= _LEFTOVERS:
+                self._leftovers.clear()
+            self._leftovers[key] = matches.step, RemainderSchedule.of(matches.step.columns, chosen)
+        _, leftover = self._leftovers[key]
+        if leftover is None:
+            self.put(matches, chosen, stream, began_ns, 1.0, NONE, Origin.PHASE)
+            return
+        self.timeline.work_rows(leftover.rows(stream, leftover.play(stream, began_ns)))
+        self.stats.charged_ns[Origin.PHASE] += leftover.work_ns
+
+    def estimate(
+        self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
+    ) -> int:
+        """Put an op on `stream` that the recording does not hold; returns when it ends."""
+        if copy is None:
+            duration_ns, origin = self._cost(signature)
+            end_ns = stream.push(launched_ns, self.recording.latency_ns, 0, duration_ns)
+            self.log(stream, DeviceKind.KERNEL, self.timeline.strings_of(signature)[0], end_ns, duration_ns, row, NONE, origin)
+            return end_ns
+        end_ns = stream.push(launched_ns, self.recording.latency_ns, 0, copy.duration_ns)
+        name = self.timeline.strings.add(copy.label)
+        self.log(stream, DeviceKind.MEMCPY, name, end_ns, copy.duration_ns, row, copy.size_bytes, copy.origin)
+        return end_ns
+
+    def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
+        """The kernel of such an op, and where its duration comes from; `launch_ns` as in a recorded kernel's."""
+        duration_ns, origin = self._cost(signature)
+        name = self.timeline.strings_of(signature)[0]
+        latency_ns, kind = self.recording.latency_ns, int(DeviceKind.KERNEL)
+        return Kernel(launch_ns, latency_ns, 0, duration_ns, NONE, NONE, NONE, 0, kind, name, NONE), origin
+
+    def log(
+        self, stream: VirtualStream, kind: int, name: int, end_ns: int, duration_ns: int, row: int, size_bytes: int, origin: int
+    ) -> None:
+        """Note work that has been put on a stream."""
+        self.stats.charged_ns[origin] += duration_ns
+        row_ns = end_ns - duration_ns
+        self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
+
+    def _cost(self, signature: OpSignature) -> tuple[int, Origin]:
+        """The estimated duration of an op: the nearest recorded shape scaled, else a roofline."""
+        if signature.estimate is None:
+            signature.estimate = self._estimated(signature)
+        return signature.estimate
+
+    def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
+        shapes, dtype = _seen(signature)
+        canonical, speed = canonical_op(signature.op), self.recording.speed
+        samples = self.recording.samples.get(self.recording.keys(signature).named)
+        if not samples:
+            return speed.duration_ns(canonical, shapes + signature.outputs, dtype), Origin.ROOFLINE
+        own_ns = speed.duration_ns(canonical, shapes, dtype)
+        costs = [(speed.duration_ns(canonical, other, kind), ns) for other, kind, ns in samples]
+        cost_ns, recorded_ns = min(costs, key=lambda cost: abs(cost[0] - own_ns))
+        return max(int(recorded_ns * own_ns / cost_ns), FLOOR_NS), Origin.SCALED
+
+    def scale(self, signature: OpSignature, instance: Instance) -> float:
+        """How many times the recorded instance's work this op is."""
+        scale = signature.scales.get(instance.shapes)
+        if scale is None:
+            shapes, _ = _seen(signature)
+            canonical, speed = canonical_op(signature.op), self.recording.speed
+            own_ns = speed.duration_ns(canonical, shapes, instance.dtype)
+            scale = own_ns / speed.duration_ns(canonical, instance.shapes, instance.dtype)
+            signature.scales[instance.shapes] = scale
+        return scale
+
+    def mark(self, host_ns: int, device: int = NONE) -> int:
+        """What a CUDA event recorded on a device (NONE: the script's first) now would read: the end of all work so far."""
+        device = self.home if device == NONE else device
+        return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
+
+    def fill(self, device: int, since_ns: int, until_ns: int, name: str) -> None:
+        """Keep a device busy with a phase or part of this name, as far as it is not busy in that time already."""
+        stream = self.stream(device, 0)
+        start_ns = max(stream.ready_ns, since_ns)
+        rest_ns = until_ns - start_ns
+        if rest_ns > 0:
+            end_ns = stream.push(start_ns, 0, 0, rest_ns)
+            self.log(stream, DeviceKind.KERNEL, self.timeline.strings.add(name), end_ns, rest_ns, NONE, NONE, Origin.PHASE)
+
+    def wait(self, until_ns: int) -> None:
+        """Really wait."""
+        before_ns = self.clock.now_ns()
+        if until_ns > before_ns:
+            self.clock.wait_until(until_ns)
+            self.stats.waited_ns += self.clock.now_ns() - before_ns
+
+    def block(self, thread: HostThread, until_ns: int) -> None:
+        """The host waits for the device until `until_ns`."""
+        thread.host_ns = max(thread.host_ns, until_ns)
+        self.wait(thread.host_ns)
+
+
+def _seen(signature: OpSignature) -> tuple[tuple[tuple[int, ...], ...], str]:
+    """A signature's shapes and dtype as a recording would show them."""
+    dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
+    return tuple(shape for shape in signature.shapes if shape), dtype

@@ -1,0 +1,223 @@
+"""Plays the script's ops on the virtual timeline: the heart of a replay, from an op to the times of its kernels.
+
+One op, told in a few lines (`play`): which phase segment is the script in; which recorded instance is this op; move the
+host's clock by the recorded time since the last one, or to now if the script is slower than that; put the instance's
+kernels on the stream; move on by the op's own recorded time.
+
+Nothing sleeps per kernel. The host is held back only when its virtual present runs too far ahead of the wall clock, and
+waits where CUDA waits.
+"""
+
+from __future__ import annotations
+
+from itertools import compress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replayer.cost_model.copies import Copy
+from replayer.errors import NotExact
+from replayer.op_signature import OpSignature
+from replayer.recording.recorded_run import RecordedRun
+from replayer.timing.clock import Clock
+from replayer.timing.matcher import SegmentMatcher
+from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule
+from replayer.timing.phase_grain_batch import PhaseGrainBatch
+from replayer.timing.scheduler import Caller, HostThread, StreamScheduler
+from replayer.timing.stats import ReplayStats
+from replayer.timing.step_tracker import StepTracker
+from replayer.timing.stream import VirtualStream
+from traces.model import Column, Origin
+
+if TYPE_CHECKING:
+    from replayer.timing.timeline_writer import Timeline
+
+# How far the host's virtual present may run ahead of the wall clock before it is held back, and to what distance. Between two
+# points where the host really waits (for the device, for data, at a step's end) nobody can tell, but for a script that
+# reads its own clock without synchronising. The distance is what absorbs hiccups of this machine.
+_AHEAD_NS = 20_000_000
+_HELD_AT_NS = 15_000_000
+
+
+class Simulator:
+    """Plays one process's ops against a recorded."""
+
+    def __init__(self, recording: RecordedRun, clock: Clock, timeline: Timeline, *, strict: bool, pad_loader: bool) -> None:
+        self.recording = recording
+        self.clock = clock
+        self.timeline = timeline
+        self.stats = ReplayStats()
+        self.scheduler = StreamScheduler(recording, clock, timeline, self.stats)
+        self.tracker = StepTracker(recording, self.scheduler, strict=strict, pad_loader=pad_loader)
+        self._strict = strict
+
+    def play(
+        self, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int, copy: Copy | None = None
+    ) -> int:
+        """Play one op; returns when its work ends on the stream.
+
+        Args:
+            now_ns: by the wall clock, when the script called it.
+            copy: of a copy that involves the host or two devices, what it is and how long it takes by estimate.
+        """
+        tracker = self.tracker
+        segment = tracker.segment
+        if segment is None or tracker.turns[signature.phase_class]:
+            segment = tracker.op(thread, signature.phase_class, now_ns)
+        segment.ops += 1
+        if stream.device != self.scheduler.home:
+            segment, thread = tracker.remainder.lane(segment, thread, stream.device)
+        stats = self.stats
+        stats.ops += 1
+        if signature.keys is None:
+            self.recording.keys(signature)
+        match = segment.match(signature)
+        if match is None:
+            return self._unmatched(thread, stream, signature, segment, now_ns, copy)
+        origin, instance = match
+        if self._strict and origin is not Origin.EXACT:
+            raise NotExact(signature.op, signature.shapes, origin.name.lower())
+        from_ns, to_ns, kernels, _, _ = instance
+        start_ns = thread.host_ns
+        if from_ns > segment.position_ns and not tracker.remainder.other:
+            start_ns += from_ns - segment.position_ns
+        if now_ns > start_ns:
+            stats.lag_ns += now_ns - start_ns
+            start_ns = now_ns
+        room_ns = stream.room_at_ns()
+        if room_ns > start_ns:
+            start_ns = room_ns
+        end_ns = thread.host_ns = start_ns + to_ns - from_ns
+        if to_ns > segment.position_ns:
+            segment.position_ns = to_ns
+        timeline = self.timeline
+        row = timeline.op(thread.row, signature.strings or timeline.strings_of(signature), start_ns, end_ns)
+        scale = self.scheduler.scale(signature, instance) if origin is Origin.SCALED else 1.0
+        if end_ns - now_ns > _AHEAD_NS:
+            self.scheduler.wait(end_ns - _HELD_AT_NS)
+        if copy is not None:
+            return self.scheduler.put_copy(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin, copy)
+        return self.scheduler.put(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin)
+
+    def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
+        """Play ops in the order in which they were called; those that come as they came the last time, at once.
+
+        The arguments are those of `play`, one entry per op.
+
+        Ops of replicas come mixed. What orders two devices is played by itself (copies, events), so between two turns of the
+        tracker the order on each stream is all that matters.
+        """
+        turns = self.tracker.turns
+        if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):
+            self._play_in_order(callers, signatures, called_ns)
+            return
+        streams = [caller.stream for caller in callers]
+        for stream in dict.fromkeys(streams):
+            on = [other is stream for other in streams]
+            self._play_in_order(list(compress(callers, on)), list(compress(signatures, on)), list(compress(called_ns, on)))
+
+    def _play_in_order(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
+        at, count = 0, len(signatures)
+        alike = not self._strict and callers.count(callers[0]) == count
+        while at < count:
+            played = 0
+            if alike and count - at >= LEAST_CALLS:
+                played = self._play_again(callers[0], signatures, called_ns, at)
+            if not played:
+                played = 1
+                self.play(callers[at].thread, callers[at].stream, signatures[at], called_ns[at])
+            at += played
+
+    def _play_again(self, caller: Caller, signatures: list[OpSignature], called_ns: list[int], at: int) -> int:
+        """Play as many ops from `at` on as can be at once; returns how many.
+
+        They are what the segment under way holds next (op_batch.py), or those of a segment of which only the whole is known.
+        """
+        tracker = self.tracker
+        segment = tracker.segment
+        thread, stream = caller.thread, caller.stream
+        if segment is not None and stream.device != self.scheduler.home:
+            segment, thread = tracker.remainder.lane(segment, thread, stream.device)
+        if segment is None or segment.recorded is None:
+            return 0
+        if segment.recorded.phase_grained:
+            return self._play_covered(thread, stream, segment, signatures, called_ns, at)
+        if segment.memory is None or not segment.step.step.one_stream:
+            return 0
+        begin = segment.followed
+        if begin >= len(segment.memory.calls):
+            return 0
+        schedule = segment.recorded.schedule
+        if schedule is None or schedule.other != tracker.remainder.other:
+            schedule = OpBatchSchedule.of(segment.memory.calls, segment.step, self.scheduler, tracker.remainder.other)
+            segment.recorded.schedule = schedule
+        if schedule.stops[begin] - begin < LEAST_CALLS:
+            return 0
+        end = schedule.reach(begin, signatures[at:])
+        if end - begin < LEAST_CALLS or segment.position_ns != schedule.position_ns[begin]:
+            return 0
+        if any(turn and schedule.classes.find(phase_class, begin, end) >= 0 for phase_class, turn in enumerate(tracker.turns)):
+            return 0
+        segment.follow(end)
+        segment.position_ns = schedule.position_ns[end]
+        called = np.fromiter(called_ns[at : at + end - begin], np.int64, end - begin)
+        ends_ns = schedule.play(begin, end, thread, stream, called, self.scheduler)
+        ahead_ns = ends_ns[ends_ns - called > _AHEAD_NS]
+        if len(ahead_ns):
+            self.scheduler.wait(int(ahead_ns[-1]) - _HELD_AT_NS)
+        return end - begin
+
+    def _play_covered(
+        self,
+        thread: HostThread,
+        stream: VirtualStream,
+        segment: SegmentMatcher,
+        signatures: list[OpSignature],
+        called_ns: list[int],
+        at: int,
+    ) -> int:
+        """Play the ops from `at` on for which their phase's time stands, at once; returns how many, up to the course's turn."""
+        tracker = self.tracker
+        covered = PhaseGrainBatch.next(segment, signatures[at:], tracker.turns, self.timeline)
+        count = covered.count
+        if not count:
+            return 0
+        starts_ns: Column | int = thread.host_ns
+        if tracker.remainder.other:
+            called = np.fromiter(called_ns[at : at + count], np.int64, count)
+            starts_ns = np.maximum.accumulate(np.maximum(called, thread.host_ns))
+            thread.host_ns = int(starts_ns[-1])
+        self.timeline.op_rows(covered.rows(thread.row, starts_ns))
+        segment.ops += count
+        segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + count
+        self.stats.ops += count
+        return count
+
+    def _unmatched(
+        self,
+        thread: HostThread,
+        stream: VirtualStream,
+        signature: OpSignature,
+        segment: SegmentMatcher,
+        now_ns: int,
+        copy: Copy | None,
+    ) -> int:
+        """An op without a recorded counterpart: covered by its phase's rest if there is one, else estimated at once."""
+        if self._strict:
+            raise NotExact(signature.op, signature.shapes, "nothing recorded")
+        recorded = segment.recorded
+        if recorded is None or self.tracker.remainder.other:
+            thread.host_ns = max(thread.host_ns, now_ns)
+        row = self.timeline.op(thread.row, self.timeline.strings_of(signature), thread.host_ns, thread.host_ns)
+        if recorded is not None and recorded.phase_grained:
+            segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
+            return stream.ready_ns  # phase-grained: the phase's device time stands for all its ops
+        self.stats.miss(signature.op, signature.shapes)
+        of_rest = segment.open_ns > 0 and not self.tracker.remainder.other
+        if of_rest and copy is None and len(segment.deferred) < segment.may_defer:
+            segment.deferred.append(signature)
+            return stream.ready_ns
+        thread.host_ns = max(thread.host_ns, stream.room_at_ns())
+        if thread.host_ns - now_ns > _AHEAD_NS:
+            self.scheduler.wait(thread.host_ns - _HELD_AT_NS)
+        return self.scheduler.estimate(stream, signature, thread.host_ns, row, copy)

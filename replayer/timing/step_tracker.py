@@ -1,0 +1,317 @@
+"""Which step and phase the script is in, beside the recording's.
+
+A segment of the script that ends is brought up to its recorded counterpart: what no op has claimed of the recorded device
+time is charged, in launch order, and the host's clock moves on by what is left of the recorded host time.
+
+    tracker.enter(thread, "backward")
+    tracker.leave(thread, "backward")
+    tracker.end_step(thread)
+
+Note [What drives an evaluation step]
+    Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. Which of them the step
+    under way is shows only when a module is called, after its batch was loaded and copied; until then it is taken for another
+    one of the kind of the last. If it turns out otherwise, the rest of the step is driven by a step of the other kind, as if
+    the script had been on that one from the start; what was played so far stays as it was played. Without recorded evaluation
+    steps those phases of a training step that the script enters stand in, and nothing else of that step is charged.
+"""
+
+from __future__ import annotations
+
+from replayer.recording.recorded_run import RecordedRun
+from replayer.timing.data_parallel import DataParallelTracker, OpenRegion
+from replayer.timing.matcher import SegmentMatcher, StepMatcher
+from replayer.timing.phase_remainder import PhaseRemainder
+from replayer.timing.scheduler import HostThread, StreamScheduler
+from traces.model import NONE, Origin, StepKind
+from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
+from traces.steps import StepCut
+
+_NO_TURNS = (False, False, False)
+
+
+class StepTracker:
+    """Where the script is: `step` holds the matches on the recorded step that drives it, `segment` those on its phase."""
+
+    def __init__(self, recording: RecordedRun, scheduler: StreamScheduler, *, strict: bool, pad_loader: bool) -> None:
+        self._recording = recording
+        self._scheduler = scheduler
+        self._strict = strict
+        self._pad_loader = pad_loader
+        self._cut, self._steps = PhaseCut(), StepCut()
+        self._parts = DataParallelTracker(scheduler)
+        self.remainder = PhaseRemainder(scheduler, strict=strict)
+        self._script: HostThread | None = None  # the thread whose modules and loaders tell where evaluation steps end
+        self._evaluates = False  # the step under way is driven as an evaluation step
+        self.step = StepMatcher(recording.step(0))
+        self.segment: SegmentMatcher | None = None
+        self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
+        self._trained = self._evaluated = 0  # steps so far
+        self._follows = True  # training and evaluation steps came in the recorded order so far
+        self._step_start_ns = NONE
+        self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
+        self._begun_ns = self._begun_device_ns = 0
+        self._wall_ns = scheduler.clock.now_ns()  # when the step's own host work began
+        self._loader_ns = 0
+        self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment, from the step of that kind before
+
+    def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
+        """An op is called where `turns` says that it begins another segment: that segment.
+
+        `now_ns` is when it was called, by the wall clock; it may be played later.
+        """
+        began = self._cut.op(phase_class, thread.host_ns)
+        self._look()
+        if began:
+            self._turn(thread, now_ns)
+        segment = self.segment
+        if segment is None:  # the first op after a step that ended within a phase entered by name
+            segment = self._begin(thread, self._cut.current or "other")
+        return segment
+
+    def _look(self) -> None:
+        cut = self._cut
+        self.turns = _NO_TURNS if cut.inside else (cut.turns(PLAIN), cut.turns(LOSS), cut.turns(ASIDE))
+
+    @property
+    def number(self) -> int:
+        """How many steps have ended."""
+        return self._trained + self._evaluated
+
+    @property
+    def row_of_values(self) -> int:
+        """The recorded step whose values the host reads in the step under way: the one at the same place of the recording."""
+        if self._follows and self.number < len(self._recording.steps):
+            return self._recording.steps[self.number].row
+        count = self._evaluated if self._evaluates else self._trained
+        return self._recording.number_of_kind(count, self._evaluates).row
+
+    def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
+        """The script calls an outermost module."""
+        if self._cut.inside or not self._is_script(thread):
+            return
+        if self._steps.module_called(module, grad_enabled):
+            self._end_step(thread, evaluation=True)
+        self._drive(self._steps.evaluating)
+
+    def loader_exhausted(self, thread: HostThread) -> None:
+        """The loader that the script left last had no batch for it."""
+        if self._is_script(thread):
+            self._steps.loader_exhausted()
+
+    def _is_script(self, thread: HostThread) -> bool:
+        self._script = self._script or thread
+        return self._script is thread
+
+    def _drive(self, evaluates: bool) -> None:
+        """The step under way is an evaluation step, or is not. See Note [What drives an evaluation step]."""
+        if evaluates == self._evaluates:
+            return
+        self._evaluates = evaluates
+        chosen = self._recording.evaluation(self._evaluated) if evaluates else self._recording.step(self._trained)
+        driven_by = self.step.step
+        stands_in = evaluates and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
+        if stands_in or chosen is driven_by:
+            return  # one training step is as good as the other
+        step = StepMatcher(chosen)
+        self.segment = step.instead_of(self.step, self.segment)
+        self._parts.go_on(self.segment)
+        self.step = step
+
+    def enter(self, thread: HostThread, name: str) -> None:
+        """The script enters a phase by name."""
+        if name == "loader" and self._is_script(thread) and self._steps.loader_entered():
+            self._end_step(thread, evaluation=True)
+        if name == "backward":
+            self._steps.backward()
+            self._drive(False)
+        began = self._cut.enter(name, thread.host_ns)
+        self._look()
+        if not began:
+            return
+        if name == "loader" and not self.number and not {"loader", "backward"} & {done[0] for done in self._done}:
+            self._restart(thread)  # what came before the first batch was set-up, not part of the first step
+        self._turn(thread, self._scheduler.clock.now_ns())
+        if name == "loader" and self._pad_loader and self._is_script(thread):
+            self._scheduler.clock.pause()  # by a clock that can, the recorded wait and nothing else
+
+    def leave(self, thread: HostThread, name: str) -> None:
+        """The script leaves a phase by name; without effect unless it is the one under way."""
+        if name == "loader":
+            self._scheduler.clock.resume()  # in any case: a clock that never resumes would hang the script
+        if not (self._cut.inside and self._cut.current == name):
+            return
+        if name == "loader":
+            self._leave_loader(thread)
+        self._cut.leave(name, thread.host_ns, open_ended=name == "loader")
+        self._look()
+
+    def _leave_loader(self, thread: HostThread) -> None:
+        """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` the shorter is made up for.
+
+        A virtual clock stands still meanwhile, for the loader's workers do not have the time that it skips.
+        """
+        segment, ended_ns = self.segment, self._scheduler.clock.now_ns()
+        self._loader_ns += ended_ns - self._begun_ns
+        if segment is not None and segment.recorded is not None:
+            segment.position_ns = segment.recorded.host_ns
+            due_ns = self._begun_ns + segment.recorded.wait_ns
+            if self._pad_loader and due_ns > ended_ns:
+                self._scheduler.wait(due_ns)
+                ended_ns = due_ns
+        thread.host_ns = max(thread.host_ns, ended_ns)
+
+    def _turn(self, thread: HostThread, now_ns: int) -> None:
+        """One segment ends and another begins."""
+        self._finish(thread, now_ns)
+        self._begin(thread, self._cut.current)
+
+    def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
+        if name == "loader":  # from here on the script's own time is real
+            self._scheduler.wait(thread.host_ns)
+        self.segment = self.step.segment(name)
+        self._begun_ns = thread.host_ns
+        self._begun_device_ns = self._scheduler.mark(thread.host_ns)
+        self._parts.enter(self.segment, self._begun_ns, self._begun_device_ns)
+        if self._step_start_ns == NONE and name != "other":
+            self._step_start_ns = thread.host_ns
+            self._scheduler.stats.restart()
+            self._done.clear()
+            self._parts.clear()
+        return self.segment
+
+    def _restart(self, thread: HostThread) -> None:
+        self._finish(thread, self._scheduler.clock.now_ns())
+        self.step = StepMatcher(self._recording.step(0))
+        self._scheduler.stats.restart()
+        self._step_start_ns = NONE
+        self._done.clear()
+        self._parts.clear()
+
+    def _finish(self, thread: HostThread, now_ns: int) -> None:
+        """The segment under way ends: charge what is left of it, on the device and on the host."""
+        segment, self.segment = self.segment, None
+        if segment is None:
+            return
+        scheduler, recorded = self._scheduler, segment.recorded
+        thread.host_ns = max([thread.host_ns, *(lane.thread.host_ns for lane in segment.lanes.values() if lane.thread)])
+        due_ns = thread.host_ns
+        if recorded is not None:
+            if recorded.phase_grained:  # its host time includes waiting for the device
+                self._top_up(segment, 1.0)
+                due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
+            else:
+                self.remainder.charge(segment, thread)
+                if not self.remainder.other:
+                    due_ns += max(recorded.host_ns - segment.position_ns, 0)
+                    due_ns = max(due_ns, self._begun_ns + recorded.least_host_ns)
+        if segment.name == "loader":  # what the script has done since the batch was there is real, as the loading was
+            self._loader_ns += max(now_ns - thread.host_ns, 0)
+            if self._pad_loader and recorded is not None:
+                due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
+        elif now_ns > due_ns and recorded is not None:
+            scheduler.stats.lag_ns += now_ns - due_ns
+        thread.host_ns = max(due_ns, now_ns)
+        self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops
+        self._parts.leave(len(self._done))
+        mark_ns = scheduler.mark(thread.host_ns)
+        origin = Origin.PHASE if recorded is not None and recorded.phase_grained else Origin.EXACT
+        self._done.append((segment.name, self._begun_ns, thread.host_ns, self._begun_device_ns, mark_ns, int(origin)))
+
+    def _top_up(self, segment: SegmentMatcher, share: float) -> None:
+        """Bring a phase-grained segment's device time up to `share` of the recorded duration."""
+        recorded = segment.recorded
+        if recorded is None:
+            return
+        for device in {self._scheduler.home, *segment.ops_on}:  # it was timed on one; replicas do the same at the same time
+            until_ns = self._begun_device_ns + int(recorded.device_ns * share)
+            self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name)
+
+    def settle(self, thread: HostThread) -> None:
+        """Before the host looks at the device in the midst of a phase: charge what the recorded host had launched by now.
+
+        In a phase-grained recording that is the share of ops so far among those of the step before.
+        """
+        segment = self.segment
+        if segment is None or segment.recorded is None:
+            return
+        if not segment.recorded.phase_grained:
+            self.remainder.settle(segment, thread)
+            return
+        if self._parts.settle():
+            return
+        expected = self._ops_in.get((self._evaluates, segment.name, segment.count), 0)
+        self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
+
+    def begin_part(self, thread: HostThread, name: str, device: int) -> OpenRegion:
+        """The script enters a part of nn.DataParallel on a device. Of a forward pass it may be the first sign."""
+        if self.turns[PLAIN]:
+            self.op(thread, PLAIN, self._scheduler.clock.now_ns())
+        return self._parts.begin(thread, name, device)
+
+    def end_part(self, thread: HostThread, part: OpenRegion) -> None:
+        """The script leaves it."""
+        self._parts.end(thread, part)
+
+    def end_step(self, thread: HostThread) -> None:
+        """The first optimizer's step has returned: a training step ends here."""
+        self._script = thread
+        self._steps.optimizer_stepped(True)
+        self._end_step(thread, evaluation=False)
+
+    def _end_step(self, thread: HostThread, evaluation: bool) -> None:
+        scheduler = self._scheduler
+        self._drive(evaluation)
+        self._finish(thread, scheduler.clock.now_ns())
+        self._cut.close(thread.host_ns)
+        self._look()
+        self._charge_unvisited(thread)
+        scheduler.wait(thread.host_ns)
+        first_ns = self._done[0][1] if self._done else thread.host_ns
+        for part in self._parts.take():
+            scheduler.timeline.part(*part)
+        for done in self._done:
+            scheduler.timeline.phase(*done)
+        self._done.clear()
+        driven_by = self.step.step
+        if evaluation:
+            kind = StepKind.EVALUATION
+        else:  # the first one learns plans, as a GPU's first one tunes and loads kernels
+            kind = StepKind.WARMUP if not self._trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
+        start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
+        scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, driven_by.row)
+        self._step_start_ns = thread.host_ns
+        self._count(keep=self.number > 0 and not (evaluation and self._trained))
+        recorded = self._recording.steps[self.number :][:1]
+        self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation
+        if evaluation:
+            self._evaluated += 1
+            self.step = StepMatcher(self._recording.evaluation(self._evaluated))
+        else:
+            self._trained += 1
+            self.step = StepMatcher(self._recording.step(self._trained))
+
+    def _charge_unvisited(self, thread: HostThread) -> None:
+        """Recorded segments that the script did not enter: more of a phase it has are charged, other phases are not."""
+        if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
+            return  # a training step stands in
+        for recorded, name_visited in self.step.unvisited():
+            if name_visited:
+                self._begin(thread, recorded.name)
+                self._finish(thread, self._scheduler.clock.now_ns())
+            else:
+                self._scheduler.stats.uncharged_ns += recorded.work_ns or recorded.device_ns
+
+    def _count(self, *, keep: bool) -> None:
+        stats, now_ns = self._scheduler.stats, self._scheduler.clock.now_ns()
+        stats.end_step(now_ns - self._wall_ns - stats.waited_ns - self._loader_ns, keep=keep)
+        self._wall_ns = now_ns
+        self._loader_ns = 0
+
+    def stop(self, thread: HostThread) -> None:
+        """The script ends: a training step under way is dropped, and the host waits for the device, as at a process's exit."""
+        unplayed = self._strict and self.segment is not None and self.segment.open_ns > 0  # no time to refuse anything
+        if self._steps.evaluating and not unplayed:
+            self._end_step(thread, evaluation=True)
+        if self.segment is not None or self.number:
+            self._scheduler.block(thread, self._scheduler.mark(thread.host_ns))
+        self.segment = None

@@ -1,0 +1,307 @@
+"""The replay's own recording: what the script did on the virtual GPU, written as a trace while it runs.
+
+Rows are gathered as plain integers and handed to the stream file some ten thousand at a time, or once a second, by a thread
+of their own, so that neither time nor memory per step grows with the length of the run.
+
+    timeline = Timeline(TraceStream(path), recorded)
+    row = timeline.op(thread, timeline.strings_of(signature), start_ns, end_ns)
+    timeline.work(device, stream, kind, name, start_ns, duration_ns, row, size_bytes, origin)
+    timeline.close(header)
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
+
+import numpy as np
+
+from replayer.op_signature import OpSignature
+from traces.file import TraceStream
+from traces.model import (
+    NONE,
+    Collectives,
+    Column,
+    Device,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    MemoryEvents,
+    Parts,
+    Phases,
+    Steps,
+    Strings,
+    Table,
+    Thread,
+    Trace,
+    shapes_text,
+)
+
+# Rows are handed over when so many of a table have gathered, some fifty steps of a large model, or so long after the last ones.
+# Not sooner: while rows are put together, whatever lets go of the interpreter's lock (each op of torch does) has to wake the
+# thread that does it.
+_FLUSH_ROWS = 65_536
+_FLUSH_NS = 1_000_000_000
+
+_OP = int(HostKind.OP)
+
+# Of a row of a host op, and of device work.
+HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")
+WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
+
+_TIME = 1  # of a row of the memory table
+
+# The columns that each table's rows give, in order; the others take their defaults.
+_GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
+    "host": (HostSpans, HOST_COLUMNS),
+    "device": (DeviceSpans, WORK_COLUMNS),
+    "memory": (MemoryEvents, ("device", "time_ns", "bytes", "address", "allocated_bytes", "reserved_bytes")),
+    "phases": (Phases, ("step", "name", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")),
+    "parts": (
+        Parts,
+        ("phase", "name", "thread", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin"),
+    ),
+    "collectives": (
+        Collectives,
+        ("name", "dtype", "group", "group_size", "backend", "bytes", "start_ns", "duration_ns"),
+    ),
+    "steps": (Steps, ("rank", "number", "start_ns", "duration_ns", "kind", "recorded_step")),
+}
+
+
+@dataclass(slots=True, frozen=True)
+class DeferredRows:
+    """So many rows of a table, made by the thread that writes them."""
+
+    count: int
+    make: Callable[[], Column]
+
+    @classmethod
+    def of(cls, template: Column, written: dict[int, Column | int]) -> DeferredRows:
+        """Rows as in `template`, which nobody changes any more, with other values in some columns."""
+        return cls(len(template), partial(_written_over, template, written))
+
+
+def _written_over(template: Column, written: dict[int, Column | int]) -> Column:
+    table = template.copy(order="K")
+    for column, values in written.items():
+        table[:, column] = values
+    return table
+
+
+def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
+    """One table of all of them."""
+    whole = np.concatenate([table.make() if isinstance(table, DeferredRows) else table for table in tables])
+    return whole.astype(np.int64, copy=False)
+
+
+class Rows:
+    """Rows of one table in the order in which they came: `loose` ones, flat, after whole `tables` of them.
+
+    Tables are kept as they are given, and put together by the thread that writes them: copied to the end of one long array,
+    rows of a step would move in memory some ten times.
+    """
+
+    __slots__ = ("_in_tables", "_tables", "_width", "loose")
+
+    def __init__(self, width: int) -> None:
+        self.loose: array[int] = array("q")
+        self._tables: list[Column | DeferredRows] = []
+        self._in_tables = 0
+        self._width = width
+
+    def __len__(self) -> int:
+        return self._in_tables + len(self.loose) // self._width
+
+    def add(self, table: Column | DeferredRows) -> int:
+        """Add rows, which nobody changes any more; returns how many."""
+        if self.loose:
+            self._bind()
+        self._tables.append(table)
+        count = table.count if isinstance(table, DeferredRows) else len(table)
+        self._in_tables += count
+        return count
+
+    def _bind(self) -> None:
+        self._tables.append(np.array(self.loose, dtype=np.int64).reshape(-1, self._width))
+        self._in_tables += len(self.loose) // self._width
+        del self.loose[:]
+
+    def take(self) -> list[Column | DeferredRows]:
+        """All of them, as tables; none are left."""
+        if self.loose:
+            self._bind()
+        taken, self._tables, self._in_tables = self._tables, [], 0
+        return taken
+
+
+class Timeline:
+    """Gathers rows and streams them out. `strings` starts as the recording's, so recorded names keep their index.
+
+    Where somebody watches (`live`), each step's rows are in the file soon after its end.
+    """
+
+    def __init__(
+        self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False
+    ) -> None:
+        """`devices` are those of the replay, if it has others than the recording."""
+        self._stream = stream
+        self._live = live
+        # Rows name devices and the first thread from the start; what else there is to say comes last, in `close`.
+        stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
+        self.strings = Strings(list(recorded.strings.texts))
+        self._written_strings = 0
+        self._rows = {name: Rows(len(columns)) for name, (_, columns) in _GATHERED.items()}
+        self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
+        self._host = self._rows["host"].loose.extend
+        self.host_rows = 0
+        self._due_ns = perf_counter_ns() + _FLUSH_NS
+        self.step_rows = 0
+        self.phase_rows = 0
+        self.home = 0  # the device whose marks the phases have
+        self._queue: queue.SimpleQueue[tuple[list[str], dict[str, list[Column | DeferredRows]]] | None] = queue.SimpleQueue()
+        self._failure: BaseException | None = None
+        self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
+        self._writer.start()
+
+    def strings_of(self, signature: OpSignature) -> tuple[int, int, int]:
+        """The string indices of a signature's name, shapes and dtypes, worked out once."""
+        if signature.strings is None:
+            dtypes = ";".join(dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape)
+            signature.strings = (
+                self.strings.add(signature.op),
+                self.strings.add(shapes_text(signature.shapes)),
+                self.strings.add(dtypes),
+            )
+        return signature.strings
+
+    def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
+        """Their rows of the host table, of ops that take no time, but for thread and start. To be read only."""
+        rows = [signature.host_row for signature in signatures]
+        if b"" in rows:
+            for signature in signatures:
+                name, shapes, dtypes = self.strings_of(signature)
+                signature.host_row = np.array((NONE, _OP, name, 0, 0, shapes, dtypes), np.int64).tobytes()
+            rows = [signature.host_row for signature in signatures]
+        return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
+
+    def work_rows(self, table: Column | DeferredRows) -> None:
+        """Add rows of the device table, as `work` does one: int64, one column per column of it."""
+        self._rows["device"].add(table)
+
+    def memory(self, untimed: Column, time_ns: int) -> None:
+        """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes.
+
+        Nobody changes `untimed` any more, and their time is `time_ns`, whatever it says.
+        """
+        self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: time_ns}))
+
+    def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
+        """Add a host op; returns its row."""
+        name, shapes, dtypes = strings
+        self._host((thread, _OP, name, start_ns, end_ns - start_ns, shapes, dtypes))
+        self.host_rows = row = self.host_rows + 1
+        return row - 1
+
+    def op_rows(self, table: Column | DeferredRows) -> int:
+        """Add host ops, as `op` does one: int64, one column per column of them; returns the first one's row."""
+        row = self.host_rows
+        self.host_rows += self._rows["host"].add(table)
+        return row
+
+    def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
+        """Add a phase of the step under way, which will be row `step_rows`."""
+        self.phase_rows += 1
+        self._rows["phases"].loose.extend(
+            (
+                self.step_rows,
+                self.strings.add(name),
+                start_ns,
+                end_ns - start_ns,
+                self.home,
+                device_start_ns,
+                device_end_ns,
+                origin,
+            )
+        )
+
+    def part(
+        self,
+        phase: int,
+        name: str,
+        thread: int,
+        start_ns: int,
+        end_ns: int,
+        device: int,
+        device_start_ns: int,
+        device_end_ns: int,
+        origin: int,
+    ) -> None:
+        """Add a part of the step under way, whose phases are added after its parts; `phase` counts them from 0."""
+        row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
+        self._rows["parts"].loose.extend((*row, device, device_start_ns, device_end_ns, origin))
+
+    def collective(
+        self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, start_ns: int, duration_ns: int
+    ) -> None:
+        """Add an operation between ranks; `dtype` may be empty."""
+        add = self.strings.add
+        texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
+        self._rows["collectives"].loose.extend((*texts, size_bytes, start_ns, duration_ns))
+
+    def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
+        """Add the step whose phases were added since the last one."""
+        self._rows["steps"].loose.extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
+        self.step_rows += 1
+        if self._live:
+            self._hand_over()
+        else:
+            self.relieve()
+
+    def relieve(self) -> None:
+        """Hand the rows over if enough have gathered, or if it is time."""
+        if perf_counter_ns() >= self._due_ns or any(len(rows) >= _FLUSH_ROWS for rows in self._rows.values()):
+            self._hand_over()
+
+    def close(self, header: Trace) -> None:
+        """Write what is left and the final header (a trace without tables), and end the file.
+
+        Raises OSError or TraceError if writing failed now or earlier.
+        """
+        self._hand_over()
+        self._queue.put(None)
+        self._writer.join()
+        if self._failure is not None:
+            raise self._failure
+        self._stream.header(header)
+        self._stream.close()
+
+    def _hand_over(self) -> None:
+        self._due_ns = perf_counter_ns() + _FLUSH_NS
+        new_strings = self.strings.texts[self._written_strings :]
+        self._written_strings = len(self.strings)
+        full = {name: rows.take() for name, rows in self._rows.items() if len(rows)}
+        if full or new_strings:
+            self._queue.put((new_strings, full))
+
+    def _write(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if self._failure is not None:
+                continue  # a full disk must not stop the script; close() reports it
+            try:
+                new_strings, full = item
+                if new_strings:
+                    self._stream.add_strings(new_strings)
+                written: dict[str, Table] = {}
+                for name, tables in full.items():
+                    kind, names = _GATHERED[name]
+                    matrix = put_together(tables)
+                    written[name] = kind.of(**{column: matrix[:, i] for i, column in enumerate(names)})
+                self._stream.add_tables(written)
+            except Exception as failure:  # handed to close(), which raises it in the caller's thread
+                self._failure = failure

@@ -1,0 +1,98 @@
+"""What operations between ranks take: by bytes on the wire, from the recording or from data sheets."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.cost_model.collectives import CollectiveCosts, kernel_label, wire_bytes
+from traces.model import Collectives, Device, Ending, Origin, Trace
+
+
+def test_bytes_on_the_wire_are_those_of_a_ring() -> None:
+    assert wire_bytes("all_reduce", 1_000, 4) == 1_500
+    assert wire_bytes("reduce_scatter_tensor", 1_000, 4) == 750
+    assert wire_bytes("all_gather_into_tensor", 1_000, 4) == 3_000
+    assert wire_bytes("broadcast", 1_000, 4) == wire_bytes("send", 1_000, 2) == 1_000
+    assert wire_bytes("all_reduce", 1_000, 1) == wire_bytes("barrier", 1_000, 4) == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gbps"), [("NVIDIA A100-SXM4-40GB", 240.0), ("Tesla T4", 12.6), ("NVIDIA H100 80GB HBM3", 360.0)]
+)
+def test_without_recorded_operations_the_link_s_data_sheet_tells(gpu: str, gbps: float) -> None:
+    costs = CollectiveCosts.of(Trace(devices=[Device(0, 0, gpu)]))
+    small, large = costs.next("broadcast", 4, 2), costs.next("broadcast", 1 << 30, 2)
+    assert small.origin is large.origin is Origin.PUBLISHED
+    assert (large.duration_ns - small.duration_ns) == pytest.approx((1 << 30) / gbps, rel=1e-6)
+    assert costs.next("all_reduce", 1 << 30, 1).duration_ns == 6_600
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "ranks", "latency_ns"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "all_reduce", 2, 7_800),  # recorded ones take 7 600
+        ("NVIDIA A100-SXM4-40GB", "all_reduce", 8, 15_000),
+        ("NVIDIA A100-SXM4-40GB", "all_gather_into_tensor", 8, 10_800),
+        ("NVIDIA A100-SXM4-40GB", "send", 8, 7_200),
+        ("Tesla T4", "barrier", 2, 8_600),
+    ],
+)
+def test_a_small_operation_takes_nccl_s_steps_over_the_link(gpu: str, name: str, ranks: int, latency_ns: int) -> None:
+    costs = CollectiveCosts.of(Trace(devices=[Device(0, 0, gpu)]))
+    assert costs.next(name, 0, ranks).duration_ns == latency_ns
+
+
+def test_kernels_are_called_as_nccl_calls_them() -> None:
+    assert kernel_label("all_reduce") == kernel_label("barrier") == "ncclDevKernel_AllReduce"
+    assert kernel_label("all_to_all_single") == kernel_label("recv") == "ncclDevKernel_SendRecv"
+
+
+US = 1_000
+Row = tuple[int, str, int, Ending]  # rank, operation, microseconds, ending
+
+
+def timed(rows: list[Row], size_bytes: int = 16 << 20) -> CollectiveCosts:
+    """Of a recording of two ranks whose devices timed these."""
+    trace = Trace(devices=[Device(rank, 0, "NVIDIA A100-SXM4-40GB") for rank in (0, 1)])
+    trace.collectives = Collectives.of(
+        rank=[rank for rank, *_ in rows],
+        name=[trace.strings.add(name) for _, name, *_ in rows],
+        group_size=[2] * len(rows),
+        bytes=[size_bytes] * len(rows),
+        start_ns=range(len(rows)),
+        duration_ns=[took * US for _, _, took, _ in rows],
+        device=[rank for rank, *_ in rows],
+        ending=[ending for *_, ending in rows],
+    )
+    return CollectiveCosts.of(trace)
+
+
+def test_a_bound_is_not_taken_for_a_time() -> None:
+    """GIVEN an operation that one rank stood still for and the other one found done, and one that both found done."""
+    seen, by, unseen = Ending.SEEN, Ending.BY, Ending.UNSEEN
+    costs = timed(
+        [
+            (0, "all_reduce", 200, seen),
+            (1, "all_reduce", 9_000, by),
+            (0, "all_reduce", 9_000, by),
+            (1, "all_reduce", 9_000, by),
+            (0, "all_reduce", 300, seen),  # of which some is waiting for rank 1,
+            (1, "all_reduce", 250, by),  # which did not need so long
+            (0, "broadcast", 9_000, by),
+            (1, "broadcast", 5, unseen),
+        ]
+    )
+    found = [costs.next("all_reduce", 16 << 20, 2) for _ in range(3)]
+    assert [transfer.duration_ns for transfer in found] == [200 * US, 250 * US, 200 * US]
+    assert {transfer.origin for transfer in found} == {Origin.EXACT}
+    # THEN the latter is estimated, from the former: as many bytes go over each link
+    other = costs.next("broadcast", 16 << 20, 2)
+    assert other.origin == Origin.SCALED and other.duration_ns == pytest.approx(225 * US, rel=0.02)
+
+
+def test_an_estimate_is_never_longer_than_the_operation_can_have_been() -> None:
+    free = timed([]).next("all_reduce", 16 << 20, 2)
+    capped = timed([(0, "all_reduce", free.duration_ns // US // 2, Ending.BY)]).next("all_reduce", 16 << 20, 2)
+    assert capped.duration_ns == pytest.approx(free.duration_ns / 2, rel=0.05) and capped.origin == Origin.PUBLISHED
+    loose = timed([(0, "all_reduce", free.duration_ns // US * 2, Ending.BY)]).next("all_reduce", 16 << 20, 2)
+    assert loose == free

@@ -1,0 +1,104 @@
+"""What copies take: fitted from the trace by kind, else published, else a guess, and marked as what it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, Transfers, directions_of
+from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed
+from tests.replayer.recordings import Op, make_recording
+from traces.model import DeviceKind, DeviceSpans, Origin, Trace
+
+SPEED = DeviceSpeed(bytes_per_ns=500.0, flops_per_ns=10_000.0)
+PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pageable -> Device)"
+MB = 1_000_000
+BATCH_BYTES = 128 * 3 * 224 * 224 * 4
+
+
+def _trace(*copies: tuple[str, int, int]) -> Trace:
+    """A recording with these copies: name, bytes, duration in ns."""
+    trace = make_recording([("forward", 0, 10)], [Op("aten::mm", 0, 1, kernel=(5, 1))])
+    trace.device = DeviceSpans.of(
+        device=[0] * len(copies),
+        stream=[7] * len(copies),
+        kind=[DeviceKind.MEMCPY] * len(copies),
+        name=[trace.strings.add(name) for name, _, _ in copies],
+        duration_ns=[ns for _, _, ns in copies],
+        bytes=[size for _, size, _ in copies],
+    )
+    return trace
+
+
+def _cost(transfers: Transfers, kind: str, pinned: bool, size_bytes: int) -> tuple[int, Origin]:
+    copy = transfers.copy(kind, pinned, size_bytes)
+    return copy.duration_ns - FLOOR_NS, copy.origin
+
+
+def test_without_recorded_copies_a_batch_of_128_images_takes_what_the_study_measured() -> None:
+    transfers = Transfers.of(_trace(), SPEED)
+    pinned_ns, origin = _cost(transfers, "h2d", True, BATCH_BYTES)
+    assert origin is Origin.PUBLISHED and pinned_ns / 1e6 == pytest.approx(6.35, rel=0.005)
+    pageable_ns, origin = _cost(transfers, "h2d", False, BATCH_BYTES)
+    assert origin is Origin.PUBLISHED and pageable_ns / 1e6 == pytest.approx(17.35, rel=0.01)
+
+
+@pytest.mark.parametrize(("kind", "gbps"), [("d2h", 4.4), ("d2d", 250.0), ("p2p", 12.6)])
+def test_what_nobody_published_is_a_guess_and_says_so(kind: str, gbps: float) -> None:
+    assert _cost(Transfers.of(_trace(), SPEED), kind, False, 44 * MB) == (int(44 * MB / gbps), Origin.ROOFLINE)
+
+
+def test_each_kind_is_fitted_by_itself() -> None:
+    transfers = Transfers.of(
+        _trace(
+            (PINNED, 20 * MB, 2 * MB), (PINNED, 30 * MB, 3 * MB), (PINNED, 10 * MB, 9 * MB), (PAGEABLE, 20 * MB, 4 * MB),
+            ("Memcpy DtoH (Device -> Pinned)", 8 * MB, MB), ("Memcpy DtoD (Device -> Device)", 300 * MB, MB),
+        ),
+        SPEED,
+    )  # fmt: skip
+    assert _cost(transfers, "h2d", True, 40 * MB) == (4 * MB, Origin.SCALED)  # the median: one slow copy changes nothing
+    assert _cost(transfers, "h2d", False, 40 * MB) == (8 * MB, Origin.SCALED)
+    assert _cost(transfers, "d2h", True, 40 * MB) == (5 * MB, Origin.SCALED)
+    assert _cost(transfers, "d2h", False, 44 * MB)[1] is Origin.ROOFLINE
+    assert _cost(transfers, "d2d", False, 300 * MB) == (MB, Origin.SCALED)
+
+
+def test_small_copies_tell_the_latency_and_not_the_bandwidth() -> None:
+    transfers = Transfers.of(_trace((PINNED, 256, 1_900), (PINNED, 512, 2_100), (PINNED, 1_024, 2_000)), SPEED)
+    copy = transfers.copy("h2d", True, 0)
+    assert (copy.duration_ns, copy.origin) == (2_000, Origin.PUBLISHED)
+    assert transfers.copy("h2d", True, BATCH_BYTES).duration_ns == 2_000 + int(BATCH_BYTES / PUBLISHED_PINNED_GBPS)
+
+
+def test_a_published_figure_gives_way_where_pageable_copies_would_be_the_faster_ones() -> None:
+    fast = Transfers.of(_trace((PAGEABLE, 200 * MB, 10 * MB)), SPEED)
+    assert _cost(fast, "h2d", True, 40 * MB) == (2 * MB, Origin.ROOFLINE)
+    slow = Transfers.of(_trace((PINNED, 20 * MB, 10 * MB)), SPEED)
+    assert _cost(slow, "h2d", False, 40 * MB) == (20 * MB, Origin.ROOFLINE)
+    usual = Transfers.of(_trace((PAGEABLE, 100 * MB, 10 * MB)), SPEED)
+    assert _cost(usual, "h2d", True, 44 * MB) == (int(44 * MB / PUBLISHED_PINNED_GBPS), Origin.PUBLISHED)
+    assert PUBLISHED_PAGEABLE_GBPS < PUBLISHED_PINNED_GBPS
+
+
+def test_names_that_do_not_tell_what_the_hosts_side_is_stand_for_both() -> None:
+    transfers = Transfers.of(_trace(("Memcpy HtoD (Host -> Device)", 20 * MB, 2 * MB)), SPEED)
+    for pinned in (True, False):
+        assert _cost(transfers, "h2d", pinned, 40 * MB) == (4 * MB, Origin.SCALED)
+        assert transfers.copy("h2d", pinned, 1).others == frozenset()
+
+
+def test_others_are_the_recorded_copies_whose_time_a_copy_must_not_take() -> None:
+    names = (PINNED, PAGEABLE, "Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)")
+    trace = _trace(*((name, 8, 1_000) for name in names))
+    transfers = Transfers.of(trace, SPEED)
+    pinned, pageable, to_host, _ = (trace.strings.add(name) for name in names)
+    assert transfers.copy("h2d", True, 8).others == {pageable, to_host}
+    assert transfers.copy("h2d", False, 8).others == {pinned, to_host}
+    assert transfers.read(8).others == {pinned, pageable}
+    assert directions_of(trace) == {pinned: "h2d", pageable: "h2d", to_host: "d2h"}
+
+
+def test_a_link_is_as_recorded_or_as_given() -> None:
+    recorded = _trace(("Memcpy PtoP (Device -> Device)", 20 * MB, MB))
+    assert _cost(Transfers.of(recorded, SPEED), "p2p", False, 40 * MB) == (2 * MB, Origin.SCALED)
+    assert _cost(Transfers.of(recorded, SPEED, 5), "p2p", False, 40 * MB) == (8 * MB, Origin.ROOFLINE)
+    assert directions_of(recorded) == {recorded.strings.find("Memcpy PtoP (Device -> Device)"): "p2p"}

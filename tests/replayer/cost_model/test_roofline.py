@@ -1,0 +1,49 @@
+"""Estimates: their ratios matter, and that they never come out as nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed, data_sheet_speed, fitted_speed, flops, size_bytes
+from traces.model import Shape
+
+SPEED = DeviceSpeed(bytes_per_ns=500.0, flops_per_ns=10_000.0)
+
+
+def test_flops_of_a_matrix_product_and_of_a_convolution_are_the_textbook_ones() -> None:
+    assert flops("mm", ((64, 128), (128, 32))) == 2 * 64 * 128 * 32
+    assert flops("addmm", ((32,), (64, 128), (128, 32))) == 2 * 64 * 128 * 32
+    assert flops("convolution", ((1, 3, 8, 8), (16, 3, 3, 3))) == 2 * 8 * 8 * 16 * 3 * 3 * 3
+    assert flops("relu", ((64, 64),)) == 0
+
+
+def test_twice_the_batch_of_a_large_convolution_takes_twice_as_long() -> None:
+    one = SPEED.duration_ns("convolution", ((32, 64, 56, 56), (64, 64, 3, 3)), "float32")
+    two = SPEED.duration_ns("convolution", ((64, 64, 56, 56), (64, 64, 3, 3)), "float32")
+    assert two / one == pytest.approx(2, rel=0.01)
+
+
+def test_the_smallest_op_still_takes_as_long_as_a_kernel_does() -> None:
+    assert SPEED.duration_ns("add", ((1,),), "float32") >= FLOOR_NS
+
+
+def test_half_precision_moves_half_the_bytes() -> None:
+    assert size_bytes(((10, 10),), "float16") * 2 == size_bytes(((10, 10),), "float32") == 400
+
+
+@pytest.mark.parametrize(("name", "gbps"), [("Tesla V100-DGXS-32GB", 900), ("Quadro GP100", 717), ("NVIDIA H200", 4800)])
+def test_known_devices_take_their_data_sheet(name: str, gbps: int) -> None:
+    assert data_sheet_speed(name).bytes_per_ns == pytest.approx(gbps * 0.6)
+
+
+def test_a_device_nobody_knows_still_has_a_speed() -> None:
+    assert data_sheet_speed("Imaginary 9000").flops_per_ns > 0
+
+
+def test_the_fitted_speed_is_what_long_ops_reached() -> None:
+    samples: list[tuple[str, tuple[Shape, ...], str, int]] = [("relu", ((1_000_000,),), "float32", 40_000)] * 6
+    samples += [("mm", ((1000, 1000), (1000, 1000)), "float32", 200_000)] * 6
+    speed = fitted_speed(samples, SPEED)
+    assert speed.bytes_per_ns == pytest.approx(4_000_000 / 40_000)
+    assert speed.flops_per_ns == pytest.approx(2e9 / 200_000)
+    assert fitted_speed(samples[:3], SPEED) == SPEED

@@ -1,0 +1,39 @@
+"""Which rank a process is, what it plays and what devices it sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.distributed.rank import Rank
+from traces.model import Device, Trace
+
+
+@pytest.mark.parametrize(
+    ("told", "rank"),
+    [
+        ({}, Rank()),
+        ({"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Rank(3, 1, 2)),
+        ({"RANK": "3", "LOCAL_RANK": "1"}, Rank(3, 1, 2)),  # some launchers leave the last one out
+        ({"RANK": "-1", "LOCAL_RANK": "1"}, Rank()),
+    ],
+)
+def test_the_environment_tells_as_torchrun_does(told: dict[str, str], rank: Rank) -> None:
+    assert Rank.of(told) == rank
+
+
+def test_ranks_play_recorded_ranks_in_turn_and_see_a_device_each() -> None:
+    one = Trace(devices=[Device(1, 1, "V100")])  # recorded as rank 1, on its second GPU
+    assert Rank().devices(one) == one.devices
+    assert [(d.index, d.name) for d in Rank(1, 1, 3).devices(one)] == [(0, "V100"), (1, "V100"), (2, "V100")]
+    two = Trace(devices=[Device(0, 0, "A"), Device(4, 0, "B")])
+    assert [Rank(number).recorded(two.ranks) for number in range(4)] == [0, 4, 0, 4]
+    assert [device.name for device in Rank(1, 1, 2).devices(two)] == ["B", "B"]
+    assert Rank(1, 1, 2).devices(Trace()) == []
+
+
+def test_who_was_not_told_of_others_sees_every_device_of_a_recorded_machine() -> None:
+    one_each = Trace(devices=[Device(0, 1, "A"), Device(1, 3, "B")])
+    for rank in (Rank(), Rank(1, 1)):
+        assert [(device.index, device.name) for device in rank.devices(one_each)] == [(0, "A"), (1, "B")]
+    two_machines = Trace(devices=[Device(rank, rank % 2, f"of rank {rank}") for rank in range(4)])
+    assert [device.name for device in Rank().devices(two_machines)] == ["of rank 0", "of rank 1"]

@@ -1,0 +1,104 @@
+"""A fake GPU with streams, events and phases, for the surfaces: time stands still but for what a test adds.
+
+gpu = SurfaceGpu(devices=2)
+gpu.work(gpu.current_stream(0), 5_000_000)      # 5 ms of kernels
+gpu.synchronize_device(0)                       # gpu.now_ns is 5_000_000
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replayer import state
+from replayer.timing.stream import VirtualEvent, VirtualStream
+from tests.replayer.fakes import FakeGpu
+
+GIB = 1 << 30
+
+
+class SurfaceGpu(FakeGpu):
+    """`phases` is a log of "+name" and "-name"; "step" stands for end_step, "exhausted" for loader_exhausted.
+
+    `modules` is a log of the outermost modules called, by their ids, each with whether gradients were on.
+    """
+
+    def __init__(self, devices: int = 1, name: str = "Tesla V100-SXM2-16GB", **properties: Any) -> None:
+        super().__init__(devices, capacity_bytes=16 * GIB)
+        self.provenance: dict[str, Any] = {"cuda_version": "10.2", "cudnn_version": 7605}
+        self.phases: list[str] = []
+        self.modules: list[tuple[int, bool]] = []
+        self.now_ns = 0
+        self.streams: list[VirtualStream] = []
+        self._streams: dict[int, VirtualStream] = {}
+        for device in self.devices:
+            device.name, device.properties = name, properties
+
+    def work(self, stream: VirtualStream, duration_ns: int) -> None:
+        stream.push(self.now_ns, 0, 0, duration_ns)
+
+    def current_stream(self, device: int) -> VirtualStream:
+        return self._streams.get(device, self.devices[device].default_stream)
+
+    def set_stream(self, stream: VirtualStream) -> None:
+        self.set_device(stream.device)
+        self._streams[stream.device] = stream
+
+    def new_stream(self, device: int, priority: int = 0) -> VirtualStream:
+        self.streams.append(VirtualStream(device, len(self.streams) + 1, priority))
+        return self.streams[-1]
+
+    def record_event(self, event: VirtualEvent, stream: VirtualStream) -> None:
+        event.device, event.time_ns = stream.device, max(stream.ready_ns, self.now_ns)
+
+    def stream_wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
+        if event.time_ns is not None:
+            stream.wait(event.time_ns)
+
+    def stream_wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
+        stream.wait(other.ready_ns)
+
+    def query_event(self, event: VirtualEvent) -> bool:
+        return event.time_ns is None or event.time_ns <= self.now_ns
+
+    def query_stream(self, stream: VirtualStream) -> bool:
+        return stream.ready_ns <= self.now_ns
+
+    def synchronize_event(self, event: VirtualEvent) -> None:
+        self.now_ns = max(self.now_ns, event.time_ns or 0)
+
+    def synchronize_stream(self, stream: VirtualStream) -> None:
+        self.now_ns = max(self.now_ns, stream.ready_ns)
+
+    def synchronize_device(self, device: int) -> None:
+        for stream in [self.devices[device].default_stream, *self.streams]:
+            if stream.device == device:
+                self.synchronize_stream(stream)
+
+    def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
+        assert start.time_ns is not None and end.time_ns is not None
+        return (end.time_ns - start.time_ns) / 1e6
+
+    def enter_phase(self, name: str) -> None:
+        self.phases.append(f"+{name}")
+
+    def leave_phase(self, name: str) -> None:
+        self.phases.append(f"-{name}")
+
+    def end_step(self) -> None:
+        self.phases.append("step")
+
+    def module_called(self, module: object, grad_enabled: bool) -> None:
+        self.modules.append((id(module), grad_enabled))
+
+    def loader_exhausted(self) -> None:
+        self.phases.append("exhausted")
+
+    def host_now_ns(self) -> int:
+        return self.now_ns
+
+
+def use(devices: int = 1, name: str = "Tesla V100-SXM2-16GB", **properties: Any) -> SurfaceGpu:
+    """Make a fake GPU the one of this process; as with a real trace, the script's first use of CUDA finds it."""
+    fake = SurfaceGpu(devices, name, **properties)
+    state.start(lambda: fake)  # type: ignore[arg-type, return-value]
+    return fake

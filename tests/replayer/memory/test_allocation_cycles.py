@@ -1,0 +1,168 @@
+"""Allocation cycles: steps that use memory as the step before are not done again, and nobody can tell."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.memory.caching_allocator import Block, DeviceMemory
+from replayer.memory.deferred import AllocationHandle, DeferredAllocator
+from traces.model import Column
+
+MIB = 1 << 20
+CAPACITY_BYTES = 8 << 30
+
+# (size, stream): a malloc; (None, n): the n-th of the live allocations is freed
+sizes = st.sampled_from([1, 512, 700, 3_000, MIB, MIB + 1, 3 * MIB, 12 * MIB, 30 * MIB])
+moves = st.one_of(st.tuples(sizes, st.sampled_from([0, 0, 0, 5])), st.tuples(st.none(), st.integers(0, 20)))
+steps = st.lists(moves, min_size=1, max_size=30)
+Move = tuple[int | None, int]
+
+
+class Other:
+    """Another stream, whose work has ended."""
+
+    number = 9
+    ready_ns = 0
+
+
+class Twin:
+    """The same program on an allocator that does everything at once, and on an allocator."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+        self.expected: list[tuple[int, ...]] = []
+        self.at_once, self.behind = DeviceMemory(0, CAPACITY_BYTES), DeviceMemory(0, CAPACITY_BYTES)
+        self.allocator = DeferredAllocator(self.behind, note=self._note)
+        self.live: list[tuple[Block, AllocationHandle]] = []
+
+    def _note(self, table: Column, time_ns: int) -> None:
+        assert time_ns == 0
+        self.rows += [tuple(row) for row in table.tolist()]
+
+    def _expect(self, size_bytes: int, address: int) -> None:
+        self.expected.append((0, 0, size_bytes, address, self.at_once.allocated_bytes, self.at_once.reserved_bytes))
+
+    def malloc(self, size_bytes: int, stream: int) -> None:
+        block, ticket = self.at_once.malloc(size_bytes, stream), self.allocator.malloc(size_bytes, stream)
+        assert block is not None and ticket is not None
+        self.live.append((block, ticket))
+        self._expect(block.size_bytes, block.address)
+
+    def free(self, which: int) -> None:
+        block, ticket = self.live.pop(which)
+        size_bytes, address = block.size_bytes, block.address
+        self.at_once.free(block)
+        self.allocator.free(ticket)
+        self._expect(-size_bytes, address)
+
+    def step(self, moves: list[Move], kept: int) -> None:
+        """Some moves, after which all but the latest few allocations are freed; the step's end."""
+        for size, which in moves:
+            if size is not None:
+                self.malloc(size, which)
+            elif which < len(self.live):
+                self.free(which)
+        while len(self.live) > kept:
+            self.free(0)
+        self.allocator.end_step()
+
+    def look(self) -> None:
+        assert [ticket.address for _, ticket in self.live] == [block.address for block, _ in self.live]
+        assert self.allocator.look().stats() == self.at_once.stats()
+        assert self.rows == self.expected
+
+
+@given(steps, steps, st.integers(0, 4), st.integers(0, 6), st.integers(0, 3))
+def test_steps_that_come_again_and_again_give_the_same_addresses_statistics_and_rows(
+    usual: list[Move], other: list[Move], kept: int, look_after: int, interruption: int
+) -> None:
+    twin = Twin()
+    # WHEN the usual step comes often enough to be a round, then something else happens, in its midst or after it
+    for i in range(8):
+        twin.step(usual, kept)
+        assert [ticket.address for _, ticket in twin.live] == [block.address for block, _ in twin.live]
+        if i == look_after:
+            twin.look()
+    for size, which in usual[: len(usual) // 2]:
+        if size is not None:
+            twin.malloc(size, which)
+    if interruption == 1:
+        for memory in (twin.at_once, twin.allocator.look()):
+            memory.reset_peak()
+    elif interruption == 2 and twin.live:
+        block, ticket = twin.live[0]
+        twin.at_once.record_stream(block, Other())
+        twin.allocator.record_stream(ticket, Other())
+    elif interruption == 3:
+        for memory in (twin.at_once, twin.allocator.look()):
+            memory.empty_cache()
+    for _ in range(6):
+        twin.step(other, kept)
+    # THEN nobody can tell that it was not done each time
+    twin.look()
+
+
+class Counting(DeviceMemory):
+    """Counts what is really done."""
+
+    mallocs = 0
+
+    def malloc(self, size_bytes: int, stream: int) -> Block | None:
+        self.mallocs += 1
+        return super().malloc(size_bytes, stream)
+
+
+def play(allocator: DeferredAllocator, held: list[AllocationHandle | None]) -> None:
+    for size in (MIB, 3 * MIB, 700):
+        held.append(allocator.malloc(size, 0))
+    while len(held) > 1:
+        ticket = held.pop(0)
+        assert ticket is not None
+        allocator.free(ticket)
+    allocator.end_step()
+
+
+def test_a_round_is_not_done_again_until_anybody_looks() -> None:
+    memory = Counting(0, CAPACITY_BYTES)
+    allocator = DeferredAllocator(memory)
+    held: list[AllocationHandle | None] = []
+    for _ in range(20):
+        play(allocator, held)
+    done = memory.mallocs
+    assert done < 20  # of 60
+    for _ in range(100):
+        play(allocator, held)
+    assert memory.mallocs == done
+    # WHEN somebody looks, THEN all of it was done, at the cost of no more than one round
+    assert allocator.look().stats()["allocation"]["all"]["allocated"] == 360
+    assert memory.mallocs <= done + 3
+
+
+def test_a_script_that_looks_in_each_step_has_no_rounds() -> None:
+    memory = Counting(0, CAPACITY_BYTES)
+    allocator = DeferredAllocator(memory)
+    held: list[AllocationHandle | None] = []
+    for _ in range(20):
+        play(allocator, held)
+        allocator.look()
+    assert memory.mallocs == 60
+
+
+def test_what_a_script_keeps_longer_this_time_is_not_given_out_again() -> None:
+    # GIVEN steps that each make a result and let the one before go
+    allocator = DeferredAllocator(DeviceMemory(0, CAPACITY_BYTES))
+    kept = allocator.malloc(MIB, 0)
+    for _ in range(10):
+        assert kept is not None
+        allocator.free(kept)
+        kept = allocator.malloc(MIB, 0)
+        allocator.end_step()
+    # WHEN one is kept, and then let go
+    result = allocator.malloc(MIB, 0)
+    # THEN the next is another
+    assert kept is not None and result is not None and result is not kept
+    assert result.address != kept.address
+    allocator.free(kept)
+    assert allocator.look().allocated_bytes == MIB
+    assert allocator.block_of(result).address == result.address

@@ -1,0 +1,147 @@
+# mypy: allow-untyped-calls
+"""cuBLAS's kept workspaces as a script sees them: in memory_allocated. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from replayer.memory.cublas_workspaces import BlasWorkspaces
+from tests.replayer.fake_gpu import SurfaceGpu, use
+
+pytestmark = pytest.mark.warm
+
+MIB = 1 << 20
+USUAL_BYTES = 8_519_680  # 8.125 MiB
+CUDA = {"torch": "2.13.0+cu126", "settings": {"cuda": "12.6"}}
+
+
+def keeping(devices: int = 1, major: int = 8, **changes: Any) -> SurfaceGpu:
+    gpu = use(devices=devices)
+    gpu.blas = BlasWorkspaces(CUDA | changes, [major] * devices)
+    return gpu
+
+
+def held(device: int = 0) -> int:
+    """Bytes of live blocks that are no tensor's: nothing else is live here."""
+    return torch.cuda.memory_allocated(device)
+
+
+def multiply(device: str = "cuda") -> None:
+    torch.ones(4, 4, device=device) @ torch.ones(4, 4, device=device)
+
+
+def test_the_first_product_takes_a_workspace_and_later_ones_none() -> None:
+    keeping()
+    torch.ones(4, device="cuda") * 2
+    assert held() == 0
+    for _ in range(3):
+        multiply()
+        assert held() == USUAL_BYTES
+    torch.bmm(torch.ones(2, 3, 3, device="cuda"), torch.ones(2, 3, 3, device="cuda"))
+    assert held() == USUAL_BYTES
+    assert torch.cuda.memory_reserved() == 22 * MIB
+
+
+def test_training_takes_two_for_autograds_thread_has_its_own() -> None:
+    """The known 16.25 MiB of a model that trains on anything before Hopper."""
+    keeping()
+    model = torch.nn.Linear(4, 4, device="cuda")
+    for _ in range(2):
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        model.zero_grad()
+    del model
+    assert held() == 2 * USUAL_BYTES == 17_039_360
+
+
+def test_each_stream_device_and_living_thread_has_its_own() -> None:
+    keeping(devices=2)
+    multiply()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        multiply()
+    assert held(0) == 2 * USUAL_BYTES
+    for _ in range(3):  # threads that come after one another use the same handle
+        thread = threading.Thread(target=multiply, args=("cuda:1",))
+        thread.start()
+        thread.join()
+    assert held(1) == USUAL_BYTES
+    multiply("cuda:1")  # the last of them has ended, and its handle is free
+    assert held(1) == USUAL_BYTES
+
+
+def test_they_can_be_given_back() -> None:
+    keeping()
+    multiply()
+    c: Any = torch._C
+    c._cuda_clearCublasWorkspaces()
+    assert held() == 0
+    multiply()
+    assert held() == USUAL_BYTES
+
+
+@pytest.mark.parametrize(("text", "size_bytes"), [(":4096:8", 32 * MIB), (":16:8:4096:2", USUAL_BYTES), (":0:0", 0)])
+def test_the_environment_says_how_large_they_are(text: str, size_bytes: int) -> None:
+    keeping(major=9)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = text  # of this test's own process
+    multiply()
+    assert held() == size_bytes
+
+
+def test_an_environment_that_says_nothing_is_told() -> None:
+    keeping()
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = "4096"
+    with pytest.warns(UserWarning, match="CUBLAS_WORKSPACE_CONFIG=4096"):
+        multiply()
+    assert held() == USUAL_BYTES
+
+
+def test_the_script_may_choose_their_size() -> None:
+    keeping()
+    blas: Any = torch.backends.cuda
+    assert blas.cublas_workspace_size() == USUAL_BYTES == blas.cublaslt_workspace_size()
+    multiply()
+    assert blas.cublas_workspace_size(16 * MIB) == 16 * MIB
+    assert held() == USUAL_BYTES  # only at the next use
+    multiply()
+    assert held() == 16 * MIB
+    blas.cublas_workspace_size(MIB)
+    multiply()
+    assert held() == 16 * MIB  # the larger one serves
+
+
+def test_a_device_without_room_for_one_is_full() -> None:
+    gpu = keeping()
+    kept = torch.empty((16 << 30) - 6 * MIB, dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 20\.00 MiB"):
+        multiply()
+    assert gpu.launched[-1] == "mm"
+    del kept
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "major", "size_bytes"),
+    [
+        ("2.10.0+cu128", 8, USUAL_BYTES),
+        ("2.10.0+cu128", 9, 32 * MIB),
+        ("2.11.0+cu128", 10, USUAL_BYTES),
+        ("2.12.1+cu130", 12, 32 * MIB),
+        ("2.9.1+cu128", 9, 0),
+        ("2.14.0+cu130", 9, 0),
+        ("1.13 to 2.3", 8, 0),
+    ],
+)
+def test_they_are_kept_where_the_recorded_release_keeps_them(torch_version: str, major: int, size_bytes: int) -> None:
+    keeping(major=major, torch=torch_version)
+    multiply()
+    multiply()
+    assert held() == size_bytes
+
+
+def test_a_build_without_cuda_keeps_none() -> None:
+    keeping(settings={"hip": "6.2"})
+    multiply()
+    assert held() == 0

@@ -1,0 +1,169 @@
+"""torch.cuda's questions about memory, answered by the allocator; on torch's own CPU build, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# Surfaces patch torch for good, so one child process asks all the questions and prints the answers.
+SCRIPT = r"""
+import json, torch
+from replayer import state
+from replayer.surfaces import torch_cuda, torch_cuda_memory
+from tests.replayer.fakes import FakeGpu
+
+fake = FakeGpu(devices=2, capacity_bytes=1 << 30)
+state.start(lambda: fake)
+torch_cuda.install(torch)
+torch_cuda_memory.install(torch)
+MIB, answers = 1 << 20, {}
+
+def ask(name, question):
+    try:
+        answers[name] = question()
+    except Exception as error:
+        answers[name] = f"{type(error).__name__}: {error}"
+
+cuda = torch.cuda
+ask("before CUDA has started", lambda: [cuda.memory_allocated(), dict(cuda.memory_stats())])
+cuda.init()
+blocks = [fake.devices[0].memory.malloc(size, 0) for size in (3 * MIB, 100, 30 * MIB)]
+fake.devices[1].memory.malloc(512, 0)
+fake.devices[0].memory.free(blocks[2])
+ask("now", lambda: [cuda.memory_allocated(), cuda.memory_reserved(), cuda.memory.memory_allocated("cuda:0")])
+ask("peaks", lambda: [cuda.max_memory_allocated(), cuda.max_memory_reserved(0)])
+ask("second", lambda: [cuda.memory_allocated(1), cuda.memory_reserved(torch.device("cuda", 1))])
+fake.set_device(1)
+ask("current is second", lambda: [cuda.memory_allocated(), cuda.memory_allocated(torch.device("cuda"))])
+fake.set_device(0)
+ask("stats", lambda: dict(cuda.memory_stats()))
+ask("nested", lambda: cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]["current"])
+ask("summary", lambda: cuda.memory_summary())
+ask("mem_get_info", lambda: cuda.mem_get_info())
+ask("processes", cuda.list_gpu_processes)
+ask("backend", cuda.get_allocator_backend)
+ask("raw", lambda: cuda.caching_allocator_alloc(2 * MIB, stream=0))
+ask("raw allocated", lambda: cuda.memory_allocated())
+ask("raw deleted", lambda: [cuda.caching_allocator_delete(answers["raw"]), cuda.memory_allocated()])
+ask("raw deleted again", lambda: cuda.caching_allocator_delete(answers["raw"]))
+ask("raw too large", lambda: cuda.caching_allocator_alloc(2 << 30, stream=0))
+ask("empty", lambda: [cuda.empty_cache(), cuda.memory_reserved()])
+ask("reset", lambda: [cuda.reset_peak_memory_stats(), cuda.max_memory_allocated(), cuda.max_memory_reserved()])
+ask("accumulated", lambda: [cuda.reset_accumulated_memory_stats(), cuda.memory_stats()["allocation.all.allocated"]])
+ask("fraction", lambda: [cuda.set_per_process_memory_fraction(0.5), cuda.get_per_process_memory_fraction()])
+ask("fraction too large", lambda: cuda.set_per_process_memory_fraction(1.5))
+ask("settings", lambda: [torch._C._accelerator_setAllocatorSettings("max_split_size_mb:64"),
+                         cuda.memory_stats(1)["max_split_size"]])
+ask("no such device", lambda: cuda.memory_allocated(5))
+ask("no such device's stats", lambda: cuda.memory_stats(5))
+ask("cpu", lambda: cuda.memory_allocated("cpu"))
+ask("cache on", lambda: cuda.memory.caching_allocator_enable(True))
+ask("cache off", lambda: cuda.memory.caching_allocator_enable(False))
+ask("pool", cuda.MemPool)
+ask("pluggable", lambda: cuda.memory.CUDAPluggableAllocator("a.so", "b", "c"))
+ask("uvm", lambda: cuda.memory._use_uvm())
+print(json.dumps(answers))
+"""
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Any]:
+    environment = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_before_cuda_has_started_there_is_nothing(answers: dict[str, Any]) -> None:
+    assert answers["before CUDA has started"] == [0, {}]
+
+
+def test_figures_are_those_of_the_device_asked_for(answers: dict[str, Any]) -> None:
+    assert answers["now"] == [3 * MIB + 512, 52 * MIB, 3 * MIB + 512]
+    assert answers["peaks"] == [33 * MIB + 512, 52 * MIB]
+    assert answers["second"] == [512, 2 * MIB]
+    assert answers["current is second"] == [512, 512]
+    assert answers["mem_get_info"] == [1024 * MIB - 52 * MIB, 1024 * MIB]
+
+
+def test_statistics_have_all_of_torchs_keys(answers: dict[str, Any]) -> None:
+    """GIVEN the keys in the documentation of torch.cuda.memory_stats WHEN it is asked THEN these and no others come."""
+    quantities = "allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes"
+    quantities += " inactive_split_bytes requested_bytes"
+    kinds = ("current", "peak", "allocated", "freed")
+    pools = ("all", "small_pool", "large_pool")
+    keys = {f"{quantity}.{pool}.{kind}" for quantity in quantities.split() for pool in pools for kind in kinds}
+    keys |= {f"oversize_{what}.{kind}" for what in ("allocations", "segments") for kind in kinds}
+    calls = "alloc_retries ooms sync_all_streams device_alloc device_free oom_rejections"
+    keys |= {f"num_{call}" for call in calls.split()}
+    assert set(answers["stats"]) == keys | {"max_split_size"}
+    assert answers["stats"]["requested_bytes.small_pool.current"] == 100
+    assert answers["stats"]["max_split_size"] == -1
+    assert answers["nested"] == 3 * MIB + 512
+
+
+def test_torchs_own_summary_is_printed_over_our_statistics(answers: dict[str, Any]) -> None:
+    assert "| Allocated memory      |   3072 KiB |  33792 KiB |  33792 KiB |  30720 KiB |" in answers["summary"]
+
+
+def test_this_process_is_listed(answers: dict[str, Any]) -> None:
+    device, process = answers["processes"].split("\n")
+    assert device == "GPU:0" and process.endswith("uses       52.000 MB GPU memory")
+    assert answers["backend"] == "native"
+
+
+def test_raw_memory_goes_by_its_address(answers: dict[str, Any]) -> None:
+    assert answers["raw"] >= 0x7F00_0000_0000 and answers["raw"] % 512 == 0
+    assert answers["raw allocated"] == 5 * MIB + 512
+    assert answers["raw deleted"] == [None, 3 * MIB + 512]
+    assert answers["raw deleted again"].startswith("RuntimeError: invalid device pointer: 0x7f")
+    assert answers["raw too large"].startswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def test_caches_and_statistics_are_reset(answers: dict[str, Any]) -> None:
+    assert answers["empty"] == [None, 22 * MIB]
+    assert answers["reset"] == [None, 3 * MIB + 512, 22 * MIB]
+    assert answers["accumulated"] == [None, 0]
+
+
+def test_fractions_and_settings_are_kept(answers: dict[str, Any]) -> None:
+    assert answers["fraction"] == [None, 0.5]
+    assert answers["fraction too large"] == "ValueError: Invalid fraction value: 1.5. Allowed range: 0~1"
+    assert answers["settings"] == [None, 64 * MIB]
+
+
+def test_a_device_that_is_not_there_is_refused_in_torchs_words(answers: dict[str, Any]) -> None:
+    assert answers["no such device"] == "RuntimeError: Invalid device argument 5: did you call init?"
+    assert answers["no such device's stats"] == "RuntimeError: Invalid device argument 5: did you call init?"
+    assert answers["cpu"] == "ValueError: Expected a cuda device, but got: cpu"
+
+
+@pytest.mark.parametrize(
+    ("question", "call"),
+    [
+        ("cache off", "torch.cuda.caching_allocator_enable(False)"),
+        ("pool", "torch.cuda.MemPool"),
+        ("pluggable", "torch.cuda.CUDAPluggableAllocator"),
+        ("uvm", "torch.cuda.memory._use_uvm"),
+    ],
+)
+def test_the_rest_is_refused_by_name(answers: dict[str, Any], question: str, call: str) -> None:
+    assert answers["cache on"] is None
+    assert answers[question].startswith(f"NotEmulated: {call} is not emulated by the virtual GPU: ")

@@ -1,0 +1,152 @@
+# mypy: allow-untyped-calls
+"""Copies and reads: what is copied, what blocks, and where values come from. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from replayer.tensor.tensor import VirtualTensor
+from tests.replayer.fake_gpu import SurfaceGpu, use
+
+
+def _copies(gpu: SurfaceGpu) -> list[tuple[str, int, bool]]:
+    """(kind, bytes, blocking) of all copies so far; forgets them."""
+    said = [(kind, size_bytes, blocking) for _, kind, size_bytes, _, blocking in gpu.copies]
+    gpu.copies.clear()
+    return said
+
+
+def test_copies_to_the_device_block_unless_pinned_and_asked() -> None:
+    gpu = use()
+    x = torch.ones(3, 4)
+    x.cuda()
+    x.pin_memory().to("cuda")
+    assert _copies(gpu) == [("h2d", 48, True)] * 2
+    x.pin_memory().to("cuda", non_blocking=True)
+    x.to("cuda", non_blocking=True)  # pageable, but staged at once
+    assert _copies(gpu) == [("h2d", 48, False)] * 2
+    large = torch.ones((64 << 10) // 4 + 1)
+    large.to("cuda", non_blocking=True)  # pageable: blocks all the same
+    large.pin_memory().to("cuda", non_blocking=True)
+    large[1:].to("cuda", non_blocking=True)
+    assert _copies(gpu) == [("h2d", 65_540, True), ("h2d", 65_540, False), ("h2d", 65_536, False)]
+    assert gpu.launches == []
+    x.to("cuda", torch.float16)  # converted on the host
+    assert _copies(gpu) == [("h2d", 24, True)]
+    torch.ones(0).cuda()
+    assert _copies(gpu) == []
+
+
+def test_a_copy_is_recorded_with_its_shapes() -> None:
+    gpu = use()
+    target = torch.zeros(2, 3, device="cuda")
+    target.copy_(torch.ones(3))
+    signature = gpu.copies[-1][0]
+    assert (signature.op, signature.shapes, signature.dtypes) == ("aten::copy_", ((2, 3), (3,)), ("float32", "float32"))
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        target.copy_(torch.ones(4))
+
+
+def test_copies_to_the_host() -> None:
+    gpu = use()
+    x = torch.rand(100, 100, device="cuda")
+    gpu.launches.clear()
+    host = x.cpu()
+    assert type(host) is torch.Tensor and host.shape == x.shape and bool((host == 1).all())
+    assert _copies(gpu) == [("d2h", 40_000, True)]
+    torch.empty(100, 100).copy_(x, non_blocking=True)  # pageable: blocks
+    torch.empty(100, 100, pin_memory=True).copy_(x, non_blocking=True)
+    assert x.to("cpu", non_blocking=True).is_pinned()
+    assert _copies(gpu) == [("d2h", 40_000, True), ("d2h", 40_000, False), ("d2h", 40_000, False)]
+    assert gpu.launches == []
+    x.t().cpu()
+    assert gpu.launches == []  # dense in another order: no temporary
+    before = gpu.live_bytes()
+    x[:, :64].cpu()
+    assert gpu.launched == ["copy_"] and gpu.live_bytes() == before  # through a temporary, which is gone
+    torch.empty(100, 100, dtype=torch.float16, pin_memory=True).copy_(x, non_blocking=True)
+    assert gpu.launched == ["copy_"] * 2  # converted on the device
+
+
+def test_copies_on_and_between_devices() -> None:
+    gpu = use(devices=2)
+    x = torch.rand(4, device="cuda:0")
+    gpu.launches.clear()
+    y = x.to("cuda:1")
+    assert y.get_device() == 1 and _copies(gpu) == [("p2p", 16, False)]
+    x.clone()
+    x.half()
+    assert gpu.launched == ["clone", "copy_"]
+    assert x.to("cuda:0") is x and x.cuda() is x and x.to(x.device) is x and x.to(torch.float32) is x
+
+
+def test_recorded_values_come_first() -> None:
+    gpu = use()
+    gpu.values = {"aten::_local_scalar_dense": [2.5], "aten::copy_": [1.0, 2.0, 3.0]}
+    x = torch.zeros(3, device="cuda")
+    assert x.sum().item() == 2.5 and float(x[0]) == 2.5
+    assert x.tolist() == [1.0, 2.0, 3.0]
+    assert [(signature.op, count) for signature, _, _, count in gpu.reads] == [
+        ("aten::_local_scalar_dense", 1),
+        ("aten::_local_scalar_dense", 1),
+        ("aten::copy_", 3),
+    ]
+
+
+def test_then_what_the_host_knows() -> None:
+    use()
+    assert torch.zeros(3, device="cuda").tolist() == [0.0] * 3
+    assert torch.full((2,), 7, device="cuda").tolist() == [7, 7]
+    assert torch.full_like(torch.ones(2, device="cuda"), 3)[0].item() == 3.0
+    x = torch.tensor([[1, 2], [3, 4]], device="cuda")
+    assert x[1].tolist() == [3, 4] and x.t().tolist() == [[1, 3], [2, 4]] and x[0, 1].item() == 2
+    assert torch.equal(x, torch.tensor([[1, 2], [3, 4]], device="cuda"))
+    assert not torch.equal(x, torch.tensor([[1, 2], [3, 5]], device="cuda"))
+    np.testing.assert_array_equal(x.cpu().numpy(), [[1, 2], [3, 4]])
+    x[0].fill_(9)  # a part of it: no longer known
+    assert x.tolist() == [[0, 0], [0, 0]]
+    y = torch.ones(3, device="cuda")
+    y.add_(1)
+    assert y.tolist() == [1.0] * 3  # the placeholder
+
+
+def test_then_a_placeholder() -> None:
+    use()
+    x = torch.rand(2, device="cuda")
+    assert (x.sum().item(), x.long().sum().item(), bool((x > 0).any()), x.argmax().item()) == (1.0, 0, False, 0)
+    big = torch.rand(5000, device="cuda")
+    assert big.cpu().unique().tolist() == [1.0]
+
+
+def test_indices_of_the_host_are_copied_over() -> None:
+    gpu = use()
+    x = torch.rand(4, 3, device="cuda")
+    assert tuple(x[torch.tensor([0, 2])].shape) == (2, 3)
+    assert _copies(gpu) == [("h2d", 16, True)]
+    x[[1, 2]] = 0.0
+    assert len(_copies(gpu)) == 1
+
+
+def test_pinned_memory_says_so_and_so_do_its_views() -> None:
+    use()
+    x = torch.ones(30)
+    pinned = x.pin_memory()
+    assert not x.is_pinned() and pinned.is_pinned() and pinned.pin_memory() is pinned
+    view = pinned.view(5, 6)[1]
+    del pinned
+    assert view.is_pinned() and torch.zeros(3, pin_memory=True).is_pinned()
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), batch_size=4, pin_memory=True)
+    assert all(batch.is_pinned() for (batch,) in loader)
+    with pytest.raises(RuntimeError, match="nly dense CPU tensors can be pinned"):
+        torch.zeros(3, device="cuda", pin_memory=True)
+
+
+def test_plain_tensors_stay_plain() -> None:
+    gpu = use()
+    x = torch.ones(3).to(torch.float64).to("cpu")
+    assert type(x) is torch.Tensor and type(torch.tensor([1.0])) is torch.Tensor
+    assert type(torch.zeros(2, device="meta")) is torch.Tensor
+    assert gpu.copies == [] and gpu.launches == []
+    assert type(torch.ones(3).type_as(torch.ones(1, device="cuda"))) is VirtualTensor

@@ -1,0 +1,117 @@
+"""Several ranks in one test: forks of the test's process, each with a small virtual GPU, that meet in a store in a file.
+
+    traces = run_ranks(tmp, 2, body)    # body(rank) in each; what each played, by rank. A rank that fails fails the test.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from replayer import state
+from replayer.gpu import VirtualGpu
+from replayer.timing.clock import Clock, VirtualClock
+from replayer.timing.timeline_writer import Timeline
+from tests.replayer.recordings import Op, make_recording
+from traces.file import TraceStream, load
+from traces.model import Device, Trace
+from traces.order import in_order
+
+_CHILD_SECONDS = 40  # a rank that outlives the test would keep its interpreter waiting
+
+
+def small_recording() -> Trace:
+    phases = [("forward", 0, 100), ("backward", 100, 300), ("optimizer", 300, 350)]
+    return make_recording(phases, [Op("aten::mm", 5, 20, kernel=(10, 50)), Op("aten::mm", 110, 20, kernel=(120, 100))])
+
+
+def begin(rank: int, size: int, folder: Path, trace: Trace, clock: Clock, timeout_s: float, backend: str) -> Path:
+    """Make this process rank `rank`: its GPU, of `size` visible ones, and its place in the group."""
+    warnings.filterwarnings("ignore", message=r"`torch.distributed|barrier\(\)")  # torch's own, to scripts
+    path = folder / f"replay-{rank}.msgpack"
+    device = trace.devices[0]
+    devices = [Device(0, i, device.name, 16 << 30, device.properties) for i in range(size)]
+    timeline = Timeline(TraceStream(path), trace, devices=devices)
+    gpu = VirtualGpu(trace, 0, clock, timeline, strict=False, pad_loader=False, devices=devices)
+    state.start(lambda: gpu)
+    torch.cuda.set_device(rank)
+    store = FileStore(str(folder / "store"), size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
+    return path
+
+
+def end(path: Path) -> Trace:
+    """The group is destroyed and the timeline written: what was played."""
+    gpu = state.gpu()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    gpu.stop()
+    gpu.timeline.close(Trace(devices=gpu.recording.devices, threads=gpu.threads))
+    return in_order(load(path))
+
+
+def run_ranks(
+    size: int,
+    body: Callable[[int], None],
+    *,
+    trace: Trace | None = None,
+    timeout_s: float = 20.0,
+    backend: str = "nccl",
+    fails: Callable[[int], bool] = lambda rank: False,
+) -> list[Trace]:
+    """Rank 0 is this process. Raises AssertionError with the tracebacks of the others that failed and should not have."""
+    recorded = trace if trace is not None else small_recording()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        children = {}
+        for rank in range(1, size):
+            child = os.fork()
+            if not child:
+                _as_child(rank, size, folder, recorded, timeout_s, backend, body)
+            children[rank] = child
+        try:
+            path = begin(0, size, folder, recorded, VirtualClock(), timeout_s, backend)
+            body(0)
+            played = [end(path)]
+        except BaseException:
+            for child in children.values():
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            told = "\n".join(file.read_text() for file in sorted(folder.glob("failure-*")))
+            raise AssertionError(f"rank 0 failed; of the others:\n{told}") from sys.exception()
+        failed = []
+        for rank, child in children.items():
+            _, status = os.waitpid(child, 0)
+            if (status != 0) != fails(rank):
+                file = folder / f"failure-{rank}"
+                failed.append(f"rank {rank}: status {status}\n{file.read_text() if file.exists() else ''}")
+            elif not status:
+                played.append(in_order(load(folder / f"replay-{rank}.msgpack")))
+        assert not failed, "\n".join(failed)
+        return played
+
+
+def _as_child(
+    rank: int, size: int, folder: Path, trace: Trace, timeout_s: float, backend: str, body: Callable[[int], None]
+) -> None:
+    signal.alarm(_CHILD_SECONDS)
+    try:
+        path = begin(rank, size, folder, trace, VirtualClock(), timeout_s, backend)
+        body(rank)
+        end(path)
+    except BaseException:
+        (folder / f"failure-{rank}").write_text(traceback.format_exc())
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)

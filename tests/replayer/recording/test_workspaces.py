@@ -1,0 +1,151 @@
+"""Workspaces: what recorded memory events say that ops take for themselves, and how a replayed op takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replayer.op_signature import OpSignature
+from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.workspaces import ScratchScope, Workspaces, WorkspaceSequence
+from tests.replayer.fakes import FakeDevice
+from tests.replayer.recordings import US, Op, make_recording
+from traces.kineto import read_kineto
+from traces.model import MemoryEvents, Trace
+
+MIB = 1 << 20
+SHAPES = ((2, 3, 8, 8), (4, 3, 3, 3))
+
+
+def conv_trace(*events: tuple[int, int], steps: int = 1, addresses: list[int] | None = None) -> Trace:
+    """One `cudnn_convolution` (10 to 60 us) within `convolution` (5 to 70 us); `events` are (us from the step, bytes)."""
+    inner = Op("aten::cudnn_convolution", 10, 50, kernel=(40, 5), shapes=SHAPES)
+    ops = [
+        Op("aten::convolution", 5, 65, shapes=SHAPES, children=[inner]),
+        Op("aten::relu_", 80, 10, kernel=(85, 5), shapes=((2, 4, 6, 6),)),
+    ]
+    return with_events(make_recording([("forward", 0, 100)], ops, steps=steps), events, steps, addresses)
+
+
+def with_events(
+    trace: Trace, events: tuple[tuple[int, int], ...], steps: int = 1, addresses: list[int] | None = None
+) -> Trace:
+    rows = [(int(trace.steps.start_ns[s]) + at * US, size) for s in range(steps) for at, size in events]
+    trace.memory = MemoryEvents.of(
+        thread=[0] * len(rows),
+        device=[0] * len(rows),
+        time_ns=[at for at, _ in rows],
+        bytes=[size for _, size in rows],
+        address=addresses or [0] * len(rows),
+    )
+    return trace
+
+
+def program(trace: Trace, op: str, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> WorkspaceSequence:
+    recording = RecordedRun.of(trace)
+    return Workspaces.of(trace, recording, 0).of_op(recording.keys(OpSignature(op, shapes, ("float32",) * len(shapes))))
+
+
+def test_what_is_freed_within_the_op_is_its_workspace() -> None:
+    """GIVEN an output, a workspace and its end WHEN read THEN the workspace comes after the first output."""
+    trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
+    assert program(trace, "aten::cudnn_convolution") == ((), (7 * MIB, -7 * MIB))
+
+
+def test_it_is_found_under_another_name_of_the_op() -> None:
+    trace = conv_trace((20, 7 * MIB), (25, -7 * MIB), (30, 4 * MIB))
+    assert program(trace, "aten::_convolution", (*SHAPES, (4,))) == ((7 * MIB, -7 * MIB),)
+
+
+def test_what_outlives_the_op_or_was_there_before_is_none() -> None:
+    trace = conv_trace((20, 4 * MIB), (30, -9 * MIB), (90, -4 * MIB))
+    assert program(trace, "aten::convolution") == ()
+
+
+def test_a_result_that_nobody_keeps_is_no_workspace() -> None:
+    """GIVEN a block freed as the op returns WHEN read THEN it is a result for the op, and temporary for the op around it."""
+    trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (60, -7 * MIB))
+    assert program(trace, "aten::cudnn_convolution") == ()
+    assert program(trace, "aten::convolution") == ((), (7 * MIB, -7 * MIB))
+
+
+def test_addresses_tell_a_workspace_from_an_output_of_its_size() -> None:
+    trace = conv_trace((20, 4 * MIB), (30, 4 * MIB), (50, -4 * MIB), addresses=[1, 2, 1])
+    assert program(trace, "aten::convolution") == ((4 * MIB,), (-4 * MIB,))
+
+
+def test_other_shapes_and_other_ops_have_none() -> None:
+    trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
+    assert program(trace, "aten::convolution", ((4, 3, 8, 8), (4, 3, 3, 3))) == ()
+    assert program(trace, "aten::relu_", ((2, 4, 6, 6),)) == ()
+
+
+def test_the_least_size_is_taken_for_the_request() -> None:
+    """Of a block of the large pool up to 1 MiB may be a tail: calls of one kind differ by it."""
+    trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB), steps=2)
+    trace.memory.bytes[4:] = [7 * MIB - 51_200, -7 * MIB + 51_200]
+    assert program(trace, "aten::convolution") == ((), (7 * MIB - 51_200, -7 * MIB + 51_200))
+
+
+def test_without_shapes_or_memory_events_nothing_is_known() -> None:
+    trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
+    trace.host.shapes = np.full_like(trace.host.shapes, -1)
+    assert program(trace, "aten::convolution") == ()
+    assert program(conv_trace(), "aten::convolution") == ()
+
+
+def sizes_of(device: FakeDevice) -> list[int]:
+    """What the allocator has noted and will do, as signed sizes."""
+    seen: set[int] = set()
+    signed = []
+    for ticket in device.allocator._pending:
+        signed.append(-ticket.size_bytes if id(ticket) in seen else ticket.size_bytes)
+        seen.add(id(ticket))
+    return signed
+
+
+def test_a_loan_follows_the_program_between_the_outputs() -> None:
+    device = FakeDevice(0, 1 << 30)
+    device.allocator.malloc(512, 0)  # from then on the allocator knows what room there is
+    device.allocator.settle()
+    loan = ScratchScope(device, 0, OpSignature("aten::mm", (), ()), ((3 * MIB,), (5 * MIB, -5 * MIB), (-3 * MIB,), (7 * MIB,)))  # type: ignore[arg-type]
+    loan.after_output()
+    device.allocator.malloc(512, 0)
+    loan.after_output()
+    assert sizes_of(device) == [3 * MIB, 512, 5 * MIB, -5 * MIB]
+    loan.end()
+    loan.abandon()
+    assert sizes_of(device) == [3 * MIB, 512, 5 * MIB, -5 * MIB, -3 * MIB, 7 * MIB, -7 * MIB]
+    assert device.memory.allocated_bytes == 1024
+
+
+def test_a_convolution_does_without_what_does_not_fit() -> None:
+    """cuDNN takes another algorithm; it is no failure of the script's."""
+    device = FakeDevice(0, 64 * MIB)
+    loan = ScratchScope(device, 0, OpSignature("aten::cudnn_convolution", (), ()), ((80 * MIB, -80 * MIB, 4 * MIB, -4 * MIB),))  # type: ignore[arg-type]
+    loan.after_output()
+    loan.end()
+    assert device.memory.stats()["num_ooms"] == 1 and device.memory.facts()["ooms"] == 0
+    assert device.memory.facts()["most_allocated_bytes"] == 4 * MIB
+
+
+def test_another_op_fails_for_want_of_its_workspace() -> None:
+    device = FakeDevice(0, 64 * MIB)
+    loan = ScratchScope(device, 0, OpSignature("aten::mm", (), ()), ((4 * MIB, 80 * MIB, -80 * MIB, -4 * MIB),))  # type: ignore[arg-type]
+    with pytest.raises(MemoryError, match=r"Tried to allocate 80\.00 MiB"):
+        loan.after_output()
+    loan.abandon()
+    assert device.memory.allocated_bytes == 0 and device.memory.facts()["ooms"] == 1
+
+
+def test_a_real_recording_tells_cudnns_workspaces(shared_traces: Path) -> None:
+    """ResNet-50 on a V100: a 3x3 convolution of 512 channels takes 54 MiB forward, and twice, in turn, backward."""
+    trace = read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
+    image, weight = (32, 512, 7, 7), (512, 512, 3, 3)
+    taken = 56_623_104
+    assert program(trace, "aten::convolution", (image, weight)) == ((), (taken, -taken))
+    backward = program(trace, "aten::convolution_backward", (image, image, weight))
+    assert backward == ((), (taken, -taken), (taken, -taken))
+    assert program(trace, "aten::native_batch_norm", (image, (512,), (512,), (512,), (512,))) == ()

@@ -1,0 +1,151 @@
+# mypy: allow-untyped-calls
+"""Checkpoints: true size, plain content, readable without us, and back onto the device."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from replayer.tensor.tensor import VirtualTensor
+from tests.replayer.fake_gpu import use
+
+
+def _saved(value: object) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return file
+
+
+def _train() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.rand(4, 32, device="cuda")).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_a_checkpoint_is_as_large_as_a_real_one_and_comes_back() -> None:
+    use()
+    model, optimizer = _train()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
+    file = _saved(state)
+    host = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64))
+    assert len(_saved(model.state_dict()).getbuffer()) == pytest.approx(len(_saved(host.state_dict()).getbuffer()), rel=0.02)
+    for where in (None, "cuda", "cuda:0", torch.device("cuda")):
+        file.seek(0)
+        loaded = torch.load(file, map_location=where)
+        assert all(type(x) is VirtualTensor for x in loaded["model"].values())
+        model.load_state_dict(loaded["model"])
+        optimizer.load_state_dict(loaded["optimizer"])
+    file.seek(0)
+    plain = torch.load(file, map_location="cpu")
+    assert all(type(x) is torch.Tensor for x in plain["model"].values()) and plain["epoch"] == 3
+    host.load_state_dict(plain["model"])
+    model.load_state_dict(plain["model"])
+    assert next(model.parameters()).is_cuda
+
+
+def test_a_plain_interpreter_reads_it() -> None:
+    use()
+    model, _ = _train()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.pt"
+        torch.save({"state": model.state_dict(), "parameter": nn.Parameter(torch.zeros(2, device="cuda"))}, path)
+        code = (
+            "import sys, torch; c = torch.load(sys.argv[1], map_location='cpu'); "
+            "print(c['state']['0.weight'].shape, type(c['parameter']).__name__, 'replayer' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "torch.Size([64, 32]) Parameter False"
+
+
+def test_a_plain_checkpoint_loads_onto_the_device_with_its_values() -> None:
+    gpu = use()
+    file = _saved({"weight": torch.arange(6.0).view(2, 3)})
+    loaded = torch.load(file, map_location="cuda")["weight"]
+    assert type(loaded) is VirtualTensor and loaded.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert ("h2d", 24) in [(kind, size_bytes) for _, kind, size_bytes, _, _ in gpu.copies]
+
+
+def test_a_location_may_be_a_function_that_moves_storages() -> None:
+    gpu = use(devices=2)
+    file = _saved({"weight": torch.arange(6.0).view(2, 3)})
+    there: dict[str, Any] = {
+        "cuda:1": lambda storage, location: storage.cuda(1),
+        "cuda:0": lambda storage, location: storage.cuda(),
+        "cpu": lambda storage, location: storage,
+    }
+    for device, move in there.items():
+        file.seek(0)
+        weight = torch.load(file, map_location=move)["weight"]
+        assert str(weight.device) == device and weight.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert ("h2d", 24, 1) in [(kind, size_bytes, device) for _, kind, size_bytes, device, _ in gpu.copies]
+    storage = torch.ones(4, device="cuda").untyped_storage()
+    assert storage.cuda(0) is storage
+    assert storage.cuda(1).device == torch.device("cuda", 1) and storage.to(device="cpu").nbytes() == 16
+
+
+def test_files_of_the_format_before_zip_files_go_both_ways() -> None:
+    use()
+    model, _ = _train()
+    host = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64))
+    with tempfile.TemporaryDirectory() as folder:
+        ours, plain = Path(folder) / "ours.pt", Path(folder) / "plain.pt"
+        torch.save(model.state_dict(), ours, _use_new_zipfile_serialization=False)
+        torch.save(host.state_dict(), plain, _use_new_zipfile_serialization=False)
+        assert ours.stat().st_size == pytest.approx(plain.stat().st_size, rel=0.02)
+        code = "import sys, torch; print(sum(x.nbytes for x in torch.load(sys.argv[1], map_location='cpu').values()))"
+        done = subprocess.run([sys.executable, "-c", code, str(ours)], capture_output=True, text=True, check=True)
+        assert int(done.stdout) == sum(x.nbytes for x in host.state_dict().values())
+        loaded = torch.load(plain, map_location="cuda")
+        bias = loaded["0.bias"]
+        assert type(bias) is VirtualTensor and bias.tolist() == host.state_dict()["0.bias"].tolist()
+        model.load_state_dict(loaded)
+        host.load_state_dict(torch.load(ours))
+
+
+def test_tensors_that_share_memory_still_do() -> None:
+    gpu = use()
+    x: Any = torch.zeros(4, 6, device="cuda")
+    file = _saved([x, x[1:], x.t()])
+    loaded = torch.load(file)
+    assert loaded[0].allocation is loaded[1].allocation is loaded[2].allocation
+    assert (loaded[1].storage_offset(), loaded[2].stride()) == (6, (1, 6))
+    copied = copy.deepcopy([x, x[1:]])
+    assert copied[0].allocation is copied[1].allocation is not x.allocation
+    assert [kind for _, kind, *_ in gpu.copies] == ["d2h", "h2d"]
+
+
+def test_a_device_that_is_not_there() -> None:
+    use(devices=2)
+    file = _saved(torch.zeros(2, device="cuda:1"))
+    use(devices=1)
+    torch.cuda.device_count = lambda: 1
+    with pytest.raises(RuntimeError, match="Attempting to deserialize object on CUDA device 1"):
+        torch.load(file)
+
+
+def test_deep_copies_and_pickles() -> None:
+    use()
+    model, _ = _train()
+    twin: Any = copy.deepcopy(model)
+    a: Any
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        assert type(b) is VirtualTensor and isinstance(b, nn.Parameter) and b.requires_grad
+        assert b.allocation is not a.allocation and b.grad is not None
+    x = torch.full((2, 2), 3.0, device="cuda", requires_grad=True)
+    back = pickle.loads(pickle.dumps(x))
+    assert type(back) is VirtualTensor and back.requires_grad and back.shape == x.shape
+    with pytest.raises(RuntimeError, match="graph leaves"):
+        copy.deepcopy(x * 2)

@@ -1,0 +1,94 @@
+# mypy: allow-untyped-calls
+"""One process with several virtual devices: where tensors are, what mixes and what does not. Runs in the warm interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.replayer.fake_gpu import SurfaceGpu, use
+
+MIB = 1 << 20
+
+
+def _on(device: int, *shape: int) -> torch.Tensor:
+    return torch.ones(*shape, device=f"cuda:{device}")
+
+
+def test_each_device_has_its_own_memory() -> None:
+    use(devices=3)
+    held = [torch.empty((1 + i) * MIB, dtype=torch.uint8, device=f"cuda:{i}") for i in range(3)]
+    assert [torch.cuda.memory_allocated(i) for i in range(3)] == [tensor.nbytes for tensor in held]
+    del held[1]
+    assert [torch.cuda.memory_allocated(i) for i in range(3)] == [MIB, 0, 3 * MIB]
+    assert torch.cuda.max_memory_allocated(1) == 2 * MIB
+    with torch.cuda.device(2):
+        torch.cuda.reset_peak_memory_stats()
+        assert torch.cuda.memory_allocated() == 3 * MIB
+
+
+def test_a_device_context_decides_where_cuda_is() -> None:
+    use(devices=2)
+    with torch.cuda.device(1):
+        assert torch.zeros(1, device="cuda").device == torch.device("cuda", 1) == torch.zeros(1).cuda().device
+        with torch.cuda.device(0):
+            assert torch.zeros(1, device="cuda").get_device() == 0
+        assert torch.cuda.current_stream().device == torch.device("cuda", 1)
+    assert torch.zeros(1, device="cuda").get_device() == 0
+    with torch.cuda.device_of(_on(1, 1)):
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.default_stream(0) != torch.cuda.default_stream(1)
+
+
+MIXES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "add": lambda a, b: a + b,
+    "in place": lambda a, b: a.mul_(b),
+    "matmul": lambda a, b: a @ b,
+    "cat": lambda a, b: torch.cat([a, b]),
+    "linear": nn.functional.linear,
+    "out": lambda a, b: torch.add(a, a, out=b),
+    "loss": lambda a, b: nn.functional.cross_entropy(a, b[0].long()),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MIXES))
+def test_tensors_of_two_devices_do_not_mix(name: str) -> None:
+    use(devices=2)
+    with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device, .*cuda:0 and cuda:1!"):
+        MIXES[name](_on(0, 4, 4), _on(1, 4, 4))
+
+
+def _peers(gpu: SurfaceGpu) -> list[tuple[int, int]]:
+    """(source, bytes) of the copies between devices."""
+    return [(device, size_bytes) for _, kind, size_bytes, device, _ in gpu.copies if kind == "p2p"]
+
+
+def test_a_model_dealt_out_to_two_devices_trains_with_scaling_and_clipping() -> None:
+    """The whole of it: copies in both directions, gradients where their weights are, one norm over both devices."""
+    gpu = use(devices=2)
+    first, second = nn.Linear(64, 32).to("cuda:0"), nn.Linear(32, 8).to("cuda:1")
+    parameters = [*first.parameters(), *second.parameters()]
+    optimizer = torch.optim.AdamW(parameters)
+    scaler = torch.amp.GradScaler("cuda")
+    with torch.autocast("cuda", dtype=torch.float16):
+        hidden = first(_on(0, 4, 64)).relu()
+        gpu.copies.clear()
+        output = second(hidden.to("cuda:1", non_blocking=True))
+        assert output.dtype == torch.float16 and output.get_device() == 1
+        loss = nn.functional.cross_entropy(output, torch.zeros(4, dtype=torch.long, device="cuda:1"))
+    assert _peers(gpu) == [(0, 4 * 32 * 2)]
+    gpu.copies.clear()
+    scaler.scale(loss).backward()
+    assert (1, 4 * 32 * 2) in _peers(gpu)
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+    assert norm.get_device() == 0
+    gpu.launches.clear()
+    scaler.step(optimizer)
+    scaler.update()
+    assert [parameter.grad.get_device() for parameter in parameters if parameter.grad is not None] == [0, 0, 1, 1]
+    assert {device for launch, device in gpu.launches if "_foreach" in launch.op} == {0, 1}  # each device optimizes its own

@@ -1,0 +1,394 @@
+# mypy: allow-untyped-calls
+"""Ops on virtual tensors against the same ops computed on the CPU: shapes, strides, dtypes, aliasing and gradients agree."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from replayer.errors import DataDependentShape, NotEmulated
+from replayer.tensor.tensor import VirtualTensor
+from tests.replayer.fake_gpu import use
+
+Op = Callable[..., Any]
+
+a, b, v, m3, img = (4, 6), (4, 6), (6,), (2, 4, 6), (2, 4, 8, 8)
+
+# name: (op, shapes of its float arguments)
+OPS: dict[str, tuple[Op, tuple[tuple[int, ...], ...]]] = {
+    "add": (lambda x, y: x + y, (a, v)),
+    "add scalar": (lambda x: x + 2, (a,)),
+    "rsub": (lambda x: 1.5 - x, (a,)),
+    "mul": (lambda x, y: x * y, (a, (4, 1))),
+    "div": (lambda x, y: x / y, (a, b)),
+    "floor divide": (lambda x: x.detach() // 2, (a,)),
+    "pow": (lambda x: x.abs() ** 2.5, (a,)),
+    "compare": (lambda x, y: (x > y) & (x != y), (a, b)),
+    "where": (lambda x, y: torch.where(x > 0, x, y), (a, b)),
+    "clamp": (lambda x: x.clamp(0, 1), (a,)),
+    "exp log sqrt": (lambda x: x.exp().log().abs().sqrt(), (a,)),
+    "sum": (lambda x: x.sum(), (a,)),
+    "sum dims": (lambda x: x.sum((0, 2), keepdim=True), (m3,)),
+    "mean": (lambda x: x.mean(1), (a,)),
+    "var": (lambda x: x.var(1), (a,)),
+    "std": (lambda x: x.std(), (a,)),
+    "norm": (lambda x: x.norm(), (a,)),
+    "norm dim": (lambda x: x.norm(dim=1, keepdim=True), (a,)),
+    "max": (lambda x: x.max(), (a,)),
+    "max dim": (lambda x: x.max(1).values, (a,)),
+    "min dim": (lambda x: x.min(0)[0], (a,)),
+    "amax": (lambda x: x.amax(1), (a,)),
+    "prod": (lambda x: x.prod(1), (a,)),
+    "cumsum": (lambda x: x.cumsum(1), (a,)),
+    "logsumexp": (lambda x: x.logsumexp(1), (a,)),
+    "argmax": (lambda x: x.argmax(1), (a,)),
+    "any all": (lambda x: ((x > 0).any(), (x > 0).all(1)), (a,)),
+    "sort": (lambda x: x.sort(1)[0], (a,)),
+    "topk": (lambda x: x.topk(3, 1)[0], (a,)),
+    "argsort": (lambda x: x.argsort(1), (a,)),
+    "matmul": (lambda x, y: x @ y, (a, (6, 3))),
+    "matmul batched": (lambda x, y: x @ y, (m3, (2, 6, 3))),
+    "matmul vector": (lambda x, y: x @ y, (a, v)),
+    "dot": (lambda x, y: x @ y, (v, v)),
+    "addmm": (lambda x, y, z: torch.addmm(x, y, z), ((3,), a, (6, 3))),
+    "baddbmm": (lambda x, y, z: torch.baddbmm(x, y, z), ((2, 4, 3), m3, (2, 6, 3))),
+    "einsum": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), (m3, (2, 5, 6))),
+    "outer": (lambda x, y: torch.outer(x, y), (v, v)),
+    "linear": (lambda x, w, c: F.linear(x, w, c), (m3, (3, 6), (3,))),
+    "bilinear": (lambda x, y, w: F.bilinear(x, y, w), ((4, 3), (4, 5), (2, 3, 5))),
+    "view": (lambda x: x.view(2, 12), (a,)),
+    "reshape copy": (lambda x: x.t().reshape(-1), (a,)),
+    "transpose": (lambda x: x.transpose(0, 1), (a,)),
+    "permute contiguous": (lambda x: x.permute(2, 0, 1).contiguous(), (m3,)),
+    "slice": (lambda x: x[1:3, ::2], (a,)),
+    "select": (lambda x: x[1], (a,)),
+    "ellipsis none": (lambda x: x[..., None, 1:], (m3,)),
+    "index": (lambda x: x[[0, 2]], (a,)),
+    "split": (lambda x: x.split(2, 1), (a,)),
+    "chunk": (lambda x: torch.cat(x.chunk(3, 1)[:2]), (a,)),
+    "unbind": (lambda x: x.unbind(0), (a,)),
+    "cat": (lambda x, y: torch.cat([x, y], 1), (a, (4, 2))),
+    "stack": (lambda x, y: torch.stack([x, y], 1), (a, b)),
+    "expand": (lambda x: x.expand(4, 6), ((1, 6),)),
+    "repeat": (lambda x: x.repeat(2, 3), (a,)),
+    "repeat_interleave": (lambda x: x.repeat_interleave(2, 0), (a,)),
+    "flip roll": (lambda x: x.flip(0).roll(1, 1), (a,)),
+    "tril triu": (lambda x: x.tril() + x.triu(1), (a,)),
+    "diag": (lambda x: x.diagonal(), (a,)),
+    "pad": (lambda x: F.pad(x, (1, 2)), (a,)),
+    "pad reflect": (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), (img,)),
+    "squeeze": (lambda x: x.unsqueeze(0).squeeze(0), (a,)),
+    "flatten": (lambda x: x.flatten(1), (m3,)),
+    "unfold": (lambda x: x.unfold(1, 3, 1), (a,)),
+    "gather": (lambda x: x.gather(1, x.argsort(1)), (a,)),
+    "scatter_add": (lambda x: torch.zeros_like(x).scatter_add(1, x.argsort(1), x), (a,)),
+    "scatter": (lambda x, y: x.scatter(0, x.argsort(0), y), (a, b)),
+    "index_select": (lambda x: x.index_select(0, x.argmax(0)[:2] * 0), (a,)),
+    "index_add": (lambda x, y: x.index_add(0, y.argmax(0) * 0, y[:1].expand(6, 6)), (a, b)),
+    "masked_fill": (lambda x: x.masked_fill(x > 0, 0.0), (a,)),
+    "take_along_dim": (lambda x: x.take_along_dim(x.argmax(1, keepdim=True), 1), (a,)),
+    "relu": (lambda x: F.relu(x), (a,)),
+    "gelu": (lambda x: F.gelu(x, approximate="tanh"), (a,)),
+    "silu": (lambda x: F.silu(x), (a,)),
+    "leaky_relu": (lambda x: F.leaky_relu(x), (a,)),
+    "elu hardtanh": (lambda x: F.hardtanh(F.elu(x)), (a,)),
+    "sigmoid tanh": (lambda x: x.sigmoid() * x.tanh(), (a,)),
+    "softplus": (lambda x: F.softplus(x), (a,)),
+    "hardswish": (lambda x: F.hardswish(x), (a,)),
+    "prelu": (lambda x, w: F.prelu(x, w), (img, (4,))),
+    "glu": (lambda x: F.glu(x), (a,)),
+    "softmax": (lambda x: x.softmax(-1), (m3,)),
+    "log_softmax": (lambda x: x.log_softmax(-1), (m3,)),
+    "layer_norm": (lambda x, w, c: F.layer_norm(x, (6,), w, c), (m3, v, v)),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (6,), w), (m3, v)),
+    "group_norm": (lambda x, w, c: F.group_norm(x, 2, w, c), (img, (4,), (4,))),
+    "instance_norm": (lambda x: F.instance_norm(x), (img,)),
+    "batch_norm": (lambda x, w, c: F.batch_norm(x, None, None, w, c, training=True), (img, (4,), (4,))),
+    "conv1d": (lambda x, w: F.conv1d(x, w, padding=1), (m3, (3, 4, 3))),
+    "conv2d": (lambda x, w, c: F.conv2d(x, w, c, stride=2, padding=1), (img, (6, 4, 3, 3), (6,))),
+    "conv2d grouped": (lambda x, w: F.conv2d(x, w, groups=4), (img, (4, 1, 3, 3))),
+    "conv3d": (lambda x, w: F.conv3d(x[:, None], w), (img, (2, 1, 3, 3, 3))),
+    "conv_transpose2d": (lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1), (img, (4, 3, 3, 3))),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 2), (img,)),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x, 3, 2, 1), (img,)),
+    "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 1), (img,)),
+    "adaptive_avg_pool2d 3": (lambda x: F.adaptive_avg_pool2d(x, 3), (img,)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, 3), (img,)),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 2), (m3,)),
+    "interpolate nearest": (lambda x: F.interpolate(x, scale_factor=2), (img,)),
+    "interpolate bilinear": (lambda x: F.interpolate(x, size=(5, 5), mode="bilinear", align_corners=False), (img,)),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), (img,)),
+    "grid_sample": (lambda x, g: F.grid_sample(x, g, align_corners=False), (img, (2, 3, 3, 2))),
+    "im2col": (lambda x: F.unfold(x, 3), (img,)),
+    "mse": (lambda x, y: F.mse_loss(x, y), (a, b)),
+    "l1": (lambda x, y: F.l1_loss(x, y), (a, b)),
+    "smooth l1": (lambda x, y: F.smooth_l1_loss(x, y), (a, b)),
+    "huber": (lambda x, y: F.huber_loss(x, y), (a, b)),
+    "cross entropy": (lambda x: F.cross_entropy(x, x.argmax(1)), (a,)),
+    "cross entropy smoothed": (lambda x: F.cross_entropy(x, x.argmax(1), label_smoothing=0.1), (a,)),
+    "cross entropy soft": (lambda x, y: F.cross_entropy(x, y.softmax(1)), (a, b)),
+    "cross entropy image": (lambda x: F.cross_entropy(x, x.argmax(1)), (img,)),
+    "bce": (lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), (a, b)),
+    "bce logits": (lambda x, y: F.binary_cross_entropy_with_logits(x, y), (a, b)),
+    "kl_div": (lambda x, y: F.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean"), (a, b)),
+    "cosine similarity": (lambda x, y: F.cosine_similarity(x, y), (a, b)),
+    "triplet": (lambda x, y, z: F.triplet_margin_loss(x, y, z), (a, b, a)),
+    "normalize": (lambda x: F.normalize(x), (a,)),
+    "cdist": (lambda x, y: torch.cdist(x, y), (a, (3, 6))),
+    "embedding": (lambda w: F.embedding(w.argmax(0), w), (a,)),
+    "one_hot": (lambda x: F.one_hot(x.argmax(1), 6), (a,)),
+    "sdpa": (lambda q, k, u: F.scaled_dot_product_attention(q, k, u), ((2, 2, 4, 8),) * 3),
+    "addcmul addcdiv": (lambda x, y: x.addcmul(x, y).addcdiv(x, y), (a, b)),
+    "lerp": (lambda x, y: x.lerp(y, 0.3), (a, b)),
+    "in place": (lambda x: x.clone().add_(1).mul_(2).relu_(), (a,)),
+    "in place on view": (lambda x: _set_slice(x.clone()), (a,)),
+    "to half": (lambda x: x.half().float(), (a,)),
+    "double": (lambda x: x.double() * 2, (a,)),
+    "complex": (lambda x: torch.view_as_real(torch.fft.fft(x)), (a,)),
+    "meshgrid": (lambda x: torch.meshgrid(x, x, indexing="ij"), (v,)),
+    "bucketize": (lambda x, y: torch.bucketize(x, y.sort()[0]), (a, v)),
+    "searchsorted": (lambda x, y: torch.searchsorted(x.sort()[0], y), (v, v)),
+    "linalg norm": (lambda x: torch.linalg.vector_norm(x, 2, 1), (a,)),
+    "linalg inverse": (lambda x: torch.linalg.inv(x @ x.t() + torch.eye(4, device=x.device)), (a,)),
+    "linalg cholesky": (lambda x: torch.linalg.cholesky(x @ x.t() + torch.eye(4, device=x.device)), (a,)),
+    "like": (lambda x: (torch.zeros_like(x.t()), torch.empty_like(x), x.new_full((2,), 3), x.new_empty(2)), (a,)),
+    "nan_to_num": (lambda x: x.nan_to_num().isnan(), (a,)),
+    "frac round": (lambda x: x.round() + x.floor() + x.trunc(), (a,)),
+    "bitwise": (lambda x: (x.long() & 3) << 1, (a,)),
+    "tensor_split": (lambda x: x.tensor_split(4, 1), (a,)),
+    "movedim": (lambda x: x.movedim(0, -1), (m3,)),
+    "diff": (lambda x: x.diff(dim=1), (a,)),
+    "histc": (lambda x: x.detach().histc(4), (a,)),
+    "median": (lambda x: x.median(1)[0], (a,)),
+    "kthvalue": (lambda x: x.kthvalue(2, 1)[0], (a,)),
+    "multi_head": (lambda x: nn.functional.softmax(x @ x.transpose(1, 2), -1) @ x, (m3,)),
+}
+
+# Where CUDA's result lies in memory differently from the CPU's.
+OTHER_STRIDES = {"linalg inverse", "linalg cholesky", "sdpa"}
+
+
+def _set_slice(x: torch.Tensor) -> torch.Tensor:
+    x[1:3] = 0.5
+    x[:, 0] *= 2
+    return x
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [tensor for part in result for tensor in _tensors(part)]
+
+
+def _compare(name: str, op: Op, shapes: tuple[tuple[int, ...], ...]) -> None:
+    host = [torch.rand(shape).requires_grad_() for shape in shapes]
+    device: list[Any] = [torch.rand(shape, device="cuda").requires_grad_() for shape in shapes]
+    expected, found = _tensors(op(*host)), _tensors(op(*device))
+    assert len(expected) == len(found)
+    for want, have in zip(expected, found, strict=True):
+        assert type(have) is VirtualTensor, type(have)
+        assert have.device == torch.device("cuda", 0)
+        assert (have.shape, have.dtype, have.requires_grad) == (want.shape, want.dtype, want.requires_grad)
+        if name not in OTHER_STRIDES:
+            assert have.stride() == want.stride(), (have.stride(), want.stride())
+            assert have.storage_offset() == want.storage_offset()
+        assert have.meta.shape == tuple(have.shape) and have.meta.stride == have.stride()
+        shares_host = [want.untyped_storage()._cdata == x.untyped_storage()._cdata for x in host]
+        shares_device = [have.allocation is x.allocation for x in device]
+        assert shares_host == shares_device, "views of other arguments"
+    total_host = sum(x.sum() for x in expected if x.requires_grad)
+    total_device = sum(x.sum() for x in found if x.requires_grad)
+    if isinstance(total_host, torch.Tensor):
+        total_host.backward()
+        assert isinstance(total_device, torch.Tensor)
+        total_device.backward()
+    for want, have in zip(host, device, strict=True):
+        assert (have.grad is None) == (want.grad is None)
+        if have.grad is not None and want.grad is not None:
+            assert type(have.grad) is VirtualTensor
+            assert have.grad.shape == want.grad.shape and have.grad.dtype == want.grad.dtype
+
+
+def test_ops_agree_with_the_cpu() -> None:
+    use()
+    failures = []
+    for name, (op, shapes) in OPS.items():
+        for _ in range(2):  # learned, then looked up
+            try:
+                _compare(name, op, shapes)
+            except Exception:
+                failures.append(f"--- {name}\n{traceback.format_exc(limit=-3)}")
+                break
+    assert not failures, f"{len(failures)} of {len(OPS)}\n" + "\n".join(failures)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=0, max_size=4),
+    ones=st.lists(st.booleans(), min_size=4, max_size=4),
+    dropped=st.integers(0, 4),
+    dtypes=st.tuples(*[st.sampled_from([torch.float32, torch.float16, torch.int64, torch.bool, torch.float64])] * 2),
+    op=st.sampled_from([torch.add, torch.mul, torch.eq, torch.maximum, torch.true_divide]),
+)
+def _broadcast(shape: list[int], ones: list[bool], dropped: int, dtypes: tuple[torch.dtype, torch.dtype], op: Op) -> None:
+    other = [1 if one else size for size, one in zip(shape, ones, strict=False)][min(dropped, len(shape)) :]
+    want = op(torch.ones(shape).to(dtypes[0]), torch.ones(other).to(dtypes[1]))
+    have = op(torch.ones(shape, device="cuda").to(dtypes[0]), torch.ones(other, device="cuda").to(dtypes[1]))
+    assert (have.shape, have.dtype, have.stride()) == (want.shape, want.dtype, want.stride())
+
+
+def test_broadcasting_and_promotion() -> None:
+    use()
+    _broadcast()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    dims=st.sets(st.integers(0, 3)),
+    keep=st.booleans(),
+    flipped=st.booleans(),
+    op=st.sampled_from([torch.sum, torch.mean, torch.amax, torch.amin, torch.logsumexp]),
+)
+def _reduce(shape: list[int], dims: set[int], keep: bool, flipped: bool, op: Op) -> None:
+    chosen = sorted({dim % len(shape) for dim in dims}) or [0]
+    host, device = torch.rand(shape), torch.rand(shape, device="cuda")
+    if flipped:
+        host, device = host.transpose(0, -1), device.transpose(0, -1)
+    want, have = op(host, dim=chosen, keepdim=keep), op(device, dim=chosen, keepdim=keep)
+    assert (have.shape, have.dtype, have.stride()) == (want.shape, want.dtype, want.stride())
+
+
+def test_reductions() -> None:
+    use()
+    _reduce()
+
+
+def test_errors_are_those_of_cuda() -> None:
+    use(devices=2)
+    x = torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu!"):
+        x + torch.ones(3)
+    with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cuda:1!"):
+        x + torch.ones(3, device="cuda:1")
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        torch.ones(2, 3, device="cuda") @ torch.ones(2, 3, device="cuda")
+    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+        x.numpy()
+    with pytest.raises(NotImplementedError, match=r"Tensor.__dlpack__ is not emulated by the virtual GPU: .*x\.cpu\(\)"):
+        torch.utils.dlpack.from_dlpack(x)
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        x.pin_memory()
+    assert (x + torch.tensor(2.0)).shape == (3,)  # a scalar of the host is legal
+
+
+def test_shapes_that_values_decide_are_refused_by_name() -> None:
+    use()
+    x = torch.rand(3, device="cuda")
+    for name, op in {
+        "nonzero": lambda: x.nonzero(),
+        "masked_select": lambda: x.masked_select(x > 0),
+        "index": lambda: x[x > 0],
+        "_unique2": lambda: x.unique(),
+        "unique_dim": lambda: torch.unique(x.view(3, 1), dim=0),
+        "unique_consecutive": lambda: x.unique_consecutive(),
+        "bincount": lambda: x.long().bincount(),
+        "repeat_interleave": lambda: x.repeat_interleave(x.long()),
+    }.items():
+        with pytest.raises(DataDependentShape, match=f"aten::{name}: .*replay with --values compute"):
+            op()
+
+
+def test_an_op_without_shape_rule_is_refused_by_name() -> None:
+    use()
+    with pytest.raises(NotEmulated, match="aten::geqrf"):
+        torch.geqrf(torch.ones(3, 3, device="cuda"))
+
+
+def test_factories() -> None:
+    use(devices=2)
+    made = {
+        "empty": torch.empty(2, 3, device="cuda"),
+        "channels last": torch.empty(2, 3, 4, 5, device="cuda", memory_format=torch.channels_last),
+        "zeros": torch.zeros(2, dtype=torch.int32, device="cuda:0"),
+        "randn": torch.randn((2, 3), device=torch.device("cuda")),
+        "rand generator": torch.rand(2, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)),
+        "randint": torch.randint(0, 9, (4,), device="cuda"),
+        "randperm": torch.randperm(5, device="cuda"),
+        "arange": torch.arange(1, 7, 2, device="cuda"),
+        "linspace": torch.linspace(0, 1, 5, device="cuda"),
+        "eye": torch.eye(3, device="cuda"),
+        "full": torch.full((2, 2), 3, device="cuda"),
+        "tensor": torch.tensor([[1, 2], [3, 4]], device="cuda"),
+        "as_tensor": torch.as_tensor([1.0], device="cuda"),
+        "tril_indices": torch.tril_indices(3, 3, device="cuda"),
+        "normal": torch.normal(0.0, 1.0, (2, 3), device="cuda"),
+        "hann_window": torch.hann_window(8, device="cuda"),
+    }
+    for name, tensor in made.items():
+        assert type(tensor) is VirtualTensor and tensor.device == torch.device("cuda:0"), name
+    assert made["channels last"].is_contiguous(memory_format=torch.channels_last)
+    assert made["full"].dtype == made["tensor"].dtype == torch.int64
+    assert tuple(made["tril_indices"].shape) == (2, 6)
+    assert torch.zeros(2, device="cuda:1").get_device() == 1
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.zeros(2, device="cuda:2")
+
+
+def test_the_default_device() -> None:
+    use()
+    torch.set_default_device("cuda")
+    assert all(x.is_cuda for x in (torch.ones(2), torch.tensor([1.0]), nn.Linear(2, 2).weight))
+    torch.set_default_device(None)
+    with torch.device("cuda"):
+        assert torch.zeros(2).is_cuda
+    assert not torch.ones(2).is_cuda and not torch.tensor(1.0).is_cuda
+
+
+def test_resizing_and_out_arguments() -> None:
+    use()
+    x: Any = torch.ones(3, device="cuda")
+    out = torch.empty(0, device="cuda")
+    assert torch.add(x, 1, out=out) is out and tuple(out.shape) == (3,) and out.data_ptr() != 0
+    before = x.data_ptr()
+    assert x.resize_(2).data_ptr() == before
+    assert x.resize_(4096).data_ptr() != before and x.meta.shape == (4096,)
+    assert tuple(torch.ones(2, 3, device="cuda").t_().shape) == (3, 2)
+    assert tuple(torch.ones(2, 3, device="cuda").unsqueeze_(0).shape) == (1, 2, 3)
+    y = torch.ones(6, device="cuda")
+    x.data = y
+    assert x.data_ptr() == y.data_ptr() and x.shape == y.shape
+    x.set_(y.untyped_storage(), 2, (2,), (1,))
+    assert x.data_ptr() == y.data_ptr() + 8
+
+
+def test_how_a_tensor_shows_itself() -> None:
+    use()
+    x = torch.ones(2, device="cuda")
+    assert repr(x) == "tensor([1., 1.], device='cuda:0')"
+    assert repr(x.half()) == "tensor([1., 1.], device='cuda:0', dtype=torch.float16)"
+    assert repr(x.requires_grad_() * 2) == "tensor([1., 1.], device='cuda:0', grad_fn=<MulBackward0>)"
+    assert repr(nn.Parameter(torch.zeros(1, device="cuda"))) == (
+        "Parameter containing:\ntensor([0.], device='cuda:0', requires_grad=True)"
+    )
+    assert (x.type(), x.long().type()) == ("torch.cuda.FloatTensor", "torch.cuda.LongTensor")
+    assert (x.is_cuda, x.is_cpu, x.is_meta, x.device.type, x.get_device()) == (True, False, False, "cuda", 0)
+    assert f"{x.sum():.3f}" == "1.000"
+
+
+def test_views_share_memory_and_addresses_add_up() -> None:
+    use()
+    x: Any = torch.zeros(4, 6, device="cuda")
+    assert x[1, 2].data_ptr() == x.data_ptr() + (6 + 2) * 4
+    assert x[2:].allocation is x.allocation and x.detach().allocation is x.allocation
+    assert x.clone().data_ptr() != x.data_ptr()
+    assert x.untyped_storage().nbytes() == 96
+    assert x.t().untyped_storage() == x.untyped_storage()

@@ -1,0 +1,317 @@
+# mypy: allow-untyped-calls
+"""Training with virtual tensors: modules, optimizers, autograd's corners, autocast, gradient scaling, and exact memory."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from replayer.tensor.tensor import VirtualTensor
+from tests.replayer.fake_gpu import use
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Dropout(), nn.Linear(8, 3)), (4, 6)),
+    "convnet": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(True), nn.MaxPool2d(2), nn.Flatten()),
+        (2, 3, 8, 8),
+    ),
+    "norms": (lambda: nn.Sequential(nn.LayerNorm(6), nn.RMSNorm(6), nn.Softmax(-1)), (4, 6)),
+    "instance norm": (lambda: nn.InstanceNorm2d(3, affine=True, track_running_stats=True), (2, 3, 8, 8)),
+    "encoder layer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 5, 8)),
+    "attention": (lambda: _First(nn.MultiheadAttention(8, 2, batch_first=True), 3), (2, 5, 8)),
+    "lstm": (lambda: _First(nn.LSTM(6, 4, 2, batch_first=True, bidirectional=True)), (2, 5, 6)),
+    "gru": (lambda: _First(nn.GRU(6, 4, dropout=0.1, num_layers=2)), (5, 2, 6)),
+    "rnn": (lambda: _First(nn.RNN(6, 4)), (5, 2, 6)),
+    "lstm cell": (lambda: _First(nn.LSTMCell(6, 4)), (2, 6)),
+    "upsample": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 3, 2, 2), nn.Upsample(scale_factor=2)), (1, 3, 4, 4)),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), (4, 6)),
+    "spectral norm": (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)), (4, 6)),
+}
+
+
+class _First(nn.Module):
+    """The first result of a module that takes its input `times` times."""
+
+    def __init__(self, module: nn.Module, times: int = 1) -> None:
+        super().__init__()
+        self.module, self.times = module, times
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.module(*[x] * self.times)[0]
+
+
+def _train(make: Callable[[], nn.Module], shape: tuple[int, ...], device: str) -> tuple[torch.Tensor, nn.Module]:
+    model: Any = make().to(device)
+    x = torch.rand(shape).to(device).requires_grad_()
+    out = model(x)
+    out.sum().backward()
+    assert x.grad is not None
+    return out, model
+
+
+def test_modules_train_as_on_the_cpu() -> None:
+    use()
+    failures = []
+    for name, (make, shape) in MODULES.items():
+        try:
+            want, host = _train(make, shape, "cpu")
+            have, device = _train(make, shape, "cuda")
+            assert type(have) is VirtualTensor and have.shape == want.shape and have.dtype == want.dtype
+            here: Any
+            for (key, here), there in zip(device.named_parameters(), host.parameters(), strict=True):
+                assert type(here) is VirtualTensor and isinstance(here, nn.Parameter) and here.is_leaf, key
+                assert here.grad is not None and there.grad is not None and here.grad.shape == there.grad.shape, key
+            assert {key: x.shape for key, x in device.state_dict().items()} == {
+                key: x.shape for key, x in host.state_dict().items()
+            }
+        except Exception:
+            failures.append(f"--- {name}\n{traceback.format_exc(limit=-3)}")
+    assert not failures, "\n".join(failures)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
+    "sgd fused": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, fused=True),
+    "sgd loop": lambda p: torch.optim.SGD(p, 0.1, foreach=False),
+    "adam": lambda p: torch.optim.Adam(p),
+    "adam amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
+    "adam fused": lambda p: torch.optim.Adam(p, fused=True),
+    "adam capturable": lambda p: torch.optim.Adam(p, capturable=True),
+    "adamw": lambda p: torch.optim.AdamW(p),
+    "adamw fused": lambda p: torch.optim.AdamW(p, fused=True),
+    "nadam": lambda p: torch.optim.NAdam(p),
+    "radam": lambda p: torch.optim.RAdam(p),
+    "adamax": lambda p: torch.optim.Adamax(p),
+    "adagrad": lambda p: torch.optim.Adagrad(p),
+    "adadelta": lambda p: torch.optim.Adadelta(p),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, momentum=0.9, centered=True),
+    "rprop": lambda p: torch.optim.Rprop(p),
+    "asgd": lambda p: torch.optim.ASGD(p),
+}
+
+
+def test_optimizers_take_the_path_of_a_gpu() -> None:
+    gpu = use()
+    failures = []
+    for name, make in OPTIMIZERS.items():
+        try:
+            model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)).cuda()
+            optimizer = make(model.parameters())
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.rand(4, 6, device="cuda")).sum().backward()
+                gpu.launches.clear()
+                optimizer.step()
+            loops = name == "sgd loop"
+            expected = "_fused_" if "fused" in name else "add_" if loops else "_foreach_"
+            assert any(op.startswith(expected) for op in gpu.launched), gpu.launched
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            optimizer.zero_grad(set_to_none=False)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        except Exception:
+            failures.append(f"--- {name}\n{traceback.format_exc(limit=-3)}")
+    assert not failures, "\n".join(failures)
+
+
+def test_parameters_keep_their_identity() -> None:
+    use()
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = list(model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert model.cuda() is model
+    for now, then in zip(model.parameters(), before, strict=True):
+        assert now is then and now.is_cuda and isinstance(now, nn.Parameter) and now.requires_grad
+    assert model[1].running_mean.is_cuda
+    model(torch.rand(2, 4).cuda()).sum().backward()
+    optimizer.step()
+    model.half()
+    assert all(now is then and now.dtype == torch.float16 for now, then in zip(model.parameters(), before, strict=True))
+    model.cpu()
+    assert all(now is then and type(now).__name__ == "Parameter" for now, then in zip(model.parameters(), before, strict=True))
+    assert not torch.__future__.get_swap_module_params_on_conversion()
+
+
+def test_a_state_can_be_loaded_while_a_graph_is_alive() -> None:
+    """Swapping would poison the gradients here: see Note [Swapping parameters]."""
+    use()
+    model = nn.Linear(4, 4).cuda()
+    best = copy.deepcopy(model.state_dict())
+    loss = model(torch.rand(2, 4, device="cuda")).sum()
+    model.load_state_dict(best)
+    model(torch.rand(2, 4, device="cuda")).sum().backward()
+    assert model.weight.grad is not None and loss.requires_grad
+
+
+def test_corners_of_autograd() -> None:
+    use()
+    x = torch.rand(4, 4, device="cuda", requires_grad=True)
+    (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    first.sum().backward()  # twice differentiated
+    assert x.grad is not None
+    seen: list[torch.Size] = []
+    handle = x.register_hook(lambda grad: seen.append(grad.shape))
+    loss = (x[1:] * 2).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    handle.remove()
+    assert seen == [torch.Size((4, 4))] * 2
+    checkpoint(lambda y: y.relu().exp(), x, use_reentrant=False).sum().backward()
+    with torch.no_grad():
+        assert not (x * 2).requires_grad
+        x += 1
+    with torch.inference_mode():
+        assert (x @ x).is_inference()
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(value)
+            return value * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+            assert type(ctx.saved_tensors[0]) is VirtualTensor
+            return grads[0] * 2
+
+    out: Any = Double.apply(x)
+    out.sum().backward()
+    jacobian = torch.func.vmap(torch.func.grad(lambda v: (v**2).sum()))(x.detach())
+    assert jacobian.shape == x.shape
+
+
+def test_memory_of_an_mlp_is_exact() -> None:
+    """Live bytes after forward and backward are those of the formula: what autograd saves, and no more."""
+    gpu = use()
+    layers, width, batch = 4, 64, 32
+    model = nn.Sequential(*[layer for _ in range(layers) for layer in (nn.Linear(width, width), nn.ReLU())]).cuda()
+    parameters = layers * (width * width + width) * 4
+    x = torch.rand(batch, width, device="cuda")
+    rows = batch * width * 4
+    assert gpu.live_bytes() == parameters + rows
+    out = model(x)
+    # Each linear saves its input, each relu its output, which is the next input; a linear's own output is dropped.
+    assert gpu.live_bytes() == parameters + rows + layers * rows
+    loss = out.sum()
+    assert gpu.live_bytes() == parameters + rows + layers * rows + 4
+    loss.backward()
+    del out, loss
+    assert gpu.live_bytes() == 2 * parameters + rows
+    model.zero_grad()
+    assert gpu.live_bytes() == parameters + rows
+    del model, x
+    gc.collect()
+    assert gpu.live_bytes() == 0
+
+
+def test_a_full_device_raises_torchs_error() -> None:
+    gpu = use()
+    with pytest.raises(torch.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate 32\.00 GiB"):
+        torch.empty(8 << 30, device="cuda")
+    assert gpu.live_bytes() == 0
+
+
+def test_autocast_casts_as_cuda_does() -> None:
+    gpu = use(name="NVIDIA A100-SXM4-40GB")
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)).cuda()
+    x = torch.rand(4, 8, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        hidden = model[0](x)
+        assert hidden.dtype == torch.bfloat16
+        assert model[1](hidden).dtype == torch.float32
+        gpu.launches.clear()
+        model[0](x)
+        casts = gpu.launched.count("copy_")
+        assert casts == 1  # the input; the weight's cast is cached
+        assert (hidden @ hidden.t()).dtype == torch.bfloat16
+        assert hidden.sum().dtype == hidden.softmax(-1).dtype == torch.float32
+        assert F.mse_loss(hidden, hidden).dtype == torch.float32
+        assert torch.addcmul(x, hidden, hidden).dtype == torch.float32
+        assert (hidden + x).dtype == torch.float32
+        loss = F.cross_entropy(model(x), torch.zeros(4, dtype=torch.int64, device="cuda"))
+        with pytest.raises(RuntimeError, match="unsafe to autocast"):
+            F.binary_cross_entropy(x, x)
+    loss.backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+    live = gpu.live_bytes()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        model[0](x)
+        assert gpu.live_bytes() > live
+    assert gpu.live_bytes() == live  # the cached casts are gone
+
+
+def test_gradient_scaling_sees_no_infinities() -> None:
+    use()
+    model = nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(torch.rand(2, 4, device="cuda")).sum()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == 65536.0
+    assert float(optimizer.state[model.weight]["step"]) == 3.0
+
+
+def test_the_attention_kernel_is_the_one_that_cuda_takes() -> None:
+    def launched(name: str, capability: tuple[int, int], dtype: torch.dtype, masked: bool = False, size: int = 16) -> str:
+        gpu = use(name=name, computeMajor=capability[0], computeMinor=capability[1])
+        q = torch.rand(2, 4, 8, size, device="cuda", dtype=dtype, requires_grad=True)
+        mask = torch.ones(8, 8, dtype=torch.bool, device="cuda") if masked else None
+        gpu.launches.clear()
+        F.scaled_dot_product_attention(q, q, q, attn_mask=mask).sum().backward()
+        assert q.grad is not None
+        return next(op for op in gpu.launched if "attention" in op or op == "bmm")
+
+    flash, efficient = "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"
+    ampere, volta = ("NVIDIA A100-SXM4-40GB", (8, 0)), ("Tesla V100-SXM2-16GB", (7, 0))
+    assert launched(*ampere, torch.float16) == flash
+    assert launched(*ampere, torch.bfloat16, size=20) == flash
+    assert launched(*ampere, torch.float32) == efficient
+    assert launched(*ampere, torch.float16, masked=True) == efficient
+    assert launched(*volta, torch.float16) == efficient
+    assert launched(*volta, torch.float64) == "bmm"
+
+
+def test_errors_inside_backward_reach_the_script() -> None:
+    """They must not end the process: see Note [Errors inside backward]."""
+    gpu = use()
+    x = torch.empty(1 << 30, device="cuda", requires_grad=True)  # 4 of 16 GiB
+    for _ in range(2):
+        loss = (x * x).exp().sum()  # 12 GiB, and backward needs 8 more
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+            loss.backward()
+        del loss
+        assert x.grad is None and gpu.live_bytes() == 4 << 30
+    small = torch.rand(4, device="cuda", requires_grad=True)
+    (small * 2).sum().backward()
+    assert small.grad is not None
+
+    def interrupt(grad: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    small.register_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        (small * 2).sum().backward()
+
+
+def test_memory_that_another_stream_uses_is_marked() -> None:
+    use()
+    side: Any = torch.cuda.Stream()
+    x: Any = torch.empty(1 << 20, device="cuda")
+    assert x.data_ptr() != 0  # worked out by now
+    x.record_stream(side)
+    assert list(x.allocation.block.deferred.block_of(x.allocation.block).users) == [side.virtual.number]

@@ -1,0 +1,152 @@
+"""The clocks: deadlines, the share of a core that waiting takes, waits that are skipped, and recorded time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.timing import clock as clocks
+from replayer.timing.clock import ScaledClock, VirtualClock, WallClock
+from tests.replayer.recordings import FakeClock
+
+MS = 1_000_000
+HOUR = 3_600_000 * MS
+
+
+class Machine:
+    """A machine's clock on which reading costs `read_ns` and a sleep ends `late_ns` after its time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, read_ns: int = 0, late_ns: int = 0) -> None:
+        self.now_ns = 5 * HOUR
+        self.slept_ns = 0
+        self.read_ns, self.late_ns = read_ns, late_ns
+        monkeypatch.setattr(clocks, "perf_counter_ns", self.read)
+        monkeypatch.setattr(clocks, "sleep", self.sleep)
+
+    def read(self) -> int:
+        self.now_ns += self.read_ns
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        duration_ns = round(seconds * 1e9) + self.late_ns
+        self.now_ns += duration_ns
+        self.slept_ns += duration_ns
+
+
+@pytest.mark.real_time
+def test_a_wait_ends_at_its_deadline_and_a_past_deadline_does_not_wait() -> None:
+    clock = WallClock()
+    deadline_ns = clock.now_ns() + 3_000_000
+    clock.wait_until(deadline_ns)
+    late_ns = clock.now_ns() - deadline_ns
+    assert late_ns >= 0
+    clock.wait_until(deadline_ns - 1_000_000_000)
+    assert clock.now_ns() - deadline_ns < 1_000_000_000
+
+
+@pytest.mark.parametrize("clock", [WallClock(), VirtualClock()])
+def test_the_clock_reads_as_time_since_the_epoch(clock: WallClock | VirtualClock) -> None:
+    assert abs(clock.now_ns() - time.time_ns()) < 60_000 * MS
+
+
+@pytest.mark.parametrize("step_us", [200, 1_000, 3_000, 100_000])
+def test_deadlines_are_met_without_adding_up_and_spinning_takes_a_twentieth_at_most(
+    monkeypatch: pytest.MonkeyPatch, step_us: int
+) -> None:
+    machine = Machine(monkeypatch, read_ns=100, late_ns=60_000)
+    clock = WallClock()
+    begin_ns = clock.now_ns()
+    late_ns = []
+    for step in range(1, 1_001):
+        deadline_ns = begin_ns + step * step_us * 1000
+        clock.wait_until(deadline_ns)
+        late_ns.append(clock.now_ns() - deadline_ns)
+    assert min(late_ns) >= 0
+    assert max(late_ns) <= 60_000 + 1_000  # never later than one sleep is
+    if step_us >= 3_000:
+        assert max(late_ns) <= 1_000
+    passed_ns = clock.now_ns() - begin_ns
+    spun_ns = passed_ns - machine.slept_ns
+    looking_ns = 1_000 * 1_000  # at the clock, a microsecond a wait
+    assert spun_ns <= 0.05 * passed_ns + clocks._SPIN_SAVED_NS + looking_ns
+
+
+def test_a_virtual_wait_only_moves_the_clock_and_what_really_takes_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    clock = VirtualClock()
+    begin_ns = clock.now_ns()
+    clock.wait_until(begin_ns + HOUR)
+    assert clock.now_ns() == begin_ns + HOUR
+    machine.now_ns += 7 * MS
+    assert clock.now_ns() == begin_ns + HOUR + 7 * MS
+    clock.wait_until(begin_ns + HOUR)  # past
+    assert clock.now_ns() == begin_ns + HOUR + 7 * MS
+    assert machine.slept_ns == 0
+
+
+def test_a_paused_virtual_clock_moves_by_waits_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    clock = VirtualClock()
+    begin_ns = clock.now_ns()
+    clock.pause()
+    machine.now_ns += 40 * MS
+    assert clock.now_ns() == begin_ns
+    clock.pause()  # still the first pause
+    clock.wait_until(begin_ns + 3 * MS)
+    machine.now_ns += 2 * MS
+    assert clock.now_ns() == begin_ns + 3 * MS
+    clock.resume()
+    clock.resume()
+    assert clock.now_ns() == begin_ns + 3 * MS
+    machine.now_ns += MS
+    assert clock.now_ns() == begin_ns + 4 * MS
+
+
+def test_a_thread_that_stands_by_goes_on_when_another_has_moved_the_clock() -> None:
+    clock = VirtualClock()
+    deadline_ns = clock.now_ns() + HOUR
+    seen_ns: list[int] = []
+
+    def stand_by() -> None:
+        clock.stand_by(deadline_ns)
+        seen_ns.append(clock.now_ns())
+
+    sleeper = threading.Thread(target=stand_by, daemon=True)
+    sleeper.start()
+    clock.wait_until(deadline_ns - HOUR // 2)
+    assert not seen_ns
+    clock.wait_until(deadline_ns)
+    sleeper.join(timeout=30)
+    assert seen_ns and seen_ns[0] >= deadline_ns
+
+
+speeds = st.fractions(Fraction(1, 1000), 1000, max_denominator=1000)
+
+
+@given(speeds, st.lists(st.integers(0, 10**12), max_size=20))
+def test_what_a_scaled_clock_has_waited_for_has_passed_and_no_more(speed: Fraction, durations_ns: list[int]) -> None:
+    inner = FakeClock(1_700_000_000 * 10**9)
+    clock = ScaledClock(inner, speed)
+    begin_ns = clock.now_ns()
+    assert begin_ns == inner.now_ns()
+    due_ns = begin_ns
+    for duration_ns in durations_ns:
+        due_ns += duration_ns
+        clock.wait_until(due_ns)
+        assert due_ns <= clock.now_ns() <= due_ns + speed  # a nanosecond of the script's time
+    assert abs((inner.now_ns() - begin_ns) - (due_ns - begin_ns) / speed) <= 1
+
+
+def test_a_scaled_clock_passes_pauses_on() -> None:
+    inner = FakeClock()
+    clock = ScaledClock(inner, "2.5")
+    assert clock.speed == Fraction(5, 2)
+    clock.pause()
+    assert inner.paused
+    clock.resume()
+    assert not inner.paused

@@ -1,0 +1,140 @@
+"""What a copy of the script takes against a recorded one: by the same kind exactly, by another kind or size by bandwidth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from replayer.gpu import VirtualGpu
+from replayer.op_signature import OpSignature
+from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
+from traces.model import Column, DeviceKind, Origin, Trace
+
+SHAPE = (32, 3, 224, 224)
+SIZE_BYTES = 32 * 3 * 224 * 224 * 4
+PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pageable -> Device)"
+MM = OpSignature("aten::mm", ((4, 4),), ("float32",))
+
+
+def _site(batch: int = 32, direction: str = "h2d") -> OpSignature:
+    shape = (batch, *SHAPE[1:])
+    return OpSignature("aten::copy_", (shape, shape), ("float32", "float32"), direction=direction)
+
+
+def _trace(name: str = PAGEABLE, *, stream: int = 7, duration_us: int = 2_000) -> Trace:
+    """A step of one host-to-device copy and a product of 10 ms."""
+    copy = Op("aten::copy_", 0, 20, kernel=(15, duration_us), shapes=(SHAPE, SHAPE), stream=stream)
+    product = Op("aten::mm", 30, 5, kernel=(3_000, 10_000))
+    trace = make_recording([("h2d", 0, 25), ("forward", 25, 100)], [copy, product], steps=2)
+    trace.host.dtypes[:] = trace.strings.add("float32;float32")
+    of_copy: Column = np.isin(trace.device.duration_ns, [duration_us * US])
+    trace.device.kind[of_copy] = DeviceKind.MEMCPY
+    trace.device.name[of_copy] = trace.strings.add(name)
+    trace.device.bytes[of_copy] = SIZE_BYTES
+    return trace
+
+
+def _started(trace: Trace) -> tuple[VirtualGpu, FakeClock, Log]:
+    clock, log = FakeClock(), Log()
+    log.strings = trace.strings  # as the timeline's own strings begin
+    return VirtualGpu(trace, 0, clock, log, strict=False, pad_loader=False), clock, log  # type: ignore[arg-type]
+
+
+def _copied(
+    trace: Trace, *, pinned: bool, batch: int = 32, direction: str = "h2d", blocking: bool = True
+) -> tuple[float, Origin, str, int]:
+    """The time in us, origin, name and bytes of the one device span that a copy makes."""
+    gpu, _, log = _started(trace)
+    gpu.copy(_site(batch, direction), direction, SIZE_BYTES * batch // 32, 0, blocking, pinned)
+    (row,) = (row for row in log.device if row["kind"] == DeviceKind.MEMCPY)
+    return row["duration_ns"] / US, Origin(row["origin"]), trace.strings[row["name"]], row["bytes"]
+
+
+def test_the_recorded_copy_itself_takes_its_recorded_time() -> None:
+    assert _copied(_trace(PAGEABLE), pinned=False) == (2_000, Origin.EXACT, PAGEABLE, SIZE_BYTES)
+    assert _copied(_trace(PINNED), pinned=True) == (2_000, Origin.EXACT, PINNED, SIZE_BYTES)
+
+
+def test_a_pinned_copy_does_not_take_a_recorded_pageable_ones_time() -> None:
+    took_us, origin, name, size_bytes = _copied(_trace(PAGEABLE, duration_us=4_000), pinned=True)
+    assert (origin, name, size_bytes) == (Origin.PUBLISHED, PINNED, SIZE_BYTES)
+    assert SIZE_BYTES / took_us / 1e3 == pytest.approx(12.1, rel=0.01)
+    took_us, origin, name, _ = _copied(_trace(PINNED), pinned=False)
+    assert (origin, name) == (Origin.PUBLISHED, PAGEABLE)
+    assert SIZE_BYTES / took_us / 1e3 == pytest.approx(4.4, rel=0.01)
+
+
+def test_a_replaced_copy_is_not_charged_again_with_the_rest_of_its_phase() -> None:
+    gpu, _, log = _started(_trace(PAGEABLE))
+    gpu.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
+    gpu.launch(MM, 0)
+    gpu.end_step()
+    assert [row["kind"] for row in log.device] == [DeviceKind.MEMCPY, DeviceKind.KERNEL]
+    assert gpu.simulator.stats.charged_ns[Origin.PHASE] == 0
+
+
+def test_another_batch_size_takes_the_bandwidth_of_this_trace() -> None:
+    took_us, origin, name, size_bytes = _copied(_trace(PINNED), pinned=True, batch=64)
+    assert (origin, name, size_bytes) == (Origin.SCALED, PINNED, 2 * SIZE_BYTES)
+    assert took_us == pytest.approx(4_000, rel=0.001)
+
+
+def test_a_copy_to_the_host_is_none_to_the_device() -> None:
+    took_us, origin, name, _ = _copied(_trace(PAGEABLE), pinned=False, direction="d2h")
+    assert (origin, name) == (Origin.ROOFLINE, "Memcpy DtoH (Device -> Pageable)")
+    assert SIZE_BYTES / took_us / 1e3 == pytest.approx(4.4, rel=0.01)
+
+
+def test_a_copy_within_the_device_does_not_take_the_time_of_one_from_the_host() -> None:
+    gpu, _, log = _started(_trace(PAGEABLE))
+    gpu.launch(MM, 0)
+    gpu.launch(_site(direction=""), 0)
+    gpu.flush()
+    _, row = log.device
+    assert (row["origin"], row["kind"]) == (Origin.ROOFLINE, DeviceKind.KERNEL)
+    assert row["duration_ns"] < 200 * US  # 38.5 MB within a P100
+
+
+@pytest.mark.parametrize("recorded_stream", [7, 20])
+def test_a_copy_on_a_side_stream_overlaps_compute_and_is_ordered_by_the_script(recorded_stream: int) -> None:
+    gpu, clock, log = _started(_trace(PINNED, stream=recorded_stream))
+    default, side = gpu.current_stream(0), gpu.new_stream(0)
+    gpu.launch(MM, 0)
+    gpu.set_stream(side)
+    before_ns = clock.now_ns()
+    gpu.copy(_site(), "h2d", SIZE_BYTES, 0, False, pinned=True)
+    assert clock.now_ns() == before_ns  # asynchronous
+    gpu.set_stream(default)
+    product, copy = sorted(log.device, key=lambda row: row["kind"])
+    assert copy["stream"] == side.number and product["stream"] == default.number
+    assert copy["start_ns"] + copy["duration_ns"] < product["start_ns"] + product["duration_ns"]
+    assert copy["start_ns"] < product["start_ns"] + product["duration_ns"] // 2
+    assert side.ready_ns == copy["start_ns"] + copy["duration_ns"]
+    gpu.synchronize_stream(side)
+    assert side.ready_ns <= clock.now_ns() < default.ready_ns
+    gpu.stream_wait_stream(default, side)
+    gpu.launch(MM, 0)
+    gpu.synchronize_device(0)
+    assert clock.now_ns() >= default.ready_ns
+
+
+def test_a_blocking_copy_waits_for_what_its_stream_held_before() -> None:
+    gpu, clock, _ = _started(_trace(PAGEABLE))
+    gpu.launch(MM, 0)
+    gpu.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=False)
+    assert clock.now_ns() >= gpu.current_stream(0).ready_ns
+
+
+@pytest.mark.parametrize("side", ["Pinned", "Pageable"])
+def test_a_read_takes_the_recorded_time_whichever_way_it_went(side: str) -> None:
+    item = Op("aten::_local_scalar_dense", 30, 5, kernel=(40, 3), shapes=((),))
+    trace = make_recording([("forward", 0, 60)], [Op("aten::mm", 0, 5, kernel=(8, 20)), item])
+    trace.host.dtypes[2:] = trace.strings.add("")  # profilers give none for a scalar
+    trace.device.kind[1] = DeviceKind.MEMCPY
+    trace.device.bytes[1] = 4
+    trace.device.name[1] = trace.strings.add(f"Memcpy DtoH (Device -> {side})")
+    gpu, _, log = _started(trace)
+    gpu.launch(MM, 0)
+    gpu.read(OpSignature("aten::_local_scalar_dense", ((),), ("float32",)), 0, "float32", 1)
+    _, row = log.device
+    assert (row["duration_ns"], row["origin"]) == (3 * US, Origin.EXACT)

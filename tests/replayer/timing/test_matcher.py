@@ -1,0 +1,178 @@
+"""Claims: order, the three nets, and that no recorded time is given twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.op_signature import OpSignature
+from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.recorded_step import Match
+from replayer.recording.values import RecordedValues
+from replayer.timing.matcher import StepMatcher
+from tests.replayer.recordings import Op, make_recording
+from traces.equivalents import canonical_op, canonical_shapes
+from traces.model import Origin, Trace, Values
+
+
+def signature(op: str, *shapes: tuple[int, ...]) -> OpSignature:
+    return OpSignature(op, shapes, ("float32",) * len(shapes))
+
+
+def keyed(recording: RecordedRun, signature: OpSignature) -> OpSignature:
+    """The signature with its keys filled, as a simulator hands it to a segment."""
+    recording.keys(signature)
+    return signature
+
+
+def test_the_kth_call_takes_the_kth_recorded_call() -> None:
+    ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, i + 1)) for i in range(4)]
+    recording = RecordedRun.of(make_recording([("forward", 0, 100)], ops))
+    segment = StepMatcher(recording.step(0)).segment("forward")
+    call = keyed(recording, signature("aten::mm", (4, 4)))
+    taken = [segment.match(call) for _ in range(5)]
+    assert [match and match[1].kernels for match in taken] == [(0,), (1,), (2,), (3,), None]
+
+
+def test_a_call_matches_at_the_level_it_sees_and_takes_all_kernels_below() -> None:
+    inner = Op("aten::cudnn_convolution", 4, 8, kernel=(20, 30), shapes=((1, 3, 8, 8), (4, 3, 3, 3)))
+    outer = Op("aten::conv2d", 0, 20, shapes=((1, 3, 8, 8), (4, 3, 3, 3)), children=[inner])
+    recording = RecordedRun.of(make_recording([("forward", 0, 100)], [outer]))
+    segment = StepMatcher(recording.step(0)).segment("forward")
+    match = segment.match(keyed(recording, signature("aten::convolution", (1, 3, 8, 8), (4, 3, 3, 3), (4,))))
+    assert match is not None
+    assert match[0] is Origin.EQUIVALENT
+    assert (match[1].start_ns, match[1].kernels) == (0, (0,))
+    assert segment.match(keyed(recording, signature("aten::cudnn_convolution", (1, 3, 8, 8), (4, 3, 3, 3)))) is None
+    assert segment.unmatched() == []
+
+
+def test_a_lent_instance_is_still_there_for_the_op_that_asks_exactly_but_is_no_rest() -> None:
+    recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
+    segment = StepMatcher(recording.step(0)).segment("forward")
+    lent = segment.match(keyed(recording, signature("aten::mm", (9, 9))))
+    assert lent is not None and lent[0] is Origin.SCALED
+    assert segment.open_ns == 0
+    exact = segment.match(keyed(recording, signature("aten::mm", (4, 4))))
+    assert exact is not None and exact[0] is Origin.EXACT
+    assert segment.unmatched() == []
+
+
+def test_another_dtype_is_no_match() -> None:
+    recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
+    segment = StepMatcher(recording.step(0)).segment("forward")
+    assert segment.match(keyed(recording, OpSignature("aten::mm", ((4, 4),), ("float16",)))) is None
+
+
+names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "aten::nothing"])
+
+
+@given(st.lists(names, max_size=12), st.lists(names, max_size=20))
+def test_claims_and_rest_together_give_every_kernel_at_most_once(recorded: list[str], played: list[str]) -> None:
+    ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3)) for i, name in enumerate(recorded)]
+    recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
+    segment = StepMatcher(recording.step(0)).segment("forward")
+    given_out: list[int] = []
+    for name in played:
+        match = segment.match(keyed(recording, signature(name, (4, 4))))
+        if match is not None and match[0] is not Origin.SCALED:
+            given_out.extend(match[1].kernels)
+    given_out.extend(segment.unmatched())
+    assert sorted(given_out) == list(range(len(recorded)))
+    assert segment.open_ns == 0
+
+
+def test_canonical_names_join_releases_backends_and_in_place_forms() -> None:
+    assert canonical_op("aten::cudnn_batch_norm") == canonical_op("native_batch_norm")
+    assert canonical_op("aten::add_") == canonical_op("aten::add") == "add"
+    assert canonical_op("aten::_foreach_add_") != canonical_op("aten::add_")
+    assert canonical_op("aten::__and__") == "__and__".rstrip("_")
+    assert canonical_shapes(((4, 8), (8,), (2, 4), (8,), ())) == ((2, 4), (4, 8))
+    assert canonical_shapes(((8,), ())) == ((8,),)
+
+
+def test_recorded_values_are_answered_in_order_per_step_and_only_at_their_size() -> None:
+    trace = Trace()
+    trace.values = Values.of(
+        rank=[0, 0, 0, 0], step=[0, 0, 0, 1], read=[0, 1, 1, 2], op=[0] * 4, dtype=[0] * 4, value=[2.5, 1.0, 0.0, 9.0]
+    )
+    values = RecordedValues.of(trace, 0)
+    assert values.next(3, 0, 0) is None
+    assert values.next(1, 0, 0) == [2.5]
+    assert values.next(2, 0, 0) == [1.0, 0.0]
+    assert values.next(1, 0, 0) is None
+    assert values.next(1, 1, 1) == [9.0]
+    assert values.next(1, 2, 1) == [9.0]  # the same recorded step once more
+
+
+@given(st.lists(names, max_size=12), st.lists(st.lists(names, max_size=14), min_size=2, max_size=6))
+def test_remembering_the_last_time_changes_no_answer(recorded: list[str], steps: list[list[str]]) -> None:
+    ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3 + i)) for i, name in enumerate(recorded)]
+    remembering = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
+    signatures = {name: signature(name, (4, 4)) for name in set().union(*steps)}
+    # WHEN the same recorded step is played again and again, mostly in the same way
+    for played in [steps[0], steps[0], *steps, steps[0]]:
+        fresh = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
+        answers = []
+        for recording in (remembering, fresh):
+            segment = StepMatcher(recording.step(0)).segment("forward")
+            given_out = []
+            for name in played:
+                match = segment.match(keyed(remembering, signatures[name]))
+                given_out.append((match and (match[0], match[1].kernels), segment.open_ns))
+            answers.append((given_out, segment.unmatched(), segment.open_ns))
+        # THEN every answer is that of a recording which has never been played
+        assert answers[0] == answers[1]
+
+
+def test_a_look_in_the_midst_of_a_remembered_phase_takes_what_was_launched_by_then() -> None:
+    ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
+    recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
+    call = keyed(recording, signature("aten::mm", (4, 4)))
+    for _ in range(2):
+        segment = StepMatcher(recording.step(0)).segment("forward")
+        segment.match(call)
+        assert segment.unmatched() == [1, 2, 3, 4, 5]
+    segment = StepMatcher(recording.step(0)).segment("forward")
+    segment.match(call)
+    assert segment.unmatched_until(35_000) == [1, 2, 3]
+    assert segment.unmatched() == [4, 5]
+
+
+def test_each_device_has_claims_of_its_own() -> None:
+    """GIVEN the same op recorded on two devices WHEN both call it THEN each takes its own, and what is left is told apart."""
+    trace = make_recording([("forward", 0, 200)], [Op("aten::relu", at, 5, kernel=(at + 5, 10 + at)) for at in (0, 50, 100)])
+    trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
+    trace.device.device[:] = [0, 1, 1]
+    recording = RecordedRun.of(trace)
+    relu = keyed(recording, signature("aten::relu", (4, 4)))
+    segment = StepMatcher(recording.step(0)).segment("forward")
+    lane = segment.lane(1)
+    assert lane is segment.lane(1) is not segment and segment.lane(0) is segment
+    kernels = recording.step(0).kernels
+
+    def durations(match: Match | None) -> list[int]:
+        assert match is not None
+        return [kernels[k].duration_ns // 1000 for k in match[1].kernels]
+
+    assert durations(lane.match(relu)) == [60] and durations(segment.match(relu)) == [10]
+    assert segment.match(relu) is None
+    assert [kernels[k].duration_ns // 1000 for k in lane.unmatched()] == [110] and segment.unmatched() == []
+
+
+def test_a_process_whose_first_device_hardly_works_is_on_the_next_one() -> None:
+    ops = [Op("aten::relu", at, 5, kernel=(at + 5, 10)) for at in range(0, 1_000, 50)]
+    trace = make_recording([("forward", 0, 2_000)], ops)
+    trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
+    trace.device.device[:] = 1
+    trace.device.device[0] = 0
+    segment = RecordedRun.of(trace).step(0).segments["forward", 0]
+    assert len(segment.kernels) == 19 and len(segment.lane(1).kernels) == 1
+
+
+def test_a_segment_without_kernels_of_that_device_claims_as_one() -> None:
+    trace = make_recording([("forward", 0, 50)], [Op("aten::relu", 0, 5, kernel=(5, 10))])
+    segment = StepMatcher(RecordedRun.of(trace).step(0)).segment("forward")
+    assert segment.lane(1) is segment

@@ -1,0 +1,206 @@
+"""Passages: calls that come as they came the last time, played at once, lie where they would lie one by one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.op_signature import OpSignature
+from replayer.timing.op_batch import OpBatchSchedule
+from replayer.timing.scheduler import HostThread
+from replayer.timing.simulator import Simulator
+from replayer.timing.stream import LAUNCH_QUEUE_DEPTH, VirtualStream
+from tests.replayer.recordings import US, Op, Stage, make_recording
+from traces.model import Origin, Trace
+
+names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "aten::nothing"])
+# A call: the op, whether at another shape than recorded, and by how much the script's clock goes on before it, in us.
+Call = tuple[str, bool, int]
+calls = st.tuples(names, st.sampled_from([False] * 5 + [True]), st.sampled_from([0, 0, 0, 1, 7, 400, 30_000]))
+
+
+class Script:
+    """A stage whose ops are noted and then played, in batches or one by one."""
+
+    def __init__(self, trace: Trace, *, at_once: bool) -> None:
+        self.stage = Stage(trace)
+        self._at_once = at_once
+        self._caller = self.stage.thread.call_on(self.stage.stream)
+        self._noted: list[tuple[OpSignature, int]] = []
+        self._signatures: dict[tuple[str, bool], OpSignature] = {}
+
+    def call(self, name: str, other_shape: bool, later_us: int) -> None:
+        stage = self.stage
+        stage.clock.time_ns += later_us * US
+        shape = (8, 4) if other_shape else (4, 4)
+        signature = self._signatures.setdefault((name, other_shape), OpSignature(name, (shape,), ("float32",)))
+        self._noted.append((signature, stage.clock.time_ns))
+
+    def flush(self) -> None:
+        noted, self._noted = self._noted, []
+        if self._at_once and noted:
+            signatures, called_ns = [signature for signature, _ in noted], [now_ns for _, now_ns in noted]
+            self.stage.simulator.play_all([self._caller] * len(noted), signatures, called_ns)
+        else:
+            for signature, now_ns in noted:
+                self.stage.simulator.play(self.stage.thread, self.stage.stream, signature, now_ns)
+
+    def step(self, forward: list[Call], backward: list[Call], every: int, *, after: bool = False) -> None:
+        """One step; every so many calls what was noted is played. The backward ones come within that phase or `after` it."""
+        tracker, thread = self.stage.simulator.tracker, self.stage.thread
+        self.stage.within("zero_grad")
+        for phase, played in (("forward", forward), ("backward", backward)):
+            if phase == "backward":
+                tracker.enter(thread, phase)
+                if after:
+                    tracker.leave(thread, phase)
+            for i, call in enumerate(played, 1):
+                self.call(*call)
+                if i % every == 0:
+                    self.flush()
+            self.flush()
+        tracker.leave(thread, "backward")
+        tracker.end_step(thread)
+
+    def outcome(self) -> dict[str, object]:
+        """All that can be seen of the replay so far."""
+        stage = self.stage
+        stats = stage.simulator.stats
+        return {
+            "device": stage.log.device,
+            "host": stage.log.host,
+            "phases": stage.log.phases,
+            "steps": stage.log.steps,
+            "host_ns": stage.thread.host_ns,
+            "clock": stage.clock.time_ns,
+            "pending": list(stage.stream.pending),
+            "charged": stats.charged_ns,
+            "lag": list(stats.step_lag_ns),
+            "ops": list(stats.step_ops),
+            "missing": stats.missing,
+        }
+
+
+def changed(called: list[Call], changes: list[tuple[int, Call]]) -> list[Call]:
+    """The same calls with some replaced."""
+    made = list(called)
+    for i, call in changes:
+        made[i % len(made)] = call
+    return made
+
+
+def recorded(forward: list[str], backward: list[str]) -> Trace:
+    """Kernels of different length, now longer and now shorter than their calls; the device lags and catches up."""
+    ops = [
+        Op(name, begin + 10 * i, 5, kernel=(begin + 10 * i + 2 + (i * 7) % 31, 3 + (i * 13) % 29))
+        for begin, names in ((0, forward), (1_000, backward))
+        for i, name in enumerate(names)
+    ]
+    return make_recording([("forward", 0, 900), ("backward", 1_000, 1_900)], ops)
+
+
+@given(
+    st.lists(calls, min_size=12, max_size=40),
+    st.lists(st.tuples(st.integers(0, 39), calls), max_size=2),
+    st.lists(st.tuples(st.integers(0, 39), calls), max_size=2),
+    st.integers(9, 50),
+)
+def test_what_is_played_at_once_lies_where_it_would_lie_one_by_one(
+    called: list[Call], missing: list[tuple[int, Call]], changes: list[tuple[int, Call]], every: int
+) -> None:
+    # GIVEN a script that calls nearly what was recorded, and two replays of it, of which one plays its calls in batches
+    names = [name for name, _, _ in changed(called, missing)]
+    scripts = [Script(recorded(names, names[::-1]), at_once=at_once) for at_once in (True, False)]
+    # WHEN it comes through the recorded step again and again, mostly in the same way
+    other = changed(called, changes)
+    for forward in (called, called, called, other, other, called, called):
+        for script in scripts:
+            script.step(forward, called[::-1], every)
+    # THEN nobody can tell them apart
+    assert scripts[0].outcome() == scripts[1].outcome()
+
+
+def covered() -> Trace:
+    """A recording that knows the phases' times only."""
+    trace = make_recording([("forward", 0, 900), ("loss", 900, 950), ("backward", 1_000, 1_900)], [], steps=2)
+    trace.grain = "phase"
+    trace.phases.device_start_ns, trace.phases.device_end_ns = trace.phases.start_ns + 3 * US, trace.phases.end_ns + 5 * US
+    return trace
+
+
+turning = st.sampled_from(["aten::mm", "aten::relu", "aten::_log_softmax", "aten::nll_loss_forward", "aten::_foreach_norm"])
+
+
+@given(
+    st.lists(st.tuples(turning, st.just(False), st.sampled_from([0, 0, 1, 400])), min_size=12, max_size=60), st.integers(9, 50)
+)
+def test_what_a_phases_time_stands_for_lies_where_it_would_lie_one_by_one(called: list[Call], every: int) -> None:
+    scripts = [Script(covered(), at_once=at_once) for at_once in (True, False)]
+    for forward, after in ((called, False), (called, False), (called, True), (called[::-1], False), (called[1:], True)):
+        for script in scripts:
+            script.step(forward, called, every, after=after)
+            script.step(forward, called, every)
+    assert scripts[0].outcome() == scripts[1].outcome()
+
+
+def test_what_a_phases_time_stands_for_is_played_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[OpSignature] = []
+    play = Simulator.play
+
+    def counted(self: Simulator, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int) -> int:
+        played.append(signature)
+        return play(self, thread, stream, signature, now_ns)
+
+    monkeypatch.setattr(Simulator, "play", counted)
+    script = Script(covered(), at_once=True)
+    for _ in range(3):
+        script.step([("aten::mm", False, 0)] * 40, [("aten::mm", False, 0)] * 40, 64)
+    assert len(played) == 3  # the first call of a forward pass begins it
+    assert set(script.stage.simulator.stats.step_ops) == {80}
+
+
+def test_a_phase_without_calls_the_last_time_may_have_some_the_next() -> None:
+    scripts = [Script(recorded(["aten::mm"] * 20, []), at_once=at_once) for at_once in (True, False)]
+    for script in scripts:
+        for count in (0, 0, 20, 20, 20):
+            script.step([("aten::mm", False, 0)] * count, [], 64)
+            script.stage.within("backward")
+    assert scripts[0].outcome() == scripts[1].outcome()
+
+
+def test_a_full_launch_queue_holds_the_host_of_a_passage_back_as_it_holds_back_single_calls() -> None:
+    ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 9_000)) for i in range(50)]
+    scripts = [Script(make_recording([("forward", 0, 900)], ops), at_once=at_once) for at_once in (True, False)]
+    for script in scripts:
+        for _ in range(2 + LAUNCH_QUEUE_DEPTH // 50 * 2):
+            script.step([("aten::mm", False, 0)] * 50, [], 64)
+    assert len(scripts[0].stage.stream.pending) == LAUNCH_QUEUE_DEPTH
+    assert scripts[0].outcome() == scripts[1].outcome()
+
+
+def test_a_script_that_repeats_itself_is_played_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[int] = []
+    play = OpBatchSchedule.play
+
+    def counted(self: OpBatchSchedule, begin: int, end: int, *arguments: object) -> object:
+        played.append(end - begin)
+        return play(self, begin, end, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(OpBatchSchedule, "play", counted)
+    script = Script(recorded(["aten::mm"] * 40, []), at_once=True)
+    for _ in range(3):
+        script.step([("aten::mm", False, 0)] * 40, [], 64)
+    # The first time is found out, and the first call of a segment begins it.
+    assert played == [39, 39]
+    assert script.stage.simulator.stats.charged_ns[Origin.EXACT] > 0
+
+
+def test_kernels_on_several_streams_are_played_one_by_one() -> None:
+    ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3), stream=7 + 7 * (i == 20)) for i in range(40)]
+    scripts = [Script(make_recording([("forward", 0, 900)], ops), at_once=at_once) for at_once in (True, False)]
+    for script in scripts:
+        for _ in range(4):
+            script.step([("aten::mm", False, 0)] * 40, [], 64)
+    assert len({row["stream"] for row in scripts[0].stage.log.device}) == 2
+    assert scripts[0].outcome() == scripts[1].outcome()

@@ -1,0 +1,77 @@
+"""A recording that drives another program than the recorded one: what the script does not do takes no time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.replayer.recordings import US, Op, Stage, make_recording
+from traces.model import Origin
+
+PHASES = [("forward", 0, 400), ("backward", 400, 800), ("optimizer", 800, 1_000)]
+
+
+def recorded() -> Stage:
+    """Ten mm forward and backward, 30 us each, with a pause of 20 us between the calls, and two updates."""
+    forward = [Op("aten::mm", 10 + 30 * i, 10, kernel=(15 + 30 * i, 30)) for i in range(10)]
+    backward = [Op("aten::mm", 410 + 30 * i, 10, kernel=(415 + 30 * i, 30), shapes=((8, 8),)) for i in range(10)]
+    updates = [Op("aten::add_", 810 + 50 * i, 10, kernel=(820 + 50 * i, 40), shapes=((9, 9),)) for i in range(2)]
+    return Stage(make_recording(PHASES, [*forward, *backward, *updates], steps=2))
+
+
+def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False) -> int:
+    """One step of so many calls, forward and backward; returns the time of the host that it took."""
+    tracker, thread = stage.simulator.tracker, stage.thread
+    before_ns = thread.host_ns
+    stage.within("zero_grad")
+    for _ in range(calls):
+        stage.op(name)
+        if settle:
+            tracker.settle(thread)
+    tracker.enter(thread, "backward")
+    for _ in range(calls):
+        stage.op(name, (8, 8))
+    tracker.leave(thread, "backward")
+    stage.within("optimizer", "aten::_foreach_add_")
+    tracker.end_step(thread)
+    return thread.host_ns - before_ns
+
+
+@pytest.mark.parametrize("calls", [3, 13])
+@pytest.mark.parametrize("settle", [False, True])
+def test_a_script_with_fewer_or_more_of_the_same_ops_is_another_program(calls: int, settle: bool) -> None:
+    """WHEN it has come through its first forward pass THEN no rest is charged, on the device or on the host."""
+    stage = recorded()
+    step(stage, calls, settle=settle)
+    charged = stage.simulator.stats.charged_ns
+    assert charged[Origin.PHASE] == 0 or settle  # it cannot be told before the first pass has ended
+    before = dict(charged)
+    took_ns = step(stage, calls, settle=settle)
+    assert charged[Origin.PHASE] == before[Origin.PHASE]
+    assert charged[Origin.EXACT] - before[Origin.EXACT] == 2 * min(calls, 10) * 30 * US
+    assert took_ns == 2 * min(calls, 10) * 10 * US  # what the recorded host took for these ops, without its pauses
+
+
+def test_what_was_not_recorded_of_another_program_is_estimated_when_it_is_called() -> None:
+    stage = recorded()
+    step(stage, 3)
+    stage.within("zero_grad")
+    stage.simulator.tracker.enter(stage.thread, "optimizer")
+    ready_ns, roofline_ns = stage.stream.ready_ns, stage.simulator.stats.charged_ns[Origin.ROOFLINE]
+    stage.op("aten::_foreach_mul_")
+    assert stage.stream.ready_ns > ready_ns
+    assert stage.simulator.stats.charged_ns[Origin.ROOFLINE] > roofline_ns
+
+
+def test_the_same_numbers_of_ops_under_other_names_are_the_recorded_program() -> None:
+    stage = recorded()
+    took_ns = step(stage, 10, "aten::matmul_of_another_release")
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] == (20 * 30 + 2 * 40) * US
+    assert took_ns == 1_000 * US
+
+
+def test_a_script_that_does_what_was_recorded_is_the_recorded_program_whatever_it_did_before() -> None:
+    stage = recorded()
+    for calls in (10, 3, 10):
+        before_ns = stage.simulator.stats.charged_ns[Origin.PHASE]
+        step(stage, calls)
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == 2 * 40 * US  # the updates, under another name

@@ -1,0 +1,310 @@
+"""The time core on a fake clock: what is played when, and what is charged as what."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.errors import NotExact
+from replayer.timing.matcher import StepMatcher
+from tests.replayer.recordings import US, Op, Stage, make_recording
+from traces.model import Origin, StepKind, Trace
+
+PHASES = [("loader", 0, 100), ("forward", 100, 200), ("backward", 200, 400), ("optimizer", 400, 450)]
+OPS = [
+    Op("aten::mm", 110, 20, kernel=(118, 50)),
+    Op("aten::relu", 140, 10, kernel=(169, 30)),
+    Op("aten::mm", 220, 20, kernel=(228, 100), shapes=((8, 8), (8, 8))),
+    Op("aten::threshold_backward", 260, 10, kernel=(329, 60)),
+    Op("aten::add_", 410, 5, kernel=(418, 10)),
+    Op("aten::add_", 420, 5, kernel=(429, 10)),
+]
+
+
+def play_step(stage: Stage) -> None:
+    stage.within("loader", wait_us=100)
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    stage.simulator.tracker.enter(stage.thread, "backward")
+    stage.op("aten::mm", (8, 8), (8, 8))
+    stage.op("aten::threshold_backward")
+    stage.simulator.tracker.leave(stage.thread, "backward")
+    stage.within("optimizer", "aten::add_", "aten::add_")
+    stage.simulator.tracker.end_step(stage.thread)
+
+
+def test_a_recording_played_by_its_own_program_reproduces_every_start_and_duration() -> None:
+    trace = make_recording(PHASES, OPS, steps=3)
+    stage = Stage(trace)
+    for _ in range(5):
+        play_step(stage)
+    step_starts = [start for start, _, _ in stage.log.steps]
+    for i, step_start in enumerate(step_starts):
+        rows = stage.log.device[i * 6 : i * 6 + 6]
+        assert [(row["start_ns"] - step_start, row["duration_ns"]) for row in rows] == [
+            (start * US, duration * US) for start, duration in (op.kernel for op in OPS if op.kernel)
+        ]
+    assert [end - start for start, end, _ in stage.log.steps] == [450 * US] * 5
+    assert [recorded for _, _, recorded in stage.log.steps] == [0, 1, 2, 0, 1]
+    assert stage.simulator.stats.charged_ns[Origin.EXACT] == 5 * 260 * US
+    assert list(stage.simulator.stats.step_lag_ns) == [0] * 4
+
+
+def test_the_phases_tile_the_step_and_carry_the_recorded_host_times() -> None:
+    stage = Stage(make_recording(PHASES, OPS))
+    play_step(stage)
+    (start, end, _) = stage.log.steps[0]
+    assert [(name, a - start, b - start) for name, a, b, _, _ in stage.log.phases] == [
+        (name, a * US, b * US) for name, a, b in PHASES
+    ]
+    assert end - start == 450 * US
+
+
+def test_a_phase_played_under_other_op_names_still_takes_its_recorded_device_and_host_time() -> None:
+    stage = Stage(make_recording(PHASES, OPS))
+    stage.within("loader", wait_us=100)
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    stage.within("backward")
+    stage.within("optimizer", "aten::_foreach_add_")
+    stage.simulator.tracker.end_step(stage.thread)
+    assert stage.log.steps[0][1] - stage.log.steps[0][0] == 450 * US
+    charged = stage.simulator.stats.charged_ns
+    assert charged[Origin.EXACT] == 80 * US
+    assert charged[Origin.PHASE] == 180 * US
+    assert stage.simulator.stats.missing == {("aten::_foreach_add_", ((4, 4),)): 1}
+
+
+def test_an_op_at_another_shape_is_scaled_and_its_recorded_time_is_not_charged_again_as_rest() -> None:
+    stage = Stage(make_recording(PHASES, OPS))
+    stage.within("loader", wait_us=100)
+    stage.op("aten::mm", (8, 4), (4, 4))
+    stage.op("aten::relu", (8, 4))
+    stage.simulator.tracker.enter(stage.thread, "backward")
+    charged = stage.simulator.stats.charged_ns
+    assert charged[Origin.SCALED] > 0
+    assert charged[Origin.PHASE] == charged[Origin.EXACT] == 0
+
+
+def test_the_name_of_another_release_is_an_equivalent_match() -> None:
+    bn = Op("aten::cudnn_batch_norm", 110, 20, kernel=(118, 50), shapes=((4, 8, 2, 2), (8,), (8,)))
+    stage = Stage(make_recording([("forward", 100, 200)], [bn]))
+    stage.op("aten::native_batch_norm", (4, 8, 2, 2), (8,), (8,), (8,), (8,))
+    assert stage.simulator.stats.charged_ns[Origin.EQUIVALENT] == 50 * US
+
+
+def test_a_slow_host_is_counted_as_lag_and_shifts_what_follows() -> None:
+    stage = Stage(make_recording(PHASES, OPS))
+    stage.within("loader", wait_us=100)
+    stage.op("aten::mm")
+    stage.clock.time_ns += 1_000 * US  # the script does something slow
+    stage.op("aten::relu")
+    relu = stage.log.device[-1]
+    assert relu["start_ns"] >= stage.clock.time_ns
+    assert stage.simulator.stats.lag_ns > 900 * US
+
+
+def test_nothing_sleeps_per_op_while_the_host_is_only_a_little_ahead() -> None:
+    stage = Stage(make_recording(PHASES, OPS))
+    stage.within("loader", wait_us=100)
+    before = len(stage.clock.waits)
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    assert len(stage.clock.waits) - before <= 1  # the phase's begin may catch up, the ops do not
+
+
+def test_time_the_recorded_host_spent_waiting_for_the_device_is_not_waited_twice() -> None:
+    # GIVEN a recorded read: the host blocks in cudaStreamSynchronize from 130 to 300 us, until the kernel ends
+    item = Op("aten::_local_scalar_dense", 125, 180, kernel=(290, 10), shapes=())
+    ops = [Op("aten::mm", 110, 10, kernel=(118, 170)), item]
+    trace = make_recording([("forward", 100, 320)], ops)
+    sync = trace.strings.add("cudaStreamSynchronize")
+    host = trace.host
+    columns = host.columns()
+    extra = {name: [*column, column[-1]] for name, column in columns.items()}
+    extra["kind"][-1], extra["name"][-1] = 1, sync
+    extra["start_ns"][-1], extra["duration_ns"][-1] = 10_130 * US, 170 * US
+    trace.host = type(host).of(**extra)
+    stage = Stage(trace)
+    # WHEN the same is played, and the host waits for the virtual device
+    start = stage.thread.host_ns
+    stage.op("aten::mm")
+    site_end = stage.op("aten::_local_scalar_dense", ())
+    stage.simulator.scheduler.block(stage.thread, site_end)
+    # THEN the read ends when the device ends, as it did in the recording
+    assert stage.thread.host_ns - start == pytest.approx(200 * US, abs=12 * US)
+
+
+def test_what_the_recorded_host_had_launched_is_charged_when_the_host_looks_in_the_midst_of_a_phase() -> None:
+    ops = [
+        Op("aten::mm", 110, 20, kernel=(118, 50)),
+        Op("aten::old", 140, 10, kernel=(169, 30)),
+        Op("aten::relu", 160, 10, kernel=(200, 10)),
+        Op("aten::late", 180, 10, kernel=(211, 10)),
+    ]
+    stage = Stage(make_recording([("forward", 100, 300)], ops))
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    stage.simulator.tracker.settle(stage.thread)
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] == 30 * US
+    stage.simulator.tracker.end_step(stage.thread)
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] == 40 * US
+
+
+def test_phases_that_the_script_never_enters_stay_uncharged_and_are_told() -> None:
+    stage = Stage(make_recording(PHASES, OPS))
+    stage.within("loader", wait_us=100)
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    stage.within("optimizer", "aten::add_", "aten::add_")
+    stage.simulator.tracker.end_step(stage.thread)
+    assert stage.simulator.stats.uncharged_ns == 160 * US
+
+
+def test_strict_refuses_what_is_not_exact_and_names_it() -> None:
+    stage = Stage(make_recording(PHASES, OPS), strict=True)
+    stage.within("loader", wait_us=100)
+    stage.op("aten::mm")
+    with pytest.raises(NotExact, match="aten::gelu"):
+        stage.op("aten::gelu")
+
+
+def test_a_full_launch_queue_blocks_the_host() -> None:
+    stage = Stage(make_recording([("forward", 0, 10)], [Op("aten::mm", 0, 1, kernel=(5, 1_000))]))
+    stage.op("aten::mm")
+    first_end = stage.stream.ready_ns
+    for _ in range(2_000):
+        stage.op("aten::new", (4, 4))
+    assert stage.thread.host_ns >= first_end
+
+
+def test_set_up_before_the_first_batch_is_not_part_of_the_first_step() -> None:
+    stage = Stage(make_recording(PHASES, OPS))
+    stage.within("h2d", "aten::copy_")
+    stage.clock.time_ns += 5_000 * US
+    play_step(stage)
+    assert stage.log.steps[0][1] - stage.log.steps[0][0] == 450 * US
+    assert stage.log.phases[0][0] == "loader"
+
+
+def test_padding_the_loader_makes_whole_steps_comparable() -> None:
+    stage = Stage(make_recording(PHASES, OPS), pad_loader=True)
+    for _ in range(2):
+        stage.within("loader", wait_us=3)
+        stage.op("aten::mm")
+        stage.op("aten::relu")
+        stage.within("backward")
+        stage.within("optimizer")
+        stage.simulator.tracker.end_step(stage.thread)
+    assert [end - start for start, end, _ in stage.log.steps] == [450 * US] * 2
+
+
+def phase_grained(steps: int = 2) -> Trace:
+    """A published table: phases with equal host and device times, no ops; the first step is a slow warm-up."""
+    phases = [("h2d", 0, 10), ("forward", 10, 100), ("backward", 100, 300), ("optimizer", 300, 310)]
+    trace = make_recording(phases, [], steps=steps)
+    trace.grain = "phase"
+    trace.steps.kind[0] = StepKind.WARMUP
+    trace.phases.device_start_ns = trace.phases.start_ns.copy()
+    trace.phases.device_end_ns = trace.phases.end_ns
+    return trace
+
+
+def test_a_phase_grained_trace_paces_host_and_device_by_its_phases() -> None:
+    stage = Stage(phase_grained())
+    for _ in range(3):
+        stage.within("h2d", "aten::copy_")
+        stage.op("aten::convolution")
+        stage.op("aten::relu")
+        stage.within("backward", "aten::convolution_backward")
+        stage.within("optimizer", "aten::_foreach_add_")
+        stage.simulator.tracker.end_step(stage.thread)
+    assert [end - start for start, end, _ in stage.log.steps] == [310 * US] * 3
+    assert [recorded for _, _, recorded in stage.log.steps] == [0, 1, 1]
+    assert [row["duration_ns"] for row in stage.log.device[:4]] == [10 * US, 90 * US, 200 * US, 10 * US]
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] == 3 * 310 * US
+    assert stage.simulator.stats.missing == {}
+
+
+def test_an_event_in_the_midst_of_a_phase_grained_phase_reads_its_share_of_the_ops_of_the_step_before() -> None:
+    stage = Stage(phase_grained())
+    marks = []
+    for _ in range(2):
+        stage.within("h2d")
+        begun_ns = stage.thread.host_ns
+        for _ in range(4):
+            stage.op("aten::convolution")
+            stage.simulator.tracker.settle(stage.thread)
+            marks.append(stage.stream.ready_ns - begun_ns)
+        stage.within("backward")
+        stage.simulator.tracker.end_step(stage.thread)
+    # THEN, after the copy's 10 us: nothing known yet, so the first look takes the whole phase; then a quarter per op
+    assert marks == [100 * US] * 4 + [32_500, 55 * US, 77_500, 100 * US]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 40)), min_size=1, max_size=12),
+    st.integers(0, 500),
+)
+def test_the_rest_of_a_phase_played_at_once_lies_where_it_would_lie_one_by_one(
+    kernels: list[tuple[int, int, int]], busy_us: int
+) -> None:
+    ops, launch_us, free_us = [], 10, 0
+    for wait_us, latency_us, duration_us in kernels:
+        launch_us += wait_us
+        start_us = max(launch_us + 1 + latency_us, free_us + 1)
+        free_us = start_us + duration_us
+        ops.append(Op("aten::old", launch_us, 1, kernel=(start_us, duration_us)))
+    trace = make_recording([("forward", 0, launch_us + 10)], ops)
+    rows = []
+    for at_once in (True, False):
+        stage = Stage(trace)
+        stage.stream.wait(stage.thread.host_ns + busy_us * US)
+        matches = StepMatcher(stage.recording.step(0))
+        chosen = matches.segment("forward").unmatched()
+        if at_once:
+            stage.simulator.scheduler.put_remainder(matches, chosen, stage.stream, stage.thread.host_ns)
+        else:
+            stage.simulator.scheduler.put(matches, chosen, stage.stream, stage.thread.host_ns, 1.0, -1, Origin.PHASE)
+        rows.append((stage.log.device, stage.stream.ready_ns, list(stage.stream.pending)))
+    assert rows[0] == rows[1]
+
+
+def test_a_host_that_waits_in_the_midst_of_a_phase_grained_phase_does_not_wait_its_time_twice() -> None:
+    stage = Stage(phase_grained())
+    for _ in range(3):
+        stage.within("h2d")
+        for _ in range(4):
+            stage.op("aten::convolution")
+            stage.simulator.tracker.settle(stage.thread)
+            stage.simulator.scheduler.block(stage.thread, stage.stream.ready_ns)
+        stage.within("backward")
+        stage.within("optimizer")
+        stage.simulator.tracker.end_step(stage.thread)
+    assert [end - start for start, end, _ in stage.log.steps] == [310 * US] * 3
+
+
+def test_a_loop_that_never_ends_a_step_goes_on_taking_the_recorded_times() -> None:
+    ops = [*OPS[:2], Op("aten::never_called", 160, 10, kernel=(210, 5))]
+    stage = Stage(make_recording([("forward", 100, 300)], ops))
+    for _ in range(100):
+        stage.op("aten::mm")
+        stage.op("aten::relu")
+    charged = stage.simulator.stats.charged_ns
+    assert charged[Origin.EXACT] == 80 * US
+    # THEN what follows is left to the phase's rest for a while, and then estimated from the same ops' recorded times
+    assert charged[Origin.SCALED] == pytest.approx((99 - 32) * 80 * US, rel=0.01)
+
+
+@pytest.mark.parametrize("pad_loader", [False, True])
+def test_with_recorded_waits_the_machines_own_loading_does_not_count_where_the_clock_can_leave_it_out(pad_loader: bool) -> None:
+    stage = Stage(make_recording([("loader", 0, 400), ("forward", 400, 500)], []), pad_loader=pad_loader)
+    stage.simulator.tracker.enter(stage.thread, "loader")
+    assert stage.clock.paused is pad_loader
+    stage.simulator.tracker.leave(stage.thread, "loader")
+    assert not stage.clock.paused
+    stage.simulator.tracker.enter(stage.thread, "loader")
+    stage.simulator.tracker.end_step(stage.thread)  # an optimizer within a dataset
+    stage.simulator.tracker.leave(stage.thread, "loader")
+    assert not stage.clock.paused

@@ -1,0 +1,449 @@
+"""Which recorded step drives which step of the script: training, evaluation, warm-up, profiled and clean ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.gpu import VirtualGpu
+from replayer.op_signature import OpSignature
+from tests.replayer.recordings import (
+    US,
+    FakeClock,
+    Log,
+    Op,
+    RecordedPhases,
+    Stage,
+    make_recording,
+    phase_recording,
+    recording_of,
+)
+from traces.model import NONE, Batches, BatchKind, Origin, StepKind, Trace, Values
+
+TRAIN_PHASES = [("loader", 0, 100), ("h2d", 100, 120), ("forward", 120, 200), ("backward", 200, 400), ("optimizer", 400, 450)]
+TRAIN_OPS = [
+    Op("aten::copy_", 102, 10, kernel=(106, 8)),
+    Op("aten::mm", 130, 20, kernel=(138, 50)),
+    Op("aten::relu", 160, 10, kernel=(189, 30)),
+    Op("aten::mm_backward", 220, 20, kernel=(228, 100)),
+    Op("aten::add_", 410, 5, kernel=(418, 10)),
+]
+EVALUATION_PHASES = [("loader", 0, 50), ("h2d", 50, 60), ("forward", 60, 110)]
+EVALUATION_OPS = [
+    Op("aten::copy_", 51, 5, kernel=(55, 4)),
+    Op("aten::mm", 70, 10, kernel=(75, 20)),
+    Op("aten::relu", 85, 10, kernel=(96, 9)),
+]
+TRAIN = (StepKind.STEADY, TRAIN_PHASES, TRAIN_OPS)
+EVALUATION = (StepKind.EVALUATION, EVALUATION_PHASES, EVALUATION_OPS)
+
+
+def train(stage: Stage, load_us: int = 100) -> None:
+    stage.within("loader", wait_us=load_us)
+    stage.within("h2d", "aten::copy_")
+    stage.module()
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    stage.within("backward", "aten::mm_backward")
+    stage.within("optimizer", "aten::add_")
+    stage.simulator.tracker.end_step(stage.thread)
+
+
+def evaluate(stage: Stage, *, loader: bool = True, grad: bool = False) -> None:
+    if loader:
+        stage.within("loader", wait_us=50)
+    stage.within("h2d", "aten::copy_")
+    stage.module(grad=grad)
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+
+
+def exhaust(stage: Stage) -> None:
+    stage.within("loader")
+    stage.simulator.tracker.loader_exhausted(stage.thread)
+
+
+def phase_grained(trace: Trace) -> Trace:
+    """The same with what its marks on the device tell, and nothing else."""
+    phases = trace.phases
+    with_device = phases.name != trace.strings.find("loader")
+    phases.device_start_ns[with_device] = phases.start_ns[with_device]
+    phases.device_end_ns[with_device] = phases.end_ns[with_device]
+    return Trace("phase", trace.strings, trace.devices, trace.threads, steps=trace.steps, phases=phases)
+
+
+def durations_us(stage: Stage) -> list[float]:
+    return [(end - start) / US for start, end, _ in stage.log.steps]
+
+
+def kinds(stage: Stage) -> str:
+    return "".join("STEADY WARMUP EVALUATION PROFILED".split()[kind][0] for kind in stage.log.kinds)
+
+
+def test_validation_between_epochs_is_driven_by_recorded_validation_and_repeats_it() -> None:
+    # GIVEN two epochs of two batches, each followed by two batches of validation
+    recorded = [TRAIN, TRAIN, EVALUATION, EVALUATION] * 2
+    stage = Stage(recording_of(recorded))
+    # WHEN the script that was recorded is played
+    for _ in range(2):
+        for _ in range(2):
+            train(stage)
+        exhaust(stage)
+        for _ in range(2):
+            evaluate(stage)
+        exhaust(stage)
+    # THEN each step takes its own recorded step's time, and all kernels are the recorded ones
+    assert kinds(stage) == "WSEE" + "SSEE"
+    assert [row for _, _, row in stage.log.steps] == list(range(8))
+    # but for the copies that were played before it was known which kind of step they are of: 2 us more on the host
+    assert durations_us(stage) == [450, 450, 112, 110] * 2
+    charged = stage.simulator.stats.charged_ns
+    assert charged[Origin.EXACT] == sum(charged.values())
+    assert stage.simulator.stats.uncharged_ns == 0
+    played = [row["duration_ns"] / US for row in stage.log.device]
+    training, evaluation = [50, 30, 100, 10], [20, 9]
+    assert played[:16] == [8, *training, 8, *training, 8, *evaluation, 4, *evaluation]
+    assert played[16:] == [4, *training, 8, *training, 8, *evaluation, 4, *evaluation]
+
+
+def test_more_evaluation_than_was_recorded_cycles_what_was_recorded() -> None:
+    slow = (StepKind.EVALUATION, [("forward", 0, 300)], [Op("aten::mm", 10, 10, kernel=(15, 200))])
+    stage = Stage(phase_grained(recording_of([TRAIN, EVALUATION, slow])))
+    train(stage)
+    exhaust(stage)
+    for _ in range(5):
+        evaluate(stage)
+    exhaust(stage)
+    assert [row for _, _, row in stage.log.steps] == [0, 1, 2, 1, 2, 1]
+    forward = [end - start for name, start, end, _, _ in stage.log.phases if name == "forward"]
+    assert [ns // US for ns in forward] == [80, 50, 300, 50, 300, 50]
+
+
+@pytest.mark.parametrize("grain", ["kernel", "phase"])
+def test_without_recorded_evaluation_a_batch_takes_what_a_training_step_does_until_its_loss(grain: str) -> None:
+    trace = recording_of([TRAIN] * 3)
+    stage = Stage(phase_grained(trace) if grain == "phase" else trace)
+    train(stage)
+    exhaust(stage)
+    for _ in range(4):
+        evaluate(stage)
+    exhaust(stage)
+    train(stage)
+    assert kinds(stage) == "WEEEES"
+    assert durations_us(stage) == [450, *[50 + 20 + 80] * 4, 450]
+    busy_us = 198 if grain == "kernel" else 350
+    evaluated_us = 88 if grain == "kernel" else 100
+    assert sum(stage.simulator.stats.charged_ns.values()) / US == 2 * busy_us + 4 * evaluated_us
+    assert stage.simulator.stats.uncharged_ns == 0
+
+
+def test_evaluation_is_never_charged_more_forward_passes_than_it_makes() -> None:
+    # GIVEN a recording that accumulates the gradients of two batches
+    twice = [("forward", 0, 100), ("backward", 100, 200), ("forward", 200, 300), ("backward", 300, 400)]
+    phases = [*twice, ("optimizer", 400, 450)]
+    stage = Stage(phase_grained(make_recording(phases, [], steps=2)))
+    for _ in range(2):
+        stage.module()
+        stage.op("aten::mm")
+        stage.within("backward")
+    stage.within("optimizer")
+    stage.simulator.tracker.end_step(stage.thread)
+    for _ in range(3):
+        stage.module(grad=False)
+        stage.op("aten::mm")
+    stage.module()
+    assert durations_us(stage) == [450, 100, 100, 100]
+
+
+@pytest.mark.parametrize("grain", ["kernel", "phase"])
+@pytest.mark.parametrize("loader", [True, False])
+def test_an_inference_loop_is_charged_a_forward_pass_for_every_batch(grain: str, loader: bool) -> None:
+    trace = recording_of([(StepKind.WARMUP, [("h2d", 0, 900), ("forward", 900, 1_000)], []), TRAIN, TRAIN])
+    stage = Stage(phase_grained(trace) if grain == "phase" else trace)
+    for _ in range(10):
+        evaluate(stage, loader=loader)
+    if loader:
+        exhaust(stage)
+    else:
+        stage.simulator.tracker.stop(stage.thread)
+    assert kinds(stage) == "E" * 10
+    forward = [end - start for name, start, end, _, _ in stage.log.phases if name == "forward"]
+    assert [ns // US for ns in forward] == [80] * 10
+    assert len([row for row in stage.log.device if row["duration_ns"] >= 30 * US]) == (20 if grain == "kernel" else 10)
+
+
+def test_inference_with_gradients_on_is_charged_a_forward_pass_for_every_batch_too() -> None:
+    stage = Stage(phase_grained(recording_of([TRAIN, TRAIN])))
+    for _ in range(5):
+        evaluate(stage, grad=True)
+    exhaust(stage)
+    assert kinds(stage) == "E" * 5
+    # THEN all but the second copy, which came before it was known that the first step was over and had only one
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] == (5 * 80 + 4 * 20) * US
+
+
+def test_an_inference_recording_drives_inference_and_a_script_that_trains() -> None:
+    stage = Stage(recording_of([EVALUATION] * 2))
+    for _ in range(3):
+        evaluate(stage)
+    exhaust(stage)
+    assert [row for _, _, row in stage.log.steps] == [0, 1, 0]
+    train(stage)
+    assert kinds(stage) == "EEEW"
+
+
+def test_what_was_played_before_a_step_turned_out_to_evaluate_is_not_charged_again() -> None:
+    # GIVEN a script that normalises a batch before it calls the model; the same op stands in both kinds of recorded step
+    normalise = Op("aten::sub", 62, 4, kernel=(66, 5))
+    trained = [*TRAIN_OPS[:1], Op("aten::sub", 121, 4, kernel=(126, 6)), *TRAIN_OPS[1:]]
+    evaluated = [*EVALUATION_OPS[:1], normalise, *EVALUATION_OPS[1:]]
+    recorded = [(StepKind.STEADY, TRAIN_PHASES, trained), (StepKind.EVALUATION, EVALUATION_PHASES, evaluated)]
+    stage = Stage(recording_of(recorded))
+    train(stage)
+    exhaust(stage)
+    before = len(stage.log.device)
+    # WHEN the first batch of validation is taken for one of training until the model is called
+    stage.within("loader", wait_us=50)
+    stage.within("h2d", "aten::copy_")
+    stage.op("aten::sub")
+    stage.module(grad=False)
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    exhaust(stage)
+    # THEN what was played stays, the rest is validation's, and each op is charged once
+    assert [row["duration_ns"] // US for row in stage.log.device[before:]] == [8, 6, 20, 9]
+    assert stage.log.steps[1][2] == 1
+    assert stage.simulator.stats.missing == {}
+
+
+def test_a_step_taken_for_evaluation_becomes_a_training_step_again() -> None:
+    stage = Stage(recording_of([TRAIN, EVALUATION, TRAIN]))
+    train(stage)
+    evaluate(stage)
+    exhaust(stage)
+    before = len(stage.log.device)
+    train(stage)
+    assert [row for _, _, row in stage.log.steps] == [0, 1, 2]
+    assert [row["duration_ns"] // US for row in stage.log.device[before:]] == [4, 50, 30, 100, 10]
+
+
+def test_gradients_accumulated_and_two_optimizers_are_steps_as_recorded() -> None:
+    # GIVEN a recording and a script in which the second of two optimizers steps within the next step
+    phases: RecordedPhases = [("optimizer", 0, 20), ("forward", 20, 100), ("backward", 100, 200), ("optimizer", 200, 250)]
+    stage = Stage(phase_grained(make_recording(phases, [], steps=3)))
+    tracker = stage.simulator.tracker
+    for _ in range(3):
+        for batch in range(2):  # of one step
+            stage.module()
+            stage.op("aten::mm")
+            if not batch:
+                stage.within("zero_grad")
+            stage.within("backward")
+        stage.within("optimizer")
+        tracker.end_step(stage.thread)
+        stage.within("optimizer")  # the second one's step ends nothing
+    assert kinds(stage) == "WSS"
+
+
+def test_loaders_and_modules_of_other_threads_end_no_step() -> None:
+    stage = Stage(recording_of([TRAIN, EVALUATION]))
+    other = type(stage.thread)(1, stage.clock.now_ns())
+    tracker = stage.simulator.tracker
+    for _ in range(3):
+        stage.module(grad=False)
+        stage.op("aten::mm")
+        for replica in (5, 5, 6):
+            tracker.module_called(other, replica, False)
+        tracker.enter(other, "loader")
+        tracker.leave(other, "loader")
+    assert kinds(stage) == "EE"
+
+
+def test_a_module_called_within_a_backward_pass_or_a_loader_ends_no_step() -> None:
+    stage = Stage(recording_of([TRAIN]))
+    for phase in ("backward", "optimizer", "loader"):
+        stage.simulator.tracker.enter(stage.thread, phase)
+        for _ in range(3):
+            stage.module(grad=False)
+        stage.simulator.tracker.leave(stage.thread, phase)
+    assert stage.log.steps == []
+
+
+# --- recordings with profiled and clean steps
+
+PROFILED = (StepKind.PROFILED, TRAIN_PHASES, TRAIN_OPS)
+CLEAN_PHASES = [("loader", 0, 100), ("h2d", 100, 120), ("forward", 120, 160), ("backward", 160, 340), ("optimizer", 340, 390)]
+CLEAN: tuple[StepKind, RecordedPhases, list[Op]] = (StepKind.STEADY, CLEAN_PHASES, [])
+
+
+def with_marks(trace: Trace) -> Trace:
+    """As the recorder writes it: steps without profiler have marks on the device."""
+    phases = trace.phases
+    clean = trace.steps.kind[phases.step] != StepKind.PROFILED
+    clean &= phases.name != trace.strings.find("loader")
+    phases.device_start_ns[clean] = phases.start_ns[clean]
+    phases.device_end_ns[clean] = phases.end_ns[clean]
+    return trace
+
+
+def test_steady_steps_are_driven_by_profiled_ones_in_turn() -> None:
+    other = [*TRAIN_OPS[:1], Op("aten::mm", 130, 20, kernel=(138, 45)), *TRAIN_OPS[2:]]
+    stage = Stage(with_marks(recording_of([CLEAN, CLEAN, PROFILED, (StepKind.PROFILED, TRAIN_PHASES, other), CLEAN])))
+    for _ in range(5):
+        train(stage)
+    assert [row for _, _, row in stage.log.steps] == [2, 3, 2, 3, 2]
+    charged = stage.simulator.stats.charged_ns
+    assert charged[Origin.EXACT] == sum(charged.values()) == (198 * 3 + 193 * 2) * US
+
+
+def test_profiled_host_times_are_scaled_to_clean_ones_and_device_times_are_not() -> None:
+    trace = with_marks(recording_of([CLEAN, PROFILED]))
+    trace.provenance["host_scale"] = {"forward": 0.5, "backward": 0.9}
+    stage = Stage(trace)
+    train(stage)
+    assert [(name, (end - start) / US) for name, start, end, _, _ in stage.log.phases] == [
+        ("loader", 100), ("h2d", 20), ("forward", 40), ("backward", 180), ("optimizer", 50)
+    ]  # fmt: skip
+    assert durations_us(stage) == [390]
+    start_ns = stage.log.steps[0][0]
+    rows = stage.log.device
+    assert [row["duration_ns"] // US for row in rows] == [8, 50, 30, 100, 10]
+    # mm: launched 11 us after the start of the profiled forward pass, and 7 us later on an idle stream
+    assert rows[1]["start_ns"] - start_ns == pytest.approx((120 + 5.5 + 7) * US, abs=1)
+    assert rows[3]["start_ns"] - start_ns == pytest.approx((160 + 0.9 * 21 + 7) * US, abs=29 * US)
+
+
+def test_ranks_that_were_merged_keep_their_own_scale() -> None:
+    trace = with_marks(recording_of([CLEAN, PROFILED]))
+    trace.provenance["host_scale"] = {"forward": 0.1}
+    trace.provenance["ranks"] = {"0": {"host_scale": {"forward": 0.5}}}
+    assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 40 * US
+    # WHEN a file tells nonsense THEN it is not scaled by it
+    for ranks, scale in (({"1": {}}, {"forward": "x"}), ([], {"forward": float("nan")}), ({"0": 3}, 7), ({}, {"forward": -1})):
+        trace.provenance.update({"ranks": ranks, "host_scale": scale})
+        assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 80 * US
+
+
+def test_a_warm_up_step_stays_as_slow_as_it_was_recorded_and_takes_profiled_kernels() -> None:
+    slow = [("loader", 0, 900), ("h2d", 900, 1_000), ("forward", 1_000, 5_000), ("backward", 5_000, 7_000)]
+    slow.append(("optimizer", 7_000, 7_100))
+    trace = with_marks(recording_of([(StepKind.WARMUP, slow, []), CLEAN, PROFILED]))
+    stage = Stage(trace, pad_loader=True)
+    for _ in range(3):
+        train(stage, load_us=3)
+    assert kinds(stage) == "WSS"
+    assert [row for _, _, row in stage.log.steps] == [0, 2, 2]
+    assert durations_us(stage) == [7_100, 450, 450]
+    assert [(name, (end - start) / US) for name, start, end, _, _ in stage.log.phases[:5]] == [
+        (name, end - start) for name, start, end in slow
+    ]
+    assert stage.simulator.stats.charged_ns[Origin.EXACT] == 3 * 198 * US
+
+
+def test_a_recorded_wait_for_data_is_charged_to_no_one_though_the_device_was_marked_there() -> None:
+    stage = Stage(phase_recording({"loader": 500, "h2d": 10, "forward": 40, "backward": 180, "optimizer": 50}, steps=3))
+    for _ in range(3):
+        train(stage, load_us=3_000)
+    assert durations_us(stage) == [283_000] * 3
+
+
+@pytest.mark.parametrize(("since_us", "lasts_us"), [(7, 100), (40, 120)])
+def test_a_padded_wait_is_as_long_as_the_recorded_one_and_so_is_what_follows_it(since_us: int, lasts_us: int) -> None:
+    # GIVEN a loader phase of 100 us, in which the batch was there after 80
+    trace = recording_of([TRAIN] * 2)
+    trace.batches = Batches.of(
+        rank=[0, 0], loader=[0, 0], kind=[BatchKind.WAIT] * 2, start_ns=trace.steps.start_ns, duration_ns=[80 * US] * 2
+    )
+    stage = Stage(trace, pad_loader=True)
+    # WHEN this machine has it after 3, and the script needs some time until its copy
+    began_ns = stage.clock.time_ns
+    stage.within("loader", wait_us=3)
+    assert stage.clock.time_ns - began_ns == 80 * US
+    stage.clock.time_ns += since_us * US
+    stage.within("h2d", "aten::copy_")
+    stage.module()
+    stage.op("aten::mm")
+    stage.within("backward", "aten::mm_backward")
+    stage.within("optimizer", "aten::add_")
+    stage.simulator.tracker.end_step(stage.thread)
+    # THEN the phase is as recorded, unless that was longer
+    name, start_ns, end_ns, _, _ = stage.log.phases[0]
+    assert (name, (end_ns - start_ns) / US) == ("loader", lasts_us)
+
+
+def test_the_profilers_own_warm_up_step_is_not_replayed() -> None:
+    warmup: tuple[StepKind, RecordedPhases, list[Op]] = (StepKind.WARMUP, [("forward", 0, 5_000)], [])
+    stage = Stage(with_marks(recording_of([warmup, CLEAN, warmup, PROFILED])))
+    for _ in range(4):
+        train(stage)
+    assert [row for _, _, row in stage.log.steps] == [0, 3, 3, 3]
+
+
+def test_a_phase_grained_recording_is_driven_by_its_clean_steps() -> None:
+    # GIVEN a recording whose profiler saw no kernels
+    stage = Stage(phase_grained(recording_of([(StepKind.WARMUP, TRAIN_PHASES, []), CLEAN, PROFILED, CLEAN])))
+    for _ in range(4):
+        train(stage)
+    assert [row for _, _, row in stage.log.steps] == [0, 1, 3, 1]
+    assert durations_us(stage) == [450, 390, 390, 390]
+
+
+def test_evaluation_that_was_not_profiled_is_driven_by_its_phases_beside_profiled_training() -> None:
+    trace = with_marks(recording_of([CLEAN, (StepKind.EVALUATION, EVALUATION_PHASES, []), PROFILED]))
+    stage = Stage(trace)
+    train(stage)
+    exhaust(stage)
+    for _ in range(3):
+        evaluate(stage)
+    exhaust(stage)
+    assert [row for _, _, row in stage.log.steps] == [2, 1, 1, 1]
+    assert durations_us(stage)[2:] == [110, 110]
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] == (50 * 3 + 10 * 2) * US  # the first copy was taken for training's
+
+
+# --- values
+
+
+def reading(trace: Trace) -> tuple[VirtualGpu, FakeClock]:
+    clock = FakeClock()
+    return VirtualGpu(trace, 0, clock, Log(), strict=False, pad_loader=False), clock  # type: ignore[arg-type]
+
+
+def test_values_come_from_the_recorded_step_at_the_same_place_whatever_drives_the_time() -> None:
+    # GIVEN two epochs of a clean and a profiled step and a batch of validation, each of which read a value
+    trace = with_marks(recording_of([CLEAN, PROFILED, EVALUATION] * 2))
+    trace.values = Values.of(
+        rank=[0] * 6, step=range(6), read=range(6), op=[0] * 6, dtype=[0] * 6, value=[9.0, 8.0, 0.5, 7.0, 6.0, 0.25]
+    )
+    gpu, _ = reading(trace)
+    item = OpSignature("aten::_local_scalar_dense", ((),), ("float32",))
+    seen = []
+    for _ in range(2):
+        for _ in range(2):
+            gpu.module_called(trace, True)
+            gpu.enter_phase("backward")
+            gpu.leave_phase("backward")
+            seen.append(gpu.read(item, 0, "float32", 1))
+            gpu.end_step()
+        gpu.enter_phase("loader")
+        gpu.leave_phase("loader")
+        gpu.module_called(trace, False)
+        seen.append(gpu.read(item, 0, "float32", 1))
+        gpu.enter_phase("loader")
+        gpu.leave_phase("loader")
+        gpu.loader_exhausted()
+    assert seen == [[9.0], [8.0], [0.5], [7.0], [6.0], [0.25]]
+    # AND beyond the recording, those of the steps that drive
+    gpu.enter_phase("backward")
+    assert gpu.read(item, 0, "float32", 1) == [8.0]
+
+
+def test_a_read_before_it_is_known_that_the_step_evaluates_gets_the_value_of_its_place() -> None:
+    trace = recording_of([TRAIN, EVALUATION, TRAIN])
+    trace.values = Values.of(rank=[0] * 3, step=range(3), read=range(3), op=[0] * 3, dtype=[0] * 3, value=[1.0, 2.0, 3.0])
+    gpu, _ = reading(trace)
+    item = OpSignature("aten::_local_scalar_dense", ((),), ("float32",))
+    gpu.end_step()
+    assert gpu.read(item, 0, "float32", 1) == [2.0]  # the loss of the step before, printed after it
+    gpu.module_called(trace, False)
+    assert gpu.read(item, 0, "float32", 1) is None
+    assert gpu.simulator.tracker.row_of_values != NONE

@@ -1,0 +1,80 @@
+"""A warm interpreter with all surfaces installed, which runs each test in a fork of itself.
+
+Patches are global and an import of torch takes seconds, so the tests of this folder run neither in pytest's own process
+nor each in a new one. `conftest.py` starts this file once and sends it one line per test; the answer is a traceback or
+nothing.
+
+    {"file": ".../test_torch_cuda.py", "test": "test_names", "arguments": {"device": 1}}
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+TEST_SECONDS = 60
+
+
+def run(file: str, test: str, arguments: dict[str, object]) -> str:
+    """Run one test; the traceback if it fails, "" if it passes."""
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # so that pickle finds its classes
+    try:
+        spec.loader.exec_module(module)
+        getattr(module, test)(**arguments)
+    except BaseException:
+        return traceback.format_exc()
+    return ""
+
+
+def in_fork(request: dict[str, object]) -> str:
+    """Run one test in a child of this process; what the child could not say itself is said for it."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        signal.alarm(TEST_SECONDS)
+        answer = run(**request)  # type: ignore[arg-type]
+        with os.fdopen(writer, "w") as out:
+            json.dump({"failure": answer}, out)
+        sys.stderr.flush()
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        text = said.read()
+    _, status = os.waitpid(child, 0)
+    return json.loads(text)["failure"] if text else f"the test's process ended with status {status}"
+
+
+def main() -> None:
+    import pytest  # noqa: F401 -- once, not in each fork
+    import torch
+
+    from replayer import backend, state
+    from replayer.surfaces import install_all
+    from tests.replayer.fake_gpu import SurfaceGpu
+
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a test prints is no answer
+    state.start(SurfaceGpu)  # type: ignore[arg-type]
+    backend.register()
+    install_all(torch)
+    # What torch imports when it first works out the shape of a result: once too.
+    import torch._dynamo
+    import torch.distributed.tensor
+
+    warnings.simplefilter("error")
+    for line in sys.stdin:
+        os.write(answers, f"{json.dumps(in_fork(json.loads(line)))}\n".encode())
+
+
+if __name__ == "__main__":
+    main()
