@@ -192,7 +192,7 @@ def facts_of(output: Path) -> dict[str, Any]:
     from traces.file import load
     from traces.summary import summarize
 
-    summary = summarize(load(output))
+    summary = summarize(load(output)).to_json()
     keys = (
         "grain",
         "counts",

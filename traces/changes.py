@@ -1,6 +1,6 @@
 """Which kernels and ops were added, are gone, take longer or shorter: two traces compared by name, per step.
 
-    changes(recorded, other, [0, 1, 2], [0, 1])["kernels"]["longer"][0]
+    changes(recorded, other, [0, 1, 2], [0, 1]).kernels.longer[0]
     # Change("volta_sgemm_128x64_nn", recorded_count=4.0, replayed_count=4.0, recorded_ns=1200000, replayed_ns=1500000)
 
 Counts and times are means per step over the chosen steps, so that traces of different length compare fairly.
@@ -9,7 +9,7 @@ Counts and times are means per step over the chosen steps, so that traces of dif
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,7 +21,7 @@ TOP = 10  # rows of each list
 _TRIFLE_NS = 1000  # per step; below that no difference is worth a line
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Change:
     """One name in both traces, per step. An op's count is how many of it had device work."""
 
@@ -30,6 +30,22 @@ class Change:
     replayed_count: float
     recorded_ns: int
     replayed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLists:
+    """Up to `top` names each, the largest difference of time first."""
+
+    added: list[Change] = field(default_factory=list)
+    gone: list[Change] = field(default_factory=list)
+    longer: list[Change] = field(default_factory=list)
+    shorter: list[Change] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    kernels: ChangeLists
+    ops: ChangeLists
 
 
 @dataclass
@@ -44,19 +60,19 @@ _NOTHING = _Total("")
 
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
-) -> dict[str, dict[str, list[Change]]]:
-    """{"kernels" | "ops": {"added" | "gone" | "longer" | "shorter": up to `top` changes, the largest first}}.
+) -> Changes:
+    """Kernels and ops that two traces do not have alike.
 
     The steps are rows of each trace's `steps`, repeated where a step was replayed more than once; none: everything.
     `tolerance` is the relative change of a name's time below which it counts as the same. A phase-grained trace has no
     kernels or ops that could be compared.
     """
     if "phase" in (recorded.grain, other.grain):
-        return {key: {kind: [] for kind in ("added", "gone", "longer", "shorter")} for key in ("kernels", "ops")}
-    return {
-        "kernels": _sorted_out(_kernels(recorded, recorded_steps), _kernels(other, other_steps), tolerance, top),
-        "ops": _sorted_out(_ops(recorded, recorded_steps), _ops(other, other_steps), tolerance, top, canonical_op),
-    }
+        return Changes(ChangeLists(), ChangeLists())
+    return Changes(
+        _sorted_out(_kernels(recorded, recorded_steps), _kernels(other, other_steps), tolerance, top),
+        _sorted_out(_ops(recorded, recorded_steps), _ops(other, other_steps), tolerance, top, canonical_op),
+    )
 
 
 def _weights(trace: Trace, steps: Column) -> Column:
@@ -96,7 +112,7 @@ def _by_name(trace: Trace, names: Column, counts: Column, times_ns: Column) -> d
 
 def _sorted_out(
     recorded: dict[str, _Total], other: dict[str, _Total], tolerance: float, top: int, key: Callable[[str], str] = str
-) -> dict[str, list[Change]]:
+) -> ChangeLists:
     ours, theirs = _joined(recorded, key), _joined(other, key)
     lists: dict[str, list[Change]] = {"added": [], "gone": [], "longer": [], "shorter": []}
     for name in ours.keys() | theirs.keys():
@@ -109,7 +125,7 @@ def _sorted_out(
             lists["gone" if a.count else "added"].append(change)
         elif abs(difference_ns) > max(tolerance * a.duration_ns, _TRIFLE_NS):
             lists["longer" if difference_ns > 0 else "shorter"].append(change)
-    return {kind: sorted(rows, key=_size)[:top] for kind, rows in lists.items()}
+    return ChangeLists(**{kind: sorted(rows, key=_size)[:top] for kind, rows in lists.items()})
 
 
 def _joined(totals: dict[str, _Total], key: Callable[[str], str]) -> dict[str, _Total]:

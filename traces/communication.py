@@ -1,9 +1,9 @@
-"""What the ranks of a run say to each other: bytes by operation, and how much of its time the GPUs have nothing else to do.
+"""Communication between ranks: bytes by operation, and how much of its time the GPUs have nothing else to do.
 
-    facts = communication(trace)
-    facts["operations"][0]      # {"name": "all_reduce", "phase": "backward", "count": 40, "bytes": 187032, ...}
-    facts["exposed_ns"]         # the device only communicated (or waited for another rank to)
-    facts["hidden_ns"]          # it computed meanwhile
+    of = communication(trace)
+    of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)
+    of.exposed_ns       # the device only communicated (or waited for another rank to)
+    of.hidden_ns        # it computed meanwhile
 
 A communication kernel runs from when its own rank is ready until the slowest one's data has arrived, so exposed time includes
 waiting for slower ranks, as the kernels of a recording do.
@@ -12,7 +12,7 @@ waiting for slower ranks, as the kernels of a recording do.
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,13 +32,33 @@ def communication_kernels(trace: Trace) -> Column:
     return np.asarray((trace.device.kind == DeviceKind.KERNEL) & np.isin(trace.device.name, names))
 
 
-def communication(trace: Trace) -> dict[str, Any]:
-    """Per operation (and phase that it was called in) count, bytes and time; and exposed against hidden time.
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """All calls of one operation in one phase, summed over ranks.
 
-    Times are nanoseconds, summed over ranks and devices, and `steps` is the sum of the ranks' steps; bytes are those of
-    each rank's input, None where not recorded. Of operations whose end nobody saw no time is in the sum, and of those that
-    had ended when somebody looked the most that it can have been.
+    `bytes` are those of each rank's input, None where not recorded. Of calls whose end nobody saw no time is in
+    `duration_ns`, and of those that had ended when somebody looked the most that it can have been.
     """
+
+    name: str
+    phase: str  # "" outside of steps
+    count: int
+    bytes: int | None
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """Times are summed over ranks and devices, and `steps` is the sum of the ranks' steps."""
+
+    operations: tuple[Operation, ...]  # most bytes first
+    exposed_ns: int
+    hidden_ns: int
+    steps: int
+
+
+def communication(trace: Trace) -> Communication:
+    """Calls by operation, and how much of the communication kernels' time other work on the same device covers."""
     kernels = communication_kernels(trace)
     total_ns = hidden_ns = 0
     work = trace.device.is_work
@@ -47,11 +67,10 @@ def communication(trace: Trace) -> dict[str, Any]:
         communicating, computing = _intervals(trace, on & kernels), _intervals(trace, on & work & ~kernels)
         total_ns += communicating.total_ns
         hidden_ns += int(computing.within(communicating.start_ns, communicating.end_ns).sum())
-    times_ns = {"exposed_ns": total_ns - hidden_ns, "hidden_ns": hidden_ns}
-    return {"operations": _operations(trace), **times_ns, "steps": len(trace.steps)}
+    return Communication(_operations(trace), total_ns - hidden_ns, hidden_ns, len(trace.steps))
 
 
-def _operations(trace: Trace) -> list[dict[str, Any]]:
+def _operations(trace: Trace) -> tuple[Operation, ...]:
     table, phases = trace.collectives, trace.phases
     ranks = trace.steps.rank[phases.step] if len(phases) else np.zeros(0, int)
     row = TimeWindows(phases.start_ns, phases.end_ns, ranks).holding(table.start_ns, table.rank)
@@ -61,15 +80,15 @@ def _operations(trace: Trace) -> list[dict[str, Any]]:
         rows = (table.name == name) & (called_in == phase)
         known = bool((table.bytes[rows] != NONE).all())
         found.append(
-            {
-                "name": trace.strings[name],
-                "phase": trace.strings[phase],
-                "count": int(rows.sum()),
-                "bytes": int(table.bytes[rows].sum()) if known else None,
-                "duration_ns": int(table.duration_ns[rows & (table.ending != Ending.UNSEEN)].sum()),
-            }
+            Operation(
+                trace.strings[name],
+                trace.strings[phase],
+                count=int(rows.sum()),
+                bytes=int(table.bytes[rows].sum()) if known else None,
+                duration_ns=int(table.duration_ns[rows & (table.ending != Ending.UNSEEN)].sum()),
+            )
         )
-    return sorted(found, key=lambda row: (-(row["bytes"] or 0), -row["count"], row["name"], row["phase"]))
+    return tuple(sorted(found, key=lambda row: (-(row.bytes or 0), -row.count, row.name, row.phase)))
 
 
 def _intervals(trace: Trace, mask: Column) -> Intervals:

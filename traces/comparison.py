@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from traces.changes import TOP, changes
-from traces.communication import communication
+from traces.changes import TOP, Changes, changes
+from traces.communication import Communication, communication
+from traces.json_facts import OMITTED_IF_EMPTY, as_json
 from traces.measure import (
     busy_by_device,
     busy_by_stream,
@@ -47,7 +48,18 @@ DEFAULT_TOLERANCE = 0.05
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "uncharged")
 
 
-@dataclass(frozen=True)
+Figure = TypeVar("Figure")
+
+
+@dataclass(frozen=True, slots=True)
+class Both(Generic[Figure]):
+    """One figure of each trace. Of two recordings `replayed` is the second."""
+
+    recorded: Figure
+    replayed: Figure
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseError:
     """A phase's median time on the host, where the phases add up to the step, and beside it between two CUDA events."""
 
@@ -59,7 +71,7 @@ class PhaseError:
     device_error: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StreamShare:
     """The share of the steps' time for which a stream is busy. None: the trace has no such stream."""
 
@@ -70,58 +82,111 @@ class StreamShare:
     replayed_busy: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """The evaluation steps of both traces. Of a replay whose recording has none, only its own are told."""
 
-    steps_compared: dict[str, int]
+    steps_compared: Both[int]
     steps: Spread
     compute_side: Spread
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class HostFigures:
+    """What a replay cost the replaying host; None of a recording."""
+
+    lag_ns_per_step: int | None = None  # how far it fell behind the recorded host's pace, median per step
+    us_per_op: float | None = None
+    ops_per_step: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueReads:
+    """Of a replay: how often the host read values that the recording does not have, and whether values were computed."""
+
+    unrecorded_reads: int | None
+    computed: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOp:
+    """A call that a replay made and its recording does not hold."""
+
+    op: str
+    shapes: str  # as in model.shapes_text
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Peaks of one device in both traces; of a device that a replay used also how much memory there was.
+
+    Sources are those of `measure.MemoryPeak`. A step's rise is over what was held when it began. `fits` is False if the
+    replay ran out of memory, and None where nobody can say (see `without_an_end`).
+    """
+
+    recorded_peak_bytes: int | None
+    replayed_peak_bytes: int | None
+    recorded_source: str | None
+    replayed_source: str | None
+    recorded_step_rise_bytes: int | None
+    replayed_step_rise_bytes: int | None
+    capacity_bytes: int | None = None
+    capacity_given: bool | None = None  # by --gpu-memory
+    outside_bytes: int | None = None  # of the capacity, taken by others than PyTorch's allocator
+    reserved_peak_bytes: int | None = None
+    ooms: int | None = None
+    fits: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """See the module. `judged` names the figure whose error decides about `within_tolerance`."""
 
     same_program: bool | None
     reason: str
     replay: bool  # the second trace is a replay, not a second recording
-    steps_compared: dict[str, int]
+    steps_compared: Both[int]
     steps: Spread
     compute_side: Spread
     gpu_busy: Spread
     phases: dict[str, PhaseError]
     streams: list[StreamShare]
     coverage: dict[str, float] | None
-    host: dict[str, float | None]
-    values: dict[str, int | None]  # of a replay: host reads that the recording does not answer, and whether it computed
+    host: HostFigures
+    values: ValueReads
     events_never_recorded: int | None  # of a replay: events that its script waited for
-    memory: dict[str, dict[str, Any]]
-    missing: list[dict[str, Any]]
-    changes: dict[str, dict[str, list[Any]]]
+    memory: dict[str, DeviceMemory]
+    missing: list[MissingOp]
+    changes: Changes
     clock: str | None  # of a replay: "wall", or "virtual": waits for the GPU took no time, so loading data was not real
     speed: float | None  # of a replay: how fast recorded time went; all times here are recorded time
     tolerance: float
     judged: str
     within_tolerance: bool
-    evaluation: Evaluation | None = None  # of traces that hold evaluation steps
-    parts: dict[str, PartError] = field(default_factory=dict)  # of nn.DataParallel
-    communication: dict[str, dict[str, Any] | None] | None = None  # of traces in which ranks communicate
+    evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of traces that hold evaluation steps
+    parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of nn.DataParallel
+    communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # between ranks
     version: int = VERSION
+
+    @property
+    def judged_error(self) -> float | None:
+        """The error of the figure that is judged."""
+        figures = {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
+        return figures[self.judged].error
 
     def to_json(self) -> dict[str, Any]:
         """The dict that `trace diff --json` and `trace replay --report` print; keys are added to it, never renamed.
 
         `evaluation` is there only where either trace has evaluation steps, `parts` only where one has parts.
         """
-        facts = asdict(self)
-        if self.evaluation is None:
-            del facts["evaluation"]
-        if self.communication is None:
-            del facts["communication"]
-        if not self.parts:
-            del facts["parts"]
+        facts: dict[str, Any] = as_json(self)
         return facts
+
+    def without_an_end(self) -> Comparison:
+        """Of a script that failed: what had not run out of memory by then is not known to fit."""
+        memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
+        return replace(self, memory=memory)
 
 
 def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE, *, top: int = TOP) -> Comparison:
@@ -145,21 +210,21 @@ def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE,
         same_program=verdict.same,
         reason=verdict.reason,
         replay=replay is not None,
-        steps_compared={"recorded": len(timed), "replayed": len(timed_other)},
+        steps_compared=Both(len(timed), len(timed_other)),
         steps=steps,
         compute_side=compute_side,
         gpu_busy=gpu_busy,
         phases=_phases(recorded, timed, other, timed_other),
         streams=_streams(recorded, ours, other, theirs),
         coverage=_coverage(other, replay),
-        host={key: (replay or {}).get(key) for key in ("lag_ns_per_step", "us_per_op", "ops_per_step")},
-        values={
-            "unrecorded_reads": (replay or {}).get("reads_unrecorded"),
-            "computed": None if replay is None else replay.get("values") == "compute",
-        },
+        host=HostFigures(**{field.name: (replay or {}).get(field.name) for field in fields(HostFigures)}),
+        values=ValueReads(
+            unrecorded_reads=(replay or {}).get("reads_unrecorded"),
+            computed=None if replay is None else replay.get("values") == "compute",
+        ),
         events_never_recorded=(replay or {}).get("events_never_recorded"),
         memory=_memory(recorded, other, replay or {}),
-        missing=list((replay or {}).get("missing", [])),
+        missing=[MissingOp(**call) for call in (replay or {}).get("missing", [])],
         changes=changes(recorded, other, ours, theirs, tolerance, top),
         clock=(replay or {}).get("clock"),
         speed=(replay or {}).get("speed"),
@@ -202,10 +267,9 @@ def _clean(trace: Trace, rows: Column) -> Column:
     return clean if len(clean) and (trace.steps.kind[rows] == StepKind.PROFILED).any() else rows
 
 
-def _communication(recorded: Trace, other: Trace) -> dict[str, dict[str, Any] | None] | None:
-    sides = {"recorded": recorded, "replayed": other}
-    found = {which: communication(trace) if len(trace.collectives) else None for which, trace in sides.items()}
-    return found if any(found.values()) else None
+def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] | None:
+    ours, theirs = (communication(trace) if len(trace.collectives) else None for trace in (recorded, other))
+    return Both(ours, theirs) if ours or theirs else None
 
 
 def _evaluation(recorded: Trace, other: Trace, sides: tuple[Column, Column]) -> Evaluation | None:
@@ -217,7 +281,7 @@ def _evaluation(recorded: Trace, other: Trace, sides: tuple[Column, Column]) -> 
     drove = source[np.isin(source, ours)].astype(np.int64)
     rows = drove if len(drove) else ours
     return Evaluation(
-        steps_compared={"recorded": len(rows), "replayed": len(theirs)},
+        steps_compared=Both(len(rows), len(theirs)),
         steps=spread(rows, recorded.steps.duration_ns, theirs, other.steps.duration_ns, ours),
         compute_side=spread(rows, sides[0], theirs, sides[1], ours),
     )
@@ -302,11 +366,11 @@ def _coverage(other: Trace, replay: dict[str, Any] | None) -> dict[str, float] |
     return {kind: times.get(kind, 0) / total for kind in _COVERAGE} if total else None
 
 
-def _memory(recorded: Trace, other: Trace, replay: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _memory(recorded: Trace, other: Trace, replay: dict[str, Any]) -> dict[str, DeviceMemory]:
     """Peaks by device; of a replay's devices that were used also how much memory there was, and whether it was enough."""
     a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
     rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
-    room = {}
+    room: dict[str, dict[str, Any]] = {}
     for row, facts in enumerate(replay.get("memory") or []):
         if row < len(other.devices) and (facts["most_reserved_bytes"] or facts["ooms"]):
             room[other.device_label(row)] = {
@@ -318,14 +382,14 @@ def _memory(recorded: Trace, other: Trace, replay: dict[str, Any]) -> dict[str, 
                 "fits": not facts["ooms"],
             }
     return {
-        device: {
-            "recorded_peak_bytes": a[device].allocated_bytes if device in a else None,
-            "replayed_peak_bytes": b[device].allocated_bytes if device in b else None,
-            "recorded_source": a[device].source if device in a else None,
-            "replayed_source": b[device].source if device in b else None,
-            "recorded_step_rise_bytes": rises_a.get(device),
-            "replayed_step_rise_bytes": rises_b.get(device),
+        device: DeviceMemory(
+            recorded_peak_bytes=a[device].allocated_bytes if device in a else None,
+            replayed_peak_bytes=b[device].allocated_bytes if device in b else None,
+            recorded_source=a[device].source if device in a else None,
+            replayed_source=b[device].source if device in b else None,
+            recorded_step_rise_bytes=rises_a.get(device),
+            replayed_step_rise_bytes=rises_b.get(device),
             **room.get(device, {}),
-        }
+        )
         for device in sorted(a.keys() | b.keys() | room.keys())
     }

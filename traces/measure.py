@@ -84,7 +84,7 @@ def busy_in_steps(trace: Trace, busy: Intervals, device: int) -> Column:
     return np.asarray(np.where(mine, busy.within(trace.steps.start_ns, trace.steps.end_ns), 0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PhaseTimes:
     """One phase over all steps: its time in each, 0 where a step went without it; phases of one name are summed.
 
@@ -166,7 +166,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Work:
     """A row of a table of kernels or ops: `count` is how many kernels, or how many ops with device work."""
 
@@ -191,7 +191,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[Work]:
     return _table(trace, trace.host.name[op], trace.device.duration_ns[rows], first_of_op)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MemoryPeak:
     """The most memory that a device held. `source` says how that is known:
 
@@ -204,7 +204,7 @@ class MemoryPeak:
     source: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MemoryCurve:
     """What a device held after each of its memory events, in order of time; `source` as in `MemoryPeak`."""
 

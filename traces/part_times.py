@@ -18,7 +18,7 @@ _NOWHERE = 1 << 30
 Key = tuple[str, str]  # the part's name, and the label of its device or ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PartError:
     """A part's median time on the host, and beside it between two CUDA events on its device. None: not in that trace."""
 

@@ -1,13 +1,14 @@
-"""What a recording tells of the run around the GPU's work: kinds of steps, the input pipeline, collectives, parallel parts.
+"""The run around the GPU's work: kinds of steps, the input pipeline, collectives, the regions of nn.DataParallel.
 
-    input_pipeline(trace)["wait_per_step_ns"]       # 2100000: what a step waited for its batch, median
-    collectives(trace)[0]                           # {"name": "all_reduce", "backend": "nccl", "count": 40, ...}
+    input_pipeline(trace).wait_per_step_ns      # 2100000: what a step waited for its batch, median
+    collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
 
-Facts as plain JSON values for `traces.summary`; each is empty or None where the recording does not have it.
+Parts of `traces.summary`; each is empty or None where the recording does not have it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,21 +19,68 @@ from traces.spread import median
 from traces.time_windows import TimeWindows
 
 
-def step_kinds(trace: Trace) -> dict[str, dict[str, int | None]]:
+@dataclass(frozen=True, slots=True)
+class StepsOfKind:
+    count: int
+    median_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputPipeline:
+    """Waits for batches and pinning of batches; figures are None where none was recorded."""
+
+    loaders: list[dict[str, Any]]  # as the recorder describes them: num_workers, batch_size...
+    waits: int
+    wait_median_ns: int | None
+    wait_total_ns: int
+    wait_per_step_ns: int | None  # median over the steps that `steady_steps` takes
+    batch_bytes: int | None
+    pins: int
+    pin_median_ns: int | None
+    pin_bytes_per_s: int | None  # of pins of known size
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTotals:
+    """All calls of one collective by one backend, summed over ranks. `bytes` is None if no row's is known.
+
+    Of `timed` calls the end was seen. `duration_ns` is the sum of theirs and of the most that others can have lasted
+    (`bounded`, see `Ending.BY`); `median_ns` is of what was seen, else of such bounds, and None where neither is.
+    """
+
+    name: str
+    backend: str
+    count: int
+    bytes: int | None
+    timed: int
+    bounded: int
+    duration_ns: int
+    median_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartMedians:
+    """One region of nn.DataParallel on one device: its time on the host, and between two CUDA events on that device."""
+
+    name: str
+    device: str | None
+    count: int
+    median_ns: int | None
+    device_median_ns: int | None
+
+
+def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
     """How many steps of each kind there are, and their median; kinds without steps are left out."""
     durations = {kind: trace.steps.duration_ns[trace.steps.kind == kind] for kind in StepKind}
     return {
-        kind.name.lower(): {"count": len(duration_ns), "median_ns": median(duration_ns)}
+        kind.name.lower(): StepsOfKind(len(duration_ns), middle_ns)
         for kind, duration_ns in durations.items()
-        if len(duration_ns)
+        if (middle_ns := median(duration_ns)) is not None
     }
 
 
-def input_pipeline(trace: Trace) -> dict[str, Any] | None:
-    """Waits for batches and pinning of batches; None if neither was recorded and no loader is described.
-
-    `wait_per_step_ns` is the median over the steps that `steady_steps` takes. `pin_bytes_per_s` counts pins of known size.
-    """
+def input_pipeline(trace: Trace) -> InputPipeline | None:
+    """None if neither waits nor pins were recorded and no loader is described."""
     described = trace.provenance_of(trace.ranks[0]).get("loaders")
     loaders = [loader for loader in described if isinstance(loader, dict)] if isinstance(described, list) else []
     waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
@@ -40,17 +88,17 @@ def input_pipeline(trace: Trace) -> dict[str, Any] | None:
     if not len(trace.batches) and not loaders:
         return None
     sized = pins.take((pins.bytes != NONE) & (pins.duration_ns > 0))
-    return {
-        "loaders": loaders,
-        "waits": len(waits),
-        "wait_median_ns": median(waits.duration_ns),
-        "wait_total_ns": int(waits.duration_ns.sum()),
-        "wait_per_step_ns": median(_per_step(trace, waits)[steady_steps(trace)]) if len(waits) else None,
-        "batch_bytes": median(waits.bytes[waits.bytes != NONE]),
-        "pins": len(pins),
-        "pin_median_ns": median(pins.duration_ns),
-        "pin_bytes_per_s": round(int(sized.bytes.sum()) / int(sized.duration_ns.sum()) * 1e9) if len(sized) else None,
-    }
+    return InputPipeline(
+        loaders=loaders,
+        waits=len(waits),
+        wait_median_ns=median(waits.duration_ns),
+        wait_total_ns=int(waits.duration_ns.sum()),
+        wait_per_step_ns=median(_per_step(trace, waits)[steady_steps(trace)]) if len(waits) else None,
+        batch_bytes=median(waits.bytes[waits.bytes != NONE]),
+        pins=len(pins),
+        pin_median_ns=median(pins.duration_ns),
+        pin_bytes_per_s=round(int(sized.bytes.sum()) / int(sized.duration_ns.sum()) * 1e9) if len(sized) else None,
+    )
 
 
 def _per_step(trace: Trace, waits: Batches) -> Column:
@@ -71,12 +119,8 @@ def batches_there_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) 
     return np.asarray(np.where(there_ns > start_ns, np.minimum(there_ns, end_ns), end_ns))
 
 
-def collectives(trace: Trace) -> list[dict[str, Any]]:
-    """By operation and backend, most time first, summed over ranks. `bytes` is None if no row's is known.
-
-    Of `timed` operations the end was seen. `duration_ns` is the sum of theirs and of the most that others can have lasted
-    (`bounded`, see `Ending.BY`); `median_ns` is of what was seen, else of such bounds, and None where neither is.
-    """
+def collectives(trace: Trace) -> list[CollectiveTotals]:
+    """By operation and backend, most time first."""
     table, texts = trace.collectives, trace.strings
     found = []
     for name, backend in sorted(set(zip(table.name.tolist(), table.backend.tolist(), strict=True))):
@@ -84,22 +128,22 @@ def collectives(trace: Trace) -> list[dict[str, Any]]:
         sizes = rows.bytes[rows.bytes != NONE]
         seen, bounds = (rows.duration_ns[rows.ending == ending] for ending in (Ending.SEEN, Ending.BY))
         found.append(
-            {
-                "name": texts[name],
-                "backend": texts[backend],
-                "count": len(rows),
-                "bytes": int(sizes.sum()) if len(sizes) else None,
-                "timed": len(seen),
-                "bounded": len(bounds),
-                "duration_ns": int(seen.sum() + bounds.sum()),
-                "median_ns": median(seen if len(seen) else bounds),
-            }
+            CollectiveTotals(
+                texts[name],
+                texts[backend],
+                count=len(rows),
+                bytes=int(sizes.sum()) if len(sizes) else None,
+                timed=len(seen),
+                bounded=len(bounds),
+                duration_ns=int(seen.sum() + bounds.sum()),
+                median_ns=median(seen if len(seen) else bounds),
+            )
         )
-    return sorted(found, key=lambda row: (-row["duration_ns"], row["name"]))
+    return sorted(found, key=lambda row: (-row.duration_ns, row.name))
 
 
-def parallel_parts(trace: Trace) -> list[dict[str, Any]]:
-    """The parts of nn.DataParallel by name and device, in the order of their first start; medians over the parts in the steps
+def parallel_parts(trace: Trace) -> list[PartMedians]:
+    """The regions of nn.DataParallel by name and device, in the order of their first start; medians over the parts in the steps
     that `steady_steps` takes, or over all where none is in those."""
     phase_step = np.append(trace.phases.step, NONE)[trace.parts.phase]
     steady = np.isin(phase_step, steady_steps(trace))
@@ -110,18 +154,18 @@ def parallel_parts(trace: Trace) -> list[dict[str, Any]]:
         rows = parts.take((parts.name == name) & (parts.device == device))
         timed = rows.take((rows.device_start_ns != NONE) & (rows.device_end_ns != NONE))
         found.append(
-            {
-                "name": trace.strings[name],
-                "device": trace.device_label(device) if device != NONE else None,
-                "count": len(rows),
-                "median_ns": median(rows.duration_ns),
-                "device_median_ns": median(timed.device_end_ns - timed.device_start_ns),
-            }
+            PartMedians(
+                trace.strings[name],
+                trace.device_label(device) if device != NONE else None,
+                count=len(rows),
+                median_ns=median(rows.duration_ns),
+                device_median_ns=median(timed.device_end_ns - timed.device_start_ns),
+            )
         )
     return found
 
 
-def told(trace: Trace, fact: str) -> dict[str, Any] | None:
+def provenance_group(trace: Trace, fact: str) -> dict[str, Any] | None:
     """A group of facts of the provenance ("recorder", "clean", "host_scale"), or None if it is not there or no group."""
     facts = trace.provenance.get(fact)
     return dict(facts) if isinstance(facts, dict) and facts else None

@@ -34,7 +34,7 @@ _ESSENTIAL = ("forward", "backward", "optimizer")
 
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """`same` is None where the traces hold nothing to tell by."""
 
@@ -42,7 +42,7 @@ class Verdict:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Call:
     """One op with device work. `shape` is its largest input, None where shapes were not recorded."""
 

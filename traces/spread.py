@@ -14,7 +14,7 @@ from traces.model import Column
 _MIN_STEPS_FOR_NOISE = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Spread:
     """One figure per step, summed up. `noise_floor` is the recording's own spread: half the distance between its
     quartiles over its median, None below four steps. An error below it says nothing."""

@@ -1,16 +1,18 @@
-"""What is in a trace, as plain JSON values: what `trace info` prints.
+"""What is in a trace, as figures: what `trace info` prints.
 
-summarize(load("v100.msgpack"))["counts"]
-# {"kernels": 8772, "copies": 324, "host_ops": 32124, "memory_events": 12838, "steps": 6}
+    summarize(load("v100.msgpack")).counts
+    # Counts(kernels=8772, copies=324, host_ops=32124, memory_events=12838, steps=6)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from traces.communication import communication
+from traces.communication import Communication, communication
+from traces.json_facts import as_json
 from traces.measure import (
     Work,
     busy_by_device,
@@ -25,105 +27,191 @@ from traces.measure import (
     window_ns,
 )
 from traces.model import DeviceKind, HostKind, StepKind, Trace
-from traces.pipeline import collectives, input_pipeline, parallel_parts, step_kinds, told
+from traces.pipeline import (
+    CollectiveTotals,
+    InputPipeline,
+    PartMedians,
+    StepsOfKind,
+    collectives,
+    input_pipeline,
+    parallel_parts,
+    provenance_group,
+    step_kinds,
+)
 from traces.spread import median
 
 VERSION = 1
 TOP = 10  # rows of the tables of kernels and ops
 
 
-def summarize(trace: Trace) -> dict[str, Any]:
-    """Everything that `trace info --json` prints; keys are added to it, never renamed.
+@dataclass(frozen=True, slots=True)
+class DeviceSummary:
+    name: str
+    total_memory_bytes: int  # -1 where not recorded
+    rank: int
+    index: int
 
-    `copies` counts memcpys and memsets. `phases` are medians over the steps that are not warm-up. `ops` are the
-    innermost ones around a launch, `calls` the outermost; both with the device time of what they launched. `idle_share`
-    is the part of a device's time between the first start and the last end of its own work in which it did nothing.
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    kernels: int
+    copies: int  # memcpys and memsets
+    host_ops: int
+    memory_events: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """`idle_share` is the part of the time between the first start and the last end of its own work in which it did none."""
+
+    name: str
+    busy_ns: int
+    idle_share: float
+    streams: dict[int, int]  # busy nanoseconds by number of the stream
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    start_ns: int
+    duration_ns: int
+    number: int
+    rank: int
+    kind: str  # of StepKind, in lower case
+    compute_side_ns: int  # without the wait for data
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMedians:
+    """A phase's median per step: its time on the host, and elapsed between two CUDA events, None without them."""
+
+    median_ns: int | None
+    device_median_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMemory:
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    source: str  # as in measure.MemoryPeak
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """See the module. Medians are over the steps that `steady_steps` takes; times are nanoseconds.
+
+    `ops` are the innermost ones around a launch, `calls` the outermost; both with the device time of what they launched,
+    most first, up to TOP rows. Dictionaries of devices go by `Trace.device_label`.
     """
+
+    version: int
+    grain: str
+    ranks: list[int]
+    devices: list[DeviceSummary]
+    counts: Counts
+    window_ns: int
+    gpu_busy_ns: int
+    gpus: dict[str, GpuUse]  # devices that did any work
+    steps: list[StepSummary]
+    step_median_ns: int | None
+    compute_side_median_ns: int | None
+    step_kinds: dict[str, StepsOfKind]
+    clean: dict[str, Any] | None  # groups of the provenance
+    host_scale: dict[str, Any] | None
+    recorder: dict[str, Any] | None
+    phases: dict[str, PhaseMedians]
+    parts: list[PartMedians]
+    input_pipeline: InputPipeline | None
+    collectives: list[CollectiveTotals]
+    communication: Communication | None
+    kernels: list[Work]
+    ops: list[Work]
+    calls: list[Work]
+    memory: dict[str, PeakMemory]
+    lacks: list[str]
+    problems: dict[str, int]
+    provenance: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The dictionary that `trace info --json` prints."""
+        facts: dict[str, Any] = as_json(self)
+        return facts
+
+
+def summarize(trace: Trace) -> Summary:
+    """The figures of a whole trace."""
     start_ns, end_ns = window_ns(trace)
     compute_ns = compute_side_ns(trace)
     steps = trace.steps
-    return {
-        "version": VERSION,
-        "grain": trace.grain,
-        "ranks": trace.ranks,
-        "devices": [
-            {"name": d.name, "total_memory_bytes": d.total_memory_bytes, "rank": d.rank, "index": d.index}
-            for d in trace.devices
-        ],
-        "counts": {
-            "kernels": int((trace.device.kind == DeviceKind.KERNEL).sum()),
-            "copies": int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
-            "host_ops": int((trace.host.kind == HostKind.OP).sum()),
-            "memory_events": len(trace.memory),
-            "steps": len(steps),
-        },
-        "window_ns": end_ns - start_ns,
-        "gpu_busy_ns": busy_ns(trace),
-        "gpus": _gpus(trace),
-        "steps": [
-            {
-                "start_ns": int(steps.start_ns[row]),
-                "duration_ns": int(steps.duration_ns[row]),
-                "number": int(steps.number[row]),
-                "rank": int(steps.rank[row]),
-                "kind": StepKind(int(steps.kind[row])).name.lower(),
-                "compute_side_ns": int(compute_ns[row]),
-            }
+    return Summary(
+        version=VERSION,
+        grain=trace.grain,
+        ranks=trace.ranks,
+        devices=[DeviceSummary(d.name, d.total_memory_bytes, d.rank, d.index) for d in trace.devices],
+        counts=Counts(
+            kernels=int((trace.device.kind == DeviceKind.KERNEL).sum()),
+            copies=int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
+            host_ops=int((trace.host.kind == HostKind.OP).sum()),
+            memory_events=len(trace.memory),
+            steps=len(steps),
+        ),
+        window_ns=end_ns - start_ns,
+        gpu_busy_ns=busy_ns(trace),
+        gpus=_gpus(trace),
+        steps=[
+            StepSummary(
+                start_ns=int(steps.start_ns[row]),
+                duration_ns=int(steps.duration_ns[row]),
+                number=int(steps.number[row]),
+                rank=int(steps.rank[row]),
+                kind=StepKind(int(steps.kind[row])).name.lower(),
+                compute_side_ns=int(compute_ns[row]),
+            )
             for row in range(len(steps))
         ],
-        "step_median_ns": median(steps.duration_ns[steady_steps(trace)]),
-        "compute_side_median_ns": median(compute_ns[steady_steps(trace)]),
-        "step_kinds": step_kinds(trace),
-        "clean": told(trace, "clean"),
-        "host_scale": told(trace, "host_scale"),
-        "recorder": told(trace, "recorder"),
-        "phases": _phases(trace),
-        "parts": parallel_parts(trace),
-        "input_pipeline": input_pipeline(trace),
-        "collectives": collectives(trace),
-        "communication": communication(trace) if len(trace.collectives) else None,
-        "kernels": _rows(kernel_table(trace)),
-        "ops": _rows(op_table(trace)),
-        "calls": _rows(op_table(trace, outermost=True)),
-        "memory": {
-            trace.device_label(row): {
-                "peak_allocated_bytes": peak.allocated_bytes,
-                "peak_reserved_bytes": peak.reserved_bytes,
-                "source": peak.source,
-            }
+        step_median_ns=median(steps.duration_ns[steady_steps(trace)]),
+        compute_side_median_ns=median(compute_ns[steady_steps(trace)]),
+        step_kinds=step_kinds(trace),
+        clean=provenance_group(trace, "clean"),
+        host_scale=provenance_group(trace, "host_scale"),
+        recorder=provenance_group(trace, "recorder"),
+        phases=_phases(trace),
+        parts=parallel_parts(trace),
+        input_pipeline=input_pipeline(trace),
+        collectives=collectives(trace),
+        communication=communication(trace) if len(trace.collectives) else None,
+        kernels=kernel_table(trace)[:TOP],
+        ops=op_table(trace)[:TOP],
+        calls=op_table(trace, outermost=True)[:TOP],
+        memory={
+            trace.device_label(row): PeakMemory(peak.allocated_bytes, peak.reserved_bytes, peak.source)
             for row, peak in memory_peaks(trace).items()
         },
-        "lacks": list(trace.lacks),
-        "problems": dict(trace.problems),
-        "provenance": dict(trace.provenance),
-    }
+        lacks=list(trace.lacks),
+        problems=dict(trace.problems),
+        provenance=dict(trace.provenance),
+    )
 
 
-def _gpus(trace: Trace) -> dict[str, dict[str, Any]]:
-    """Busy time, idle share and streams of every device that did any work."""
+def _gpus(trace: Trace) -> dict[str, GpuUse]:
     streams = busy_by_stream(trace)
     found = {}
     for device, busy in busy_by_device(trace).items():
         span_ns = int(busy.end_ns[-1] - busy.start_ns[0])
-        found[trace.device_label(device)] = {
-            "name": trace.devices[device].name,
-            "busy_ns": busy.total_ns,
-            "idle_share": 1 - busy.total_ns / span_ns if span_ns else 0.0,
-            "streams": {str(stream): own.total_ns for (of, stream), own in streams.items() if of == device},
-        }
+        found[trace.device_label(device)] = GpuUse(
+            trace.devices[device].name,
+            busy_ns=busy.total_ns,
+            idle_share=1 - busy.total_ns / span_ns if span_ns else 0.0,
+            streams={stream: own.total_ns for (of, stream), own in streams.items() if of == device},
+        )
     return found
 
 
-def _phases(trace: Trace) -> dict[str, dict[str, int | None]]:
+def _phases(trace: Trace) -> dict[str, PhaseMedians]:
     rows = steady_steps(trace)
     return {
-        name: {
-            "median_ns": median(times.host_ns[rows]),
-            "device_median_ns": None if times.device_ns is None else median(times.device_ns[rows]),
-        }
+        name: PhaseMedians(
+            median(times.host_ns[rows]), None if times.device_ns is None else median(times.device_ns[rows])
+        )
         for name, times in phase_times(trace).items()
     }
-
-
-def _rows(table: list[Work]) -> list[dict[str, Any]]:
-    return [{"name": work.name, "count": work.count, "device_ns": work.device_ns} for work in table[:TOP]]

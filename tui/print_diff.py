@@ -1,7 +1,7 @@
 """`trace diff` for people, and the end of every replay: are they the same program, how far apart, and where.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
-    print(diff_text(comparison.to_json(), "v100.msgpack", "replay.msgpack"))
+    print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
 
 Longer is red and shorter blue where there is colour; the sign says the same without.
 """
@@ -9,8 +9,9 @@ Longer is red and shorter blue where there is colour; the sign says the same wit
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
+from traces.changes import ChangeLists
+from traces.comparison import Comparison, HostFigures
 from tui.figures import (
     ABSENT,
     count_text,
@@ -47,8 +48,8 @@ _COVERAGE = {
 }
 
 
-def diff_text(comparison: dict[str, Any], recorded: str, other: str, *, width: int = 80, colour: bool = False) -> str:
-    """The text for a terminal `width` wide. `comparison` is of `Comparison.to_json`; the names are what people say."""
+def diff_text(comparison: Comparison, recorded: str, other: str, *, width: int = 80, colour: bool = False) -> str:
+    """The text for a terminal `width` wide. The names are what people say."""
     page = _Page(comparison, width, colour)
     lines = [
         *page.names(recorded, other),
@@ -67,26 +68,26 @@ def diff_text(comparison: dict[str, Any], recorded: str, other: str, *, width: i
         *page.values(),
         *page.sentences(event_sentences(comparison)),
         *page.missing(),
-        *page.changes("kernels", "Kernels"),
-        *page.changes("ops", "Ops"),
+        *page.changes(comparison.changes.kernels, "Kernels"),
+        *page.changes(comparison.changes.ops, "Ops"),
         *page.verdict(),
     ]
     return "\n".join(lines)
 
 
 class _Page:
-    def __init__(self, comparison: dict[str, Any], width: int, colour: bool) -> None:
+    def __init__(self, comparison: Comparison, width: int, colour: bool) -> None:
         self.of = comparison
         self.width = width
         self.colour = colour
-        self.first, self.second = ("recorded", "replayed") if comparison["replay"] else ("A", "B")
+        self.first, self.second = ("recorded", "replayed") if comparison.replay else ("A", "B")
 
     def names(self, recorded: str, other: str) -> list[str]:
         """Which is which, and how many steps of each are compared."""
-        counts = self.of["steps_compared"]
+        counts = self.of.steps_compared
         # Of a replay's recording the steps count as often as they were replayed: no number that would mean anything.
-        ours = 0 if self.of["replay"] else counts["recorded"]
-        rows = ((self.first, recorded, ours), (self.second, other, counts["replayed"]))
+        ours = 0 if self.of.replay else counts.recorded
+        rows = ((self.first, recorded, ours), (self.second, other, counts.replayed))
         longest = max(len(self.first), len(self.second))
         lines = []
         for which, name, count in rows:
@@ -95,7 +96,7 @@ class _Page:
         return lines
 
     def program(self) -> list[str]:
-        same, reason = self.of["same_program"], self.of["reason"]
+        same, reason = self.of.same_program, self.of.reason
         if same is None:
             return _wrapped(f"Whether this is the same program cannot be told: {reason}.", self.width)
         if same:
@@ -104,70 +105,70 @@ class _Page:
         return self.said(said, "red")
 
     def per_step(self) -> list[str]:
-        steps, busy = self.of["steps"], self.of["gpu_busy"]
-        if steps["recorded_median_ns"] is None:
-            row = ["GPU busy", *self.pair(busy["recorded_median_ns"], busy["replayed_median_ns"])]
+        steps, busy = self.of.steps, self.of.gpu_busy
+        if steps.recorded_median_ns is None:
+            row = ["GPU busy", *self.pair(busy.recorded_median_ns, busy.replayed_median_ns)]
             return self.times("Whole traces, for not both have training steps", [row, *self.evaluation()])
         rows = [
-            [words, *self.pair(self.of[key]["recorded_median_ns"], self.of[key]["replayed_median_ns"])]
-            for key, words in (
-                ("steps", "whole step"),
-                ("compute_side", "without data loading"),
-                ("gpu_busy", "GPU busy"),
+            [words, *self.pair(of.recorded_median_ns, of.replayed_median_ns)]
+            for of, words in (
+                (steps, "whole step"),
+                (self.of.compute_side, "without data loading"),
+                (busy, "GPU busy"),
             )
         ]
-        if min(self.of["steps_compared"].values()) >= _STEPS_FOR_A_SPREAD:
-            for key, words in (("p5", "fast steps (5th percentile)"), ("p95", "slow steps (95th percentile)")):
-                rows.append([words, *self.pair(steps[f"recorded_{key}_ns"], steps[f"replayed_{key}_ns"])])
+        if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= _STEPS_FOR_A_SPREAD:
+            rows.append(["fast steps (5th percentile)", *self.pair(steps.recorded_p5_ns, steps.replayed_p5_ns)])
+            rows.append(["slow steps (95th percentile)", *self.pair(steps.recorded_p95_ns, steps.replayed_p95_ns)])
         rows += self.evaluation()
         lines = self.times("Median per step", rows)
         floors = [
-            f"{share_text(self.of[key]['noise_floor'])} {words}"
-            for key, words in (("steps", "of a whole step"), ("compute_side", "without data loading"))
-            if self.of[key]["noise_floor"]
+            f"{share_text(of.noise_floor)} {words}"
+            for of, words in ((steps, "of a whole step"), (self.of.compute_side, "without data loading"))
+            if of.noise_floor
         ]
         if floors:
             said = (
                 f"Steps of {self.first_name()} differ among themselves by {', '.join(floors)}: less than that is noise."
             )
             lines = self.noted(lines, said)
-        if self.of["judged"] == "compute_side":
+        if self.of.judged == "compute_side":
             lines = self.noted(lines, loader_note(self.of))
         return lines
 
     def evaluation(self) -> list[list[str]]:
         """A row for validation and inference, where there is any."""
-        spread = self.of.get("evaluation", {}).get("steps")
-        if spread is None or spread == self.of["steps"]:  # inference: its steps are the steps
+        spread = None if self.of.evaluation is None else self.of.evaluation.steps
+        if spread is None or spread == self.of.steps:  # inference: its steps are the steps
             return []
-        return [["a batch evaluated", *self.pair(spread["recorded_median_ns"], spread["replayed_median_ns"])]]
+        return [["a batch evaluated", *self.pair(spread.recorded_median_ns, spread.replayed_median_ns)]]
 
     def phases(self) -> list[str]:
-        phases = self.of["phases"].items()
-        rows = [[name, *self.pair(p["recorded_median_ns"], p["replayed_median_ns"])] for name, p in phases]
+        phases = self.of.phases.items()
+        rows = [[name, *self.pair(p.recorded_median_ns, p.replayed_median_ns)] for name, p in phases]
         lines = self.times("Phases on the host, per step", rows)
         timed = [
-            [name, *self.pair(p["device_recorded_median_ns"], p["device_replayed_median_ns"])]
+            [name, *self.pair(p.device_recorded_median_ns, p.device_replayed_median_ns)]
             for name, p in phases
-            if p["device_recorded_median_ns"] is not None or p["device_replayed_median_ns"] is not None
+            if p.device_recorded_median_ns is not None or p.device_replayed_median_ns is not None
         ]
         return lines + self.times("Phases on the GPU, per step", timed)
 
     def parts(self) -> list[str]:
         """Of nn.DataParallel; on the GPU too, where an asynchronous host would hide it."""
-        parts = self.of.get("parts", {}).items()
-        rows = [[name, *self.pair(p["recorded_median_ns"], p["replayed_median_ns"])] for name, p in parts]
-        timed = [[name, *self.pair(p["device_recorded_median_ns"], p["device_replayed_median_ns"])] for name, p in parts]
+        parts = self.of.parts.items()
+        rows = [[name, *self.pair(p.recorded_median_ns, p.replayed_median_ns)] for name, p in parts]
+        timed = [[name, *self.pair(p.device_recorded_median_ns, p.device_replayed_median_ns)] for name, p in parts]
         return self.times("Parts on the host, per step", rows) + self.times("Parts on the GPU, per step", timed)
 
     def streams(self) -> list[str]:
         rows = []
-        for row in self.of["streams"]:
-            numbers = [str(n) for n in (row["recorded_stream"], row["replayed_stream"]) if n is not None]
+        for row in self.of.streams:
+            numbers = [str(n) for n in (row.recorded_stream, row.replayed_stream) if n is not None]
             stream = "/".join(dict.fromkeys(numbers))
-            busy = [row["recorded_busy"], row["replayed_busy"]]
-            points = ABSENT if None in busy else f"{100 * (busy[1] - busy[0]):+.1f} points"
-            rows.append([f"{row['device']} stream {stream}", share_text(busy[0]), share_text(busy[1]), points])
+            a, b = row.recorded_busy, row.replayed_busy
+            points = ABSENT if a is None or b is None else f"{100 * (b - a):+.1f} points"
+            rows.append([f"{row.device} stream {stream}", share_text(a), share_text(b), points])
         if not rows:
             return []
         return self.titled(
@@ -175,7 +176,7 @@ class _Page:
         )
 
     def coverage(self) -> list[str]:
-        coverage = self.of["coverage"]
+        coverage = self.of.coverage
         if coverage is None:
             return []
         rows = [
@@ -188,39 +189,39 @@ class _Page:
         )
 
     def host(self) -> list[str]:
-        host = self.of["host"]
-        if all(value is None for value in host.values()):
+        host = self.of.host
+        if host == HostFigures():
             return []
         rows = [
-            ["behind the recorded host (lag), per step", time_text(host["lag_ns_per_step"])],
-            ["time per op", ABSENT if host["us_per_op"] is None else f"{host['us_per_op']:.1f} µs"],
-            ["ops per step", ABSENT if host["ops_per_step"] is None else count_text(round(host["ops_per_step"], 1))],
+            ["behind the recorded host (lag), per step", time_text(host.lag_ns_per_step)],
+            ["time per op", ABSENT if host.us_per_op is None else f"{host.us_per_op:.1f} µs"],
+            ["ops per step", ABSENT if host.ops_per_step is None else count_text(round(host.ops_per_step, 1))],
         ]
         return self.titled(table(["Replaying host", ""], rows, width=self.width, stretch=True))
 
     def communication(self) -> list[str]:
-        sides = self.of.get("communication")
+        sides = self.of.communication
         if not sides:
             return []
         head = ["Communication between ranks", self.first, self.second]
         return self.titled(table(head, communication_rows(sides), width=self.width, stretch=True))
 
     def memory(self) -> list[str]:
-        rows = peak_rows(self.of["memory"])
+        rows = peak_rows(self.of.memory)
         if not rows:
             return []
         lines = self.titled(
             table(["Memory peak", self.first, self.second, "change"], rows, width=self.width, stretch=True)
         )
-        for sentence in memory_sentences(self.of["memory"]):
+        for sentence in memory_sentences(self.of.memory):
             lines = self.noted(lines, sentence)
         return lines
 
     def values(self) -> list[str]:
-        if self.of["values"]["computed"]:
+        if self.of.values.computed:
             said = "Values were computed on this machine's CPU, not recorded; the GPU's times are the trace's."
             return [*_wrapped(said, self.width), ""]
-        reads = self.of["values"]["unrecorded_reads"]
+        reads = self.of.values.unrecorded_reads
         if not reads:
             return []
         times = "once" if reads == 1 else f"{count_text(reads)} times"
@@ -228,9 +229,9 @@ class _Page:
         return [*_wrapped(said, self.width), ""]
 
     def missing(self) -> list[str]:
-        missing = self.of["missing"]
+        missing = self.of.missing
         rows = [
-            [f"{row['op']} {row['shapes'].replace(',', 'x').replace(';', ' ')}", count_text(row["count"])]
+            [f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')}", count_text(row.count)]
             for row in missing[:_SHOWN_MISSING]
         ]
         if len(missing) > _SHOWN_MISSING:
@@ -239,17 +240,18 @@ class _Page:
             return []
         return self.titled(table(["Not in the recording", "calls"], rows, width=self.width, stretch=True))
 
-    def changes(self, key: str, title: str) -> list[str]:
+    def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        for kind, words in _CHANGE_TITLES.items():
-            changes = self.of["changes"][key][kind]
+        kinds = {"longer": lists.longer, "shorter": lists.shorter, "added": lists.added, "gone": lists.gone}
+        for kind, changes in kinds.items():
+            words = _CHANGE_TITLES[kind]
             rows = []
             for change in changes[:_SHOWN_CHANGES]:
-                a, b = change["recorded_ns"], change["replayed_ns"]
-                counts = [count_text(round(change[f"{which}_count"], 1)) for which in ("recorded", "replayed")]
+                a, b = change.recorded_ns, change.replayed_ns
+                counts = [count_text(round(count, 1)) for count in (change.recorded_count, change.replayed_count)]
                 number = counts[0] if counts[0] == counts[1] else "→".join(counts)
                 times = [time_text(a) if counts[0] != "0" else ABSENT, time_text(b) if counts[1] != "0" else ABSENT]
-                rows.append([kernel_text(change["name"]), number, *times, time_text(b - a, signed=True)])
+                rows.append([kernel_text(change.name), number, *times, time_text(b - a, signed=True)])
             if rows:
                 words = words.format(first=self.first_name(), second=self.second_name())
                 head = f"{title} that {words}" if kind in ("longer", "shorter") else f"{title} {words}"
@@ -258,26 +260,26 @@ class _Page:
         return lines
 
     def verdict(self) -> list[str]:
-        error, tolerance = self.of[self.of["judged"]]["error"], share_text(self.of["tolerance"])
-        inner = self.of["compute_side"]["error"]
-        beside = f", without data loading by {error_text(inner)}" if self.of["judged"] == "steps" else ""
-        differs = f"{_JUDGED[self.of['judged']]} differs by {error_text(error)}{beside}."
-        if self.of["within_tolerance"]:
+        error, tolerance = self.of.judged_error, share_text(self.of.tolerance)
+        inner = self.of.compute_side.error
+        beside = f", without data loading by {error_text(inner)}" if self.of.judged == "steps" else ""
+        differs = f"{_JUDGED[self.of.judged]} differs by {error_text(error)}{beside}."
+        if self.of.within_tolerance:
             return self.said(f"Within {tolerance}: {differs}", "green")
         if error is None:
             return self.said("Nothing to judge: neither steps nor GPU work in both.", "red")
-        if self.of["same_program"] is False:
+        if self.of.same_program is False:
             return self.said(f"Not the same program; {differs}", "red")
-        behind_ns = self.of["host"]["lag_ns_per_step"] or 0
-        if behind_ns > self.of["tolerance"] * (self.of["steps"]["recorded_median_ns"] or 0):
+        behind_ns = self.of.host.lag_ns_per_step or 0
+        if behind_ns > self.of.tolerance * (self.of.steps.recorded_median_ns or 0):
             differs += f" The host here is slower than the recorded one, by {time_text(behind_ns)} per step."
         return self.said(f"Beyond {tolerance}: {differs}", "red")
 
     def first_name(self) -> str:
-        return "the recording" if self.of["replay"] else "A"
+        return "the recording" if self.of.replay else "A"
 
     def second_name(self) -> str:
-        return "the replay" if self.of["replay"] else "B"
+        return "the replay" if self.of.replay else "B"
 
     def pair(self, recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
         """The cells of a time in both traces."""
@@ -296,7 +298,7 @@ class _Page:
         )
         for number, row in enumerate(rows, start=1):
             error = row[-1]
-            if error != ABSENT and abs(float(error.removesuffix(" %"))) > 100 * self.of["tolerance"]:
+            if error != ABSENT and abs(float(error.removesuffix(" %"))) > 100 * self.of.tolerance:
                 lines[number] = paint(lines[number], "blue" if error.startswith("-") else "red", colour=self.colour)
         return lines
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import Any
 
+from traces.measure import Work
+from traces.summary import Summary
 from tui.figures import ABSENT, count_text, fit, kernel_text, paint, share_text, size_text, table, time_text
 from tui.print_communication import exposure_sentence
 
@@ -22,14 +24,14 @@ _MOST_STEPS = 8  # shown one by one
 _MOST_FACTS = 24  # lines of provenance
 
 
-def info_text(summary: dict[str, Any], name: str, *, width: int = 80, colour: bool = False) -> str:
-    """The text for a terminal `width` wide; `name` is what the person called the trace, `summary` is of `summarize`."""
+def info_text(summary: Summary, name: str, *, width: int = 80, colour: bool = False) -> str:
+    """The text for a terminal `width` wide; `name` is what the person called the trace."""
 
     def heading(text: str) -> str:
         return paint(text, "bold", colour=colour)
 
-    ranks = summary["ranks"]
-    what = _GRAINS.get(summary["grain"], summary["grain"])
+    ranks = summary.ranks
+    what = _GRAINS.get(summary.grain, summary.grain)
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
     lines = [heading(fit(name, width)), fit(f"  {what}{several}", width), ""]
     sections: list[tuple[str, list[str]]] = [
@@ -42,11 +44,11 @@ def info_text(summary: dict[str, Any], name: str, *, width: int = 80, colour: bo
         ("Parts of nn.DataParallel, median", _parts(summary, width)),
         ("Input pipeline", _input_pipeline(summary, width)),
         ("Collectives", _collectives(summary, width)),
-        ("Kernels with the most GPU time", _work(summary, "kernels", "kernel", width)),
-        ("Ops with the most GPU time (innermost around the launch)", _work(summary, "ops", "op", width)),
+        ("Kernels with the most GPU time", _work(summary, summary.kernels, "kernel", width)),
+        ("Ops with the most GPU time (innermost around the launch)", _work(summary, summary.ops, "op", width)),
         ("Memory peak", _memory(summary, width)),
         ("What recording cost", _recorder(summary, width)),
-        ("What it lacks", [f"  {fit(text, width - 2)}" for text in summary["lacks"]]),
+        ("What it lacks", [f"  {fit(text, width - 2)}" for text in summary.lacks]),
         ("Problems found in it", _problems(summary, width)),
     ]
     for title, body in sections:
@@ -55,8 +57,8 @@ def info_text(summary: dict[str, Any], name: str, *, width: int = 80, colour: bo
     return "\n".join([*lines, *_next(summary, name)])
 
 
-def _provenance(summary: dict[str, Any], width: int) -> list[str]:
-    facts = {key: value for key, value in summary["provenance"].items() if key not in _SHOWN_BELOW}
+def _provenance(summary: Summary, width: int) -> list[str]:
+    facts = {key: value for key, value in summary.provenance.items() if key not in _SHOWN_BELOW}
     shown = [(key, value) for key, value in _flat(facts) if value not in ("", None)]
     longest = min(max((len(key) for key, _ in shown), default=0), 24)
     lines = [f"  {fit(key, longest).ljust(longest)}  {fit(str(value), width - longest - 4)}" for key, value in shown]
@@ -75,52 +77,53 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _devices(summary: dict[str, Any], width: int) -> list[str]:
-    gpus, several = summary["gpus"], len(summary["ranks"]) > 1
+def _devices(summary: Summary, width: int) -> list[str]:
+    gpus, several = summary.gpus, len(summary.ranks) > 1
     rows = []
-    for device in summary["devices"]:
-        label = f"cuda:{device['index']}"
-        label = f"rank {device['rank']} {label}" if several else label
+    for device in summary.devices:
+        label = f"cuda:{device.index}"
+        label = f"rank {device.rank} {label}" if several else label
         gpu = gpus.get(label)
         used = (
-            [time_text(gpu["busy_ns"]), share_text(gpu["idle_share"]), str(len(gpu["streams"]))]
+            [time_text(gpu.busy_ns), share_text(gpu.idle_share), str(len(gpu.streams))]
             if gpu
             else [ABSENT] * 3
         )
-        rows.append([f"{label} {device['name']}", size_text(device["total_memory_bytes"]), *used])
+        rows.append([f"{label} {device.name}", size_text(device.total_memory_bytes), *used])
     return table(["", "memory", "busy", "idle", "streams"], rows, width=width, indent=2) if rows else []
 
 
-def _counts(summary: dict[str, Any]) -> list[str]:
-    counts = {key: count_text(value) for key, value in summary["counts"].items()}
+def _counts(summary: Summary) -> list[str]:
+    counts = summary.counts
     return [
-        f"  {counts['kernels']} kernels, {counts['copies']} copies and memsets, {counts['host_ops']} host ops,",
-        f"  {counts['memory_events']} memory events, {counts['steps']} steps, over {time_text(summary['window_ns'])};"
-        f" GPU busy {time_text(summary['gpu_busy_ns'])}",
+        f"  {count_text(counts.kernels)} kernels, {count_text(counts.copies)} copies and memsets,"
+        f" {count_text(counts.host_ops)} host ops,",
+        f"  {count_text(counts.memory_events)} memory events, {count_text(counts.steps)} steps,"
+        f" over {time_text(summary.window_ns)}; GPU busy {time_text(summary.gpu_busy_ns)}",
     ]
 
 
-def _steps(summary: dict[str, Any], width: int) -> list[str]:
-    steps = summary["steps"]
+def _steps(summary: Summary, width: int) -> list[str]:
+    steps = summary.steps
     if not steps:
         return []
-    several = len(summary["ranks"]) > 1
+    several = len(summary.ranks) > 1
     rows = []
     for step in steps[:_MOST_STEPS]:
-        label = f"rank {step['rank']} step {step['number']}" if several else f"step {step['number']}"
-        label += f" ({_KINDS[step['kind']]})" if step["kind"] != "steady" else ""
-        rows.append([label, time_text(step["duration_ns"]), time_text(step["compute_side_ns"])])
+        label = f"rank {step.rank} step {step.number}" if several else f"step {step.number}"
+        label += f" ({_KINDS[step.kind]})" if step.kind != "steady" else ""
+        rows.append([label, time_text(step.duration_ns), time_text(step.compute_side_ns)])
     if len(steps) > _MOST_STEPS:
         rows.append([f"and {len(steps) - _MOST_STEPS} more", "", ""])
-    rows.append(["median", time_text(summary["step_median_ns"]), time_text(summary["compute_side_median_ns"])])
+    rows.append(["median", time_text(summary.step_median_ns), time_text(summary.compute_side_median_ns)])
     return table(["", "whole step", "without data loading"], rows, width=width, indent=2)
 
 
-def _step_kinds(summary: dict[str, Any], width: int) -> list[str]:
+def _step_kinds(summary: Summary, width: int) -> list[str]:
     """Only where there are several; with how much the profiler slowed the host."""
-    kinds, clean, scale = summary["step_kinds"], summary["clean"], summary["host_scale"]
+    kinds, clean, scale = summary.step_kinds, summary.clean, summary.host_scale
     names = _KINDS if "profiled" in kinds else _KINDS | {"steady": "steady"}
-    rows = [[names[kind], count_text(told["count"]), time_text(told["median_ns"])] for kind, told in kinds.items()]
+    rows = [[names[kind], count_text(of.count), time_text(of.median_ns)] for kind, of in kinds.items()]
     lines = table(["", "steps", "median"], rows, width=width, indent=2) if len(rows) > 1 else []
     if clean and isinstance(slowdown := clean.get("slowdown"), int | float):
         lines.append(f"  under the profiler a step took {slowdown:.2f} times as long")
@@ -131,67 +134,67 @@ def _step_kinds(summary: dict[str, Any], width: int) -> list[str]:
     return lines
 
 
-def _phases(summary: dict[str, Any], width: int) -> list[str]:
+def _phases(summary: Summary, width: int) -> list[str]:
     rows = [
-        [name, time_text(phase["median_ns"]), time_text(phase["device_median_ns"])]
-        for name, phase in summary["phases"].items()
+        [name, time_text(phase.median_ns), time_text(phase.device_median_ns)]
+        for name, phase in summary.phases.items()
     ]
     return table(["", "on the host", "on the GPU"], rows, width=width, indent=2) if rows else []
 
 
-def _parts(summary: dict[str, Any], width: int) -> list[str]:
+def _parts(summary: Summary, width: int) -> list[str]:
     rows = [
         [
-            f"{part['name']} ({part['device']})" if part["device"] else part["name"],
-            time_text(part["median_ns"]),
-            time_text(part["device_median_ns"]),
+            f"{part.name} ({part.device})" if part.device else part.name,
+            time_text(part.median_ns),
+            time_text(part.device_median_ns),
         ]
-        for part in summary["parts"]
+        for part in summary.parts
     ]
     return table(["", "on the host", "on the GPU"], rows, width=width, indent=2) if rows else []
 
 
-def _input_pipeline(summary: dict[str, Any], width: int) -> list[str]:
-    pipeline = summary["input_pipeline"]
+def _input_pipeline(summary: Summary, width: int) -> list[str]:
+    pipeline = summary.input_pipeline
     if not pipeline:
         return []
     lines = []
-    for number, loader in enumerate(pipeline["loaders"]):
+    for number, loader in enumerate(pipeline.loaders):
         facts = ", ".join(f"{key} {value}" for key, value in loader.items() if value is not None)
         lines.append(fit(f"loader {number}: {facts}", width - 2))
-    if pipeline["waits"]:
-        each = f"{time_text(pipeline['wait_median_ns'])} each, {time_text(pipeline['wait_per_step_ns'])} in a step (medians)"
-        lines.append(f"{count_text(pipeline['waits'])} waits for a batch of {size_text(pipeline['batch_bytes'])}: {each}")
-    if pipeline["pins"]:
-        rate = f", {pipeline['pin_bytes_per_s'] / 1e9:.1f} GB/s" if pipeline["pin_bytes_per_s"] else ""
-        lines.append(f"{count_text(pipeline['pins'])} batches pinned: {time_text(pipeline['pin_median_ns'])} each{rate}")
+    if pipeline.waits:
+        each = f"{time_text(pipeline.wait_median_ns)} each, {time_text(pipeline.wait_per_step_ns)} in a step (medians)"
+        lines.append(f"{count_text(pipeline.waits)} waits for a batch of {size_text(pipeline.batch_bytes)}: {each}")
+    if pipeline.pins:
+        rate = f", {pipeline.pin_bytes_per_s / 1e9:.1f} GB/s" if pipeline.pin_bytes_per_s else ""
+        lines.append(f"{count_text(pipeline.pins)} batches pinned: {time_text(pipeline.pin_median_ns)} each{rate}")
     return [f"  {fit(line, width - 2)}" for line in lines]
 
 
-def _collectives(summary: dict[str, Any], width: int) -> list[str]:
+def _collectives(summary: Summary, width: int) -> list[str]:
     rows = [
         [
-            f"{row['name']} ({row['backend']})" if row["backend"] else row["name"],
-            count_text(row["count"]),
-            size_text(row["bytes"]),
-            f"{_AT_MOST if row['bounded'] else ''}{time_text(row['duration_ns'])}" if row["median_ns"] is not None else ABSENT,
-            f"{'' if row['timed'] else _AT_MOST}{time_text(row['median_ns'])}" if row["median_ns"] is not None else ABSENT,
-            count_text(row["timed"]),
+            f"{row.name} ({row.backend})" if row.backend else row.name,
+            count_text(row.count),
+            size_text(row.bytes),
+            f"{_AT_MOST if row.bounded else ''}{time_text(row.duration_ns)}" if row.median_ns is not None else ABSENT,
+            f"{'' if row.timed else _AT_MOST}{time_text(row.median_ns)}" if row.median_ns is not None else ABSENT,
+            count_text(row.timed),
         ]
-        for row in summary["collectives"]
+        for row in summary.collectives
     ]
     if not rows:
         return []
-    exposure = exposure_sentence(summary["communication"])
+    exposure = exposure_sentence(summary.communication)
     head = ["", "count", "bytes", "time", "median", "timed"]
-    if all(row["timed"] == row["count"] for row in summary["collectives"]):
+    if all(row.timed == row.count for row in summary.collectives):
         head, rows = head[:-1], [row[:-1] for row in rows]
     lines = table(head, rows, width=width, indent=2)
     return [*lines, "  " + fit(exposure, width - 2)] if exposure else lines
 
 
-def _recorder(summary: dict[str, Any], width: int) -> list[str]:
-    recorder = summary["recorder"] or {}
+def _recorder(summary: Summary, width: int) -> list[str]:
+    recorder = summary.recorder or {}
     cost_ns, share = recorder.get("overhead_ns_per_step"), recorder.get("overhead_share")
     if not isinstance(cost_ns, int | float):
         return []
@@ -200,39 +203,39 @@ def _recorder(summary: dict[str, Any], width: int) -> list[str]:
     return ["  " + fit(f"{time_text(cost_ns)} of each step{of_step}{by}", width - 2)]
 
 
-def _work(summary: dict[str, Any], key: str, head: str, width: int) -> list[str]:
-    busy_ns = summary["gpu_busy_ns"]
+def _work(summary: Summary, work: list[Work], head: str, width: int) -> list[str]:
+    busy_ns = summary.gpu_busy_ns
     rows = [
         [
-            kernel_text(row["name"]),
-            count_text(row["count"]),
-            time_text(row["device_ns"]),
-            share_text(row["device_ns"] / busy_ns if busy_ns else None),
+            kernel_text(row.name),
+            count_text(row.count),
+            time_text(row.device_ns),
+            share_text(row.device_ns / busy_ns if busy_ns else None),
         ]
-        for row in summary[key]
+        for row in work
     ]
     return table([head, "count", "time", "of busy"], rows, width=width, indent=2) if rows else []
 
 
-def _memory(summary: dict[str, Any], width: int) -> list[str]:
+def _memory(summary: Summary, width: int) -> list[str]:
     rows = [
-        [device, size_text(peak["peak_allocated_bytes"]), size_text(peak["peak_reserved_bytes"]), peak["source"]]
-        for device, peak in summary["memory"].items()
+        [device, size_text(peak.peak_allocated_bytes), size_text(peak.peak_reserved_bytes), peak.source]
+        for device, peak in summary.memory.items()
     ]
     if not rows:
         return []
     lines = table(["", "allocated", "reserved", "known as"], rows, width=width, indent=2)
-    if any(peak["source"] == "summed" for peak in summary["memory"].values()):
+    if any(peak.source == "summed" for peak in summary.memory.values()):
         lines.append("  summed: from allocations and frees; what was held from before is missing")
     return lines
 
 
-def _problems(summary: dict[str, Any], width: int) -> list[str]:
-    rows = [[kind, count_text(count)] for kind, count in summary["problems"].items()]
+def _problems(summary: Summary, width: int) -> list[str]:
+    rows = [[kind, count_text(count)] for kind, count in summary.problems.items()]
     return table(["kind", "count"], rows, width=width, indent=2) if rows else []
 
 
-def _next(summary: dict[str, Any], name: str) -> list[str]:
-    if not summary["steps"] and not summary["gpu_busy_ns"]:
+def _next(summary: Summary, name: str) -> list[str]:
+    if not summary.steps and not summary.gpu_busy_ns:
         return ["Next: nothing to replay here, for no GPU work was recorded."]
     return [f"Next: trace replay YOUR_SCRIPT.py --trace {name}", f"      trace diff {name} OTHER.msgpack"]

@@ -1,27 +1,28 @@
 """Memory as text: the peaks of a recording and its replay, and whether the replay fitted into the memory there was.
 
-    peak_rows({"cuda:0": {"recorded_peak_bytes": 2 << 30, "replayed_peak_bytes": 2 << 30, ...}})
+    peak_rows({"cuda:0": DeviceMemory(recorded_peak_bytes=2 << 30, replayed_peak_bytes=2 << 30, ...)})
     # [["cuda:0", "2.0 GiB", "2.0 GiB", "same"]]
-    memory_sentences({"cuda:0": {"capacity_bytes": 8 << 30, "fits": True, ...}})
+    memory_sentences({"cuda:0": DeviceMemory(capacity_bytes=8 << 30, fits=True, ...)})
     # ["cuda:0: fits into 8.0 GiB: at most 5.7 GiB reserved and 512.0 MiB outside of PyTorch, 1.8 GiB left."]
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tui.figures import ABSENT, size_text
 
-Memory = Mapping[str, Mapping[str, Any]]  # a comparison's "memory": by device
+if TYPE_CHECKING:
+    from traces.comparison import DeviceMemory
 
 
-def peak_rows(memory: Memory) -> list[list[str]]:
+def peak_rows(memory: Mapping[str, DeviceMemory]) -> list[list[str]]:
     """Device, recorded peak, replayed peak, change. Where totals are missing also how far a step rises, which needs none."""
     rows = []
     for device, of in memory.items():
-        rows.append(_row(device, of["recorded_peak_bytes"], of["replayed_peak_bytes"]))
-        rises = of["recorded_step_rise_bytes"], of["replayed_step_rise_bytes"]
+        rows.append(_row(device, of.recorded_peak_bytes, of.replayed_peak_bytes))
+        rises = of.recorded_step_rise_bytes, of.replayed_step_rise_bytes
         if _summed(of) and None not in rises:
             rows.append(_row(f"{device}, over what a step begins with", *rises))
     return rows
@@ -34,11 +35,11 @@ def _row(label: str, a: int | None, b: int | None) -> list[str]:
     return [label, size_text(a), size_text(b), change]
 
 
-def _summed(of: Mapping[str, Any]) -> bool:
-    return "summed" in (of["recorded_source"], of["replayed_source"])
+def _summed(of: DeviceMemory) -> bool:
+    return "summed" in (of.recorded_source, of.replayed_source)
 
 
-def memory_sentences(memory: Memory) -> list[str]:
+def memory_sentences(memory: Mapping[str, DeviceMemory]) -> list[str]:
     """What a peak leaves out; and of each device that was given a size, or ran out of memory, whether there was enough."""
     said = []
     if any(map(_summed, memory.values())):
@@ -46,16 +47,16 @@ def memory_sentences(memory: Memory) -> list[str]:
     return said + [_fit(device, of) for device, of in memory.items() if _is_asked(of)]
 
 
-def _is_asked(of: Mapping[str, Any]) -> bool:
-    return of.get("capacity_bytes") is not None and (of["fits"] is False or of["capacity_given"])
+def _is_asked(of: DeviceMemory) -> bool:
+    return of.capacity_bytes is not None and bool(of.fits is False or of.capacity_given)
 
 
-def _fit(device: str, of: Mapping[str, Any]) -> str:
-    capacity, outside, reserved = of["capacity_bytes"], of["outside_bytes"], of["reserved_peak_bytes"]
+def _fit(device: str, of: DeviceMemory) -> str:
+    capacity, outside, reserved = of.capacity_bytes or 0, of.outside_bytes or 0, of.reserved_peak_bytes or 0
     needed = f"at most {size_text(reserved)} reserved" + (f" and {size_text(outside)} outside of PyTorch" if outside else "")
-    if of["fits"] is None:
+    if of.fits is None:
         return f"{device}: did not run out of {size_text(capacity)} before the script failed: {needed}."
-    if of["fits"]:
+    if of.fits:
         return f"{device}: fits into {size_text(capacity)}: {needed}, {size_text(capacity - outside - reserved)} left."
-    count = "once" if of["ooms"] == 1 else f"{of['ooms']} times"
+    count = "once" if of.ooms == 1 else f"{of.ooms} times"
     return f"{device}: does NOT fit into {size_text(capacity)}: out of memory {count}, {needed}."

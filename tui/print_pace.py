@@ -5,37 +5,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tui.figures import count_text
 
+if TYPE_CHECKING:
+    from traces.comparison import Comparison
 
-def pace_sentences(comparison: dict[str, Any]) -> list[str]:
+
+def pace_sentences(comparison: Comparison) -> list[str]:
     """Where the time of a replay was not the script's, or not real."""
     said = []
-    speed = comparison["speed"]
+    speed = comparison.speed
     if speed not in (None, 1):
         said.append(
             f"Replayed at {speed:g} times the recorded speed: all times are recorded time, so what this machine did itself,"
             f" Python and loading data, counts {speed:g} times."
         )
-    if comparison["clock"] == "virtual":
+    if comparison.clock == "virtual":
         said.append(
             "Data loading was not real: on the virtual clock, waiting for the GPU gave a loader's workers no time to load in."
         )
     return said
 
 
-def loader_note(comparison: dict[str, Any]) -> str:
+def loader_note(comparison: Comparison) -> str:
     """Why the step without data loading is judged."""
-    if comparison["clock"] == "virtual":
+    if comparison.clock == "virtual":
         return "The step without data loading is what to compare."
     return "Data was really loaded, by this machine: the step without it is what to compare."
 
 
-def event_sentences(comparison: dict[str, Any]) -> list[str]:
+def event_sentences(comparison: Comparison) -> list[str]:
     """Events that the script waited for and never recorded: on a GPU no wait, and so no deadlock, but hardly what was meant."""
-    count = comparison["events_never_recorded"]
+    count = comparison.events_never_recorded
     if not count:
         return []
     events = "an event that was" if count == 1 else f"{count_text(count)} events that were"

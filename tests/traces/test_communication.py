@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.replayer.recordings import US, Op, make_recording
 from traces.communication import communication, communication_kernels
+from traces.comparison import Both
 from traces.model import Collectives, Device, DeviceKind, DeviceSpans, StepKind, Trace
 from traces.replayed import one_replay, process_of_each_rank
 from traces.summary import summarize
@@ -40,20 +41,20 @@ def test_time_in_which_the_device_only_communicates_is_exposed() -> None:
     kernels = [("gemm", 7, 100, 60), ("gemm", 8, 150, 50), ("gemm", 7, 250, 10)]
     nccl = [("ncclDevKernel_AllReduce", 20, 180, 40), ("ncclDevKernel_AllReduce", 20, 240, 40)]
     facts = communication(rank_trace([*kernels, *nccl], [90, 150, 200]))
-    assert (facts["exposed_ns"], facts["hidden_ns"], facts["steps"]) == (50 * US, 30 * US, 1)
-    assert [(row["phase"], row["count"], row["bytes"]) for row in facts["operations"]] == [
+    assert (facts.exposed_ns, facts.hidden_ns, facts.steps) == (50 * US, 30 * US, 1)
+    assert [(row.phase, row.count, row.bytes) for row in facts.operations] == [
         ("backward", 2, 2_000),
         ("forward", 1, 1_000),
     ]
     assert exposure_sentence(facts) == "exposed 50.0 µs, hidden behind computation 30.0 µs (37.5 %)"
-    rows = communication_rows({"recorded": None, "replayed": facts})
+    rows = communication_rows(Both(None, facts))
     assert rows[0][1:] == ["-", "50.0 µs"] and rows[1][1:] == ["-", "30.0 µs"]
     assert rows[2] == ["all_reduce in backward", "-", "2x 2.0 KiB"]
 
 
 def test_nccl_kernels_without_collectives_belong_to_the_ops_that_launched_them() -> None:
     trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [])
-    assert not communication_kernels(trace).any() and summarize(trace)["communication"] is None
+    assert not communication_kernels(trace).any() and summarize(trace).communication is None
     trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [5])
     assert communication_kernels(trace).tolist() == [True]
 

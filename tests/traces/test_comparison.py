@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
-from traces.changes import changes
-from traces.comparison import compare
+from traces.changes import ChangeLists, Changes, changes
+from traces.comparison import Both, compare
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
 from traces.model import NONE, Device, DeviceKind, MemoryEvents, Origin, StepKind, Trace
@@ -27,7 +27,7 @@ def test_a_trace_compared_with_itself_has_no_error() -> None:
     same = compare(trace, trace)
     assert (same.same_program, same.steps.error, same.compute_side.error, same.gpu_busy.error) == (True, 0.0, 0.0, 0.0)
     assert {phase.error for phase in same.phases.values()} == {0.0}
-    assert same.changes == {kind: {"added": [], "gone": [], "longer": [], "shorter": []} for kind in ("kernels", "ops")}
+    assert same.changes == Changes(ChangeLists(), ChangeLists())
     assert not same.replay and same.coverage is None and same.within_tolerance
 
 
@@ -72,14 +72,14 @@ def test_a_replay_is_compared_with_the_steps_that_drove_it() -> None:
     replay.steps.kind[0] = StepKind.WARMUP
     result = compare(recorded, replay)
     # THEN it is compared with slow steps, and the warm-up with nothing
-    assert result.steps_compared == {"recorded": 3, "replayed": 3}
+    assert result.steps_compared == Both(3, 3)
     assert result.steps.error == 0.0 and result.phases["optimizer"].error == 0.0
     # WHEN all replayed steps are warm-up THEN they are all there is
     replay.steps.kind[:] = StepKind.WARMUP
-    assert compare(recorded, replay).steps_compared == {"recorded": 4, "replayed": 4}
+    assert compare(recorded, replay).steps_compared == Both(4, 4)
     # WHEN a row is not the recording's THEN it is not looked up
     replay.steps.recorded_step[:] = [99, 1, NONE, 1]
-    assert compare(recorded, replay).steps_compared == {"recorded": 2, "replayed": 2}
+    assert compare(recorded, replay).steps_compared == Both(2, 2)
 
 
 def test_a_recording_with_clean_and_profiled_steps_is_timed_by_the_clean_ones_and_judged_by_the_kernels_of_the_others() -> None:
@@ -92,12 +92,12 @@ def test_a_recording_with_clean_and_profiled_steps_is_timed_by_the_clean_ones_an
     replay.steps.recorded_step[:] = [3, 4, 3]
     result = compare(recorded, replay)
     # THEN its times are compared with the clean steps, and what it ran with the profiled ones
-    assert result.steps_compared == {"recorded": 3, "replayed": 3}
+    assert result.steps_compared == Both(3, 3)
     assert (result.steps.recorded_median_ns, result.steps.error) == (100 * US, 0.0)
     assert result.phases["optimizer"].error == 0.0
     assert result.gpu_busy.error == 0.0 and result.gpu_busy.recorded_median_ns == 50 * US
     assert result.same_program is True
-    assert not result.changes["kernels"]["added"]
+    assert not result.changes.kernels.added
     # AND so are two recordings
     assert compare(recorded, training(steps=2)).steps.error == 0.0
     # WHEN there are no clean steps THEN profiled ones are all there is
@@ -113,7 +113,7 @@ def test_evaluation_steps_are_compared_apart_and_only_where_there_are_any() -> N
     replay.steps.recorded_step[:] = [0, 1, 3, 3]
     replay.steps.kind[2:] = StepKind.EVALUATION
     result = compare(recorded, replay)
-    assert result.steps_compared == {"recorded": 2, "replayed": 2} and result.steps.error == 0.0
+    assert result.steps_compared == Both(2, 2) and result.steps.error == 0.0
     facts = json.loads(json.dumps(result.to_json()))["evaluation"]
     assert facts["steps_compared"] == {"recorded": 2, "replayed": 2}
     assert (facts["steps"]["recorded_median_ns"], facts["steps"]["replayed_median_ns"]) == (120 * US, 130 * US)
@@ -122,11 +122,11 @@ def test_evaluation_steps_are_compared_apart_and_only_where_there_are_any() -> N
     alone = training(steps=2)
     replay.steps.recorded_step[:] = [0, 1, 1, 1]
     told = compare(alone, replay).evaluation
-    assert told is not None and told.steps_compared == {"recorded": 0, "replayed": 2}
+    assert told is not None and told.steps_compared == Both(0, 2)
     assert (told.steps.recorded_median_ns, told.steps.replayed_median_ns, told.steps.error) == (None, 130 * US, None)
     # WHEN a script only evaluates THEN evaluation steps are its steps, but a training step is none
     recorded.steps.kind[:] = replay.steps.kind[:] = StepKind.EVALUATION
-    assert compare(recorded, replay).steps_compared == {"recorded": 4, "replayed": 4}
+    assert compare(recorded, replay).steps_compared == Both(4, 4)
     assert compare(alone, replay).steps == Spread(*[None] * 8)
 
 
@@ -188,7 +188,7 @@ def test_memory_of_several_ranks_is_told_apart() -> None:
     trace = training()
     trace.devices = [*trace.devices, Device(1, 0, "GPU")]
     trace.memory = MemoryEvents.of(device=[0, 1], time_ns=[0, 0], bytes=[5, 6])
-    assert [m["recorded_peak_bytes"] for m in compare(trace, trace).memory.values()] == [5, 6]
+    assert [m.recorded_peak_bytes for m in compare(trace, trace).memory.values()] == [5, 6]
     assert list(compare(trace, trace).memory) == ["rank 0 cuda:0", "rank 1 cuda:0"]
 
 
@@ -197,7 +197,7 @@ def test_memory_of_several_ranks_is_told_apart() -> None:
 
 def test_changes_are_per_step_so_that_lengths_do_not_matter() -> None:
     found = changes(training(steps=3), training(steps=7), np.arange(3), np.arange(7))
-    assert found == {kind: {"added": [], "gone": [], "longer": [], "shorter": []} for kind in ("kernels", "ops")}
+    assert found == Changes(ChangeLists(), ChangeLists())
 
 
 def test_kernels_and_ops_added_gone_longer_and_shorter() -> None:
@@ -205,30 +205,28 @@ def test_kernels_and_ops_added_gone_longer_and_shorter() -> None:
     other = training(steps=4, made=[*calls(32)[1:], Call("aten::mul", "2,2", 91, "mul_kernel")])
     other.device.duration_ns[0::5] = 30 * US  # the convolution
     other.device.duration_ns[2::5] = 4 * US  # the backward
-    found = changes(recorded, other, np.arange(2), np.arange(4))["kernels"]
-    assert [c.name for c in found["added"]] == ["mul_kernel", "softmax"]
-    assert [c.name for c in found["gone"]] == ["Memcpy HtoD (Pageable -> Device)"]
-    assert [dataclasses.astuple(c) for c in found["longer"]] == [("volta_sgemm_nn", 1.0, 1.0, 10 * US, 30 * US)]
-    assert [c.name for c in found["shorter"]] == ["volta_sgemm_tn"]
-    assert [c.name for c in changes(recorded, other, np.arange(2), np.arange(4))["ops"]["longer"]] == [
+    found = changes(recorded, other, np.arange(2), np.arange(4)).kernels
+    assert [c.name for c in found.added] == ["mul_kernel", "softmax"]
+    assert [c.name for c in found.gone] == ["Memcpy HtoD (Pageable -> Device)"]
+    assert [dataclasses.astuple(c) for c in found.longer] == [("volta_sgemm_nn", 1.0, 1.0, 10 * US, 30 * US)]
+    assert [c.name for c in found.shorter] == ["volta_sgemm_tn"]
+    assert [c.name for c in changes(recorded, other, np.arange(2), np.arange(4)).ops.longer] == [
         "aten::cudnn_convolution"
     ]
-    assert not changes(recorded, other, np.arange(2), np.arange(4), tolerance=2.5)["kernels"]["longer"]
+    assert not changes(recorded, other, np.arange(2), np.arange(4), tolerance=2.5).kernels.longer
 
 
 def test_a_step_replayed_twice_counts_twice() -> None:
     recorded = training(steps=2)
     recorded.device.duration_ns[:5] = 40 * US
-    (longer, *_) = changes(recorded, training(steps=1, kernel_us=60), np.array([0, 0, 1]), np.array([0]))["kernels"][
-        "longer"
-    ]
+    (longer, *_) = changes(recorded, training(steps=1, kernel_us=60), np.array([0, 0, 1]), np.array([0])).kernels.longer
     assert longer.recorded_ns == 30 * US
 
 
 def test_names_of_one_op_in_two_releases_are_one() -> None:
     recorded = training()
-    found = changes(recorded, replay_of(recorded), np.arange(4), np.arange(8))["ops"]
-    assert not found["added"] and not found["gone"]
+    found = changes(recorded, replay_of(recorded), np.arange(4), np.arange(8)).ops
+    assert not found.added and not found.gone
 
 
 # --- the same program?
@@ -317,10 +315,10 @@ def test_real_against_real(shared_traces: Path) -> None:
     assert rerun.same_program
     assert rerun.compute_side.error == pytest.approx(0.0143, abs=0.0005)
     assert rerun.steps.recorded_median_ns == pytest.approx(176.3 * MS, rel=1e-3)
-    assert not rerun.changes["kernels"]["added"] and not rerun.changes["kernels"]["gone"]
+    assert not rerun.changes.kernels.added and not rerun.changes.kernels.gone
     loading = compare(first, workers)
     assert loading.same_program and loading.phases["loader"].error == pytest.approx(-0.98, abs=0.01)
-    assert {change.name for change in loading.changes["kernels"]["gone"]}
+    assert {change.name for change in loading.changes.kernels.gone}
 
 
 def test_real_batch_sizes_are_told_apart(shared_traces: Path) -> None:

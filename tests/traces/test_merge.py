@@ -176,8 +176,8 @@ def test_a_real_profile_takes_the_place_of_its_steps(shared_traces: Path, tmp_pa
     assert [value for value in trace.values.value] == [float(row) for row in trace.values.step]
     # the work, its launches and its phases are the profile's
     assert busy_ns(trace) == busy_ns(profile) and len(trace.memory) == len(profile.memory)
-    assert summarize(trace)["ops"] == summarize(profile)["ops"]
-    assert summarize(trace)["kernels"] == summarize(profile)["kernels"]
+    assert summarize(trace).ops == summarize(profile).ops
+    assert summarize(trace).kernels == summarize(profile).kernels
     for name, times in phase_times(profile).items():
         assert phase_times(trace)[name].host_ns[rows].tolist() == times.host_ns.tolist()
     theirs, ours = launch_phases(profile), launch_phases(trace)

@@ -1,4 +1,4 @@
-"""The dict behind `trace info --json`."""
+"""What `trace info` prints, as figures and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, training
 from traces.kineto import read_kineto
 from traces.model import Ending, StepKind, Trace
-from traces.summary import summarize
+from traces.summary import PhaseMedians, summarize
 from tui.print_info import info_text
 
 
@@ -20,7 +20,7 @@ def test_the_keys_that_scripts_rely_on() -> None:
     trace.problems = {"kernel-without-launch": 3}
     trace.lacks = ["call stacks"]
     trace.steps.kind[0] = StepKind.WARMUP
-    summary = json.loads(json.dumps(summarize(trace)))
+    summary = json.loads(json.dumps(summarize(trace).to_json()))
     assert (summary["version"], summary["grain"], summary["ranks"]) == (1, "kernel", [0])
     assert summary["devices"][0]["name"] == "Tesla V100-DGXS-32GB"
     assert summary["devices"][0]["total_memory_bytes"] == 32 << 30
@@ -34,29 +34,29 @@ def test_the_keys_that_scripts_rely_on() -> None:
 
 def test_what_people_want_beside() -> None:
     summary = summarize(training(steps=2))
-    assert summary["compute_side_median_ns"] == 80 * US
-    assert summary["phases"]["forward"] == {"median_ns": 20 * US, "device_median_ns": 27 * US}
-    assert summary["kernels"][0]["count"] == 2
-    assert {row["name"] for row in summary["calls"]} >= {"aten::conv2d"}
-    assert {row["name"] for row in summary["ops"]} >= {"aten::cudnn_convolution"}
-    assert summary["memory"]["cuda:0"]["peak_allocated_bytes"] == 3 << 20
+    assert summary.compute_side_median_ns == 80 * US
+    assert summary.phases["forward"] == PhaseMedians(median_ns=20 * US, device_median_ns=27 * US)
+    assert summary.kernels[0].count == 2
+    assert {row.name for row in summary.calls} >= {"aten::conv2d"}
+    assert {row.name for row in summary.ops} >= {"aten::cudnn_convolution"}
+    assert summary.memory["cuda:0"].peak_allocated_bytes == 3 << 20
     # 100 us of work between 27 us into the first step and 97 us into the second
-    assert summary["gpus"]["cuda:0"]["idle_share"] == pytest.approx(1 - 100 / 170)
-    assert summary["gpus"]["cuda:0"]["streams"] == {"7": 100 * US}
+    assert summary.gpus["cuda:0"].idle_share == pytest.approx(1 - 100 / 170)
+    assert summary.gpus["cuda:0"].streams == {7: 100 * US}
 
 
 def test_empty_and_phase_grained_traces_sum_up_too() -> None:
     empty = summarize(Trace())
-    assert empty["gpu_busy_ns"] == 0 and empty["step_median_ns"] is None and empty["steps"] == []
+    assert empty.gpu_busy_ns == 0 and empty.step_median_ns is None and empty.steps == []
     phases = summarize(phase_grained())
-    assert phases["grain"] == "phase" and phases["counts"]["kernels"] == 0
-    assert phases["phases"]["backward"]["device_median_ns"] == 27 * US
+    assert phases.grain == "phase" and phases.counts.kernels == 0
+    assert phases.phases["backward"].device_median_ns == 27 * US
 
 
 def test_what_the_recorder_tells_beside_the_times_of_the_gpu() -> None:
     trace = data_parallel(steps=6)
     trace.batches.duration_ns[2] = 8 * US  # the wait of the third step, which does not move the medians
-    summary = json.loads(json.dumps(summarize(trace)))
+    summary = json.loads(json.dumps(summarize(trace).to_json()))
     assert {kind: told["count"] for kind, told in summary["step_kinds"].items()} == {
         "warmup": 1,
         "steady": 3,
@@ -91,7 +91,7 @@ def test_what_the_recorder_tells_beside_the_times_of_the_gpu() -> None:
     ]
     assert summary["recorder"]["overhead_share"] == 0.015 and summary["clean"] is None
     empty = summarize(training())
-    assert empty["input_pipeline"] is None and empty["parts"] == empty["collectives"] == []
+    assert empty.input_pipeline is None and (empty.parts, empty.collectives) == ([], [])
 
 
 def test_times_of_collectives_are_of_those_whose_end_was_seen() -> None:
@@ -99,17 +99,19 @@ def test_times_of_collectives_are_of_those_whose_end_was_seen() -> None:
     calls = trace.collectives
     calls.duration_ns[:] = [10 * US, 20 * US, 30 * US, 400 * US, 7 * US, 0]
     calls.ending[:] = [Ending.SEEN] * 3 + [Ending.BY] + [Ending.UNSEEN] * 2
-    [row] = summarize(trace)["collectives"]
-    assert (row["count"], row["timed"], row["bounded"]) == (6, 3, 1)
-    assert (row["duration_ns"], row["median_ns"]) == (460 * US, 20 * US)
-    assert sum(row["duration_ns"] for row in summarize(trace)["communication"]["operations"]) == 460 * US
+    [row] = summarize(trace).collectives
+    assert (row.count, row.timed, row.bounded) == (6, 3, 1)
+    assert (row.duration_ns, row.median_ns) == (460 * US, 20 * US)
+    communication = summarize(trace).communication
+    assert communication is not None
+    assert sum(row.duration_ns for row in communication.operations) == 460 * US
     assert "≤ 460.0 µs  20.0 µs      3" in info_text(summarize(trace), "t")
     calls.ending[:3] = Ending.UNSEEN
-    [row] = summarize(trace)["collectives"]
-    assert (row["timed"], row["duration_ns"], row["median_ns"]) == (0, 400 * US, 400 * US)
+    [row] = summarize(trace).collectives
+    assert (row.timed, row.duration_ns, row.median_ns) == (0, 400 * US, 400 * US)
     assert "≤ 400.0 µs  ≤ 400.0 µs      0" in info_text(summarize(trace), "t")
     calls.ending[:] = Ending.UNSEEN
-    assert summarize(trace)["collectives"][0]["median_ns"] is None
+    assert summarize(trace).collectives[0].median_ns is None
     assert "-       -      0" in info_text(summarize(trace), "t")
 
 
@@ -126,6 +128,6 @@ def _indexed(shared_traces: Path) -> dict[str, tuple[int, int, int, float]]:
 def test_counts_and_busy_time_agree_with_the_index(shared_traces: Path, name: str) -> None:
     kernels, copies, memory_events, busy_ms = _indexed(shared_traces)[name]
     summary = summarize(read_kineto(shared_traces / f"{name}.json.gz"))
-    counts = summary["counts"]
-    assert (counts["kernels"], counts["copies"], counts["memory_events"]) == (kernels, copies, memory_events)
-    assert round(summary["gpu_busy_ns"] / 1e6, 3) == busy_ms
+    counts = summary.counts
+    assert (counts.kernels, counts.copies, counts.memory_events) == (kernels, copies, memory_events)
+    assert round(summary.gpu_busy_ns / 1e6, 3) == busy_ms

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
-from traces.comparison import Comparison, compare
+from traces.comparison import Comparison, ValueReads, compare
 from traces.file import load
 from traces.library import find
 from traces.model import Trace
@@ -16,7 +17,7 @@ from tui.print_diff import diff_text
 
 
 def _text(comparison: Comparison, **options: bool | int) -> str:
-    return diff_text(comparison.to_json(), "v100.msgpack", "other.msgpack", **options)  # type: ignore[arg-type]
+    return diff_text(comparison, "v100.msgpack", "other.msgpack", **options)  # type: ignore[arg-type]
 
 
 def two_recordings() -> Comparison:
@@ -100,10 +101,10 @@ def test_longer_is_red_and_shorter_blue() -> None:
 
 
 def test_reads_that_the_recording_does_not_answer_are_told() -> None:
-    facts = a_replay().to_json()
-    assert "were read" not in diff_text(facts, "a", "b")
-    facts["values"]["unrecorded_reads"] = 3
-    assert "Values that were not recorded were read 3 times" in diff_text(facts, "a", "b")
+    comparison = a_replay()
+    assert "were read" not in _text(comparison)
+    read = replace(comparison, values=ValueReads(unrecorded_reads=3, computed=False))
+    assert "Values that were not recorded were read 3 times" in _text(read)
 
 
 def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:

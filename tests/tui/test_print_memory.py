@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+from traces.comparison import DeviceMemory
 from tui.print_memory import memory_sentences, peak_rows
 
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def of(**changed: Any) -> dict[str, Any]:
+def of(**changed: Any) -> DeviceMemory:
     """What a comparison says of one device."""
-    return {
+    facts: dict[str, Any] = {
         "recorded_peak_bytes": 2 * GIB,
         "replayed_peak_bytes": 2 * GIB,
         "recorded_source": "recorded",
@@ -26,7 +28,8 @@ def of(**changed: Any) -> dict[str, Any]:
         "reserved_peak_bytes": 3 * GIB,
         "ooms": 0,
         "fits": True,
-    } | changed
+    }
+    return DeviceMemory(**facts | changed)
 
 
 def test_peaks_side_by_side() -> None:
@@ -68,5 +71,5 @@ def test_what_nobody_asked_is_not_said(changed: dict[str, Any]) -> None:
 
 
 def test_recordings_have_no_capacity() -> None:
-    plain = {key: value for key, value in of().items() if key.startswith(("recorded", "replayed"))}
-    assert memory_sentences({"cuda:0": plain}) == []
+    plain = {key: value for key, value in asdict(of()).items() if key.startswith(("recorded", "replayed"))}
+    assert memory_sentences({"cuda:0": DeviceMemory(**plain)}) == []

@@ -14,6 +14,5 @@ from tui.terminal import look
 
 def run(first: str, second: str, json: bool, tolerance: float) -> int:
     comparison = compare(load(find(first)), load(find(second)), tolerance)
-    facts = comparison.to_json()
-    print(to_json(facts) if json else diff_text(facts, first, second, **look(sys.stdout)))
+    print(to_json(comparison.to_json()) if json else diff_text(comparison, first, second, **look(sys.stdout)))
     return 0 if comparison.within_tolerance else 1

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from traces.file import save
 from traces.kineto import read_kineto
 from traces.model import TraceError
-from traces.summary import summarize
+from traces.summary import Summary, summarize
 from tui.outputs import require_place_for, to_json
 from tui.problems import explain
 from tui.progress import working
@@ -32,16 +32,16 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
         trace = read_kineto(recording)
     with working(f"writing {target}"):
         save(trace, target)
-    facts = summarize(trace)
+    summary = summarize(trace)
     if json:
-        print(to_json({**facts, "output": str(target)}))
+        print(to_json({**summary.to_json(), "output": str(target)}))
         return 0
-    print(f"trace: {_contents(facts)}", file=sys.stderr)
+    print(f"trace: {_contents(summary)}", file=sys.stderr)
     for kind, count in sorted(trace.problems.items()):
         print(f"trace: {count} x {kind}: {explain(kind)}", file=sys.stderr)
     name = shlex.quote(str(target))
     hint = f"trace info {name}"
-    if facts["counts"]["kernels"]:
+    if summary.counts.kernels:
         hint += f", or trace replay SCRIPT --trace {name}"
     print(f"trace: wrote {target}; next: {hint}", file=sys.stderr)
     return 0
@@ -55,8 +55,8 @@ def default_name(recording: Path) -> str:
     return (name or "trace") + ".msgpack"
 
 
-def _contents(facts: dict[str, Any]) -> str:
-    counts = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in facts["counts"].items())
-    names = sorted({device["name"] or "an unnamed GPU" for device in facts["devices"]})
-    ranks = f", {len(facts['ranks'])} ranks" if len(facts["ranks"]) > 1 else ""
+def _contents(summary: Summary) -> str:
+    counts = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in asdict(summary.counts).items())
+    names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
+    ranks = f", {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     return f"{counts} on {', '.join(names) or 'no GPU'}{ranks}"

@@ -15,7 +15,7 @@ from tui.terminal import look
 def run(name: str, json: bool) -> int:
     summary = summarize(load(find(name)))
     if json:
-        print(to_json(summary))
+        print(to_json(summary.to_json()))
     else:
         print(info_text(summary, name, **look(sys.stdout)))
     return 0

@@ -139,10 +139,9 @@ def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -
         say(note)
     if replay.output is not None:
         save(replayed, replay.output)
-    facts = compare(recorded, replayed).to_json()
-    if result.returncode:  # it had not run out of memory when it ended; nobody knows what would have come
-        for of in facts["memory"].values():
-            of["fits"] = of.get("fits") and None
+    comparison = compare(recorded, replayed)
+    if result.returncode:
+        comparison = comparison.without_an_end()
     if replay.report is not None:
-        write_json(replay.report, facts)
-    print(diff_text(facts, replay.trace, "this replay", **look(sys.stderr)), file=sys.stderr)
+        write_json(replay.report, comparison.to_json())
+    print(diff_text(comparison, replay.trace, "this replay", **look(sys.stderr)), file=sys.stderr)

@@ -53,7 +53,7 @@ def _summary(names: list[str]) -> int:
     """What `trace info` or `trace diff` would say."""
     first = load(find(names[0]))
     if len(names) == 2:
-        print(diff_text(compare(first, load(find(names[1]))).to_json(), *names, **look(sys.stdout)))
+        print(diff_text(compare(first, load(find(names[1]))), *names, **look(sys.stdout)))
     else:
         print(info_text(summarize(first), names[0], **look(sys.stdout)))
     return 0

@@ -2,13 +2,16 @@
 
     headline(scene, width=80)   # [Said("The same program: ...", "good"), ...]
 
-The facts are those of `trace diff --json`, or of `trace info --json` for one trace. Nothing is worked out here.
+The figures are those of `trace diff`, or of `trace info` for one trace. Nothing is worked out here.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from traces.comparison import Comparison
+from traces.spread import Spread
+from traces.summary import Summary
 from tui.figures import ABSENT, count_text, error_text, fit, share_text, size_text, time_text
 from tui.view.scene import Scene
 
@@ -24,69 +27,68 @@ class Said(NamedTuple):
 
 def headline(scene: Scene, width: int) -> list[Said]:
     """Up to LINES lines of at most `width` characters."""
-    if scene.facts is None:
+    if scene.comparison is not None:
+        lines = [_program(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
+    elif scene.summary is not None:
+        lines = [Said(_origin(scene.names[0], scene.summary), "plain"), *_packed(_figures(scene.summary), width)]
+    else:
         names = " against ".join(scene.names)
         lines = [Said(names, "plain"), Said("working out the figures ...", "plain")]
-    elif len(scene.traces) == 2:
-        lines = [_program(scene.facts), *_packed(_pair_figures(scene.facts), width)]
-    else:
-        lines = [Said(_origin(scene), "plain"), *_packed(_figures(scene.facts), width)]
     return [Said(fit(line.text, width), line.tone) for line in lines][:LINES]
 
 
-def _program(facts: dict[str, Any]) -> Said:
-    if facts["same_program"] is None:
-        return Said(f"The same program? {facts['reason']}", "plain")
-    if facts["same_program"]:
-        return Said(f"The same program: {facts['reason']}", "good")
-    return Said(f"NOT the same program: {facts['reason']}", "bad")
+def _program(of: Comparison) -> Said:
+    if of.same_program is None:
+        return Said(f"The same program? {of.reason}", "plain")
+    if of.same_program:
+        return Said(f"The same program: {of.reason}", "good")
+    return Said(f"NOT the same program: {of.reason}", "bad")
 
 
-def _pair_figures(facts: dict[str, Any]) -> list[str]:
-    figures = [_times("step", facts["steps"])]
-    if facts["judged"] == "compute_side":
-        figures.append(_times("without loading", facts["compute_side"]))
-    if facts["steps"]["recorded_median_ns"] is None:
-        figures = [_times("GPU busy", facts["gpu_busy"])]
-    shares = [s for s in facts["streams"] if s["recorded_busy"] is not None and s["replayed_busy"] is not None]
+def _pair_figures(of: Comparison) -> list[str]:
+    figures = [_times("step", of.steps)]
+    if of.judged == "compute_side":
+        figures.append(_times("without loading", of.compute_side))
+    if of.steps.recorded_median_ns is None:
+        figures = [_times("GPU busy", of.gpu_busy)]
+    shares = [s for s in of.streams if s.recorded_busy is not None and s.replayed_busy is not None]
     if shares:
-        most = max(shares, key=lambda share: share["recorded_busy"])
-        figures.append(f"busy {share_text(most['recorded_busy'])} → {share_text(most['replayed_busy'])}")
-    for device, peak in facts["memory"].items():
-        words = "memory" if len(facts["memory"]) == 1 else device
-        figures.append(f"{words} {size_text(peak['recorded_peak_bytes'])} → {size_text(peak['replayed_peak_bytes'])}")
-    if facts["coverage"]:
-        shares = [f"{kind} {share_text(share)}" for kind, share in facts["coverage"].items() if share >= 0.0005]
-        figures.append("matched " + ", ".join(shares))
+        most = max(shares, key=lambda share: share.recorded_busy or 0.0)
+        figures.append(f"busy {share_text(most.recorded_busy)} → {share_text(most.replayed_busy)}")
+    for device, peak in of.memory.items():
+        words = "memory" if len(of.memory) == 1 else device
+        figures.append(f"{words} {size_text(peak.recorded_peak_bytes)} → {size_text(peak.replayed_peak_bytes)}")
+    if of.coverage:
+        kinds = [f"{kind} {share_text(share)}" for kind, share in of.coverage.items() if share >= 0.0005]
+        figures.append("matched " + ", ".join(kinds))
     return figures
 
 
-def _times(words: str, spread: dict[str, Any]) -> str:
-    if spread["recorded_median_ns"] is None or spread["replayed_median_ns"] is None:
+def _times(words: str, spread: Spread) -> str:
+    if spread.recorded_median_ns is None or spread.replayed_median_ns is None:
         return f"{words} {ABSENT}"
-    times = [time_text(spread[f"{which}_median_ns"]) for which in ("recorded", "replayed")]
-    return f"{words} {times[0]} → {times[1]} ({error_text(spread['error'])})"
+    times = [time_text(spread.recorded_median_ns), time_text(spread.replayed_median_ns)]
+    return f"{words} {times[0]} → {times[1]} ({error_text(spread.error)})"
 
 
-def _origin(scene: Scene) -> str:
-    devices = scene.facts["devices"] if scene.facts else []
-    kinds = ", ".join(dict.fromkeys(device["name"] for device in devices)) or "no GPU"
-    return f"{scene.names[0]}: {len(devices)} x {kinds}" if len(devices) > 1 else f"{scene.names[0]}: {kinds}"
+def _origin(name: str, of: Summary) -> str:
+    kinds = ", ".join(dict.fromkeys(device.name for device in of.devices)) or "no GPU"
+    return f"{name}: {len(of.devices)} x {kinds}" if len(of.devices) > 1 else f"{name}: {kinds}"
 
 
-def _figures(facts: dict[str, Any]) -> list[str]:
-    counts = facts["counts"]
-    figures = [f"{count_text(counts['steps'])} steps"]
-    if facts["step_median_ns"] is not None:
-        figures.append(f"median {time_text(facts['step_median_ns'])}")
-    for device, gpu in facts["gpus"].items():
-        words = "busy" if len(facts["gpus"]) == 1 else device
-        figures.append(f"{words} {share_text(1 - gpu['idle_share'])}")
-    for device, peak in facts["memory"].items():
-        words = "memory" if len(facts["memory"]) == 1 else f"{device} memory"
-        figures.append(f"{words} {size_text(peak['peak_allocated_bytes'])}")
-    figures.append(f"{count_text(counts['kernels'])} kernels, {count_text(counts['host_ops'])} ops")
-    problems = sum(facts["problems"].values())
+def _figures(of: Summary) -> list[str]:
+    counts = of.counts
+    figures = [f"{count_text(counts.steps)} steps"]
+    if of.step_median_ns is not None:
+        figures.append(f"median {time_text(of.step_median_ns)}")
+    for device, gpu in of.gpus.items():
+        words = "busy" if len(of.gpus) == 1 else device
+        figures.append(f"{words} {share_text(1 - gpu.idle_share)}")
+    for device, peak in of.memory.items():
+        words = "memory" if len(of.memory) == 1 else f"{device} memory"
+        figures.append(f"{words} {size_text(peak.peak_allocated_bytes)}")
+    figures.append(f"{count_text(counts.kernels)} kernels, {count_text(counts.host_ops)} ops")
+    problems = sum(of.problems.values())
     if problems:
         figures.append(f"{count_text(problems)} problems in the recording (trace info tells them)")
     return figures

@@ -45,7 +45,7 @@ class Live:
 
     def stages(self) -> Iterator[Stage]:
         """Raises TraceFormatError."""
-        yield Stage(Scene.of(self._recorded).with_host().with_facts(), 0.5, "waiting for the first step")
+        yield Stage(Scene.of(self._recorded).with_host().with_figures(), 0.5, "waiting for the first step")
         follower: Follower | None = None
         wait_s = _LEAST_WAIT_S
         steps = 0
@@ -68,7 +68,7 @@ class Live:
             wait_s = max(_LEAST_WAIT_S, _WAIT_OVER_LOOK * (time.monotonic() - began_s))
 
     def _scene(self, replayed: Trace) -> Scene:
-        return Scene.of(self._recorded, ("this replay", replayed)).with_host().with_facts()
+        return Scene.of(self._recorded, ("this replay", replayed)).with_host().with_figures()
 
     def _follower(self) -> Follower | None:
         """The timeline of the script's own process, or, until there is one, the largest of its descendants."""

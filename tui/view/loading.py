@@ -50,4 +50,4 @@ def _stages(names: Sequence[str], first: Future[Trace]) -> Iterator[Stage]:
     yield Stage(scene, 0.8, "host threads")
     scene = scene.with_host()
     yield Stage(scene, 0.9, "figures")
-    yield Stage(scene.with_facts(), 1.0, "")
+    yield Stage(scene.with_figures(), 1.0, "")

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
-from traces.comparison import compare, pair_streams
+from traces.comparison import Comparison, compare, pair_streams
 from traces.model import NONE, Trace
-from traces.summary import summarize
+from traces.summary import Summary, summarize
 from tui.figures import kernel_text
 from tui.view import alignment
 from tui.view.alignment import Alignment, Pairs
@@ -56,13 +55,14 @@ _AXES: Mapping[Alignment, Callable[[Trace, Trace], Axis]] = {
 
 @dataclass(frozen=True)
 class Scene:
-    """See the module. `facts` is what `trace diff --json` (or `trace info --json` of one trace) prints, None until known."""
+    """See the module. `comparison` is of two traces, `summary` of one; both are None until known."""
 
     names: tuple[str, ...]
     traces: tuple[Trace, ...]
     rows: tuple[Row, ...]
     has_host: bool = False
-    facts: dict[str, Any] | None = None
+    comparison: Comparison | None = None
+    summary: Summary | None = None
     _axes: dict[Alignment, Axis] = field(default_factory=dict, compare=False)
     _tracks: tuple[Tracks, ...] = field(default=(), compare=False)
 
@@ -80,11 +80,15 @@ class Scene:
         )
         return replace(self, rows=_paired(self.traces, tracks), has_host=True, _tracks=tracks)
 
-    def with_facts(self) -> Scene:
+    @property
+    def has_figures(self) -> bool:
+        return self.comparison is not None or self.summary is not None
+
+    def with_figures(self) -> Scene:
         """The same with the figures that `trace diff` (or `trace info`) prints."""
         if len(self.traces) == 2:
-            return replace(self, facts=compare(*self.traces, top=TABLE_ROWS).to_json())
-        return replace(self, facts=summarize(self.traces[0]))
+            return replace(self, comparison=compare(*self.traces, top=TABLE_ROWS))
+        return replace(self, summary=summarize(self.traces[0]))
 
     def axis(self, by: Alignment) -> Axis:
         """The axis of an alignment, worked out at its first use."""

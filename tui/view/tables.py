@@ -23,7 +23,6 @@ from tui.view.scene import TABLE_ROWS, Scene, short_name
 
 TABS = ("kernels", "ops", "phases", "steps")
 _NAME_WIDTH = 24
-_KINDS = {"longer": "+", "shorter": "-", "added": "new", "gone": "gone"}
 
 
 class TableRow(NamedTuple):
@@ -42,7 +41,7 @@ class Table(NamedTuple):
 
 
 def table_of(scene: Scene, tab: str) -> Table:
-    if scene.facts is None:
+    if not scene.has_figures:
         return Table(["working out the figures ..."], [])
     two = len(scene.traces) == 2
     if tab == "steps":
@@ -55,16 +54,18 @@ def table_of(scene: Scene, tab: str) -> Table:
 
 
 def _changes(scene: Scene, tab: str) -> Table:
-    assert scene.facts is not None
+    assert scene.comparison is not None
+    changes = scene.comparison.changes
+    lists = changes.kernels if tab == "kernels" else changes.ops
     rows = []
-    for kind, sign in _KINDS.items():
-        for change in scene.facts["changes"][tab][kind]:
-            a, b = change["recorded_ns"], change["replayed_ns"]
-            counts = [count_text(round(change[f"{which}_count"], 1)) for which in ("recorded", "replayed")]
+    for sign, found in (("+", lists.longer), ("-", lists.shorter), ("new", lists.added), ("gone", lists.gone)):
+        for change in found:
+            a, b = change.recorded_ns, change.replayed_ns
+            counts = [count_text(round(count, 1)) for count in (change.recorded_count, change.replayed_count)]
             number = counts[0] if counts[0] == counts[1] else "→".join(counts)
-            times = [time_text(a) if change["recorded_count"] else ABSENT, time_text(b) if change["replayed_count"] else ABSENT]
-            cells = [sign, fit(short_name(change["name"]), _NAME_WIDTH), time_text(b - a, signed=True), *times, number]
-            rows.append((abs(b - a), TableRow(cells, change["name"], 1 if kind == "added" else 0)))
+            times = [time_text(a) if change.recorded_count else ABSENT, time_text(b) if change.replayed_count else ABSENT]
+            cells = [sign, fit(short_name(change.name), _NAME_WIDTH), time_text(b - a, signed=True), *times, number]
+            rows.append((abs(b - a), TableRow(cells, change.name, 1 if sign == "new" else 0)))
     rows.sort(key=lambda row: -row[0])
     return Table(["", tab, "change", *scene.words, "per step"], [row for _, row in rows])
 
@@ -78,20 +79,20 @@ def _own_work(scene: Scene, tab: str) -> Table:
 
 
 def _phases(scene: Scene) -> Table:
-    assert scene.facts is not None
+    assert scene.comparison is not None
     rows = []
-    for name, phase in scene.facts["phases"].items():
-        a, b = phase["recorded_median_ns"], phase["replayed_median_ns"]
-        cells = [name, time_text(b - a, signed=True), time_text(a), time_text(b), error_text(phase["error"])]
+    for name, phase in scene.comparison.phases.items():
+        a, b = phase.recorded_median_ns, phase.replayed_median_ns
+        cells = [name, time_text(b - a, signed=True), time_text(a), time_text(b), error_text(phase.error)]
         rows.append(TableRow(cells, name, 0 if a else 1))
     return Table(["phase", "change", *scene.words, "error"], rows)
 
 
 def _own_phases(scene: Scene) -> Table:
-    assert scene.facts is not None
+    assert scene.summary is not None
     rows = [
-        TableRow([name, time_text(phase["median_ns"]), time_text(phase["device_median_ns"])], name)
-        for name, phase in scene.facts["phases"].items()
+        TableRow([name, time_text(phase.median_ns), time_text(phase.device_median_ns)], name)
+        for name, phase in scene.summary.phases.items()
     ]
     return Table(["phase", "median", "on the GPU"], rows)
 

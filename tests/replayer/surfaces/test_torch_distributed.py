@@ -201,7 +201,7 @@ def test_the_early_rank_computes_on_and_waits_on_its_device() -> None:
     early, late = run_ranks(2, body)
     waited, came = early.device.duration_ns[nccl_rows(early)[1]], late.device.duration_ns[nccl_rows(late)[1]]
     assert waited > 0.9 * late_ns - came and came < 0.1 * late_ns
-    assert communication(merge_ranks([early, late], [0, 1]))["exposed_ns"] > 0.9 * late_ns - came
+    assert communication(merge_ranks([early, late], [0, 1])).exposed_ns > 0.9 * late_ns - came
 
 
 def test_ranks_that_call_different_operations_are_told_both() -> None:
@@ -277,7 +277,7 @@ def test_communication_overlaps_backward_and_the_optimizer_waits_for_it() -> Non
         for update_ns in trace.device.start_ns[stepped].tolist():
             before = [row for row in reduced if trace.device.start_ns[row] < update_ns]
             assert before and max(trace.device.end_ns[before].tolist()) <= update_ns
-        assert communication(trace)["hidden_ns"] > 0
+        assert communication(trace).hidden_ns > 0
 
 
 def test_no_sync_says_nothing_and_bucket_views_share_memory() -> None:
@@ -377,7 +377,7 @@ def test_an_epoch_of_mnist_moves_the_published_bytes(batch: int, gradients: int,
     steps = -(-images // batch)
     assert sizes == {4 * parameters: steps, 4: steps}
     assert (4 * parameters * sizes[4 * parameters], 4 * sizes[4]) == (gradients, losses)
-    told = {row["phase"]: row["bytes"] for row in communication(trace)["operations"] if row["name"] == "all_reduce"}
+    told = {row.phase: row.bytes or 0 for row in communication(trace).operations if row.name == "all_reduce"}
     assert told["backward"] == gradients and sum(told.values()) == gradients + losses
     copied = [
         int(size)

@@ -34,7 +34,7 @@ from tui.view.window import Window
 
 
 def whole(*named: tuple[str, Trace]) -> Scene:
-    return Scene.of(*named).with_host().with_facts()
+    return Scene.of(*named).with_host().with_figures()
 
 
 def pair_scene(stretch: float = 1.1, steps: int = 3) -> Scene:

@@ -35,7 +35,7 @@ def test_without_a_terminal_the_summary_is_printed(folder: Path, capfd: pytest.C
     assert run(["view", "a.msgpack"]) == 0
     assert capfd.readouterr() == (info_text(summarize(training()), "a.msgpack", width=100, colour=False) + "\n", "")
     assert run(["view", "a.msgpack", "b.msgpack"]) == 0  # though they differ by more than diff's tolerance
-    facts = compare(training(), replay_of(training(), stretch=1.2)).to_json()
+    facts = compare(training(), replay_of(training(), stretch=1.2))
     assert capfd.readouterr() == (diff_text(facts, "a.msgpack", "b.msgpack", width=100, colour=False) + "\n", "")
 
 

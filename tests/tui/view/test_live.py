@@ -56,7 +56,7 @@ def test_a_replay_is_followed_step_by_step_to_its_end(tmp_path: Path) -> None:
         assert stage.scene is not None and len(stage.scene.traces) == 2 and stage.share < 1
         assert stage.doing == f"{step + 1} steps replayed"
         assert stage.scene.step_pairs == [(0, 0), (0, 1), (1, 2)][: step + 1]
-        assert stage.scene.facts is not None and stage.scene.facts["same_program"] is not None
+        assert stage.scene.comparison is not None and stage.scene.comparison.same_program is not None
     # and in the end everything
     write_steps(stream, replayed, slice(3, 4))
     stream.close()
@@ -82,7 +82,7 @@ def test_traces_are_loaded_in_stages(tmp_path: Path) -> None:
     found = list(stages(paths))
     assert [stage.share for stage in found] == sorted(stage.share for stage in found) and found[-1].share == 1.0
     scenes: list[Scene] = [stage.scene for stage in found if stage.scene is not None]
-    assert [(len(scene.traces), scene.has_host, scene.facts is not None) for scene in scenes] == [
+    assert [(len(scene.traces), scene.has_host, scene.has_figures) for scene in scenes] == [
         (1, False, False),
         (2, False, False),
         (2, True, False),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
 from traces.comparison import compare
+from traces.json_facts import as_json
 from traces.model import NONE, Ending, Origin, Trace
 from tui.view.alignment import Alignment
 from tui.view.details import details
@@ -239,13 +238,14 @@ def test_searching_ignores_case_and_counts() -> None:
 
 def test_tables_hold_what_diff_holds() -> None:
     scene = pair_scene(stretch=1.3)
-    facts: dict[str, Any] = scene.facts or {}
+    comparison = scene.comparison
+    assert comparison is not None
     for tab in ("kernels", "ops"):
         table = table_of(scene, tab)
-        assert len(table.rows) == sum(map(len, facts["changes"][tab].values()))
+        assert len(table.rows) == sum(map(len, as_json(getattr(comparison.changes, tab)).values()))
         sizes = [row.cells[2] for row in table.rows]
         assert table.heads == ["", tab, "change", "recorded", "replayed", "per step"] and sizes
-    assert [row.cells[0] for row in table_of(scene, "phases").rows] == list(facts["phases"])
+    assert [row.cells[0] for row in table_of(scene, "phases").rows] == list(comparison.phases)
     steps = table_of(scene, "steps").rows
     assert [row.cells[0] for row in steps] == ["5", "5/6", "6/7", "6/8", "7/9", "7/10"]
 
