@@ -71,12 +71,20 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
     return packed
 
 
+def claimed_rows(packed: Any) -> int:
+    """How many rows a packed table says that it has: at most MAX_ROWS. Raises Damaged."""
+    rows: int = _entry(packed, "rows", int)
+    if not 0 <= rows <= MAX_ROWS:
+        raise Damaged(f"a table that claims {rows} rows")
+    return rows
+
+
 def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
     """The inverse of `pack_table`. Raises Damaged."""
-    rows = _entry(packed, "rows", int)
+    rows = claimed_rows(packed)
     stored = _entry(packed, "columns", dict)
     nested = packed.get("nested")
-    if not 0 <= rows <= MAX_ROWS or (rows and nested is None and not any(isinstance(v, list) for v in stored.values())):
+    if rows and nested is None and not any(isinstance(v, list) for v in stored.values()):
         raise Damaged(f"a table that claims {rows} rows")
     if unknown := stored.keys() - kind.DTYPES.keys():
         raise Damaged(f"unknown column {sorted(map(str, unknown))[0]!r}")

@@ -13,18 +13,34 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from traces.columns import MAX_ROWS, pack_table, unpack_table
+from traces.columns import MAX_ROWS, claimed_rows, pack_table, unpack_table
 from traces.frames import Damaged
 from traces.model import TABLES, Device, Strings, Table, Thread, Trace
+from traces.unpack_limit import TooLarge, UnpackLimit, size_text
 
 _TEXTS_PER_ITEM = 1 << 14
+
+# What msgpack may build of one item before anything looks at it: a table has some fifteen lists and maps.
+_MAX_LISTS_AND_MAPS = 64
+_MAX_KEYS = 64
+
+# What a reader's memory grows by: a text with its place in the string table, and a character of JSON at worst ("[[],[],...").
+_BYTES_PER_TEXT = 128
+_BYTES_PER_JSON_CHARACTER = 24
+_ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
+
+# Levels of lists and objects in provenance and properties; PyTorch's and ours have three.
+MAX_DEPTH = 32
+
 _HEADER_TYPES = {
     "grain": str,
     "devices": list,
@@ -62,7 +78,7 @@ def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
     header["devices"] = [asdict(device) for device in trace.devices]
     header["threads"] = [asdict(thread) for thread in trace.threads]
     header["rows"] = rows
-    return _pack("header", json.dumps(header, separators=(",", ":"), default=_plain))
+    return _pack("header", json.dumps(_json_value(header), separators=(",", ":"), allow_nan=False))
 
 
 def strings_item(texts: list[str]) -> Iterator[bytes]:
@@ -81,9 +97,14 @@ def end_item(strings: int, rows: dict[str, int]) -> bytes:
 
 
 class Assembly:
-    """Puts items together again, in their order in the file. Its methods raise Damaged."""
+    """Puts items together again, in their order in the file. Its methods raise Damaged.
 
-    def __init__(self) -> None:
+    `limit` bounds the rows and texts: each item is counted before it is unpacked.
+    """
+
+    def __init__(self, limit: UnpackLimit) -> None:
+        self._limit = limit
+        self._unpacked_bytes = 0
         self._header: dict[str, Any] | None = None
         self._texts: list[str] = []
         self._parts: dict[str, list[Table]] = {name: [] for name in TABLES}
@@ -96,20 +117,30 @@ class Assembly:
                 self._add(kind, value)
         except Damaged as error:
             raise Damaged(error.reason, offset_bytes) from error
+        except TooLarge as error:
+            raise Damaged(str(error), offset_bytes) from error
 
     def _add(self, kind: str, value: Any) -> None:
         if kind == "header":
+            if isinstance(value, str):
+                self._limit.check(_BYTES_PER_JSON_CHARACTER * len(value), f"a header of {size_text(len(value))}")
             self._header = _parse_header(value)
         elif kind == "strings":
             if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
                 raise Damaged("strings that are not text")
+            self._grow(sum(map(len, value)) + _BYTES_PER_TEXT * len(value))
             self._texts += value
         elif kind in TABLES:
+            self._grow(_ROW_BYTES[kind] * claimed_rows(value))
             part = unpack_table(TABLES[kind], value, self._rows[kind])
             self._parts[kind].append(part)
             self._rows[kind] += len(part)
         else:
             raise Damaged(f"unknown item {kind!r}; perhaps of a newer trace-replay: upgrade")
+
+    def _grow(self, more_bytes: int) -> None:
+        self._unpacked_bytes += more_bytes
+        self._limit.check(self._unpacked_bytes, f"rows and texts of {size_text(self._unpacked_bytes)} or more")
 
     def trace(self) -> Trace:
         if self._header is None:
@@ -143,14 +174,32 @@ def _pack(kind: str, value: Any) -> bytes:
 
 
 def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
-    unpacker = msgpack.Unpacker(max_buffer_size=len(content), unicode_errors="surrogatepass", strict_map_key=True)
+    """The items of a frame. A frame of 64 MiB of empty lists would become 4 GB: what no item has is refused on the way."""
+    lists_and_maps = 0
+
+    def count(value: Any) -> Any:
+        nonlocal lists_and_maps
+        lists_and_maps += 1
+        if lists_and_maps > _MAX_LISTS_AND_MAPS:
+            raise Damaged(f"an item of more than {_MAX_LISTS_AND_MAPS} lists and maps")
+        return value
+
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=len(content),
+        unicode_errors="surrogatepass",
+        strict_map_key=True,
+        list_hook=count,
+        object_hook=count,
+        max_array_len=_TEXTS_PER_ITEM,
+        max_map_len=_MAX_KEYS,
+    )
     unpacker.feed(content)
     whole_bytes = 0
     try:
         for item in unpacker:
             if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str):
                 raise Damaged("an item that is not a pair of kind and value")
-            whole_bytes = unpacker.tell()
+            whole_bytes, lists_and_maps = unpacker.tell(), 0
             yield item[0], item[1]
     except (ValueError, msgpack.UnpackException) as error:
         raise Damaged(f"not msgpack ({error})") from error
@@ -160,9 +209,11 @@ def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
 
 def _parse_header(text: Any) -> dict[str, Any]:
     try:
-        header: dict[str, Any] = json.loads(text)
+        header: dict[str, Any] = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (TypeError, ValueError, RecursionError) as error:
         raise Damaged(f"header is not JSON ({error})") from error
+    if _levels(header) > MAX_DEPTH:
+        raise Damaged(f"header of more than {MAX_DEPTH} levels")
     for name, kind in _HEADER_TYPES.items():
         if not isinstance(header, dict) or not isinstance(header.get(name), kind):
             raise Damaged(f"header without {name!r}")
@@ -188,8 +239,32 @@ def _typed(values: Any, types: dict[str, type[Any]], what: str) -> dict[str, Any
     return dict(values)
 
 
-def _plain(value: Any) -> Any:
-    """A numpy scalar as the Python number that it is, for json."""
+def _json_value(value: Any, depth: int = 0) -> Any:
+    """`value` as JSON can say it: numpy's numbers as Python's, None for NaN and infinities. Raises ValueError."""
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
+    if isinstance(value, dict | list | tuple):
+        if depth >= MAX_DEPTH:
+            raise ValueError(f"provenance or properties of more than {MAX_DEPTH} levels")
+        if isinstance(value, dict):
+            return {key: _json_value(inner, depth + 1) for key, inner in value.items()}
+        return [_json_value(inner, depth + 1) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
     raise ValueError(f"provenance or properties hold a {type(value).__name__}, which is no JSON value")
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _levels(value: Any) -> int:
+    """How deeply lists and objects are nested. Without recursion, for the answer may be a thousand."""
+    levels, inner = 0, [value]
+    while outer := [one for one in inner if isinstance(one, dict | list)]:
+        inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))
+        levels += 1
+    return levels

@@ -47,6 +47,7 @@ from traces.frames import (
     scan,
 )
 from traces.model import TABLES, Table, Trace, TraceFormatError, TraceWriteError
+from traces.unpack_limit import TooLarge, UnpackLimit, size_text
 
 # Items that together are smaller share a frame: a frame costs 19 bytes and a compressor that has learnt nothing yet.
 _SHARED_BYTES = 32 << 10
@@ -72,14 +73,18 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
         _replace(Path(os.path.realpath(path)), b"".join(parts))
 
 
-def load(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace file. Raises TraceFormatError.
+def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
+    """Read a trace file. Raises TraceFormatError, also for a small file that would take much memory (see UnpackLimit).
 
+    `is_ours`: a child of this very process wrote it just now, so it may be of any size.
     Of a file that was cut, returns what precedes the cut, with `problems["truncated-file"]` and a sentence in `lacks`.
     """
     try:
         data = _read(Path(path))
-        return _assemble(scan(data), len(data))
+        limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))
+        return _assemble(scan(data), limit)
+    except TooLarge as error:
+        raise TraceFormatError(path, HEADER.size, str(error)) from error
     except Damaged as error:
         raise TraceFormatError(path, error.offset_bytes, error.reason) from error
 
@@ -169,8 +174,10 @@ def _smallest(task: tuple[int, bytes]) -> tuple[int, bytes]:
     return min(((codec, compress(codec, content)) for codec in codecs), key=lambda tried: len(tried[1]))
 
 
-def _assemble(found: Scan, file_bytes: int) -> Trace:
-    assembly = Assembly()
+def _assemble(found: Scan, limit: UnpackLimit) -> Trace:
+    contents_bytes = sum(frame.content_bytes for frame in found.frames)
+    limit.check(contents_bytes, f"frames of {size_text(contents_bytes)}")
+    assembly = Assembly(limit)
     with ThreadPoolExecutor(_WORKERS) as pool:
         for frame, content in zip(found.frames, pool.map(lambda frame: frame.content(), found.frames), strict=True):
             assembly.add(content, frame.offset_bytes)
@@ -180,7 +187,7 @@ def _assemble(found: Scan, file_bytes: int) -> Trace:
     else:
         checks.clear_dangling_references(trace)
         trace.problems["truncated-file"] = 1
-        trace.lacks.append(f"the end of the recording: the file is cut at byte {file_bytes}{assembly.missing()}")
+        trace.lacks.append(f"the end of the recording: the file is cut at byte {limit.file_bytes}{assembly.missing()}")
     if reason := checks.fault(trace):
         raise Damaged(reason, HEADER.size)
     return trace

@@ -19,12 +19,13 @@ from traces.contents import Assembly
 from traces.frames import HEADER, Damaged, Scan, header_scan, scan
 from traces.model import TABLES, Strings, Thread, Trace, TraceFormatError
 from traces.order import in_order
+from traces.unpack_limit import UnpackLimit
 
 
 class Follower:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._assembly = Assembly()
+        self._assembly = Assembly(UnpackLimit(0, None))  # a child of ours writes it
         self._found: Scan | None = None
 
     @property

@@ -149,9 +149,9 @@ def test_a_table_larger_than_a_frame_may_be_is_cut_and_joined(tmp_path: Path) ->
 
 def test_extreme_values_survive(tmp_path: Path) -> None:
     trace = Trace(strings=Strings(["", "\ud800 lone surrogate", "\0"]))
-    ends = [-(2**63), 2**63 - 1, 0, -1, 2**63 - 1, -(2**63)]
-    trace.steps = Steps.of(start_ns=ends, duration_ns=ends[::-1], number=ends)
-    trace.memory = MemoryEvents.of(address=[2**64 - 1, 0, 2**63], time_ns=ends[:3], bytes=[-(2**63)] * 3)
+    ends = [1 - 2**62, 2**62 - 1, 0, -1, 2**61, -(2**62) + 1]
+    trace.steps = Steps.of(start_ns=ends, duration_ns=[2**56 - 1, 0, 7, -(2**56) + 1, 0, 0], number=ends)
+    trace.memory = MemoryEvents.of(address=[2**64 - 1, 0, 2**63], time_ns=ends[:3], bytes=[1 - 2**56] * 3)
     trace.values = Values.of(
         op=[0] * 4, dtype=[0] * 4, value=[float("nan"), float("-inf"), -0.0, 5e-324], read=[0, 0, 1, 2], rank=[0] * 4
     )
@@ -159,6 +159,12 @@ def test_extreme_values_survive(tmp_path: Path) -> None:
     save(trace, tmp_path / "t.msgpack")
 
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
+
+
+def test_what_json_has_no_number_for_comes_back_as_none(tmp_path: Path) -> None:
+    save(Trace(provenance={"loss": [float("nan"), np.float32("inf"), 0.5]}), tmp_path / "t.msgpack")
+
+    assert load(tmp_path / "t.msgpack").provenance == {"loss": [None, None, 0.5]}
 
 
 def test_numbers_of_numpy_in_the_header_come_back_as_numbers(tmp_path: Path) -> None:
@@ -171,6 +177,13 @@ def test_numbers_of_numpy_in_the_header_come_back_as_numbers(tmp_path: Path) -> 
     ("table", "column", "value", "says"),
     [
         ("host", "name", 99, "host.name holds 99, outside 0..5"),
+        ("steps", "start_ns", 2**62, f"steps.start_ns holds {2**62}, outside {1 - 2**62}..{2**62 - 1}"),
+        ("steps", "start_ns", 2**62 - 100, r"steps.start_ns and steps.duration_ns end beyond 2\*\*62"),
+        ("device", "duration_ns", 2**56, f"device.duration_ns holds {2**56}, outside"),
+        ("memory", "bytes", -(2**56), f"memory.bytes holds {-(2**56)}, outside"),
+        ("memory", "allocated_bytes", 2**62, "memory.allocated_bytes holds"),
+        ("steps", "rank", -1, "steps.rank holds -1, outside 0..2147483647"),
+        ("values", "read", 2**62, "values.read holds"),
         ("host", "parent", 4, "host.parent holds 4, outside -1..3"),
         ("host", "parent", 1, "host.parent holds a cycle"),
         ("device", "launch", -2, "device.launch holds -2, outside -1..3"),
@@ -185,7 +198,8 @@ def test_a_trace_that_is_not_sound_is_not_written(
     tmp_path: Path, table: str, column: str, value: int, says: str
 ) -> None:
     trace = small_trace()
-    getattr(getattr(trace, table), column)[1] = value
+    values = getattr(getattr(trace, table), column)
+    values[min(1, len(values) - 1)] = value
 
     with pytest.raises(TraceWriteError, match=f"not written: the trace is not sound: {says}"):
         save(trace, tmp_path / "t.msgpack")

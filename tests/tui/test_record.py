@@ -45,7 +45,7 @@ def test_the_parts_become_one_file(place: Path, capsys: pytest.CaptureFixture[st
 def test_a_second_ctrl_c_leaves_the_parts_and_says_so(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(record, where, interrupted)

@@ -146,7 +146,8 @@ def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildRes
 
 def _whole(part: _Part) -> Trace:
     """A process's recording together with the profile of some of its steps."""
-    recording = merge_ranks([in_order(load(part.path))])  # what came before the script joined its group is that rank's too
+    # What came before the script joined its group is that rank's too.
+    recording = merge_ranks([in_order(load(part.path, is_ours=True))])
     if not part.profile.exists():
         return recording
     numbers = recording.provenance.get("profiler", {}).get("steps", [])

@@ -133,7 +133,7 @@ def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -
     if not timelines:
         say_why_nothing(result, "replayed", "did not use the GPU")
         return
-    processes = {int(timeline.stem.removeprefix("replay-")): in_order(load(timeline)) for timeline in timelines}
+    processes = {int(timeline.stem.removeprefix("replay-")): in_order(load(timeline, is_ours=True)) for timeline in timelines}
     replayed, notes = one_replay(processes, result.pid)
     for note in notes:
         say(note)

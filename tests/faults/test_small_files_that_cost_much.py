@@ -1,0 +1,117 @@
+"""A small file that would unpack to gigabytes is refused at once, in one line, within bounded memory."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.hostile_files import amplified, constant_rows, file_of, header, nested, packed, strings
+from tests.traces.sound_traces import small_trace
+from traces.file import load, save
+from traces.model import Trace, TraceFormatError, TraceWriteError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Reads files named on stdin, and prints the refusal, the seconds it took, and the most memory that the process had by then.
+READS = """
+import resource, sys, time
+from traces.file import load
+from traces.model import TraceFormatError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for path in sys.stdin.read().split():
+    start = time.process_time()
+    try:
+        load(path)
+        says = "loaded"
+    except TraceFormatError as error:
+        says = str(error)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    print(f"{time.process_time() - start:.3f} {grown} {says}")
+"""
+
+
+@pytest.fixture(scope="module")
+def amplified_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("amplified")
+    paths = []
+    for name, data in amplified():
+        assert len(data) < 3_000_000, name
+        paths.append(folder / name)
+        paths[-1].write_bytes(data)
+    return paths
+
+
+def test_files_that_unpack_to_gigabytes_are_refused_at_once(amplified_files: list[Path]) -> None:
+    # GIVEN a process that may have 2 GB of addresses beyond what it starts with
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+    # WHEN it reads them one after the other
+    told = subprocess.run(
+        [sys.executable, "-c", READS], input="\n".join(map(str, amplified_files)), text=True, capture_output=True, cwd=ROOT,
+        preexec_fn=limit, timeout=120,
+    )  # fmt: skip
+    # THEN each is refused in one line, in a few seconds of computing, and within half a gigabyte
+    lines = told.stdout.splitlines()
+    assert len(lines) == len(amplified_files), told.stderr[-500:]
+    for path, line in zip(amplified_files, lines, strict=True):
+        seconds, grown_mb, says = line.split(" ", 2)
+        assert says.startswith(f"{path}: not a readable trace at byte"), line
+        assert float(seconds) < 5 and int(grown_mb) < 512, line
+
+
+def test_the_refusal_says_what_lifts_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN four million steps of constants in a file of 19 kB
+    path, rows = tmp_path / "t.msgpack", 1 << 19
+    item = packed("steps", constant_rows(rows, number=7))
+    path.write_bytes(file_of([header(small_trace()) + item * 8], rows={"steps": 8 * rows}))
+
+    with pytest.raises(TraceFormatError) as error:
+        load(path)
+
+    assert str(error.value) == (
+        f"{path}: not a readable trace at byte 17: rows and texts of 86.5 MB or more from a file of 19 kB;"
+        " at most 69.5 MB are unpacked. If you trust it: TRACE_UNPACK_LIMIT_MB=347"
+    )
+    monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "1000")
+    assert len(load(path).steps) == 8 * rows
+    monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "1")
+    with pytest.raises(TraceFormatError, match=r"frames of 4.2 MB from a file of 19 kB; at most 1.0 MB are unpacked"):
+        load(path)
+    monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "2GB")
+    with pytest.raises(TraceFormatError, match="TRACE_UNPACK_LIMIT_MB is '2GB'; give a whole number of megabytes"):
+        load(path)
+    monkeypatch.delenv("TRACE_UNPACK_LIMIT_MB")
+    assert len(load(path, is_ours=True).steps) == 8 * rows
+
+
+@pytest.mark.parametrize("levels", [40, 500, 960, 980, 990, 1000, 100_000])
+def test_deep_headers_are_refused_at_once(tmp_path: Path, levels: int) -> None:
+    for name, data in nested(levels):
+        (tmp_path / name).write_bytes(data)
+        start_s = time.process_time()
+        with pytest.raises(TraceFormatError, match=r"header of more than 32 levels|header is not JSON \(.*recursion"):
+            load(tmp_path / name)
+        assert time.process_time() - start_s < 2
+
+
+def test_what_is_nested_too_deeply_is_not_written_either(tmp_path: Path) -> None:
+    deep: dict[str, object] = {}
+    for _ in range(40):
+        deep = {"x": deep}
+
+    with pytest.raises(TraceWriteError, match="provenance or properties of more than 32 levels"):
+        save(Trace(provenance=deep), tmp_path / "t.msgpack")
+
+
+def test_one_item_may_not_be_a_million_lists(tmp_path: Path) -> None:
+    path = tmp_path / "t.msgpack"
+    path.write_bytes(file_of([header() + strings(["a"]) + packed("steps", [[0]] * 1000)]))
+
+    with pytest.raises(TraceFormatError, match="an item of more than 64 lists and maps"):
+        load(path)
