@@ -30,6 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 from resnet import resnet18, resnet50  # noqa: E402
 from tracer import child, state  # noqa: E402
+from traces import patching  # noqa: E402
 
 _ABSENT = object()
 _IN_TURN = 4  # steps
@@ -45,7 +46,7 @@ class Switch:
         self._patches: list[tuple[Any, str, Any, Any]] = []  # (owner, name, before, after)
 
     def patch(self, owner: Any, **names: Any) -> None:
-        """In place of `tracer.surfaces.seam.put`."""
+        """In place of `traces.patching.patch`."""
         for name, value in names.items():
             self._patches.append((owner, name, vars(owner).get(name, _ABSENT), value))
             setattr(owner, name, value)
@@ -75,9 +76,9 @@ def install(config: dict[str, Any]) -> Switch:
     sgd([weight], lr=0.1)  # torch itself wraps the class's `step` at its first instance
     bare, sgd.step = sgd.step, plain
     switch = Switch()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("tracer.surfaces") and hasattr(module, "put"):
-            vars(module)["put"] = switch.patch
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("patch") is patching.patch:
+            vars(module)["patch"] = switch.patch
     child.start(config)
     sgd([weight], lr=0.1)
     recorded, sgd.step = sgd.step, bare

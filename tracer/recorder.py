@@ -4,7 +4,7 @@ The surfaces tell it what the script does; it takes a mark on the GPU at each bo
 phases, values, batches, parts and collectives as they are done (`output.py`). It costs a few microseconds per boundary and
 counts them. The same `PhaseCut` and `StepCut` cut a replay.
 
-    recorder.enter("backward"); ...; recorder.leave("backward")
+    recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
     recorder.optimizer_stepped(first=True)      # a step has ended
 
 Note [Whose steps]
@@ -119,7 +119,7 @@ class Recorder:
         return self._owner == threading.get_ident()
 
     @_costed
-    def enter(self, phase: str) -> None:
+    def enter_phase(self, phase: str) -> None:
         """The script enters loader, h2d, zero_grad, backward, optimizer or other."""
         if not self.mine():
             return
@@ -134,7 +134,7 @@ class Recorder:
         self._turn(self._cut.enter, phase)
 
     @_costed
-    def leave(self, phase: str) -> None:
+    def leave_phase(self, phase: str) -> None:
         if not (self.mine() and self._cut.inside and self._cut.current == phase):
             return
         now_ns = self.clock.now_ns()

@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from replayer.surfaces.patching import put
 from replayer.timing.clock import VirtualClock
+from traces.patching import patch
 
 # Who compares the clock with a wait in the operating system.
 _WAIT_FOR_REAL = frozenset(
@@ -56,7 +56,7 @@ class ScriptTime:
         for name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
             if isinstance(names, dict) and not waits_for_real(name) and not name.startswith(_OURS):
-                put(module, **{key: by_id[id(value)] for key, value in names.copy().items() if id(value) in by_id})
+                patch(module, **{key: by_id[id(value)] for key, value in names.copy().items() if id(value) in by_id})
 
     def _after_fork(self) -> None:
         self._jumps = False
@@ -99,5 +99,5 @@ def _caller_waits_for_real() -> bool:
 
 def _like(real: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
     """`call` under the name of `real`, so that it is pickled as that."""
-    put(call, __name__=real.__name__, __qualname__=real.__name__, __module__="time", __doc__=real.__doc__)
+    patch(call, __name__=real.__name__, __qualname__=real.__name__, __module__="time", __doc__=real.__doc__)
     return call

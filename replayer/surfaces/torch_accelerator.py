@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from replayer.errors import NotEmulated
 from replayer.state import gpu, started
-from replayer.surfaces.patching import put
 from replayer.tensor.device_args import checked
+from traces.patching import patch
 
 
 class Graph:
@@ -39,7 +39,7 @@ def install(torch_module: ModuleType) -> None:
         integers = {t.uint8, t.int8, t.int16, t.int32, t.int64, t.bool}
         return {"supported_dtypes": floats | integers}
 
-    put(
+    patch(
         torch_module._C,
         _get_accelerator=lambda check=None: accelerator(),
         _accelerator_getAccelerator=accelerator,
@@ -59,4 +59,4 @@ def install(torch_module: ModuleType) -> None:
         _accelerator_resetPeakStats=lambda index: cuda.reset_peak_memory_stats(index),
         _accelerator_getMemoryInfo=lambda index: cuda.mem_get_info(index),
     )
-    put(torch_module.accelerator, Graph=Graph)
+    patch(torch_module.accelerator, Graph=Graph)

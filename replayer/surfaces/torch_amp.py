@@ -18,8 +18,8 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.surfaces.patching import put
 from replayer.tensor.tensor_meta import ACCELERATOR
+from traces.patching import patch
 
 # Functions whose first argument is a device type. Those of the first group mean "cuda" when they are not given one.
 _MEANS_CUDA = ("is_autocast_enabled", "set_autocast_enabled")
@@ -67,5 +67,5 @@ def install(torch_module: ModuleType) -> None:
     patched["set_autocast_enabled"] = with_key(patched["set_autocast_enabled"])
     patched["get_autocast_gpu_dtype"] = lambda: patched["get_autocast_dtype"]("cuda")
     patched["set_autocast_gpu_dtype"] = lambda dtype: patched["set_autocast_dtype"]("cuda", dtype)
-    put(c, **patched)
-    put(torch_module, **{name: call for name, call in patched.items() if hasattr(torch_module, name)})
+    patch(c, **patched)
+    patch(torch_module, **{name: call for name, call in patched.items() if hasattr(torch_module, name)})

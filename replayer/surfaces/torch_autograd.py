@@ -13,28 +13,29 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.surfaces.patching import Section, put
+from replayer.state import started
+from traces.patching import PhaseScope, patch
 
 
 def install(torch_module: ModuleType) -> None:
     """Wrap the entry to the engine where it is defined and where torch.autograd copied it."""
     autograd: Any = torch_module.autograd
     engine_run_backward = autograd.graph._engine_run_backward
-    section = Section("backward")
+    scope = PhaseScope("backward", started)
 
     @wraps(engine_run_backward)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        with section:
+        with scope:
             return engine_run_backward(*args, **kwargs)
 
     def as_phase(function: Any) -> Any:
         @wraps(function)
         def phased(*args: Any, **kwargs: Any) -> Any:
-            with section:
+            with scope:
                 return function(*args, **kwargs)
 
         return phased
 
-    put(autograd, backward=as_phase(autograd.backward), grad=as_phase(autograd.grad))
-    put(autograd.graph, _engine_run_backward=run_backward)
-    put(autograd, _engine_run_backward=run_backward)
+    patch(autograd, backward=as_phase(autograd.backward), grad=as_phase(autograd.grad))
+    patch(autograd.graph, _engine_run_backward=run_backward)
+    patch(autograd, _engine_run_backward=run_backward)

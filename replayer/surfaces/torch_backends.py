@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu, in_bad_fork
-from replayer.surfaces.patching import put, refuse
+from replayer.surfaces.patching import refuse
+from traces.patching import patch
 
 # What `torch.backends.cudnn.version()` says where the recording does not: 9.1.0, common with PyTorch 2.4 to 2.6.
 ASSUMED_CUDNN = 90100
@@ -53,7 +54,7 @@ def install(torch_module: ModuleType) -> None:
     c: Any = torch_module._C
     get_linalg, set_linalg = kept(c._get_linalg_preferred_backend)
     get_blas, set_blas = kept(c._get_blas_preferred_backend)
-    put(
+    patch(
         c,
         _has_cudnn=True,
         _is_flash_attention_available=lambda: True,
@@ -63,7 +64,7 @@ def install(torch_module: ModuleType) -> None:
         _set_blas_preferred_backend=set_blas,
     )
     # torch.backends.cudnn is an object in front of a module, which is where its functions look names up.
-    put(
+    patch(
         torch_module.backends.cudnn.m,
         _init=lambda: True,
         version=lambda: int(gpu().provenance.get("cudnn_version") or ASSUMED_CUDNN),
@@ -84,4 +85,4 @@ def install(torch_module: ModuleType) -> None:
         return recorded if recorded is not None else built_with
 
     del version.cuda
-    put(version, __getattr__=recorded_version)
+    patch(version, __getattr__=recorded_version)

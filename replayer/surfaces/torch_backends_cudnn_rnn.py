@@ -10,12 +10,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from replayer.ops.rnn import MODES
-from replayer.surfaces.patching import put
+from traces.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
     """Patch the question whether to flatten, and cuDNN's names of the kinds of layer."""
-    put(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
+    patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
     # From 2.11 on it is an object in front of a module, which is where its functions look names up.
     rnn: Any = import_module("torch.backends.cudnn.rnn")
-    put(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
+    patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

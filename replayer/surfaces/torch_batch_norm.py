@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from replayer.ops.cuda_decompositions import batch_norm as native
-from replayer.surfaces.patching import put
 from replayer.tensor.tensor import VirtualTensor
+from traces.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
@@ -26,4 +26,4 @@ def install(torch_module: ModuleType) -> None:
         virtual = args and not kwargs and type(args[0]) is VirtualTensor
         return native(*args) if virtual else batch_norm(*args, **kwargs)
 
-    put(torch_module, batch_norm=straight)
+    patch(torch_module, batch_norm=straight)

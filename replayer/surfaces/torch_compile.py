@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from replayer.surfaces.patching import put
+from traces.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
@@ -40,4 +40,4 @@ def install(torch_module: ModuleType) -> None:
         return model
 
     compile_eagerly.__name__ = compile_eagerly.__qualname__ = "compile"
-    put(torch_module, compile=compile_eagerly)
+    patch(torch_module, compile=compile_eagerly)

@@ -17,9 +17,10 @@ from typing import Any
 
 from replayer.cost_model.device_properties import DeviceProperties
 from replayer.state import gpu, in_bad_fork
-from replayer.surfaces.patching import ignore, put, refusal, refuse, refuse_construction
+from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
 from replayer.surfaces.torch_cuda_cudart import VirtualCudart
 from replayer.tensor.device_args import checked
+from traces.patching import patch
 
 _NVML = "nothing of it is in a recording; guard the call, or use nvidia-smi on the machine that was recorded"
 _KERNELS = "own kernels cannot be timed from a recording; run this part without them"
@@ -183,11 +184,11 @@ def install(torch_module: ModuleType) -> None:
     # A CUDA build has C functions that no table here names, in newer releases. They must not reach a driver either.
     for name in dir(c):
         if name.startswith(("_cuda_", "_nccl_")):
-            put(c, **{name: refusal(f"torch._C.{name}", "it is not known to this version of the virtual GPU")})
+            patch(c, **{name: refusal(f"torch._C.{name}", "it is not known to this version of the virtual GPU")})
     for name, (call, advice) in REFUSED_C.items():
-        put(c, **{name: refusal(call, advice)})
+        patch(c, **{name: refusal(call, advice)})
     ignore(c, IGNORED_C)
-    put(
+    patch(
         c,
         _has_cuda=True,
         _cuda_init=driver.start,
@@ -214,7 +215,7 @@ def install(torch_module: ModuleType) -> None:
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
     # What torch.cuda copied from torch._C when it was imported, and what C++ would have put there at its first use.
-    put(
+    patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,
         _exchange_device=exchange_device,
@@ -226,4 +227,4 @@ def install(torch_module: ModuleType) -> None:
         has_magma=True,
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )
-    put(cuda.nccl, is_available=lambda tensors: False)  # so that comm.reduce_add goes by plain copies
+    patch(cuda.nccl, is_available=lambda tensors: False)  # so that comm.reduce_add goes by plain copies

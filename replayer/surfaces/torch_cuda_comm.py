@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu
-from replayer.surfaces.patching import put
 from replayer.tensor.device_args import checked
+from traces.patching import patch
 
 
 class Comm:
@@ -158,7 +158,7 @@ def _on_stream(streams: Sequence[Any] | None, number: int) -> Iterator[None]:
 def install(torch_module: ModuleType) -> None:
     """Provide the C functions that CPU builds lack and CUDA builds answer with a driver."""
     comm = Comm(torch_module)
-    put(
+    patch(
         torch_module._C,
         _broadcast=comm.broadcast,
         _broadcast_out=comm.broadcast_out,

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import torch
 
 from replayer.errors import NotEmulated
-from replayer.surfaces.patching import ignore, put, refuse
+from replayer.surfaces.patching import ignore, refuse
+from traces.patching import patch
 
 _ADVICE = "run the step eagerly, or record and replay it with the graph switched off"
 
@@ -49,6 +50,6 @@ def install(torch_module: ModuleType) -> None:
     for module in (cuda, cuda.graphs):
         refuse(module, "torch.cuda", REFUSED)
         ignore(module, IGNORED)
-        put(module, CUDAGraph=CUDAGraph, graph=graph)
-    put(cuda.graphs, _cuda_isCurrentStreamCapturing=cuda.is_current_stream_capturing)
-    put(torch_module._C, _CUDAGraph=CUDAGraph)
+        patch(module, CUDAGraph=CUDAGraph, graph=graph)
+    patch(cuda.graphs, _cuda_isCurrentStreamCapturing=cuda.is_current_stream_capturing)
+    patch(torch_module._C, _CUDAGraph=CUDAGraph)

@@ -20,8 +20,9 @@ from replayer.errors import NotEmulated
 from replayer.memory.caching_allocator import Block, DeviceMemory, OutOfMemory
 from replayer.memory.settings import parse_settings
 from replayer.state import gpu
-from replayer.surfaces.patching import put, refusal, refuse, refuse_construction
+from replayer.surfaces.patching import refusal, refuse, refuse_construction
 from replayer.tensor.allocation import out_of_memory
+from traces.patching import patch
 
 _POOL = "drop the pool: the allocator's own pools are emulated"
 _CACHE = "leave the cache on, or set its limits in PYTORCH_ALLOC_CONF"
@@ -138,10 +139,10 @@ def install(torch_module: ModuleType) -> None:
         return here.blas.size_bytes(here.current_device())
 
     for name, (call, advice) in REFUSED_C.items():
-        put(c, **{name: refusal(call, advice)})
+        patch(c, **{name: refusal(call, advice)})
     refuse_construction(module, "torch.cuda", REFUSED_CLASSES)
     refuse(module, "torch.cuda.memory", REFUSED)
-    put(
+    patch(
         c,
         _cuda_memoryStats=lambda index: memory_of(index).stats(),
         _cuda_resetPeakMemoryStats=lambda index: memory_of(index).reset_peak(),
@@ -163,7 +164,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_getCublasLtWorkspaceSize=blas_bytes,
     )
     for owner in (cuda, module):
-        put(
+        patch(
             owner,
             memory_allocated=memory_allocated,
             max_memory_allocated=max_memory_allocated,
@@ -173,5 +174,5 @@ def install(torch_module: ModuleType) -> None:
         )
     # torch.cuda.memory copied these when it was imported without a GPU.
     for name in ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool"):
-        put(module, **{name: getattr(c, name)})
-    put(module, _cuda_releasePool=c._cuda_releasePool)
+        patch(module, **{name: getattr(c, name)})
+    patch(module, _cuda_releasePool=c._cuda_releasePool)

@@ -20,7 +20,7 @@ from replayer.memory.history import ACTIONS, Frame, History
 from replayer.memory.settings import VARIABLES
 from replayer.memory.snapshot import settings_told
 from replayer.state import gpu
-from replayer.surfaces.patching import put
+from traces.patching import patch
 
 
 def record_history(
@@ -128,7 +128,7 @@ def get_metadata() -> str:
 
 def install(torch_module: ModuleType) -> None:
     """Patch the C functions below snapshots and histories."""
-    put(
+    patch(
         torch_module._C,
         _cuda_memorySnapshot=snapshot,
         _cuda_record_memory_history=record_history,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from replayer.surfaces.patching import ignore, put
+from replayer.surfaces.patching import ignore
+from traces.patching import patch
 
 _NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: what NVTX returns where no tool is attached
 
@@ -28,6 +29,6 @@ def install(torch_module: ModuleType) -> None:
     nvtx = SimpleNamespace()
     ignore(nvtx, IGNORED)
     cuda: Any = torch_module.cuda
-    put(cuda.nvtx, _nvtx=nvtx)
+    patch(cuda.nvtx, _nvtx=nvtx)
     profiler: Any = torch_module.autograd.profiler
-    put(profiler.emit_nvtx, __enter__=lambda self: self, __exit__=lambda self, *error: None)
+    patch(profiler.emit_nvtx, __enter__=lambda self: self, __exit__=lambda self, *error: None)

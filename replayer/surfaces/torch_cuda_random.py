@@ -17,7 +17,8 @@ from typing import Any, Self, overload
 import torch
 
 from replayer.state import gpu
-from replayer.surfaces.patching import generic, put, refusal
+from replayer.surfaces.patching import generic, refusal
+from traces.patching import patch
 
 BaseGenerator: Any = torch.Generator
 DEFAULT_SEED = 67280421310721  # PyTorch's own
@@ -138,6 +139,6 @@ def _any_generator(device: Any = "cpu") -> Any:
 
 def install(torch_module: ModuleType) -> None:
     """Patch the default generators of torch.cuda, and torch.Generator for device "cuda"."""
-    put(torch_module.cuda, default_generators=DefaultGenerators())
-    put(torch_module, Generator=generic("Generator", BaseGenerator, _any_generator))
-    put(Generator, __module__="torch")
+    patch(torch_module.cuda, default_generators=DefaultGenerators())
+    patch(torch_module, Generator=generic("Generator", BaseGenerator, _any_generator))
+    patch(Generator, __module__="torch")

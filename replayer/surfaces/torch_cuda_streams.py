@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import torch
 
 from replayer.state import gpu
-from replayer.surfaces.patching import generic, put, refusal
+from replayer.surfaces.patching import generic, refusal
 from replayer.tensor.device_args import checked, invalid_resource_handle
 from replayer.timing.stream import VirtualEvent, VirtualStream
+from traces.patching import patch
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
@@ -288,7 +289,7 @@ def install(torch_module: ModuleType) -> None:
         return handle
 
     cuda: Any = torch_module.cuda
-    put(
+    patch(
         torch_module._C,
         _cuda_getCurrentStream=lambda index: named(gpu().current_stream(checked(index))),
         _cuda_getDefaultStream=lambda index: named(gpu().devices[checked(index)].default_stream),
@@ -297,12 +298,12 @@ def install(torch_module: ModuleType) -> None:
         _CudaStreamBase=Stream,
         _CudaEventBase=Event,
     )
-    put(cuda, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
-    put(cuda.streams, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
-    put(
+    patch(cuda, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
+    patch(cuda.streams, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
+    patch(
         torch_module,
         Stream=generic("Stream", BaseStream, _any_stream),
         Event=generic("Event", BaseEvent, _any_event),
     )
     for cls in (Stream, ExternalStream, Event):
-        put(cls, __module__="torch.cuda.streams", __qualname__=cls.__name__)
+        patch(cls, __module__="torch.cuda.streams", __qualname__=cls.__name__)

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import torch
 
 from replayer.errors import NotEmulated
-from replayer.surfaces.patching import put
 from replayer.tensor.tensor import VirtualTensor
+from traces.patching import patch
 
 DTYPES = {
     "FloatTensor": torch.float32,
@@ -68,9 +68,9 @@ def install(torch_module: ModuleType) -> None:
     """Provide the types, and make what takes a type take them."""
     namespace = {"__new__": _make, "__module__": "torch.cuda"}
     types = {name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in DTYPES.items()}
-    put(torch_module.cuda, **types)
+    patch(torch_module.cuda, **types)
     sparse: Any = torch_module.cuda.sparse
-    put(sparse, **{name: type(name, (_Sparse,), {}) for name in DTYPES if hasattr(sparse, name)})
+    patch(sparse, **{name: type(name, (_Sparse,), {}) for name in DTYPES if hasattr(sparse, name)})
 
     def taking_types(convert: Any) -> Any:
         """`Tensor.type`, which tells the type or converts to one."""
@@ -96,6 +96,6 @@ def install(torch_module: ModuleType) -> None:
             torch_module.set_default_dtype(known.dtype)
             torch_module.set_default_device("cuda")
 
-    put(torch_module.Tensor, type=taking_types(torch_module.Tensor.type))
-    put(VirtualTensor, type=taking_types(VirtualTensor.type))
-    put(torch_module, set_default_tensor_type=set_default_tensor_type)
+    patch(torch_module.Tensor, type=taking_types(torch_module.Tensor.type))
+    patch(VirtualTensor, type=taking_types(VirtualTensor.type))
+    patch(torch_module, set_default_tensor_type=set_default_tensor_type)

@@ -25,9 +25,9 @@ from typing import Any
 
 from replayer.distributed.process_group import VirtualNccl
 from replayer.state import gpu, makes_reducer, plans, rank, set_rank, started
-from replayer.surfaces.patching import put
 from replayer.tensor.known_values import known_values
 from replayer.tensor.tensor import VirtualTensor
+from traces.patching import patch
 
 _NCCL_VERSION = (2 << 32) | (19 << 16)  # 2.19.0, whose names of kernels the replay uses
 
@@ -48,24 +48,24 @@ def install(torch_module: ModuleType) -> None:
         return
     c10d = dist.distributed_c10d
     # Ten minutes are NCCL's own default; a build without it has none.
-    put(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
+    patch(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
     for module in (c10d, dist):
-        put(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)  # the second is what torch 2.15 makes
-    put(c10d, _new_process_group_helper=_joining(c10d, c10d._new_process_group_helper))
+        patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)  # the second is what torch 2.15 makes
+    patch(c10d, _new_process_group_helper=_joining(c10d, c10d._new_process_group_helper))
     init = _telling(dist, c10d.init_process_group)
-    put(c10d, init_process_group=init)
-    put(dist, init_process_group=init)
+    patch(c10d, init_process_group=init)
+    patch(dist, init_process_group=init)
     object_device = c10d._get_object_coll_device
 
     def _get_object_coll_device(group: Any = None) -> str:
         used = group or c10d._get_default_group()
         return "cpu" if isinstance(used, VirtualNccl) else str(object_device(group))
 
-    put(c10d, _get_object_coll_device=_get_object_coll_device)
+    patch(c10d, _get_object_coll_device=_get_object_coll_device)
     for name in _OBJECTS:
         carried = _carrying(c10d, getattr(c10d, name))
-        put(c10d, **{name: carried})
-        put(dist, **{name: carried})
+        patch(c10d, **{name: carried})
+        patch(dist, **{name: carried})
     verify = dist._verify_params_across_processes
 
     def _verify_params_across_processes(group: Any, tensors: Any, logger: Any = None) -> None:
@@ -74,9 +74,9 @@ def install(torch_module: ModuleType) -> None:
         else:
             verify(group, tensors, logger)
 
-    put(dist, _verify_params_across_processes=_verify_params_across_processes)
+    patch(dist, _verify_params_across_processes=_verify_params_across_processes)
     # torch.distributed names the version in the log line of each error, which must not become another error.
-    put(torch_module._C, _nccl_version=lambda: _NCCL_VERSION, _nccl_version_suffix=lambda: b"")
+    patch(torch_module._C, _nccl_version=lambda: _NCCL_VERSION, _nccl_version_suffix=lambda: b"")
     _quiet_statistics(dist)
     _no_flight_recorder(c10d)
     _reducers(dist)
@@ -95,7 +95,7 @@ def _reducers(dist: Any) -> None:
         finally:
             makes_reducer(False)
 
-    put(dist.Reducer, __init__=made)
+    patch(dist.Reducer, __init__=made)
 
 
 def _quiet_statistics(dist: Any) -> None:
@@ -106,7 +106,7 @@ def _quiet_statistics(dist: Any) -> None:
         if started() is None:
             collect(self)
 
-    put(dist.Logger, set_runtime_stats_and_log=set_runtime_stats_and_log)
+    patch(dist.Logger, set_runtime_stats_and_log=set_runtime_stats_and_log)
 
 
 def _no_flight_recorder(c10d: Any) -> None:
@@ -119,7 +119,7 @@ def _no_flight_recorder(c10d: Any) -> None:
             if not isinstance(group, VirtualNccl):
                 attach(group, *args)
 
-        put(c10d, _maybe_attach_flight_recorder=_maybe_attach_flight_recorder)
+        patch(c10d, _maybe_attach_flight_recorder=_maybe_attach_flight_recorder)
 
 
 def _telling(dist: Any, init: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,9 +24,9 @@ from weakref import WeakKeyDictionary
 
 from replayer.errors import NotEmulated
 from replayer.state import plans
-from replayer.surfaces.patching import put
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.tensor import VirtualTensor
+from traces.patching import patch
 
 _REFUSED = ("isend", "irecv", "batch_p2p_ops")
 
@@ -60,7 +60,7 @@ def _wait_at_once(funcol: Any) -> None:
             return [_maybe_wrap_tensor(tensor) for tensor in tensors]
         return wrap_several(tensors)
 
-    put(funcol, _maybe_wrap_tensor=_maybe_wrap_tensor, _maybe_wrap_tensors=_maybe_wrap_tensors)
+    patch(funcol, _maybe_wrap_tensor=_maybe_wrap_tensor, _maybe_wrap_tensors=_maybe_wrap_tensors)
 
 
 def _refusal(name: str) -> Callable[..., Any]:

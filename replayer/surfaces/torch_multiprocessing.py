@@ -16,13 +16,13 @@ from typing import Any
 
 from replayer.distributed.rank import Rank
 from replayer.state import set_rank
-from replayer.surfaces.patching import put
+from traces.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
     """Listen where the started process calls the script's function."""
     module: Any = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")  # the function hides it
-    put(module, _wrap=_numbered(module._wrap))
+    patch(module, _wrap=_numbered(module._wrap))
 
 
 def _numbered(call: Callable[..., Any]) -> Callable[..., Any]:

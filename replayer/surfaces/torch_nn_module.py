@@ -26,8 +26,8 @@ from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.state import started
-from replayer.surfaces.patching import Section, put
 from replayer.tensor.tensor import VirtualTensor
+from traces.patching import PhaseScope, patch
 
 
 class _Calls(threading.local):
@@ -61,13 +61,13 @@ def _install_calls(module_class: Any, grad_enabled: Callable[[], bool]) -> None:
         finally:
             calls.inside = False
 
-    put(module_class, __call__=called)
+    patch(module_class, __call__=called)
 
 
 def _install_moves(torch: ModuleType) -> None:
     module_class = torch.nn.Module
     apply = module_class._apply
-    set_up = Section("other")  # its copies are no batches on their way to the device
+    set_up = PhaseScope("other", started)  # its copies are no batches on their way to the device
 
     def crosses(module: Any, fn: Callable[[Any], Any]) -> bool:
         """Whether `fn` turns plain parameters into virtual ones or back, tried on an empty tensor of each kind."""

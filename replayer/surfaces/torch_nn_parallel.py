@@ -14,7 +14,6 @@ Note [Threads of replicas]
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu, started
-from replayer.surfaces.patching import put
+from traces.patching import argument, patch, patch_everywhere
 
 
 class _Here(threading.local):
@@ -43,7 +42,7 @@ class Parts:
 
     def part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
         """`call` as a part on the device, or the first device of a list, that its argument `devices` names."""
-        place = list(inspect.signature(call).parameters).index(devices)
+        devices_of = argument(call, devices)
 
         @wraps(call)
         def as_part(*args: Any, **kwargs: Any) -> Any:
@@ -51,7 +50,7 @@ class Parts:
                 return call(*args, **kwargs)
             self._here.names.add(name)
             try:
-                with self._in(name, args[place] if place < len(args) else kwargs.get(devices)):
+                with self._in(name, devices_of(args, kwargs)):
                     return call(*args, **kwargs)
             finally:
                 self._here.names.discard(name)
@@ -122,22 +121,14 @@ def install(torch: ModuleType) -> None:
     """Wrap the primitives wherever torch keeps them, and the backward passes of the two autograd functions below them."""
     make, parallel = Parts(torch), torch.nn.parallel
     scatter_kwargs = parallel.scatter_gather.scatter_kwargs
-    _put_everywhere(parallel.scatter, make.part("scatter", parallel.scatter, "target_gpus"))
-    _put_everywhere(scatter_kwargs, make.part("scatter", scatter_kwargs, "target_gpus"))
-    _put_everywhere(parallel.replicate, make.part("replicate", parallel.replicate, "devices"))
-    _put_everywhere(parallel.parallel_apply, make.replicas(parallel.parallel_apply))
-    _put_everywhere(parallel.gather, make.part("gather", parallel.gather, "target_device"))
+    patch_everywhere(parallel.scatter, make.part("scatter", parallel.scatter, "target_gpus"))
+    patch_everywhere(scatter_kwargs, make.part("scatter", scatter_kwargs, "target_gpus"))
+    patch_everywhere(parallel.replicate, make.part("replicate", parallel.replicate, "devices"))
+    patch_everywhere(parallel.parallel_apply, make.replicas(parallel.parallel_apply))
+    patch_everywhere(parallel.gather, make.part("gather", parallel.gather, "target_device"))
     functions: Any = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
     # It is asked by torch.device(0), which in C++ is of the backend that virtual tensors are built on.
-    put(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))
+    patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))
     for function, name in ((functions.Gather, "gather_backward"), (functions.Broadcast, "broadcast_backward")):
-        put(function, backward=staticmethod(make.backward(name, function.backward)))
-
-
-def _put_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:
-    """Replace a function in every module of torch that holds it under its name."""
-    name = original.__name__
-    for module in [module for key, module in sys.modules.items() if key.partition(".")[0] == "torch"]:
-        if getattr(module, "__dict__", {}).get(name) is original:
-            put(module, **{name: wrapped})
+        patch(function, backward=staticmethod(make.backward(name, function.backward)))

@@ -21,9 +21,9 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import started
-from replayer.surfaces.patching import Section, put
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
+from traces.patching import PhaseScope, patch
 from traces.steps import FirstOptimizer
 
 
@@ -32,7 +32,7 @@ def install(torch_module: ModuleType) -> None:
     cls: Any = torch_module.optim.Optimizer
     wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
     without_overrides = torch_module._C.DisableTorchFunctionSubclass
-    stepping, zeroing = Section("optimizer"), Section("zero_grad")
+    stepping, zeroing = PhaseScope("optimizer", started), PhaseScope("zero_grad", started)
     first = FirstOptimizer()
 
     def shortened(update: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,19 +67,19 @@ def install(torch_module: ModuleType) -> None:
         patch_class(self)
         own = vars(type(self)).get("zero_grad")
         if own is not None and not hasattr(own, "is_phase"):
-            put(type(self), zero_grad=as_phase(own))
+            patch(type(self), zero_grad=as_phase(own))
 
     def as_phase(zero_grad: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = zeroing.around(zero_grad)
-        put(wrapped, is_phase=True)
+        patch(wrapped, is_phase=True)
         return wrapped
 
     # Clipping gradients has lists of its own of what foreach kernels take, and asks C++ for the device.
     foreach: Any = torch_module.utils._foreach_utils
     foreach._foreach_supported_types.append(VirtualTensor)
     devices = foreach._get_foreach_kernels_supported_devices
-    put(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])
-    put(
+    patch(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])
+    patch(
         cls,
         profile_hook_step=staticmethod(wrap_step_with_phase),
         _patch_step_function=patch_class_with_phase,

@@ -18,7 +18,7 @@ import torch
 
 from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
-from replayer.surfaces.patching import put
+from traces.patching import patch
 
 # Factories that take `pin_memory`, of torch and of torch.Tensor. What EMPTY ones make is never touched, so it costs nothing.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
@@ -34,13 +34,13 @@ NEW_FILLED = "new_zeros new_ones new_full".split()
 def install(torch_module: ModuleType) -> None:
     """Patch torch.Tensor, the factories, and the host allocator's C functions."""
     tensor_class: Any = torch_module.Tensor
-    put(tensor_class, pin_memory=wraps(tensor_class.pin_memory)(pin_memory), is_pinned=wraps(tensor_class.is_pinned)(pinned))
+    patch(tensor_class, pin_memory=wraps(tensor_class.pin_memory)(pin_memory), is_pinned=wraps(tensor_class.is_pinned)(pinned))
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
         for name in empty:
-            put(owner, **{name: _pinning(getattr(owner, name), _empty)})
+            patch(owner, **{name: _pinning(getattr(owner, name), _empty)})
         for name in filled:
-            put(owner, **{name: _pinning(getattr(owner, name), pinned_copy)})
-    put(
+            patch(owner, **{name: _pinning(getattr(owner, name), pinned_copy)})
+    patch(
         torch_module._C,
         _cuda_hostMemoryStats=lambda: host_memory().statistics(),
         _cuda_resetAccumulatedHostMemoryStats=lambda: host_memory().stats.reset_accumulated(),

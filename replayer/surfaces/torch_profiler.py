@@ -13,7 +13,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.surfaces.patching import put
+from traces.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
@@ -35,4 +35,4 @@ def install(torch_module: ModuleType) -> None:
             torch_module.cuda.synchronize()
         return leave(self, *error)
 
-    put(cls, __init__=init_without_device, __exit__=leave_after_device)
+    patch(cls, __init__=init_without_device, __exit__=leave_after_device)

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu
-from replayer.surfaces.patching import put
 from replayer.tensor.storage import VirtualStorage
+from traces.patching import patch
 
 _BEFORE_CUDA = 15  # PyTorch's answer for "cuda" has priority 20
 
@@ -47,5 +47,5 @@ def install(torch: ModuleType) -> None:
         return to_device(self, device=device, non_blocking=non_blocking) if restored_there is None else restored_there
 
     torch.serialization.register_package(_BEFORE_CUDA, located, restored)
-    put(torch, is_storage=is_any_storage)
-    put(torch.UntypedStorage, to=to)
+    patch(torch, is_storage=is_any_storage)
+    patch(torch.UntypedStorage, to=to)

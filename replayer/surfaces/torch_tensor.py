@@ -17,8 +17,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device
 
 from replayer.state import plans
-from replayer.surfaces.patching import put
 from replayer.tensor.device_args import placed, placed_arguments
+from traces.patching import patch
 
 # Functions of torch that would ask C++ for CUDA's current device.
 _PLACED = "tensor as_tensor asarray".split()
@@ -30,9 +30,9 @@ def install(torch_module: ModuleType) -> None:
     _device._device_constructors()
     _install_moves(torch.Tensor)
     for name in _PLACED:
-        put(torch_module, **{name: _placing(getattr(torch_module, name))})
+        patch(torch_module, **{name: _placing(getattr(torch_module, name))})
     for name in ("_set_default_dtype", "_set_default_tensor_type"):
-        put(torch._C, **{name: _relearning(getattr(torch._C, name))})
+        patch(torch._C, **{name: _relearning(getattr(torch._C, name))})
 
 
 def _install_moves(tensor_class: Any) -> None:

@@ -18,13 +18,13 @@ from typing import Any
 import torch.utils.data.dataloader
 
 from replayer.state import started
-from replayer.surfaces.patching import Section, put
+from traces.patching import PhaseScope, patch
 
 
 def install(torch_module: ModuleType) -> None:
     """Wrap `__next__`; an end of the data (StopIteration) leaves the phase as well."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
-    waiting = Section("loader").around(base.__next__)
+    waiting = PhaseScope("loader", started).around(base.__next__)
 
     @wraps(base.__next__)
     def next_batch(self: Any) -> Any:
@@ -35,4 +35,4 @@ def install(torch_module: ModuleType) -> None:
                 gpu.loader_exhausted()
             raise
 
-    put(base, __next__=next_batch)
+    patch(base, __next__=next_batch)

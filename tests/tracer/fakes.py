@@ -211,12 +211,12 @@ class Bench:
             self.run(100, 1000)
             recorder.loss_called()
             self.run(10, 50)
-            recorder.enter("backward")
+            recorder.enter_phase("backward")
             self.run(200, 2000)
-            recorder.leave("backward")
-        recorder.enter("optimizer")
+            recorder.leave_phase("backward")
+        recorder.enter_phase("optimizer")
         self.run(30, 100)
-        recorder.leave("optimizer")
+        recorder.leave_phase("optimizer")
         recorder.optimizer_stepped(True)
 
     def evaluate_batch(self) -> None:
@@ -225,6 +225,6 @@ class Bench:
         self.run(100, 900)
 
     def load(self, load_ns: int) -> None:
-        self.recorder.enter("loader")
+        self.recorder.enter_phase("loader")
         self.run(load_ns)
-        self.recorder.leave("loader")
+        self.recorder.leave_phase("loader")

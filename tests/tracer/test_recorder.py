@@ -100,8 +100,8 @@ def test_gradient_accumulation_is_one_step(bench: Bench) -> None:
 
 def test_a_second_optimizer_ends_no_step(bench: Bench) -> None:
     bench.train_step()
-    bench.recorder.enter("optimizer")
-    bench.recorder.leave("optimizer")
+    bench.recorder.enter_phase("optimizer")
+    bench.recorder.leave_phase("optimizer")
     bench.recorder.optimizer_stepped(False)
     bench.train_step()
     assert len(recorded(bench).steps) == 2
@@ -176,10 +176,10 @@ def test_parts_lie_in_their_phase(bench: Bench) -> None:
     bench.run(40, 500)
     recorder.end_part("scatter", begun)
     bench.run(60)
-    recorder.enter("backward")
-    recorder.leave("backward")
-    recorder.enter("optimizer")
-    recorder.leave("optimizer")
+    recorder.enter_phase("backward")
+    recorder.leave_phase("backward")
+    recorder.enter_phase("optimizer")
+    recorder.leave_phase("optimizer")
     recorder.optimizer_stepped(True)
     trace = recorded(bench)
     assert [trace.strings[int(i)] for i in trace.parts.name] == ["scatter"]
@@ -318,14 +318,14 @@ def test_what_the_flight_recorder_tells_is_written_between_steps(tmp_path: Path)
 def test_a_model_without_modules_still_has_a_forward_pass(bench: Bench) -> None:
     recorder = bench.recorder
     bench.load(10)
-    recorder.enter("h2d")
-    recorder.leave("h2d")
+    recorder.enter_phase("h2d")
+    recorder.leave_phase("h2d")
     bench.run(70)
-    recorder.enter("backward")
+    recorder.enter_phase("backward")
     bench.run(80)
-    recorder.leave("backward")
-    recorder.enter("optimizer")
-    recorder.leave("optimizer")
+    recorder.leave_phase("backward")
+    recorder.enter_phase("optimizer")
+    recorder.leave_phase("optimizer")
     recorder.optimizer_stepped(True)
     assert ("forward", 70) in phases_of(recorded(bench), 0)
 
@@ -344,8 +344,8 @@ def test_the_profiler_gets_its_window(tmp_path: Path) -> None:
 
 def test_an_optimizer_that_fails_does_not_hold_its_phase(bench: Bench) -> None:
     bench.train_step()
-    bench.recorder.enter("optimizer")
-    bench.recorder.leave("optimizer")  # the section leaves it when the exception passes; no step has ended
+    bench.recorder.enter_phase("optimizer")
+    bench.recorder.leave_phase("optimizer")  # the section leaves it when the exception passes; no step has ended
     bench.train_step()
     trace = recorded(bench)
     assert len(trace.steps) == 2

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from tracer.state import started
-from tracer.surfaces.seam import put
+from traces.patching import patch
 
 
 def install(torch: ModuleType) -> None:
@@ -24,4 +24,4 @@ def install(torch: ModuleType) -> None:
             recorder.close()
         leave(status)
 
-    put(os, _exit=_exit)
+    patch(os, _exit=_exit)

@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from tracer.state import recorder
-from tracer.surfaces.seam import before, put
+from tracer.surfaces.listening import before
+from traces.patching import patch
 
 
 def install(torch: ModuleType) -> None:
@@ -21,4 +22,4 @@ def install(torch: ModuleType) -> None:
         recorder().aside_called()
 
     cls: Any = torch.amp.GradScaler
-    put(cls, _unscale_grads_=before(cls._unscale_grads_, tell), update=before(cls.update, tell))
+    patch(cls, _unscale_grads_=before(cls._unscale_grads_, tell), update=before(cls.update, tell))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tracer.surfaces.seam import Section, put
+from tracer.state import recorder
+from traces.patching import PhaseScope, patch
 
 
 def install(torch: ModuleType) -> None:
     """Wrap both entries; one calls the other for some inputs, and only the outermost counts."""
-    section = Section("backward")
-    put(torch.autograd, backward=section.around(torch.autograd.backward), grad=section.around(torch.autograd.grad))
+    scope = PhaseScope("backward", recorder)
+    patch(torch.autograd, backward=scope.around(torch.autograd.backward), grad=scope.around(torch.autograd.grad))

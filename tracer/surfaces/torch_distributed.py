@@ -28,9 +28,9 @@ from typing import Any
 from tracer.calls import Call
 from tracer.marks import Mark
 from tracer.state import recorder, started
-from tracer.surfaces.seam import argument, put, put_everywhere
 from tracer.surfaces.torch_distributed_work import Works
 from traces.model import NONE, Ending
+from traces.patching import argument, patch, patch_everywhere
 
 # By operation, the argument that is this rank's input; "" for none, or for what is made of other operations.
 _INPUTS = {
@@ -274,7 +274,7 @@ class _Collectives:
             self._heard.add(cls)
             for method, (name, place) in _METHODS.items():
                 if isfunction(call := vars(cls).get(method)):
-                    put(cls, **{method: self._noted(call, name, _at(place), _at(0))})
+                    patch(cls, **{method: self._noted(call, name, _at(place), _at(0))})
 
 
 def install(torch: ModuleType) -> None:
@@ -290,9 +290,9 @@ def install(torch: ModuleType) -> None:
     for name, given in _INPUTS.items():
         call = getattr(c10d, name, None)
         if call is not None and not hasattr(call, "__deprecated__"):
-            put_everywhere(call, make.recorded(call, _KNOWN_AS.get(name, name), given))
-    put_everywhere(c10d._coalescing_manager, make.collecting(c10d._coalescing_manager))
-    put_everywhere(c10d.init_process_group, make.joining(c10d.init_process_group))
+            patch_everywhere(call, make.recorded(call, _KNOWN_AS.get(name, name), given))
+    patch_everywhere(c10d._coalescing_manager, make.collecting(c10d._coalescing_manager))
+    patch_everywhere(c10d.init_process_group, make.joining(c10d.init_process_group))
 
 
 def _at(place: int) -> Argument:

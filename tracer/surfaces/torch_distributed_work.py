@@ -21,7 +21,7 @@ from typing import Any
 
 from tracer.calls import UnderWay
 from tracer.state import recorder, started
-from tracer.surfaces.seam import put
+from traces.patching import patch
 
 _WAITS = ("wait", "synchronize", "block_current_stream")
 
@@ -49,8 +49,8 @@ class Works:
         self._heard: set[type] = set()
         work, future = torch.distributed.Work, torch._C.Future
         self._hear(work)
-        put(work, get_future=self._giving_future(work.get_future))
-        put(future, wait=self._waiting(future.wait))
+        patch(work, get_future=self._giving_future(work.get_future))
+        patch(future, wait=self._waiting(future.wait))
 
     def watch(self, works: Sequence[Any], under_way: UnderWay) -> None:
         """Each of these is a part of an operation that has begun."""
@@ -76,7 +76,7 @@ class Works:
 
     def _hear(self, cls: Any) -> None:
         self._heard.add(cls)
-        put(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
+        patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call`, which waits for a work or a future, with marks around it if it is the first for one of ours."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from types import ModuleType
 
 from tracer.state import recorder
-from tracer.surfaces.seam import before, put
+from tracer.surfaces.listening import before
+from traces.patching import patch
 
 _LOSSES = (
     "cross_entropy nll_loss log_softmax mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
@@ -27,6 +28,7 @@ def install(torch: ModuleType) -> None:
         recorder().loss_called()
 
     functional = torch.nn.functional
-    put(functional, **{name: before(getattr(functional, name), tell) for name in _LOSSES.split() if hasattr(functional, name)})
-    put(torch, log_softmax=before(torch.log_softmax, tell))
-    put(torch.Tensor, log_softmax=before(torch.Tensor.log_softmax, tell))
+    losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
+    patch(functional, **{name: before(getattr(functional, name), tell) for name in losses})
+    patch(torch, log_softmax=before(torch.log_softmax, tell))
+    patch(torch.Tensor, log_softmax=before(torch.Tensor.log_softmax, tell))

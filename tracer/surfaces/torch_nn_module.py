@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.state import recorder
-from tracer.surfaces.seam import Section, put
+from traces.patching import PhaseScope, patch
 
 
 class _Calls:
@@ -57,4 +57,4 @@ def install(torch: ModuleType) -> None:
         finally:
             calls.inside = False
 
-    put(cls, __call__=called, _apply=Section("other").around(cls._apply))
+    patch(cls, __call__=called, _apply=PhaseScope("other", recorder).around(cls._apply))

@@ -22,8 +22,8 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from tracer.state import recorder
-from tracer.surfaces.seam import argument, put, put_everywhere
 from tracer.surfaces.torch_nn_module import in_module
+from traces.patching import argument, patch, patch_everywhere
 
 
 class _Here(threading.local):
@@ -145,12 +145,12 @@ def install(torch: ModuleType) -> None:
     """Wrap the primitives wherever torch keeps them, and the backward passes of the two autograd functions below them."""
     make, parallel = _Parallel(torch), torch.nn.parallel
     scatter_kwargs = parallel.scatter_gather.scatter_kwargs
-    put_everywhere(parallel.scatter, make.part("scatter", parallel.scatter, "target_gpus"))
-    put_everywhere(scatter_kwargs, make.part("scatter", scatter_kwargs, "target_gpus"))
-    put_everywhere(parallel.replicate, make.forward(make.part("replicate", parallel.replicate, "devices"), "network"))
-    put_everywhere(parallel.parallel_apply, make.replicas(parallel.parallel_apply))
-    put_everywhere(parallel.gather, make.part("gather", parallel.gather, "target_device"))
-    put_everywhere(parallel.data_parallel, make.forward(parallel.data_parallel, "module"))
+    patch_everywhere(parallel.scatter, make.part("scatter", parallel.scatter, "target_gpus"))
+    patch_everywhere(scatter_kwargs, make.part("scatter", scatter_kwargs, "target_gpus"))
+    patch_everywhere(parallel.replicate, make.forward(make.part("replicate", parallel.replicate, "devices"), "network"))
+    patch_everywhere(parallel.parallel_apply, make.replicas(parallel.parallel_apply))
+    patch_everywhere(parallel.gather, make.part("gather", parallel.gather, "target_device"))
+    patch_everywhere(parallel.data_parallel, make.forward(parallel.data_parallel, "module"))
     functions: Any = sys.modules["torch.nn.parallel._functions"]
     for function, name in ((functions.Gather, "gather_backward"), (functions.Broadcast, "broadcast_backward")):
-        put(function, backward=staticmethod(make.backward(name, function.backward)))
+        patch(function, backward=staticmethod(make.backward(name, function.backward)))

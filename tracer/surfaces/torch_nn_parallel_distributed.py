@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.state import recorder, started
-from tracer.surfaces.seam import argument, put, put_everywhere
+from traces.patching import argument, patch, patch_everywhere
 
 
 def install(torch: ModuleType) -> None:
@@ -39,5 +39,5 @@ def install(torch: ModuleType) -> None:
             to.leaving(is_all=group_of(args, kwargs) in (None, dist.group.WORLD))
         destroy(*args, **kwargs)
 
-    put(cls, __init__=made)
-    put_everywhere(destroy, destroyed)
+    patch(cls, __init__=made)
+    patch_everywhere(destroy, destroyed)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from types import ModuleType
 
 from tracer.state import recorder
-from tracer.surfaces.seam import before, put
+from tracer.surfaces.listening import before
+from traces.patching import patch
 
 _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_norm_"
 
@@ -22,5 +23,5 @@ def install(torch: ModuleType) -> None:
     for name in _CLIPPING.split():
         if hasattr(torch.nn.utils.clip_grad, name):
             wrapped = before(getattr(torch.nn.utils.clip_grad, name), tell)
-            put(torch.nn.utils.clip_grad, **{name: wrapped})
-            put(torch.nn.utils, **{name: wrapped})
+            patch(torch.nn.utils.clip_grad, **{name: wrapped})
+            patch(torch.nn.utils, **{name: wrapped})

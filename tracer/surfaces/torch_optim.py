@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.state import recorder
-from tracer.surfaces.seam import Section, put
+from traces.patching import PhaseScope, patch
 from traces.steps import FirstOptimizer
 
 
@@ -25,7 +25,7 @@ def install(torch: ModuleType) -> None:
     """Wrap what wraps `step`, and `zero_grad` of the base class and of classes that have their own."""
     cls: Any = torch.optim.Optimizer
     wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
-    stepping, zeroing = Section("optimizer"), Section("zero_grad")
+    stepping, zeroing = PhaseScope("optimizer", recorder), PhaseScope("zero_grad", recorder)
     first = FirstOptimizer()
 
     def wrap_step_with_phase(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,14 +47,14 @@ def install(torch: ModuleType) -> None:
         patch_class(self)
         own = vars(type(self)).get("zero_grad")
         if own is not None and not hasattr(own, "is_recorded"):
-            put(type(self), zero_grad=as_phase(own))
+            patch(type(self), zero_grad=as_phase(own))
 
     def as_phase(zero_grad: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = zeroing.around(zero_grad)
-        put(wrapped, is_recorded=True)
+        patch(wrapped, is_recorded=True)
         return wrapped
 
-    put(
+    patch(
         cls,
         profile_hook_step=staticmethod(wrap_step_with_phase),
         _patch_step_function=patch_class_with_phase,

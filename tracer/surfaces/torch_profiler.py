@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.state import started
-from tracer.surfaces.seam import put
+from traces.patching import patch
 
 
 def install(torch: ModuleType) -> None:
@@ -27,4 +27,4 @@ def install(torch: ModuleType) -> None:
 
         return begins
 
-    put(cls, __enter__=yielding(cls.__enter__), _prepare_trace=yielding(cls._prepare_trace))
+    patch(cls, __enter__=yielding(cls.__enter__), _prepare_trace=yielding(cls._prepare_trace))

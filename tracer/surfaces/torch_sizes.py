@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from tracer.state import recorder
-from tracer.surfaces.seam import put
 from tracer.surfaces.torch_tensor import counting
 from traces.model import NONE, Shape
+from traces.patching import patch
 
 NONZERO = "aten::nonzero"  # of all searches for what is not zero: that is what they come down to on a GPU
 
@@ -54,12 +54,12 @@ def install(torch: ModuleType) -> None:
         "bincount": _bincount,
     }
     for name, see in (seen | {"where": _where}).items():
-        put(torch, **{name: _noting(getattr(torch, name), see, counts)})
+        patch(torch, **{name: _noting(getattr(torch, name), see, counts)})
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
         for name, see in (seen | {"__getitem__": _getitem}).items():
             if cls is torch.Tensor or name in vars(cls):
                 wrap = _noting_index if name == "__getitem__" else _noting
-                put(cls, **{name: wrap(getattr(cls, name), see, counts)})
+                patch(cls, **{name: wrap(getattr(cls, name), see, counts)})
 
 
 def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) -> Callable[..., Any]:

@@ -16,8 +16,8 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from tracer.state import recorder, started
-from tracer.surfaces.seam import Section, put
 from traces.model import READ_LIMIT
+from traces.patching import PhaseScope, patch
 
 _SCALAR_READS = "item __bool__ __float__ __int__ __index__ __complex__ is_nonzero"
 _COPIES = "tolist cpu"
@@ -61,27 +61,27 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 def install(torch: ModuleType) -> None:
     """Wrap reads and moves of torch.Tensor, and of its subclasses that have their own."""
     classes = [torch.Tensor, *torch.Tensor.__subclasses__()]
-    section = Section("h2d")
+    scope = PhaseScope("h2d", recorder)
     reads = counting(torch)
     for cls in classes:
         # torch.Tensor has most of these from a base in C, which cannot be patched.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         for name in _SCALAR_READS.split():
             if name in own:
-                put(cls, **{name: _scalar_read(own[name], reads)})
+                patch(cls, **{name: _scalar_read(own[name], reads)})
         for name in _COPIES.split():
             if name in own:
-                put(cls, **{name: _copy_read(own[name], reads)})
+                patch(cls, **{name: _copy_read(own[name], reads)})
         if "to" in own:
-            put(cls, to=_move(own["to"], reads, section))
+            patch(cls, to=_move(own["to"], reads, scope))
         if "cuda" in own:
-            put(cls, cuda=_upload(own["cuda"], section))
+            patch(cls, cuda=_upload(own["cuda"], scope))
         if "copy_" in own:
-            put(cls, copy_=_copy_into(own["copy_"], reads, section))
+            patch(cls, copy_=_copy_into(own["copy_"], reads, scope))
         if "__repr__" in own:
-            put(cls, __repr__=_shown(own["__repr__"], reads))
+            patch(cls, __repr__=_shown(own["__repr__"], reads))
     for name in ("equal", "allclose"):
-        put(torch, **{name: _comparison(getattr(torch, name), reads, name)})
+        patch(torch, **{name: _comparison(getattr(torch, name), reads, name)})
 
 
 def _note(tensor: Any, host: Any) -> None:
@@ -128,7 +128,7 @@ def _copy_read(read: Callable[..., Any], reads: Callable[[Any], bool]) -> Callab
     return noted
 
 
-def _move(move: Callable[..., Any], reads: Callable[[Any], bool], section: Section) -> Callable[..., Any]:
+def _move(move: Callable[..., Any], reads: Callable[[Any], bool], scope: PhaseScope) -> Callable[..., Any]:
     """`to`: up to the device, down to the host, or neither."""
 
     @wraps(move)
@@ -137,7 +137,7 @@ def _move(move: Callable[..., Any], reads: Callable[[Any], bool], section: Secti
         if target not in ("cuda", "cpu") or (target == "cuda") is self.is_cuda:
             return move(self, *args, **kwargs)
         if target == "cuda":
-            with section:
+            with scope:
                 return move(self, *args, **kwargs)
         if not reads(self):
             return move(self, *args, **kwargs)
@@ -149,24 +149,24 @@ def _move(move: Callable[..., Any], reads: Callable[[Any], bool], section: Secti
     return moved
 
 
-def _upload(upload: Callable[..., Any], section: Section) -> Callable[..., Any]:
+def _upload(upload: Callable[..., Any], scope: PhaseScope) -> Callable[..., Any]:
     @wraps(upload)
     def uploaded(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.is_cuda:
             return upload(self, *args, **kwargs)
-        with section:
+        with scope:
             return upload(self, *args, **kwargs)
 
     return uploaded
 
 
-def _copy_into(copy: Callable[..., Any], reads: Callable[[Any], bool], section: Section) -> Callable[..., Any]:
+def _copy_into(copy: Callable[..., Any], reads: Callable[[Any], bool], scope: PhaseScope) -> Callable[..., Any]:
     @wraps(copy)
     def copied(self: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
         if not hasattr(source, "is_cuda") or self.is_cuda is source.is_cuda:
             return copy(self, source, *args, **kwargs)
         if self.is_cuda:
-            with section:
+            with scope:
                 return copy(self, source, *args, **kwargs)
         copy(self, source, *args, **kwargs)
         if reads(source):

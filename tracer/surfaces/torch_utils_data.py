@@ -17,23 +17,23 @@ import torch.utils.data._utils.pin_memory
 import torch.utils.data.dataloader
 
 from tracer.state import recorder
-from tracer.surfaces.seam import Section, put
 from tracer.surfaces.torch_tensor import Quiet
 from traces.model import NONE
+from traces.patching import PhaseScope, patch
 
 
 def install(torch_module: ModuleType) -> None:
     """Wrap the iterators' `__next__`, the making of an iterator, and the pinning thread's work."""
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     fetch, make = iterator.__next__, iterator.__init__
-    section, quiet = Section("loader"), Quiet()
+    scope, quiet = PhaseScope("loader", recorder), Quiet()
 
     @wraps(fetch)
     def fetch_as_phase(self: Any) -> Any:
         to = recorder()
         start_ns = to.clock.now_ns()
         try:
-            with section, quiet:
+            with scope, quiet:
                 batch = fetch(self)
         except StopIteration:
             to.loader_exhausted()
@@ -48,9 +48,9 @@ def install(torch_module: ModuleType) -> None:
         with quiet:
             make(self, loader, *args, **kwargs)
 
-    put(iterator, __next__=fetch_as_phase, __init__=make_quietly)
+    patch(iterator, __next__=fetch_as_phase, __init__=make_quietly)
     pinning = torch.utils.data._utils.pin_memory
-    put(pinning, _pin_memory_loop=_recorded_loop(pinning))
+    patch(pinning, _pin_memory_loop=_recorded_loop(pinning))
 
 
 def _recorded_loop(module: Any) -> Any:

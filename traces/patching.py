@@ -1,0 +1,110 @@
+"""Replacing functions of torch, and marking phases of a script around them: shared by the recorder and the replayer.
+
+    patch(torch.autograd, backward=scope.around(torch.autograd.backward))
+    patch_everywhere(dist.all_reduce, wrapped)      # also where other modules of torch imported it by name
+
+    scope = PhaseScope("backward", lambda: recorder)
+    with scope:         # recorder.enter_phase("backward")
+        with scope:     # nothing: only a thread's outermost entry counts
+            ...
+
+`traces` imports no torch: what is needed of it is looked up in the script's process, where it has been imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+
+def patch(owner: object, **names: object) -> None:
+    """Replace attributes of a module or class. torch.jit.script goes on compiling what a module's function was."""
+    for name, value in names.items():
+        if inspect.ismodule(owner) and inspect.isfunction(value):
+            _script_as(getattr(owner, name, None), value)
+        setattr(owner, name, value)
+
+
+def _script_as(original: Any, value: Any) -> None:
+    """torch.jit.script finds builtins in a table by their identity, and of other functions it reads the source."""
+    table = importlib.import_module("torch.jit._builtins")
+    by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
+    builtin = table._find_builtin(original)
+    if builtin is not None:
+        table._register_builtin(value, builtin)
+    elif inspect.isfunction(original):
+        if original in by_flags:
+            by_flags[value] = by_flags[original]
+        setattr(value, "__prepare_scriptable__", getattr(original, "__prepare_scriptable__", lambda: original))  # noqa: B010
+
+
+def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:
+    """Replace a function in every module of torch that defines it or imported it by its name."""
+    name = original.__name__
+    for module in [module for key, module in sys.modules.items() if key.partition(".")[0] == "torch"]:
+        if getattr(module, "__dict__", {}).get(name) is original:
+            patch(module, **{name: wrapped})
+
+
+def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """A function that gets the argument `name` of a call of `call`, positional or by keyword; None where it was not given."""
+    position = list(inspect.signature(call).parameters).index(name)
+
+    def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return args[position] if position < len(args) else kwargs.get(name)
+
+    return get
+
+
+class PhaseListener(Protocol):
+    """What a phase scope reports to: the recorder, or the virtual GPU."""
+
+    def enter_phase(self, name: str) -> None: ...
+
+    def leave_phase(self, name: str) -> None: ...
+
+
+class PhaseScope:
+    """A phase of the script as a reusable context manager; only the outermost entry of a thread is reported.
+
+    An optimizer may call another optimizer, and a checkpointed layer runs backward inside backward. Where `listener` returns
+    None (a DataLoader's worker, a process that does not use the GPU) nothing is reported.
+    """
+
+    def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
+        self.phase = phase
+        self._listener = listener
+        self._local = threading.local()
+
+    @property
+    def inside(self) -> bool:
+        """Whether this thread is within the scope."""
+        return getattr(self._local, "depth", 0) > 0
+
+    def __enter__(self) -> Self:
+        depth = getattr(self._local, "depth", 0)
+        if not depth and (listener := self._listener()) is not None:
+            listener.enter_phase(self.phase)
+        self._local.depth = depth + 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._local.depth -= 1
+        if not self._local.depth and (listener := self._listener()) is not None:
+            listener.leave_phase(self.phase)
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, run inside the scope; its name, documentation and attributes are kept."""
+
+        @wraps(call)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return call(*args, **kwargs)
+
+        return inside
