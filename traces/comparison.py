@@ -1,7 +1,7 @@
 """How far apart two traces are: a recording and its replay, or two recordings. What `trace diff` and replays end with.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
-    comparison.same_program, comparison.reason
+    comparison.verdict.sameness, comparison.verdict.evidence, comparison.verdict.reason
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
@@ -39,7 +39,7 @@ from traces.measure import (
 )
 from traces.model import NONE, PHASES, Column, StepKind, Trace
 from traces.part_times import PartError, part_errors
-from traces.program import same_program
+from traces.program import Evidence, Verdict, same_program
 from traces.spread import NOTHING, Spread, median, relative_error, spread
 from traces.step_memory import step_rises
 
@@ -141,10 +141,13 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """See the module. `judged` names the figure whose error decides about `within_tolerance`."""
+    """See the module. `judged` names the figure whose error decides about `within_tolerance`.
 
-    same_program: bool | None
-    reason: str
+    `within_tolerance` is False for another program, whatever its times, and None where there is nothing to judge: where it
+    cannot be told whether this is the same program, or where no figure is in both traces. Identical traces are alike.
+    """
+
+    verdict: Verdict
     replay: bool  # the second trace is a replay, not a second recording
     steps_compared: Both[int]
     steps: Spread
@@ -163,7 +166,7 @@ class Comparison:
     speed: float | None  # of a replay: how fast recorded time went; all times here are recorded time
     tolerance: float
     judged: str
-    within_tolerance: bool
+    within_tolerance: bool | None
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of traces that hold evaluation steps
     parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of nn.DataParallel
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # between ranks
@@ -181,7 +184,9 @@ class Comparison:
         `evaluation` is there only where either trace has evaluation steps, `parts` only where one has parts.
         """
         facts: dict[str, Any] = as_json(self)
-        return facts
+        verdict = facts.pop("verdict")
+        said = {"same_program": self.verdict.same, "reason": self.verdict.reason}
+        return {**said, "verdict": verdict["sameness"], "evidence": verdict["evidence"], **facts}
 
     def without_an_end(self) -> Comparison:
         """Of a script that failed: what had not run out of memory by then is not known to fit."""
@@ -207,8 +212,7 @@ def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE,
     if error is None:
         judged, error = "gpu_busy", gpu_busy.error
     return Comparison(
-        same_program=verdict.same,
-        reason=verdict.reason,
+        verdict=verdict,
         replay=replay is not None,
         steps_compared=Both(len(timed), len(timed_other)),
         steps=steps,
@@ -230,11 +234,19 @@ def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE,
         speed=(replay or {}).get("speed"),
         tolerance=tolerance,
         judged=judged,
-        within_tolerance=verdict.same is not False and error is not None and abs(error) <= tolerance,
+        within_tolerance=_within(tolerance, error, verdict),
         evaluation=_evaluation(recorded, other, sides),
         parts=part_errors(recorded, timed, other, timed_other),
         communication=_communication(recorded, other),
     )
+
+
+def _within(tolerance: float, error: float | None, verdict: Verdict) -> bool | None:
+    if verdict.same is None or verdict.same is False:
+        return verdict.same
+    if verdict.evidence is Evidence.IDENTICAL:
+        return True
+    return None if error is None else abs(error) <= tolerance
 
 
 def _replay(trace: Trace) -> dict[str, Any] | None:

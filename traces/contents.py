@@ -24,8 +24,9 @@ import numpy as np
 
 from traces.columns import MAX_ROWS, claimed_rows, pack_table, unpack_table
 from traces.frames import Damaged
-from traces.model import TABLES, Device, Strings, Table, Thread, Trace
+from traces.model import TABLES, Device, PhaseTiming, Strings, Table, Thread, Trace
 from traces.unpack_limit import TooLarge, UnpackLimit, size_text
+from traces.workload import WorkloadSignature
 
 _TEXTS_PER_ITEM = 1 << 14
 
@@ -78,6 +79,10 @@ def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
     header["devices"] = [asdict(device) for device in trace.devices]
     header["threads"] = [asdict(thread) for thread in trace.threads]
     header["rows"] = rows
+    if trace.workload is not None:
+        header["workload"] = trace.workload.to_json()
+    if trace.phase_timing is not PhaseTiming.ASYNCHRONOUS:
+        header["phase_timing"] = trace.phase_timing.value
     return _pack("header", json.dumps(_json_value(header), separators=(",", ":"), allow_nan=False))
 
 
@@ -149,6 +154,8 @@ class Assembly:
         tables: dict[str, Any] = {name: kind.concatenated(self._parts[name]) for name, kind in TABLES.items()}
         header["devices"] = [_make_device(device) for device in header["devices"]]
         header["threads"] = [_make_thread(thread) for thread in header["threads"]]
+        header["workload"] = self._header.get("workload")
+        header["phase_timing"] = self._header.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def check_end(self, content: bytes, offset_bytes: int) -> None:
@@ -221,6 +228,13 @@ def _parse_header(text: Any) -> dict[str, Any]:
         raise Damaged("header with a count that is no number")
     if not all(isinstance(lack, str) for lack in header["lacks"]):
         raise Damaged("header with a lack that is not text")
+    try:
+        if "workload" in header:
+            header["workload"] = WorkloadSignature.from_json(header["workload"])
+        if "phase_timing" in header:
+            header["phase_timing"] = PhaseTiming(header["phase_timing"])
+    except ValueError as error:
+        raise Damaged(f"header: {error}") from error
     return header
 
 

@@ -22,11 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
-from typing import Any, ClassVar, Self
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from traces.workload import WorkloadSignature
 
 Column = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -466,6 +469,13 @@ class Strings:
         return len(self.texts)
 
 
+class PhaseTiming(StrEnum):
+    """What the host's boundaries of phases are; times of two kinds cannot be compared."""
+
+    ASYNCHRONOUS = "asynchronous"  # when the script got there: the device may be far behind
+    SYNCHRONIZED = "synchronized"  # the script waited for the device at each boundary, so a phase holds its device work
+
+
 @dataclass
 class Trace:
     """One recording. `grain` is "kernel" (torch.profiler) or "phase" (CUDA events or published tables)."""
@@ -486,6 +496,8 @@ class Trace:
     sizes: Sizes = field(default_factory=Sizes.empty)
     provenance: dict[str, Any] = field(default_factory=dict)  # JSON values only
     problems: dict[str, int] = field(default_factory=dict)  # kind (kebab-case words) -> count
+    workload: WorkloadSignature | None = None
+    phase_timing: PhaseTiming = PhaseTiming.ASYNCHRONOUS
     lacks: list[str] = field(default_factory=list)  # what a reader may miss: "shapes", "memory addresses", ...
 
     @property

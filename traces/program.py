@@ -1,15 +1,17 @@
-"""Are two traces of the same program? Said before any figure, with the reason: figures of two programs mean nothing.
+"""Are two traces of the same program? Said before any figure, with the evidence: figures of two programs mean nothing.
 
 Recordings of one program differ between PyTorch releases and between recorder and replayer: `aten::conv2d` ends in
 `aten::cudnn_convolution` in one and in `aten::convolution` in the other, an activation is in place or not, optimizers
 and backward passes are cut into other kernels. What stays is the work of the forward pass and the loss: so these are
-compared, as multisets per step of (a) the largest input shape and (b) the canonical name of every op that launches
+compared, as multisets per step of the canonical name, the largest input shape and the input dtype of every op that launches
 device work.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
-    # Verdict(same=True, reason="100 % of the ops with GPU work in forward and loss have the same shapes")
+    # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-Without ops (a phase-grained trace) only the phases can be compared, and the reason says so.
+A phase-grained trace has no ops: there the workload signatures decide (`traces.workload`), and where not both traces have one,
+it cannot be told. That the times of two runs agree is no evidence. Memory layouts are not recorded, so channels_last is told
+from contiguous by its kernels only.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
 from traces.equivalents import canonical_op
 from traces.measure import launch_phases, launch_steps, op_of, phase_times, work_rows
-from traces.model import NONE, Column, HostKind, Shape, Trace, parse_shapes
+from traces.model import NONE, TABLES, Column, HostKind, Shape, Trace, parse_shapes
+from traces.workload import Likeness, compare_workloads
 
 # How much of the two multisets must agree (twice the common part over the sum of both). Another release of PyTorch left
 # more than nine tenths of ResNet-50's shapes alike; one more or less layer in ten of a model is another program.
@@ -32,49 +36,133 @@ SAME_NAMES = 0.75
 # What a training step cannot do without: the phases that two traces of one program share whatever their grain.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
+_FLOATING = ("float16", "bfloat16", "float32", "float64")
+
+
+class Sameness(Enum):
+    """What two traces are to each other."""
+
+    SAME_PROGRAM = "same program"
+    OTHER_SHAPES = "same ops, other shapes"
+    OTHER_DTYPES = "same ops and shapes, other dtypes"
+    OTHER_BATCH_SIZE = "same model, another batch size"
+    OTHER_PROGRAM = "another program"
+    CANNOT_BE_TOLD = "cannot be told"
+
+
+class Evidence(Enum):
+    """What a verdict rests on."""
+
+    IDENTICAL = "identical traces"
+    OPS_AND_SHAPES = "ops and shapes"
+    OP_NAMES = "names of ops"  # where shapes were not recorded
+    WORKLOAD_SIGNATURE = "workload signature"
+    PHASES = "phases"  # one trace has a phase that the other lacks
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`same` is None where the traces hold nothing to tell by."""
+    """`reason` is a sentence without a full stop."""
 
-    same: bool | None
+    sameness: Sameness
+    evidence: Evidence
     reason: str
+
+    @property
+    def same(self) -> bool | None:
+        """Whether it is the same program; None where that cannot be told."""
+        return None if self.sameness is Sameness.CANNOT_BE_TOLD else self.sameness is Sameness.SAME_PROGRAM
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One op with device work. `shape` is its largest input, None where shapes were not recorded."""
+    """One op with device work. `shape` is its largest input and `dtype` its first floating input's, else its first input's;
+    None where they were not recorded."""
 
     step: int
     name: str
     canonical: str
     shape: Shape | None
+    dtype: str | None
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
     """Compare the chosen steps (rows of each trace's `steps`; none: everything) of two traces."""
+    if _identical(recorded, other):
+        return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     ours, theirs = _calls(recorded, recorded_steps), _calls(other, other_steps)
     if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
-        return _by_phases(recorded, other)
+        return _without_ops(recorded, other)
     if not ours or not theirs:
         which = "second" if ours else "first"
-        return Verdict(False, f"the {which} trace has no op with GPU work, the other has {len(ours or theirs)}")
-    # Shapes are judged where most calls have them.
-    known = [sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)]
+        reason = f"the {which} trace has no op with GPU work, the other has {len(ours or theirs)}"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a cycled step may repeat
     names = _likeness((c.canonical for c in ours), (c.canonical for c in theirs), steps)
-    if not all(known):
-        words = f"{_percent(names)} of the ops with GPU work have the same names (shapes were not recorded)"
-        return Verdict(names >= SAME_NAMES, words if names >= SAME_NAMES else "other ops: only " + words)
+    # Shapes are judged where most calls have them.
+    if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
+        reason = f"{_percent(names)} of the ops with GPU work have the same names (shapes were not recorded)"
+        if names >= SAME_NAMES:
+            return Verdict(Sameness.SAME_PROGRAM, Evidence.OP_NAMES, reason)
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"other ops: only {reason}")
     shapes = _likeness((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
-    if shapes >= SAME_SHAPES:
-        return Verdict(True, f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes")
-    if names >= SAME_NAMES:
+    if names < SAME_NAMES:
+        reason = f"only {_percent(names)} of the ops with GPU work in forward and loss have the same names"
+        reason = f"other ops: {reason} and {_percent(shapes)} the same shapes"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
+    if shapes < SAME_SHAPES:
         example = _example(ours, theirs)
-        return Verdict(False, "same ops, other shapes" + (f": e.g. {example}" if example else ""))
-    words = f"only {_percent(names)} of the ops with GPU work in forward and loss have the same names"
-    return Verdict(False, f"other ops: {words} and {_percent(shapes)} the same shapes")
+        reason = "same ops, other shapes" + (f": e.g. {example}" if example else f", {_percent(shapes)} alike")
+        return Verdict(Sameness.OTHER_SHAPES, Evidence.OPS_AND_SHAPES, reason)
+    if (dtypes := _dtype_likeness(ours, theirs, steps)) < SAME_SHAPES:
+        counts = [Counter(call.dtype for call in calls if call.dtype).most_common(1)[0][0] for calls in (ours, theirs)]
+        reason = f"same ops and shapes, other dtypes ({_percent(dtypes)} alike): mostly {counts[0]} recorded, {counts[1]} here"
+        return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
+    reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
+    return Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names")
+
+
+def _identical(recorded: Trace, other: Trace) -> bool:
+    """Whether both hold the same rows, of which there are any: a trace compared with itself or with a copy of its file."""
+    if not any(len(getattr(recorded, name)) for name in TABLES) or recorded.grain != other.grain:
+        return False
+    if recorded.devices != other.devices or recorded.strings.texts != other.strings.texts:
+        return False
+    return all(
+        np.array_equal(ours, theirs, equal_nan=name == "value")
+        for table in TABLES
+        for (name, ours), theirs in zip(
+            getattr(recorded, table).columns().items(), getattr(other, table).columns().values(), strict=True
+        )
+    )
+
+
+def _without_ops(recorded: Trace, other: Trace) -> Verdict:
+    """All that can be said of traces that do not both have ops with device work."""
+    ours, theirs = ({name for name, times in phase_times(t).items() if times.host_ns.any()} for t in (recorded, other))
+    lone = sorted(set(_ESSENTIAL) & (ours ^ theirs)) if ours and theirs else []
+    if lone:
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, f"only one of them has the phase {lone[0]}")
+    if recorded.workload is None or other.workload is None:
+        lacking = "neither trace has" if recorded.workload is other.workload else "only one trace has"
+        reason = f"there are no ops to compare without kernels, and {lacking} a workload signature"
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    match = compare_workloads(recorded.workload, other.workload)
+    sameness = {
+        Likeness.SAME: Sameness.SAME_PROGRAM,
+        Likeness.OTHER_BATCH_SIZE: Sameness.OTHER_BATCH_SIZE,
+        Likeness.OTHER_MODEL: Sameness.OTHER_PROGRAM,
+        Likeness.CANNOT_BE_TOLD: Sameness.CANNOT_BE_TOLD,
+    }[match.likeness]
+    return Verdict(sameness, Evidence.WORKLOAD_SIGNATURE, "; ".join(match.reasons))
+
+
+def _dtype_likeness(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> float:
+    """Of ops whose dtypes both traces have; 1 where there are none."""
+    known = {call.canonical for call in ours if call.dtype} & {call.canonical for call in theirs if call.dtype}
+    a, b = ([(c.canonical, c.dtype) for c in calls if c.dtype and c.canonical in known] for calls in (ours, theirs))
+    return _likeness(a, b, steps) if known else 1.0
 
 
 def _calls(trace: Trace, steps: Column) -> list[_Call]:
@@ -95,20 +183,27 @@ def _calls(trace: Trace, steps: Column) -> list[_Call]:
     largest: dict[int, Shape | None] = {}
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
-        name, shapes = int(host.name[row]), _shapes_row(trace, row)
+        name, told = int(host.name[row]), _with_shapes(trace, row)
+        shapes, dtypes = (int(host.shapes[told]), int(host.dtypes[told])) if told >= 0 else (NONE, NONE)
         if shapes not in largest:
             largest[shapes] = max(parse_shapes(strings[shapes]), key=lambda s: (np.prod(s), s), default=None)
-        calls.append(_Call(number, strings[name], canonical[name], largest[shapes]))
+        calls.append(_Call(number, strings[name], canonical[name], largest[shapes], _dtype(strings[dtypes])))
     return calls
 
 
-def _shapes_row(trace: Trace, row: int) -> int:
-    """The string of the op's input shapes, or of the nearest op around it that has any."""
+def _with_shapes(trace: Trace, row: int) -> int:
+    """The op's row, or that of the nearest op around it, whose input shapes were recorded; else NONE."""
     host = trace.host
     while row >= 0 and not trace.strings[int(host.shapes[row])]:
         parent = int(host.parent[row])
         row = parent if parent < row and host.kind[parent] == HostKind.OP else NONE
-    return int(host.shapes[row]) if row >= 0 else NONE
+    return row
+
+
+def _dtype(dtypes: str) -> str | None:
+    """The first floating dtype of "int64;float32", else the first; None without any."""
+    names = [name for name in dtypes.split(";") if name]
+    return next((name for name in names if name in _FLOATING), names[0] if names else None)
 
 
 def _likeness(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tuple[int, int]) -> float:
@@ -131,18 +226,6 @@ def _example(ours: list[_Call], theirs: list[_Call]) -> str:
             if here.shape is not None and here.shape != call.shape:
                 return f"{call.name} {_by(call.shape)} recorded, {_by(here.shape)} here"
     return ""
-
-
-def _by_phases(recorded: Trace, other: Trace) -> Verdict:
-    """All that can be said of traces without ops with device work."""
-    ours, theirs = ({n for n, t in phase_times(t_).items() if t.host_ns.any()} for t_ in (recorded, other))
-    if not ours or not theirs:
-        return Verdict(None, "neither ops with GPU work nor phases to tell by")
-    lone = sorted(set(_ESSENTIAL) & (ours ^ theirs))
-    if lone:
-        return Verdict(False, f"only one of them has the phase {lone[0]}")
-    shared = ", ".join(name for name in _ESSENTIAL if name in ours)
-    return Verdict(True, f"both have the phases {shared or 'recorded'}; ops and shapes cannot be told without kernels")
 
 
 def _by(shape: Shape) -> str:

@@ -96,9 +96,10 @@ class _Page:
         return lines
 
     def program(self) -> list[str]:
-        same, reason = self.of.same_program, self.of.reason
+        same, reason = self.of.verdict.same, self.of.verdict.reason
         if same is None:
-            return _wrapped(f"Whether this is the same program cannot be told: {reason}.", self.width)
+            said = f"Whether this is the same program cannot be told: {reason}. The figures below are not judged."
+            return _wrapped(said, self.width)
         if same:
             return _wrapped(f"The same program: {reason}.", self.width)
         said = f"NOT the same program: {reason}. The figures below compare different work."
@@ -260,15 +261,19 @@ class _Page:
         return lines
 
     def verdict(self) -> list[str]:
+        if self.of.verdict.same is None:
+            return self.said("Not judged: whether this is the same program cannot be told.", "bold")
         error, tolerance = self.of.judged_error, share_text(self.of.tolerance)
         inner = self.of.compute_side.error
         beside = f", without data loading by {error_text(inner)}" if self.of.judged == "steps" else ""
         differs = f"{_JUDGED[self.of.judged]} differs by {error_text(error)}{beside}."
+        if self.of.within_tolerance and error is None:
+            return self.said("Identical traces; there are neither steps nor GPU work in them to compare.", "green")
         if self.of.within_tolerance:
             return self.said(f"Within {tolerance}: {differs}", "green")
         if error is None:
             return self.said("Nothing to judge: neither steps nor GPU work in both.", "red")
-        if self.of.same_program is False:
+        if self.of.verdict.same is False:
             return self.said(f"Not the same program; {differs}", "red")
         behind_ns = self.of.host.lag_ns_per_step or 0
         if behind_ns > self.of.tolerance * (self.of.steps.recorded_median_ns or 0):

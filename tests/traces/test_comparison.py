@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ from traces.comparison import Both, compare
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
 from traces.model import NONE, Device, DeviceKind, MemoryEvents, Origin, StepKind, Trace
-from traces.program import same_program
+from traces.program import Evidence, Sameness, same_program
 from traces.spread import Spread
+from traces.workload import InputTensor, WorkloadSignature
 
 
 def test_a_trace_compared_with_itself_has_no_error() -> None:
     trace = training(jitter_us=(0, 3, 1, 2))
     same = compare(trace, trace)
-    assert (same.same_program, same.steps.error, same.compute_side.error, same.gpu_busy.error) == (True, 0.0, 0.0, 0.0)
+    assert (same.verdict.same, same.steps.error, same.compute_side.error, same.gpu_busy.error) == (True, 0.0, 0.0, 0.0)
     assert {phase.error for phase in same.phases.values()} == {0.0}
     assert same.changes == Changes(ChangeLists(), ChangeLists())
     assert not same.replay and same.coverage is None and same.within_tolerance
@@ -96,7 +98,7 @@ def test_a_recording_with_clean_and_profiled_steps_is_timed_by_the_clean_ones_an
     assert (result.steps.recorded_median_ns, result.steps.error) == (100 * US, 0.0)
     assert result.phases["optimizer"].error == 0.0
     assert result.gpu_busy.error == 0.0 and result.gpu_busy.recorded_median_ns == 50 * US
-    assert result.same_program is True
+    assert result.verdict.same is True
     assert not result.changes.kernels.added
     # AND so are two recordings
     assert compare(recorded, training(steps=2)).steps.error == 0.0
@@ -167,7 +169,7 @@ def test_traces_without_steps_are_compared_as_wholes() -> None:
     for trace in (recorded, other):
         trace.steps, trace.phases = Trace().steps, Trace().phases
     result = compare(recorded, other, tolerance=0.2)
-    assert (result.judged, result.within_tolerance, result.same_program) == ("gpu_busy", True, True)
+    assert (result.judged, result.within_tolerance, result.verdict.same) == ("gpu_busy", True, True)
     assert result.gpu_busy.error == pytest.approx(0.06) and result.steps.recorded_median_ns is None
     assert not compare(recorded, Trace()).within_tolerance
 
@@ -246,7 +248,7 @@ def test_a_program_is_itself_at_any_length_and_pace(ours: int, theirs: int, pace
 def test_a_replay_names_ops_otherwise_and_is_the_same_program() -> None:
     recorded = training()
     same, reason = _verdict(recorded, replay_of(recorded))
-    assert same and reason == "100 % of the ops with GPU work in forward and loss have the same shapes"
+    assert same and reason == "100 % of the ops with GPU work in forward and loss have the same shapes, 100 % the same names"
 
 
 def test_another_batch_size_is_named() -> None:
@@ -273,13 +275,57 @@ def test_without_shapes_the_names_decide() -> None:
     assert _verdict(recorded, alien)[0] is False
 
 
-def test_a_phase_grained_trace_has_only_phases_to_tell_by() -> None:
-    same, reason = _verdict(phase_grained(), training())
-    assert same is True and "forward, backward, optimizer" in reason and "cannot be told" in reason
+def test_phases_and_times_that_agree_are_no_evidence() -> None:
+    # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
+    verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
+    assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
+    assert verdict.reason == "there are no ops to compare without kernels, and neither trace has a workload signature"
+    judged = compare(phase_grained(), training())
+    assert judged.steps.error == 0.0 and judged.within_tolerance is None
+    # WHEN one trace lacks a phase THEN that is another program
     inference = training(made=calls(32)[:2])
     inference.phases = inference.phases.take(inference.phases.name == inference.strings.find("forward"))
     assert _verdict(phase_grained(), inference) == (False, "only one of them has the phase backward")
     assert _verdict(phase_grained(), Trace())[0] is None
+
+
+def test_workload_signatures_decide_where_there_are_no_kernels() -> None:
+    published, replay, smaller, other = phase_grained(), phase_grained(5), phase_grained(5), phase_grained(5)
+    published.workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 8), "float32"),), optimizer="SGD")
+    replay.workload = replace(published.workload, batch_bytes=1024)
+    smaller.workload = replace(published.workload, inputs=(InputTensor((8, 8), "float32"),))
+    other.workload = replace(published.workload, parameters=60, parameter_bytes=240)
+    same, batch, model = (compare(published, trace) for trace in (replay, smaller, other))
+    assert {c.verdict.evidence for c in (same, batch, model)} == {Evidence.WORKLOAD_SIGNATURE}
+    assert same.within_tolerance and same.verdict.reason == "the same parameters, parameter bytes, modules, inputs, optimizer"
+    assert batch.verdict.sameness is Sameness.OTHER_BATCH_SIZE and batch.within_tolerance is False
+    assert batch.verdict.reason == "inputs 32x8 float32 recorded, 8x8 float32 here"
+    assert model.verdict.sameness is Sameness.OTHER_PROGRAM
+    assert model.verdict.reason == "parameters 100 recorded, 60 here; parameter bytes 400 recorded, 240 here"
+    # WHEN only one trace has a signature THEN it cannot be told
+    assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
+
+
+def test_the_same_ops_and_shapes_in_another_dtype_are_another_program() -> None:
+    half = training(3)
+    half.host.dtypes[:] = half.strings.add("float16")
+    result = compare(training(), half)
+    assert result.verdict.sameness is Sameness.OTHER_DTYPES and result.within_tolerance is False
+    assert result.verdict.reason.endswith("mostly float32 recorded, float16 here")
+    # WHEN one trace has no dtypes THEN they are no difference
+    half.host.dtypes[:] = NONE
+    assert compare(training(), half).verdict.sameness is Sameness.SAME_PROGRAM
+
+
+def test_a_trace_is_alike_itself_even_without_steps_and_gpu_work() -> None:
+    bare = training()
+    bare.steps, bare.phases, bare.device = Trace().steps, Trace().phases, Trace().device
+    alike = compare(bare, bare)
+    assert (alike.verdict.evidence, alike.judged_error, alike.within_tolerance) == (Evidence.IDENTICAL, None, True)
+    facts = alike.to_json()
+    assert (facts["verdict"], facts["evidence"], facts["same_program"]) == ("same program", "identical traces", True)
+    # BUT two traces with nothing in them show nothing
+    assert compare(Trace(), Trace()).within_tolerance is None
 
 
 def test_a_trace_without_gpu_work_is_not_that_program() -> None:
@@ -312,17 +358,17 @@ def test_real_against_real(shared_traces: Path) -> None:
         for name in ("workers0", "workers0_rerun", "workers4")
     )
     rerun = compare(first, again)
-    assert rerun.same_program
+    assert rerun.verdict.same
     assert rerun.compute_side.error == pytest.approx(0.0143, abs=0.0005)
     assert rerun.steps.recorded_median_ns == pytest.approx(176.3 * MS, rel=1e-3)
     assert not rerun.changes.kernels.added and not rerun.changes.kernels.gone
     loading = compare(first, workers)
-    assert loading.same_program and loading.phases["loader"].error == pytest.approx(-0.98, abs=0.01)
+    assert loading.verdict.same and loading.phases["loader"].error == pytest.approx(-0.98, abs=0.01)
     assert {change.name for change in loading.changes.kernels.gone}
 
 
 def test_real_batch_sizes_are_told_apart(shared_traces: Path) -> None:
     small, large = (read_kineto(shared_traces / f"a100_particle_fwd_bs{size}.json.gz") for size in (2, 32))
     result = compare(small, large)
-    assert result.same_program is False
-    assert result.reason.startswith("same ops, other shapes: e.g. aten::") and result.reason.endswith("here")
+    assert result.verdict.same is False
+    assert result.verdict.reason.startswith("same ops, other shapes: e.g. aten::") and result.verdict.reason.endswith("here")

@@ -38,11 +38,10 @@ def headline(scene: Scene, width: int) -> list[Said]:
 
 
 def _program(of: Comparison) -> Said:
-    if of.same_program is None:
-        return Said(f"The same program? {of.reason}", "plain")
-    if of.same_program:
-        return Said(f"The same program: {of.reason}", "good")
-    return Said(f"NOT the same program: {of.reason}", "bad")
+    same, reason = of.verdict.same, of.verdict.reason
+    if same is None:
+        return Said(f"The same program? Cannot be told: {reason}", "plain")
+    return Said(f"The same program: {reason}", "good") if same else Said(f"NOT the same program: {reason}", "bad")
 
 
 def _pair_figures(of: Comparison) -> list[str]:

@@ -56,7 +56,7 @@ def test_a_replay_is_followed_step_by_step_to_its_end(tmp_path: Path) -> None:
         assert stage.scene is not None and len(stage.scene.traces) == 2 and stage.share < 1
         assert stage.doing == f"{step + 1} steps replayed"
         assert stage.scene.step_pairs == [(0, 0), (0, 1), (1, 2)][: step + 1]
-        assert stage.scene.comparison is not None and stage.scene.comparison.same_program is not None
+        assert stage.scene.comparison is not None and stage.scene.comparison.verdict.same is not None
     # and in the end everything
     write_steps(stream, replayed, slice(3, 4))
     stream.close()

@@ -35,7 +35,7 @@ def test_the_headline_of_two_says_what_diff_says() -> None:
     replayed = replay_of(recorded, stretch=1.1, uncharged_ns=0)
     lines = headline(whole(("a", recorded), ("b", replayed)), 200)
     facts = compare(recorded, replayed)
-    assert (lines[0].tone, lines[0].text) == ("good", f"The same program: {facts.reason}")
+    assert (lines[0].tone, lines[0].text) == ("good", f"The same program: {facts.verdict.reason}")
     text = " ".join(line.text for line in lines[1:])
     assert f"step 100.0 µs → 91.0 µs ({facts.steps.error:+.1%})".replace("%)", " %)") in text
     for words in (

@@ -1,0 +1,167 @@
+"""What a script trains, told without looking at kernels: its parameters, modules, input shapes and optimizer.
+
+A phase-grained trace has times and nothing that says of what. The recorder and the replayer see the script's modules and
+batches, so each notes a `WorkloadSignature` in the header of what it writes, and two traces of phases can be told apart by it.
+
+    recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
+                                 inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
+    compare_workloads(recorded, replayed)
+    # WorkloadMatch(Likeness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
+
+A field is None where its writer did not see it, and then says nothing. `with_model` takes plain numbers and names, so that this
+package needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Any
+
+from traces.model import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class InputTensor:
+    """One tensor that the script hands to its outermost module, without its device."""
+
+    shape: Shape
+    dtype: str  # torch dtype name, "float32"
+
+    def __str__(self) -> str:
+        return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSignature:
+    """See the module. `parameters` counts elements; shared ones count once."""
+
+    parameters: int | None = None
+    parameter_bytes: int | None = None
+    modules: Mapping[str, int] | None = None  # how many modules of each class name, containers included
+    inputs: tuple[InputTensor, ...] | None = None  # of a training step's first call of the outermost module
+    batch_bytes: int | None = None  # of all tensors of a batch, labels included
+    optimizer: str | None = None  # class name
+
+    def to_json(self) -> dict[str, Any]:
+        """What is stored in a trace's header: only the fields that are known."""
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.inputs is not None:
+            known["inputs"] = [[list(tensor.shape), tensor.dtype] for tensor in self.inputs]
+        if self.modules is not None:
+            known["modules"] = dict(sorted(self.modules.items()))
+        return {name: value for name, value in known.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, stored: Any) -> WorkloadSignature:
+        """The inverse of `to_json`. Raises ValueError for anything that it does not write; unknown keys are left out."""
+        if not isinstance(stored, dict):
+            raise ValueError("a workload signature is an object")
+        for name in ("parameters", "parameter_bytes", "batch_bytes"):
+            if name in stored and not _is_count(stored[name]):
+                raise ValueError(f"the workload signature's {name} is no count")
+        modules, inputs, optimizer = stored.get("modules"), stored.get("inputs"), stored.get("optimizer")
+        if modules is not None and not (isinstance(modules, dict) and all(map(_is_count, modules.values()))):
+            raise ValueError("the workload signature's modules are no counts")
+        if optimizer is not None and not isinstance(optimizer, str):
+            raise ValueError("the workload signature's optimizer is no name")
+        if inputs is not None:
+            if not isinstance(inputs, list):
+                raise ValueError("the workload signature's inputs are no list")
+            inputs = tuple(map(_input_tensor, inputs))
+        counts = {name: stored.get(name) for name in ("parameters", "parameter_bytes", "batch_bytes")}
+        return cls(**counts, modules=modules, inputs=inputs, optimizer=optimizer)
+
+    def with_model(self, parameters: Iterable[tuple[int, int]], class_names: Iterable[str]) -> WorkloadSignature:
+        """The signature of a model added: (elements, bytes) of each of its parameters, and the class name of each module.
+
+        Models of one script add up: a teacher and a student, a generator and a discriminator.
+        """
+        elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
+        return replace(
+            self,
+            parameters=(self.parameters or 0) + sum(elements),
+            parameter_bytes=(self.parameter_bytes or 0) + sum(sizes),
+            modules=dict(Counter(class_names) + Counter(self.modules or {})),
+        )
+
+
+class Likeness(Enum):
+    """What two signatures say of two runs."""
+
+    SAME = "same"
+    OTHER_BATCH_SIZE = "another batch size"
+    OTHER_MODEL = "another model"
+    CANNOT_BE_TOLD = "cannot be told"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadMatch:
+    """`reasons` are what differs, or, of the same workload, what is alike; sentences without a full stop."""
+
+    likeness: Likeness
+    reasons: tuple[str, ...]
+
+
+def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
+    """Compare what both know. The same workload needs a model and a batch that both have told; to be another, one
+    difference is enough. Input shapes that differ in their first dimension alone are another batch size."""
+    model = _differing(recorded, other, "parameters", "parameter_bytes", "optimizer")
+    if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
+        model += _differing_modules(recorded.modules, other.modules)
+    if recorded.inputs is not None and other.inputs is not None and recorded.inputs != other.inputs:
+        said = f"inputs {_listed(recorded.inputs)} recorded, {_listed(other.inputs)} here"
+        if model or not _differ_in_batch_size_alone(recorded.inputs, other.inputs):
+            model.append(said)
+        else:
+            return WorkloadMatch(Likeness.OTHER_BATCH_SIZE, (said,))
+    if model:
+        return WorkloadMatch(Likeness.OTHER_MODEL, tuple(model))
+    if batch := _differing(recorded, other, "batch_bytes"):
+        return WorkloadMatch(Likeness.OTHER_BATCH_SIZE, tuple(batch))
+    names = [field.name for field in fields(recorded)]
+    alike = [name for name in names if getattr(recorded, name) is not None and getattr(other, name) is not None]
+    if not {"parameters", "modules"} & set(alike) or not {"inputs", "batch_bytes"} & set(alike):
+        return WorkloadMatch(Likeness.CANNOT_BE_TOLD, ("not both tell their model and the size of a batch",))
+    return WorkloadMatch(Likeness.SAME, ("the same " + ", ".join(name.replace("_", " ") for name in alike),))
+
+
+def _differing(recorded: WorkloadSignature, other: WorkloadSignature, *names: str) -> list[str]:
+    pairs = [(name, getattr(recorded, name), getattr(other, name)) for name in names]
+    return [
+        f"{name.replace('_', ' ')} {_figure(a)} recorded, {_figure(b)} here"
+        for name, a, b in pairs
+        if a is not None and b is not None and a != b
+    ]
+
+
+def _differing_modules(recorded: Mapping[str, int], other: Mapping[str, int]) -> list[str]:
+    """The class whose count differs most."""
+    name = max(sorted(recorded.keys() | other.keys()), key=lambda of: abs(recorded.get(of, 0) - other.get(of, 0)))
+    return [f"{recorded.get(name, 0)} modules {name} recorded, {other.get(name, 0)} here"]
+
+
+def _differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:
+    return [(t.shape[1:], len(t.shape), t.dtype) for t in recorded] == [(t.shape[1:], len(t.shape), t.dtype) for t in other]
+
+
+def _listed(inputs: tuple[InputTensor, ...]) -> str:
+    return " and ".join(map(str, inputs)) or "none"
+
+
+def _figure(value: int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _input_tensor(stored: Any) -> InputTensor:
+    if not (isinstance(stored, list) and len(stored) == 2 and isinstance(stored[0], list) and isinstance(stored[1], str)):
+        raise ValueError("an input of the workload signature is no shape with a dtype")
+    if not all(map(_is_count, stored[0])):
+        raise ValueError("a shape of the workload signature is no list of sizes")
+    return InputTensor(tuple(stored[0]), stored[1])
