@@ -73,7 +73,7 @@ def communication(trace: Trace) -> Communication:
 def _operations(trace: Trace) -> tuple[Operation, ...]:
     table, phases = trace.collectives, trace.phases
     ranks = trace.steps.rank[phases.step] if len(phases) else np.zeros(0, int)
-    row = TimeWindows(phases.start_ns, phases.end_ns, ranks).holding(table.start_ns, table.rank)
+    row = TimeWindows(phases.start_ns, phases.end_ns, ranks).holding(table.call_ns, table.rank)
     called_in = np.where(row != NONE, np.append(phases.name, NONE)[row], NONE)
     found = []
     for name, phase in sorted(set(zip(table.name.tolist(), called_in.tolist(), strict=True))):

@@ -194,7 +194,7 @@ def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) 
         for column in kind.DTYPES:
             if column in ("start_ns", "time_ns"):
                 setattr(table, column, getattr(table, column) + shift_ns)
-            elif column in ("device_start_ns", "device_end_ns"):
+            elif column in ("device_start_ns", "device_end_ns", "called_ns"):
                 told = getattr(table, column)
                 setattr(table, column, np.where(told == NONE, NONE, told + shift_ns))
     return replace(profile, **tables)
@@ -227,9 +227,9 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     # The profiler saw those of its steps, and when their kernels ran; gloo's it sees without bytes, which the recorder knows.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
-        kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.start_ns))})
+        kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})
     else:
-        profile = taken(profile, {"collectives": np.flatnonzero(~_covered(own_calls, seen.start_ns))})
+        profile = taken(profile, {"collectives": np.flatnonzero(~_covered(own_calls, seen.call_ns))})
     profile = _as_rank(replace(profile, steps=type(steps).empty()), rank)
     joined = _stacked([kept, profile], {"steps": step_of, "devices": device_of, "threads": thread_of})
     moved = np.flatnonzero(np.isin(of_part[~measured], own))

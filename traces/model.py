@@ -115,6 +115,7 @@ class StepKind(IntEnum):
     WARMUP = 1  # the first steps as they are: context creation and tuning are part of the truth
     EVALUATION = 2  # a batch without backward and optimizer: validation, inference
     PROFILED = 3  # under the profiler, in a recording that also has clean steps: kernels are known, times are slower
+    INCOMPLETE = 4  # cut by the recording's end: it has a part of what the others have, or nothing; no figure counts it
 
 
 @dataclass
@@ -264,8 +265,9 @@ class HostSpans(_Spans):
         "dtypes": "i4",
         "sequence": "i8",
         "forward_thread": "i4",
+        "stack": "i4",
     }
-    DEFAULTS = {"parent": NONE, "shapes": NONE, "dtypes": NONE, "sequence": NONE, "forward_thread": NONE}
+    DEFAULTS = {"parent": NONE, "shapes": NONE, "dtypes": NONE, "sequence": NONE, "forward_thread": NONE, "stack": NONE}
     thread: Column  # row of `threads`
     kind: Column  # HostKind
     name: Column  # string
@@ -276,6 +278,7 @@ class HostSpans(_Spans):
     dtypes: Column  # string: torch dtype names of the same arguments, ';' between them ("float32;int64"), or NONE
     sequence: Column  # autograd sequence number that ties a backward node to its forward op, or NONE
     forward_thread: Column  # on backward nodes: the profiler's logical id (> 0) of the forward thread, else NONE
+    stack: Column  # string: the Python frames around an op, innermost first, ';' between them, or NONE if not recorded
 
 
 @dataclass
@@ -292,8 +295,11 @@ class DeviceSpans(_Spans):
         "launch": "i4",
         "bytes": "i8",
         "origin": "u1",
+        "attributes": "i4",
+        "graph": "i8",
+        "graph_node": "i8",
     }
-    DEFAULTS = {"launch": NONE, "bytes": NONE}
+    DEFAULTS = {"launch": NONE, "bytes": NONE, "attributes": NONE, "graph": NONE, "graph_node": NONE}
     device: Column  # row of `devices`
     stream: Column  # the profiler's number of the stream
     kind: Column  # DeviceKind
@@ -303,6 +309,9 @@ class DeviceSpans(_Spans):
     launch: Column  # row of `host` that launched it, or NONE (launched before the window)
     bytes: Column  # of copies and memsets, or NONE
     origin: Column  # Origin
+    attributes: Column  # string: a JSON object of what else the profiler told, in its own words ("grid", "block"...), or NONE
+    graph: Column  # the id of the CUDA graph that it is a part of, or NONE
+    graph_node: Column  # the id of its node there, or NONE
 
     @property
     def is_work(self) -> Column:
@@ -408,8 +417,11 @@ class Collectives(_Spans):
         "duration_ns": "i8",
         "device": "i4",
         "ending": "u1",
+        "called_ns": "i8",
     }
-    DEFAULTS = {"dtype": NONE, "group": NONE, "group_size": NONE, "backend": NONE, "bytes": NONE, "device": NONE}
+    DEFAULTS = {
+        "dtype": NONE, "group": NONE, "group_size": NONE, "backend": NONE, "bytes": NONE, "device": NONE, "called_ns": NONE,
+    }  # fmt: skip
     rank: Column
     name: Column  # string: "all_reduce", "broadcast", "all_gather_into_tensor"...
     dtype: Column  # string, torch dtype name, or NONE
@@ -417,10 +429,16 @@ class Collectives(_Spans):
     group_size: Column  # ranks in the group, or NONE
     backend: Column  # string: "nccl", "gloo", or NONE
     bytes: Column  # of this rank's input, or NONE
-    start_ns: Column  # when it was called on the host
+    start_ns: Column  # when its kernels began where they are known, else when it was called on the host
     duration_ns: Column  # of its kernels where they are known, else of the call, else until it was seen to be done
     device: Column  # row of `devices` if CUDA events there took the duration, or NONE
     ending: Column  # Ending: what the duration is worth
+    called_ns: Column  # when it was called on the host, where that is not `start_ns`; else NONE
+
+    @property
+    def call_ns(self) -> Column:
+        """When each was called on the host."""
+        return np.where(self.called_ns == NONE, self.start_ns, self.called_ns)
 
 
 @dataclass(frozen=True)
@@ -530,12 +548,15 @@ TABLES: dict[str, type[Table]] = {
 }
 
 
+UNTOLD_LIST = "?"  # among the shapes of an op: a list of tensors of which the profiler wrote neither shapes nor dtypes
+
+
 def shapes_text(shapes: Iterable[Shape]) -> str:
     """Tensor shapes as stored: "32,3,224,224;64,3,7,7". 0-dim tensors and non-tensors are left out, for profilers
-    write both as `[]`; tensor lists are flattened."""
+    write both as `[]`; tensor lists are flattened, and what is not known of one is UNTOLD_LIST."""
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """The inverse of `shapes_text`."""
-    return tuple(tuple(map(int, part.split(","))) for part in text.split(";")) if text else ()
+    """The inverse of `shapes_text`, without lists that were not told: ask `UNTOLD_LIST in text` for those."""
+    return tuple(tuple(map(int, part.split(","))) for part in text.split(";") if part != UNTOLD_LIST) if text else ()

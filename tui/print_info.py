@@ -17,7 +17,13 @@ _GRAINS = {
     "kernel": "kernel-grained: every op and every kernel",
     "phase": "phase-grained: the phases of each step, no kernels",
 }
-_KINDS = {"warmup": "warm-up", "steady": "clean", "evaluation": "evaluation", "profiled": "profiled"}
+_KINDS = {
+    "warmup": "warm-up",
+    "steady": "clean",
+    "evaluation": "evaluation",
+    "profiled": "profiled",
+    "incomplete": "incomplete",
+}
 _SHOWN_BELOW = ("loaders", "recorder", "clean", "host_scale")  # of the provenance: they have sections of their own
 _AT_MOST = "≤ "
 _MOST_STEPS = 8  # shown one by one

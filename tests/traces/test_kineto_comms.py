@@ -113,9 +113,10 @@ def test_what_the_arguments_tell(told: dict[str, Any], of_range: dict[str, Any],
     assert (row["name"], row["backend"], row["start_ns"], row["duration_ns"]) == (
         "all_gather_into_tensor",
         "nccl",
-        10_000,
+        200_000,
         90_000,
     )
+    assert trace.collectives.called_ns.tolist() == [10_000]
 
 
 def test_ranges_of_data_parallel_are_parts_with_the_times_of_their_device() -> None:

@@ -5,8 +5,8 @@
 
 Every backend wraps a collective in a range of its own name ("nccl:all_reduce", "gloo:all_reduce"). Around NCCL's lies an op
 `record_param_comms`, which since torch 2.3 tells counts, dtype and group; before, the range's input shapes are all there is.
-The time is that of the NCCL kernels launched within the range; without any it is the range's own, which for Gloo, whose
-range is on the thread that does the work, is the whole operation.
+The time is that of the NCCL kernels launched within the range, from the first one's start to the last one's end; without any it
+is the range's own, which for Gloo, whose range is on the thread that does the work, is the whole operation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_collectives(tables: Tables, strings: Strings) -> Collectives:
     if not ranges:
         return Collectives.empty()
     host = tables.host
-    took_ns = _kernel_ns(tables, strings, ranges)
+    on_device = _kernel_times(tables, strings, ranges)
     found = []
     for row, (backend, name) in ranges.items():
         around = row
@@ -41,6 +41,8 @@ def read_collectives(tables: Tables, strings: Strings) -> Collectives:
         told = tables.comms.get(around, {})
         dtype, size_bytes = _size(told, tables.comms[row])
         group = told.get("Process Group Name", told.get("Process Group ID"))
+        called_ns = int(host.start_ns[around if around != NONE else row])
+        start_ns, end_ns = on_device.get(row, (called_ns, called_ns + int(host.duration_ns[row])))
         found.append(
             {
                 "name": strings.add(name),
@@ -49,16 +51,17 @@ def read_collectives(tables: Tables, strings: Strings) -> Collectives:
                 "group_size": _count(told.get("Group size"), 1 << 31),
                 "backend": strings.add(backend),
                 "bytes": size_bytes,
-                "start_ns": int(host.start_ns[around if around != NONE else row]),
-                "duration_ns": took_ns.get(row, int(host.duration_ns[row])),
+                "start_ns": start_ns,
+                "duration_ns": end_ns - start_ns,
+                "called_ns": called_ns if called_ns != start_ns else NONE,
             }
         )
     found.sort(key=lambda call: call["start_ns"])
     return Collectives.of(**{key: [call[key] for call in found] for key in found[0]})
 
 
-def _kernel_ns(tables: Tables, strings: Strings, ranges: dict[int, Any]) -> dict[int, int]:
-    """By range: the time from the first start to the last end of the kernels that it launched."""
+def _kernel_times(tables: Tables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
+    """By range: the first start and the last end of the kernels that it launched."""
     device, parent = tables.device, tables.host.parent
     launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & matching(device.name, _KERNEL, strings)
     kernels: dict[int, list[int]] = {}
@@ -69,7 +72,7 @@ def _kernel_ns(tables: Tables, strings: Strings, ranges: dict[int, Any]) -> dict
         if row != NONE:
             kernels.setdefault(row, []).append(kernel)
     ends: Column = device.end_ns
-    return {row: int(ends[own].max() - device.start_ns[own].min()) for row, own in kernels.items()}
+    return {row: (int(device.start_ns[own].min()), int(ends[own].max())) for row, own in kernels.items()}
 
 
 def _size(told: Event, of_range: Event) -> tuple[str, int]:

@@ -90,6 +90,7 @@ DTYPES = {
     "c10::quint8": "quint8",
     "c10::qint32": "qint32",
 }
+DTYPES |= {dtype: dtype for dtype in DTYPES.values()}  # an export writes what has no name in C++ as it is
 
 _FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')
 _STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')

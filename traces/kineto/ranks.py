@@ -23,7 +23,7 @@ from traces.kineto.spans import Tables, read_tables
 from traces.kineto.steps import read_steps
 from traces.kineto.text import Document
 from traces.merge import merge_ranks
-from traces.model import NONE, Column, Device, Strings, Trace
+from traces.model import NONE, Column, Device, HostKind, Strings, Trace
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)|(\d+)(?=\D*$)", re.IGNORECASE)
 _HEADER_FACTS = (
@@ -168,7 +168,7 @@ def _lacks(tables: Tables, steps_from: str, devices: list[Device]) -> set[str]:
         "memory addresses": on_device.any() and not memory.address[on_device].any(),
         "memory totals": on_device.any() and not (memory.allocated_bytes[on_device] != NONE).any(),
         "device properties": not any(device.name or device.properties for device in devices),
-        "call stacks": True,  # those of single ops are dropped; Python functions are kept as spans
+        "call stacks": not ((host.kind == HostKind.PYTHON).any() or (host.stack != NONE).any()),
         "values": True,
     }
     return {what for what, is_missing in missing.items() if is_missing}

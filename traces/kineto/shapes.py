@@ -1,7 +1,11 @@
 """Input shapes and dtypes of ops, as text, each distinct combination worked out once.
 
-Shapes(strings).ids(keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
+Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
 # the string ids of "2,3" and "float32"
+
+What the file does not tell stays untold: the dtypes of the tensors of a list are empty, for the profiler writes "TensorList" in
+their place, and a list longer than it cares to write is UNTOLD_LIST. Tensors that an op writes its result into (`out=`) are no
+inputs and are left out; see out_variants.py.
 """
 
 from __future__ import annotations
@@ -14,38 +18,62 @@ import numpy as np
 import orjson
 
 from traces.kineto.eras import DTYPES
-from traces.model import NONE, Column, Strings, shapes_text
+from traces.kineto.out_variants import may_write_into_arguments, results_among
+from traces.model import NONE, UNTOLD_LIST, Column, Strings, shapes_text
 
 NO_SHAPES = b"null,null"
 _MARK = "|"
 _BETWEEN = b',"|"],['
 
 
-class Shapes(dict[bytes, int]):
-    """From an op's `Input Dims` and `Input type`, as JSON text, to a row of `pairs`; a new combination adds one."""
+class Shapes:
+    """From an op's name and its `Input Dims` and `Input type`, as JSON text, to its shapes and dtypes."""
 
     def __init__(self, strings: Strings) -> None:
-        super().__init__()
         self._strings = strings
+        self._inputs: dict[bytes, tuple[list[Any] | None, list[Any]]] = {}
+        self._rows: dict[tuple[bytes, int], int] = {}
         self._pairs: list[tuple[int, int]] = []
 
-    def __missing__(self, key: bytes) -> int:
-        dims, types = orjson.loads(b"[%b]" % key)
-        pair = (NONE, NONE)
-        if isinstance(dims, list):
-            shapes, dtypes = describe(dims, types if isinstance(types, list) else [])
-            pair = (self._strings.add(shapes), NONE if dtypes is None else self._strings.add(dtypes))
-        self._pairs.append(pair)
-        self[key] = len(self._pairs) - 1
-        return self[key]
-
-    def ids(self, keys: list[bytes]) -> tuple[Column, Column]:
+    def ids(self, names: Column, keys: list[bytes]) -> tuple[Column, Column]:
         """The string ids of shapes and dtypes, NONE where not recorded; so everywhere if nothing has a shape."""
-        if not any(orjson.loads(b"[%b]" % key)[0] for key in dict.fromkeys(keys)):
+        distinct = dict.fromkeys(keys)
+        for key in distinct:
+            if key not in self._inputs:
+                dims, types = orjson.loads(b"[%b]" % key)
+                self._inputs[key] = (dims if isinstance(dims, list) else None, types if isinstance(types, list) else [])
+        if not any(self._inputs[key][0] for key in distinct):
             return np.full(len(keys), NONE, "i4"), np.full(len(keys), NONE, "i4")
-        rows = np.fromiter(map(self.__getitem__, keys), "i4", len(keys))
+        row_of = {key: self._row(key, 0) for key in distinct}
+        rows = np.fromiter(map(row_of.__getitem__, keys), "i4", len(keys))
+        self._leave_out_results(names, keys, rows)
         pairs = np.array(self._pairs, "i4")
         return pairs[rows, 0], pairs[rows, 1]
+
+    def _row(self, key: bytes, results: int) -> int:
+        row = self._rows.get((key, results))
+        if row is None:
+            row = self._rows[key, results] = len(self._pairs)
+            dims, types = self._inputs[key]
+            pair = (NONE, NONE)
+            if dims is not None:
+                shapes, dtypes = describe(dims[: len(dims) - results], types[: len(dims) - results])
+                pair = (self._strings.add(shapes), NONE if dtypes is None else self._strings.add(dtypes))
+            self._pairs.append(pair)
+        return row
+
+    def _leave_out_results(self, names: Column, keys: list[bytes], rows: Column) -> None:
+        """Of ops that may have any; each distinct call is looked at once."""
+        asked = [index for index in np.unique(names).tolist() if may_write_into_arguments(self._strings[index])]
+        at = np.flatnonzero(np.isin(names, asked))
+        calls, first, which = np.unique(names[at] * np.int64(1 << 32) + rows[at], return_index=True, return_inverse=True)
+        found = np.empty(len(calls), "i4")
+        for place, row in enumerate(at[first].tolist()):
+            dims, types = self._inputs[keys[row]]
+            known = dims is not None and len(types) == len(dims)
+            results = results_among(self._strings[int(names[row])], types) if known else 0
+            found[place] = self._row(keys[row], results)
+        rows[at] = found[which]
 
 
 def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
@@ -76,21 +104,27 @@ def _key(dims: Any, types: Any) -> bytes:
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
     """The text of the shapes of at least one dimension, tensor lists flattened, and the dtypes of the same arguments
     (None if no type was recorded, "" between the ';' where this one was not)."""
-    shapes: list[tuple[int, ...]] = []
+    shapes: list[str] = []
     dtypes: list[str] = []
     for position, dim in enumerate(dims):
         told = types[position] if position < len(types) else ""
         if _is_shape(dim):
-            shapes.append(tuple(dim))
-            dtypes.append(DTYPES.get(told, "") if isinstance(told, str) else "")
+            shapes.append(shapes_text([dim]))
+            dtypes.append(_dtype(told))
+        elif dim == [] and told == "TensorList":
+            shapes.append(UNTOLD_LIST)
+            dtypes.append("")
         elif isinstance(dim, list):
             inner_types = told if isinstance(told, list) else []
             for i, inner in enumerate(dim):
                 if _is_shape(inner):
-                    shapes.append(tuple(inner))
-                    inner_told = inner_types[i] if i < len(inner_types) else ""
-                    dtypes.append(DTYPES.get(inner_told, "") if isinstance(inner_told, str) else "")
-    return shapes_text(shapes), ";".join(dtypes) if types else None
+                    shapes.append(shapes_text([inner]))
+                    dtypes.append(_dtype(inner_types[i]) if i < len(inner_types) else "")
+    return ";".join(shapes), ";".join(dtypes) if types else None
+
+
+def _dtype(told: Any) -> str:
+    return DTYPES.get(told, "") if isinstance(told, str) else ""
 
 
 def _is_shape(dim: Any) -> bool:

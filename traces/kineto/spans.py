@@ -28,13 +28,18 @@ from traces.kineto.eras import (
 from traces.kineto.groups import Groups
 from traces.kineto.nesting import nesting_order, parents
 from traces.kineto.roles import roles_of
-from traces.kineto.rows import ABSENT, COMMS, SHAPES, Event
+from traces.kineto.rows import ABSENT, ATTRIBUTES, COMMS, SHAPES, Event
 from traces.kineto.shapes import Shapes
 from traces.kineto.tables import matching
 from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
 
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
 _DIGITS = re.compile(r"-?\d+")
+# Of a frame's file: all up to the folder that packages or the standard library are in, else up to the last folder of a path
+# that begins at a root.
+_FOLDERS = re.compile(
+    r"\A(?:.*[/\\](?:(?:site|dist)-packages|python\d[\d.]*)[/\\]|(?:/|[A-Za-z]:[/\\]).*[/\\](?=[^/\\]*\(\d+\)))"
+)
 
 
 @dataclass
@@ -89,7 +94,8 @@ def _read_host(groups: Groups, clock: Clock, names: cols.Names, threads: cols.Th
         )
         external = correlation = np.full(len(read), NONE)
         if kind == HostKind.OP:
-            spans.shapes, spans.dtypes = shapes.ids(read.args[SHAPES])
+            spans.shapes, spans.dtypes = shapes.ids(read.names, read.args[SHAPES])
+            spans.stack = _stacks(read.args["Call stack"], names.strings)
             spans.sequence = read.numbers("Sequence number")
             forward = read.numbers("Fwd thread id")
             spans.forward_thread = np.where((forward > 0) & (forward < 1 << 31), forward, NONE).astype("i4")
@@ -140,6 +146,9 @@ def _read_device(groups: Groups, clock: Clock, names: cols.Names, host: _HostCol
                 start_ns=read.start_ns,
                 duration_ns=read.duration_ns,
                 bytes=read.numbers("bytes") if size else np.full(len(read), NONE),
+                attributes=_attributes(read.args[ATTRIBUTES], names.strings),
+                graph=_id(read.numbers("graph id")),
+                graph_node=_id(read.numbers("graph node id")),
             )
         )
         external = read.numbers("External id")
@@ -197,6 +206,28 @@ def _read_memory(events: list[Event], clock: Clock, threads: cols.Threads, probl
         reserved_bytes=cols.numbers(args, "Total Reserved", NONE),
     )
     return memory.take(np.argsort(memory.time_ns, kind="stable"))
+
+
+def _stacks(texts: list[Any], strings: Strings) -> Column:
+    """The string ids of call stacks, NONE where there is none."""
+    ids = {text: strings.add(shortened(text)) if isinstance(text, str) and text else NONE for text in set(map(str, texts))}
+    return np.fromiter((ids[str(text)] for text in texts), "i4", len(texts))
+
+
+def shortened(stack: str) -> str:
+    """The frames of a stack as python_function rows have them: files of libraries from their package on, others by name, so
+    that no folder of a person's is kept."""
+    return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
+
+
+def _attributes(texts: list[bytes], strings: Strings) -> Column:
+    ids = {text: strings.add(text.decode()) if len(text) > len(b"{}") else NONE for text in set(texts)}
+    return np.fromiter(map(ids.__getitem__, texts), "i4", len(texts))
+
+
+def _id(numbers: Column) -> Column:
+    """0 is no id: Kineto writes it for what is no part of a graph."""
+    return np.where(numbers > 0, numbers, NONE)
 
 
 def _told(told: Column, fallback: list[Any]) -> Column:
