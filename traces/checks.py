@@ -30,7 +30,7 @@ REFERENCES = {
     "device.device": "devices",
     "device.name": "strings",
     "device.launch": "host",
-    "device.attributes": "strings",
+    "device.config": "strings",
     "memory.thread": "threads",
     "memory.device": "devices",
     "values.step": "steps",

@@ -36,10 +36,8 @@ STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)  # codecs
 MAX_CONTENT_BYTES = 64 << 20
 
 # Byte planes have no context from byte to byte (lc=0) and no alignment (pb=0): 5 % smaller than lzma's own settings.
-_FILTERS = {
-    LZMA_TEXT: [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lc": 3, "lp": 0, "pb": 0}],
-    LZMA_PLANES: [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lc": 0, "lp": 0, "pb": 0}],
-}
+_THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
+_FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
 
 
 class Damaged(Exception):

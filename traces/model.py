@@ -295,11 +295,11 @@ class DeviceSpans(_Spans):
         "launch": "i4",
         "bytes": "i8",
         "origin": "u1",
-        "attributes": "i4",
+        "config": "i4",
         "graph": "i8",
         "graph_node": "i8",
     }
-    DEFAULTS = {"launch": NONE, "bytes": NONE, "attributes": NONE, "graph": NONE, "graph_node": NONE}
+    DEFAULTS = {"launch": NONE, "bytes": NONE, "config": NONE, "graph": NONE, "graph_node": NONE}
     device: Column  # row of `devices`
     stream: Column  # the profiler's number of the stream
     kind: Column  # DeviceKind
@@ -309,7 +309,7 @@ class DeviceSpans(_Spans):
     launch: Column  # row of `host` that launched it, or NONE (launched before the window)
     bytes: Column  # of copies and memsets, or NONE
     origin: Column  # Origin
-    attributes: Column  # string: a JSON object of what else the profiler told, in its own words ("grid", "block"...), or NONE
+    config: Column  # string: how a kernel was launched (grid, block, registers...), see kineto/launch_configs.py, or NONE
     graph: Column  # the id of the CUDA graph that it is a part of, or NONE
     graph_node: Column  # the id of its node there, or NONE
 

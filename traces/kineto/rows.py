@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from traces.kineto.eras import DEVICE_CATEGORIES, HOST_CATEGORIES
+from traces.kineto.launch_configs import CONFIG_ARGS
 from traces.kineto.shapes import NO_SHAPES, keys_of
 from traces.model import NONE, HostKind
 
@@ -30,7 +31,7 @@ FIELDS = ("name", "pid", "tid", "ts", "dur")
 ABSENT = -(1 << 40)  # no device or stream is called that
 SHAPES = "shapes"  # the dims and types of an op's inputs, as keys of Shapes
 COMMS = "comms"  # the arguments of an event about a collective, None for any other
-ATTRIBUTES = "attributes"  # what else the profiler told of device work, as JSON text; b"" if nothing
+CONFIG = "config"  # the CONFIG_ARGS of device work, as JSON text; b"" if it has none
 MISSING = object()  # in place of a field that an event lacks
 
 _ARGS_OF_OPS = {
@@ -52,33 +53,8 @@ _ARGS_OF_DEVICE_SPANS = {
     "correlation": 0,
     "graph id": NONE,
     "graph node id": NONE,
-    ATTRIBUTES: b"",
+    CONFIG: b"",
 }
-# Of the arguments of device work those that no column has and that cannot be worked out again, in the order of output_json.cpp.
-KEPT_ATTRIBUTES = (
-    "context",
-    "registers per thread",
-    "shared memory",
-    "blocks per SM",
-    "warps per SM",
-    "grid",
-    "block",
-    "est. achieved occupancy %",
-    "theoretical occupancy %",
-    "priority",
-    "channel",
-    "kind",
-    "cuda_sync_kind",
-    "wait_on_stream",
-    "wait_on_cuda_event_record_corr_id",
-    "wait_on_cuda_event_id",
-    "fromDevice",
-    "inDevice",
-    "toDevice",
-    "fromContext",
-    "inContext",
-    "toContext",
-)
 _ARGS: dict[str, dict[str, Any]] = (
     {category: _ARGS_OF_OPS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.OP}
     | {category: _ARGS_OF_ANNOTATIONS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.ANNOTATION}
@@ -124,25 +100,24 @@ def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -
             told.append(_shared(keys_of(args)))
         elif key == COMMS:
             told.append(_of_comms(names, args))
-        elif key == ATTRIBUTES:
-            told.append(_shared(_attributes(args)))
+        elif key == CONFIG:
+            told.append(_shared(_configs(args)))
         else:
             told.append(tuple(map(dict.get, args, repeat(key), repeat(default))))
     return told
 
 
-def _attributes(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Of each the KEPT_ATTRIBUTES that it has, as JSON text. All are written in one go and cut apart, as shapes are."""
-    used = [key for key in KEPT_ATTRIBUTES if any(key in own for own in args)]
-    if not used:
+def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Of each the CONFIG_ARGS as JSON text. All are written in one go and cut apart, as shapes are."""
+    columns = [list(map(dict.get, args, repeat(key))) for key in CONFIG_ARGS]
+    if all(column.count(None) == len(column) for column in columns):
         return [b""] * len(args)
-    kept = [{key: own[key] for key in used if key in own} for own in args]
     try:
-        texts = orjson.dumps(list(zip(kept, repeat(_MARK))))[2:-2].split(_BETWEEN)
+        texts = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False))).removeprefix(b"[[").split(_BETWEEN)
     except orjson.JSONEncodeError:  # one is nested deeper than orjson writes
         return [b""] * len(args)
-    texts[-1] = texts[-1].removesuffix(b',"|"')
-    return texts if len(texts) == len(args) else [orjson.dumps(own) for own in kept]
+    texts[-1] = texts[-1].removesuffix(b',"|"]]')
+    return texts if len(texts) == len(args) else [b""] * len(args)  # someone's argument is the mark
 
 
 def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 
 from traces.kineto import columns as cols
 from traces.kineto.eras import (
@@ -26,9 +27,10 @@ from traces.kineto.eras import (
     external_ids_are_ops,
 )
 from traces.kineto.groups import Groups
+from traces.kineto.launch_configs import config_text
 from traces.kineto.nesting import nesting_order, parents
 from traces.kineto.roles import roles_of
-from traces.kineto.rows import ABSENT, ATTRIBUTES, COMMS, SHAPES, Event
+from traces.kineto.rows import ABSENT, COMMS, CONFIG, SHAPES, Event
 from traces.kineto.shapes import Shapes
 from traces.kineto.tables import matching
 from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
@@ -146,7 +148,7 @@ def _read_device(groups: Groups, clock: Clock, names: cols.Names, host: _HostCol
                 start_ns=read.start_ns,
                 duration_ns=read.duration_ns,
                 bytes=read.numbers("bytes") if size else np.full(len(read), NONE),
-                attributes=_attributes(read.args[ATTRIBUTES], names.strings),
+                config=_configs(read.args[CONFIG], names.strings),
                 graph=_id(read.numbers("graph id")),
                 graph_node=_id(read.numbers("graph node id")),
             )
@@ -210,8 +212,9 @@ def _read_memory(events: list[Event], clock: Clock, threads: cols.Threads, probl
 
 def _stacks(texts: list[Any], strings: Strings) -> Column:
     """The string ids of call stacks, NONE where there is none."""
-    ids = {text: strings.add(shortened(text)) if isinstance(text, str) and text else NONE for text in set(map(str, texts))}
-    return np.fromiter((ids[str(text)] for text in texts), "i4", len(texts))
+    given = [text if isinstance(text, str) else "" for text in texts]
+    ids = {text: strings.add(shortened(text)) if text else NONE for text in dict.fromkeys(given)}
+    return np.fromiter(map(ids.__getitem__, given), "i4", len(texts))
 
 
 def shortened(stack: str) -> str:
@@ -220,8 +223,10 @@ def shortened(stack: str) -> str:
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
 
-def _attributes(texts: list[bytes], strings: Strings) -> Column:
-    ids = {text: strings.add(text.decode()) if len(text) > len(b"{}") else NONE for text in set(texts)}
+def _configs(texts: list[bytes], strings: Strings) -> Column:
+    """The string ids of launch configurations, NONE where there is none."""
+    configs = {text: config_text(orjson.loads(b"[%b]" % text)) if text else "" for text in dict.fromkeys(texts)}
+    ids = {text: strings.add(config) if config else NONE for text, config in configs.items()}
     return np.fromiter(map(ids.__getitem__, texts), "i4", len(texts))
 
 
