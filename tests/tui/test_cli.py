@@ -12,7 +12,7 @@ import pytest
 
 from traces.file import load, save
 from traces.launch import ROOT, ChildResult
-from traces.model import Device, DeviceKind, DeviceSpans, Steps, Trace
+from traces.model import Device, DeviceKind, DeviceSpans, Origin, Steps, Trace
 from tui.cli import run
 from tui.commands import replay as replay_command
 from tui.commands.import_ import default_name
@@ -267,6 +267,30 @@ def test_a_script_that_leaves_the_gpu_alone(
     err = capfd.readouterr().err
     assert err.startswith(said) and err.count("\n") == 1
     assert not (folder / "r.msgpack").exists()
+
+
+@pytest.mark.parametrize(("code", "said"), [(1, "the script ended with exit code 1"), (143, "SIGTERM ended the script")])
+def test_after_a_script_that_failed_a_line_stands_for_the_report(
+    folder: Path, child: dict[str, Any], code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    child.update(code=code)
+    assert run("replay --report r.json train.py --trace t.msgpack".split()) == code
+    assert capfd.readouterr().err == f"trace: {said}, after 1 step: not compared.\n"
+    assert json.loads((folder / "r.json").read_text())["version"] == 1  # what was asked for is there all the same
+    # WHEN it failed before it used the GPU THEN its own error is all there is
+    child.update(timelines=[])
+    assert run("replay train.py --trace t.msgpack".split()) == code
+    assert capfd.readouterr().err == ""
+
+
+def test_a_script_that_launched_nothing_has_no_report(
+    child: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    idle = small_trace()
+    idle.device.origin[:] = Origin.PHASE  # what a phase was recorded to take
+    monkeypatch.setattr(replay_command, "one_replay", lambda *_: (idle, []))
+    assert run("replay train.py --trace t.msgpack".split()) == 0
+    assert capfd.readouterr().err == "trace: nothing was replayed: the script did no work on the GPU\n"
 
 
 def test_of_several_processes_the_scripts_own_is_reported(

@@ -62,7 +62,7 @@ def test_ctrl_c_where_nothing_was_recorded_claims_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(record, "run_child", lambda *arguments: ChildResult(0, 4711, *[frozenset[int]()] * 3))
-    monkeypatch.setattr(record, "say_why_nothing", lambda *arguments: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(record, "explain_empty_run", lambda *arguments: signal.raise_signal(signal.SIGINT))
     assert run(TRAIN, []) == 128 + signal.SIGINT
     assert capsys.readouterr().err == "trace: interrupted before x.msgpack was written\n"
 

@@ -31,10 +31,10 @@ from traces.order import in_order
 from traces.replayed import process_of_each_rank
 from tui.commands.replay import Replay, child_config
 from tui.errors import line_for
+from tui.narration import explain_empty_run, hint_misplaced_option, say
 from tui.outputs import require_place_for
 from tui.print_record import record_lines
 from tui.progress import working
-from tui.said import say, say_where_options_go, say_why_nothing
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def run(record: Record, option_names: Collection[str]) -> int:
         _say_kept(parts)
         return result.returncode or 128 + signal.SIGINT
     if result.returncode == 2:
-        say_where_options_go(record.script, option_names, "record")
+        hint_misplaced_option(record.script, option_names, "record")
     return result.returncode
 
 
@@ -125,7 +125,7 @@ def _escaped(name: str) -> str:
 
 def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildResult) -> None:
     if not parts:
-        say_why_nothing(result, "recorded", "trained nothing, loaded no batch and called no module")
+        explain_empty_run(result, "recorded", "trained nothing, loaded no batch and called no module")
         return
     with working(f"writing {output}"):
         recordings = {part.pid: _whole(part) for part in parts}
@@ -140,7 +140,8 @@ def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildRes
                 part.path.unlink()
                 with suppress(FileNotFoundError):
                     part.profile.unlink()
-    for line in record_lines(trace, output, record.script):
+    lines = record_lines(trace, output, record.script)
+    for line in lines[:1] if result.returncode else lines:
         say(line)
 
 

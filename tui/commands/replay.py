@@ -22,13 +22,14 @@ from traces.file import load, save
 from traces.launch import ChildResult, run_child
 from traces.library import find
 from traces.measure import work_rows
-from traces.model import Trace, TraceError
+from traces.model import HostKind, Origin, Trace, TraceError
 from traces.order import in_order
 from traces.replayed import one_replay
 from tui.errors import line_for
+from tui.narration import ending_text, explain_empty_run, hint_misplaced_option, say
 from tui.outputs import require_place_for, write_json
 from tui.print_diff import diff_text
-from tui.said import say, say_where_options_go, say_why_nothing
+from tui.print_memory import memory_sentences
 from tui.sizes import sizes
 from tui.terminal import look
 
@@ -71,7 +72,7 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
             say(line_for(error) or str(error))
             return result.returncode or 2
     if result.returncode == 2:
-        say_where_options_go(replay.script, option_names, "replay")
+        hint_misplaced_option(replay.script, option_names, "replay")
     return result.returncode
 
 
@@ -124,14 +125,28 @@ def _gpu_memory(text: str, devices: int) -> list[int]:
 
 
 def _require_device_time(recorded: Trace, path: Path) -> None:
-    if not len(work_rows(recorded)) and not (recorded.phases.device_end_ns >= 0).any():
+    if not _has_device_time(recorded):
         raise TraceError(f"{path}: holds no GPU work, so there is no pace to replay; record with CUDA activities on")
+
+
+def _has_device_time(trace: Trace) -> bool:
+    return bool(len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any())
+
+
+def _did_gpu_work(replayed: Trace) -> bool:
+    """Whether the script itself launched anything: what a phase was recorded to take is no work of a script that did none."""
+    own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
+    return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -> None:
     timelines = sorted(out.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     if not timelines:
-        say_why_nothing(result, "replayed", "did not use the GPU")
+        explain_empty_run(result, "replayed", "did not use the GPU")
         return
     processes = {int(timeline.stem.removeprefix("replay-")): in_order(load(timeline, is_ours=True)) for timeline in timelines}
     replayed, notes = one_replay(processes, result.pid)
@@ -144,4 +159,11 @@ def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -
         comparison = comparison.without_an_end()
     if replay.report is not None:
         write_json(replay.report, comparison.to_json())
+    if result.returncode:
+        fitted = " ".join(memory_sentences(comparison.memory))
+        say(f"{ending_text(result.returncode)}, after {_counted(len(replayed.steps), 'step')}: not compared. {fitted}".rstrip())
+        return
+    if not _did_gpu_work(replayed):
+        explain_empty_run(result, "replayed", "did no work on the GPU")
+        return
     print(diff_text(comparison, replay.trace, "this replay", **look(sys.stderr)), file=sys.stderr)

@@ -1,0 +1,52 @@
+"""Lines that the commands which run a script print on stderr beside the script's own: why nothing came of a run, how it ended.
+
+    say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
+    hint_misplaced_option(["train.py", "--strict"], {"--strict"}, "replay")
+
+A script that failed has printed its error: what follows that is at most a line.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from traces.launch import ChildResult
+
+
+def say(text: str) -> None:
+    print(f"trace: {text}", file=sys.stderr)
+
+
+def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
+    """Why nothing was `done` ("replayed", "recorded"); `unused` is what the script did not do where all else went well.
+
+    A script that failed needs no explanation: its own error says why.
+    """
+    if result.returncode:
+        return
+    if result.pid not in result.booted:
+        say(f"nothing was {done}: the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)")
+    elif not result.triggered:
+        say(f"nothing was {done}: the script did not import torch")
+    elif result.started:
+        say(f"nothing was {done}: the script {unused}")
+
+
+def ending_text(returncode: int) -> str:
+    """How a script ended that did not end well: "the script ended with exit code 3", "SIGTERM ended the script"."""
+    if 128 < returncode <= 128 + signal.NSIG:
+        with suppress(ValueError):  # no signal has this number: the script chose the code
+            return f"{signal.Signals(returncode - 128).name} ended the script"
+    return f"the script ended with exit code {returncode}"
+
+
+def hint_misplaced_option(script: list[str], option_names: Collection[str], command: str) -> None:
+    """The script has refused its command line, perhaps because of an option that was meant for us."""
+    ours = next((word.partition("=")[0] for word in script[1:] if word.partition("=")[0] in option_names), None)
+    if ours is not None:
+        say(f"{ours} stands after the script, so the script got it; options of trace {command} go before the script")
