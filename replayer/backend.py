@@ -26,7 +26,7 @@ from replayer.ops.known_contents import KnownContents
 from replayer.ops.masks import Masks
 from replayer.ops.rnn_packed import PackedSequences
 from replayer.tensor.dispatch import dispatcher
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import ACCELERATOR
 
@@ -72,15 +72,20 @@ class _Hook(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
+def registered() -> bool:
+    """Whether `register` was called in this process."""
+    return "plan_cache" in vars(VirtualTensor)
+
+
 def register(*, compute: bool = False) -> None:
     """Register the device, its kernels and its place in autograd, autocast and the optimizers; once per process.
 
     `compute`: tensors carry their numbers, and ops compute them on the CPU.
     """
-    if state.registered():
+    if registered():
         return
     backend_registration._setup_privateuseone_for_python_backend(rename=ACCELERATOR, backend_module=_Module(), hook=_Hook())
-    plans = Plans(VirtualTensor)
+    plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
     copies = Copies(plans, VirtualTensor)
     contents = KnownContents(plans, VirtualTensor, run)
@@ -99,7 +104,7 @@ def register(*, compute: bool = False) -> None:
     # Without this, optimizers take the per-tensor path that no GPU would take.
     _foreach_supported_types.append(VirtualTensor)
     _skip_dispatch_rules()
-    state.set_plans(plans)
+    VirtualTensor.plan_cache = plans
 
 
 def _skip_dispatch_rules() -> None:

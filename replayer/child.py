@@ -65,7 +65,7 @@ def _script_time(config: dict[str, Any]) -> ScriptTime | None:
 
 
 def _install(config: dict[str, Any]) -> None:
-    if not state.registered():
+    if not backend.registered():
         backend.register(compute=config["values"] == "compute")
         install_all(sys.modules["torch"])
 

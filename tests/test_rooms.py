@@ -19,6 +19,31 @@ FORBIDDEN = {
     "tui": {"trace_replay", "torch"},  # the script's process needs torch; the command beside it does not
     "trace_replay": {"tracer", "replayer", "torch", "numpy", "textual", "typer"},
 }
+# The packages of the replayer, and the modules that lie directly in it, from the top: each imports only what stands after it.
+FLOORS = (
+    "child",
+    "backend",
+    "surfaces",
+    "distributed",
+    "ops",
+    "tensor",
+    "state",
+    "gpu",
+    "memory",
+    "timing",
+    "recording",
+    "cost_model",
+    "op_signature",
+    "errors",
+)
+# Imports that still run up, and why. An entry that is no longer needed fails the test, so that the list only shrinks.
+KNOWN_UPWARD = {
+    ("memory", "tensor"): "cublas_workspaces raises the script's error, whose maker belongs in memory/oom.py",
+    ("memory", "gpu"): "cublas_workspaces takes a device where an allocator and an index would do",
+    ("recording", "memory"): "workspaces.py holds what takes the memory beside what reads the recording",
+    ("recording", "gpu"): "the same",
+    ("recording", "timing"): "a recorded segment carries the caches of the simulator",
+}
 # What users and tests hold must not reach into what only a checkout has.
 UNINSTALLED = {"tests", "examples", "benchmarks"}
 
@@ -44,6 +69,36 @@ def test_a_room_imports_only_what_lies_below(room: str) -> None:
     for file in files:
         wrong = (FORBIDDEN[room] | UNINSTALLED).intersection(imports_of(file.read_text(encoding="utf-8")))
         assert not wrong, f"{file.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def replayer_imports(source: str) -> Iterator[str]:
+    """The package or module of the replayer that each import in the source names, type-only imports included."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("replayer."))
+        elif isinstance(node, ast.ImportFrom) and node.module == "replayer":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("replayer."):
+            yield str(node.module).split(".")[1]
+
+
+def test_the_floors_are_all_of_the_replayer() -> None:
+    there = {path.stem for path in (ROOT / "replayer").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert there - {"__init__"} == set(FLOORS)
+    assert sum((ROOT / "replayer" / f"{name}.py").exists() for name in FLOORS) <= 8
+
+
+def test_imports_in_the_replayer_run_down_the_floors() -> None:
+    upward: dict[tuple[str, str], list[str]] = {}
+    for file in sorted((ROOT / "replayer").rglob("*.py")):
+        own = file.relative_to(ROOT / "replayer").parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue
+        for other in replayer_imports(file.read_text(encoding="utf-8")):
+            if FLOORS.index(other) < FLOORS.index(own):
+                upward.setdefault((own, other), []).append(str(file.relative_to(ROOT)))
+    assert not {arrow: files for arrow, files in upward.items() if arrow not in KNOWN_UPWARD}
+    assert not set(KNOWN_UPWARD) - set(upward), "these run up no more: take them out of KNOWN_UPWARD"
 
 
 def test_the_library_imports_itself_at_the_top_of_its_modules_only() -> None:

@@ -31,7 +31,7 @@ from replayer.state import gpu, host_memory
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform, allocate, placeholder
 from replayer.tensor.dispatch import make
 from replayer.tensor.known_values import WHOLE, known_values, note
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import on_device
 from replayer.tensor.tensor_meta import OURS, TensorMeta
 
@@ -44,7 +44,7 @@ aten = torch.ops.aten
 class Copies:
     """The handlers of ops that copy or read, bound to one plan cache."""
 
-    def __init__(self, plans: Plans, tensor_class: Any) -> None:
+    def __init__(self, plans: PlanCache, tensor_class: Any) -> None:
         self._plans = plans
         self._tensor_class = tensor_class
 

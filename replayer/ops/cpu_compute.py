@@ -28,7 +28,7 @@ from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.state import gpu
 from replayer.tensor.allocation import Allocation, allocate
 from replayer.tensor.dispatch import adopt, make
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import IDLE, on_device, writes_of
 from replayer.tensor.tensor_meta import OURS, TensorMeta
 
@@ -94,7 +94,7 @@ class ComputedCopies(Copies):
 class CpuCompute:
     """The `__torch_dispatch__` of tensors with payload."""
 
-    def __init__(self, plans: Plans, tensor_class: type) -> None:
+    def __init__(self, plans: PlanCache, tensor_class: type) -> None:
         self._plans = plans
         self._tensor_class = tensor_class
         self.copies = ComputedCopies(plans, tensor_class)
@@ -196,7 +196,7 @@ class _Call:
             )
         return next((tensor.meta.index for tensor, _ in self._given), current)
 
-    def settle(self, plans: Plans) -> None:
+    def settle(self, plans: PlanCache) -> None:
         """Arguments that the op resized, or set to another's memory, follow."""
         for tensor, view in self._given:
             meta: TensorMeta = tensor.meta
@@ -211,7 +211,7 @@ class _Call:
             if look is not meta or allocation is not tensor.allocation:
                 adopt(tensor, make(look, allocation))
 
-    def back(self, plans: Plans, value: Any, index: int, shapes: list[tuple[int, ...]]) -> Any:
+    def back(self, plans: PlanCache, value: Any, index: int, shapes: list[tuple[int, ...]]) -> Any:
         """A result as the script gets it; appends the shapes of what is new."""
         if isinstance(value, (list, tuple)):
             return [self.back(plans, item, index, shapes) for item in value]

@@ -20,14 +20,14 @@ from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate
 from replayer.tensor.dispatch import make
 from replayer.tensor.known_values import known_values
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 
 
 class DataDependentOps:
     """Bound to one plan cache."""
 
-    def __init__(self, plans: Plans, tensor_class: Any) -> None:
+    def __init__(self, plans: PlanCache, tensor_class: Any) -> None:
         self._plans = plans
         self._tensor_class = tensor_class
 

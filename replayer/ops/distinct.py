@@ -18,7 +18,7 @@ from replayer.ops.data_dependent import DataDependentOps
 from replayer.recording.output_sizes import REPEAT_INTERLEAVE
 from replayer.tensor.allocation import KNOWN_LIMIT
 from replayer.tensor.known_values import WHOLE, note
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 class Distinct:
     """The handlers, bound to one plan cache."""
 
-    def __init__(self, plans: Plans, tensor_class: Any) -> None:
+    def __init__(self, plans: PlanCache, tensor_class: Any) -> None:
         self._plans = plans
         self._searches = DataDependentOps(plans, tensor_class)
 

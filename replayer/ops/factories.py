@@ -22,7 +22,7 @@ from replayer.ops.copies import Copies
 from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked
 from replayer.tensor.dispatch import make
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
 
@@ -30,7 +30,7 @@ KEYS = ("CUDA", "PrivateUse1", "Lazy")
 class Factories:
     """The kernels, bound to one plan cache."""
 
-    def __init__(self, plans: Plans) -> None:
+    def __init__(self, plans: PlanCache) -> None:
         self._metas = plans.metas
 
     def empty(
@@ -96,7 +96,7 @@ def _refuse_pinned(pin_memory: bool | None, op: str) -> None:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
-def register(plans: Plans, copies: Copies, fallback: Callable[..., Any]) -> None:
+def register(plans: PlanCache, copies: Copies, fallback: Callable[..., Any]) -> None:
     """Register all kernels. `fallback` runs an op from its plan, for ops that arrive below the Python key."""
     made = Factories(plans)
 

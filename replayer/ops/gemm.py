@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from replayer.state import gpu
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 
 aten = torch.ops.aten
 
@@ -35,7 +35,7 @@ def use_workspace(result: Any) -> bool:
 class MatrixProducts:
     """The handlers, bound to one plan cache. `run` runs an op from its plan."""
 
-    def __init__(self, plans: Plans, run: Callable[..., Any]) -> None:
+    def __init__(self, plans: PlanCache, run: Callable[..., Any]) -> None:
         self._plans = plans
         self._run = run
 

@@ -14,7 +14,7 @@ import torch
 
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
 from replayer.tensor.known_values import WHOLE, note
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 class KnownContents:
     """The handlers, bound to one plan cache. `run` runs an op from its plan."""
 
-    def __init__(self, plans: Plans, tensor_class: Any, run: Callable[..., Any]) -> None:
+    def __init__(self, plans: PlanCache, tensor_class: Any, run: Callable[..., Any]) -> None:
         self._plans = plans
         self._tensor_class = tensor_class
         self._run = run

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from replayer.ops.data_dependent import DataDependentOps
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ _MASKS = (torch.bool, torch.uint8)
 class Masks:
     """The handlers, bound to one plan cache. `index` indexes by integers."""
 
-    def __init__(self, plans: Plans, tensor_class: Any, index: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, plans: PlanCache, tensor_class: Any, index: Callable[[Any, Any], Any]) -> None:
         self._plans = plans
         self._tensor_class = tensor_class
         self._index = index

@@ -22,6 +22,7 @@ from replayer import state
 from replayer.ops import rnn_cells
 from replayer.tensor.allocation import allocate
 from replayer.tensor.dispatch import make
+from replayer.tensor.tensor import VirtualTensor
 
 aten = torch.ops.aten
 
@@ -55,7 +56,7 @@ def _flat_buffer(weights: list[Any]) -> Any:
         if weight.allocation is not weights[0].allocation or meta.offset != at or meta.dtype is not first.dtype:
             return None
         at += meta.numel
-    meta = state.plans().metas.of((at - first.offset,), (1,), first.offset, first.dtype, first.index)
+    meta = VirtualTensor.plan_cache.metas.of((at - first.offset,), (1,), first.offset, first.dtype, first.index)
     return make(meta, weights[0].allocation)
 
 
@@ -127,7 +128,7 @@ def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: An
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
         if weights[0].dtype is torch.float32:
-            metas = state.plans().metas
+            metas = VirtualTensor.plan_cache.metas
             index = weights[0].meta.index
             look = metas.contiguous((sum(weight.meta.numel for weight in weights),), half, index)
             buffer = make(look, allocate(state.gpu(), index, look.extent_bytes))

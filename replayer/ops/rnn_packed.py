@@ -15,7 +15,7 @@ from replayer.op_signature import OpSignature
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate
 from replayer.tensor.dispatch import adopt, make
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 
 aten = torch.ops.aten
 
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 class PackedSequences:
     """The handlers, bound to one plan cache."""
 
-    def __init__(self, plans: Plans, run: Callable[..., Any]) -> None:
+    def __init__(self, plans: PlanCache, run: Callable[..., Any]) -> None:
         """`run` runs an op from its plan."""
         self._plans = plans
         self._run = run

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replayer.cost_model.copies import directions_of
+from replayer.op_signature import MatchKeys
 from replayer.recording.dp_regions import recorded_regions
-from replayer.recording.recorded_step import Instance, Kernel, Keys, RecordedSegment, RecordedStep
+from replayer.recording.recorded_step import Instance, Kernel, RecordedSegment, RecordedStep
 from traces.communication import communication_kernels
 from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.pipeline import batches_there_ns
@@ -54,7 +55,7 @@ class RecordingIndexer:
 
     def __init__(self, recording: RecordedRun, trace: Trace, rank: int) -> None:
         self.recording = recording
-        self._known_keys: dict[tuple[int, int, int, str], tuple[Keys, tuple[Shape, ...], str]] = {}
+        self._known_keys: dict[tuple[int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
         self.directions = directions_of(trace)
         self.trace = trace
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
@@ -282,7 +283,7 @@ class RecordingIndexer:
             segment.equivalent.setdefault(keys.equivalent, []).append(one)
             segment.named.setdefault(keys.named, []).append(one)
 
-    def _keys_of(self, row: int, work_names: set[int]) -> tuple[Keys, tuple[Shape, ...], str]:
+    def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
         """The keys, shapes and dtype of a recorded op; ops repeat from step to step, so each is worked out once."""
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])

@@ -16,9 +16,9 @@ import numpy as np
 
 from replayer.cost_model.copies import directions_of
 from replayer.cost_model.roofline import DeviceSpeed, data_sheet_speed, fitted_speed
-from replayer.op_signature import OpSignature
+from replayer.op_signature import MatchKeys, OpSignature
 from replayer.recording.indexer import TYPICAL_LATENCY_NS, RecordingIndexer
-from replayer.recording.recorded_step import Keys, RecordedStep
+from replayer.recording.recorded_step import RecordedStep
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.model import Shape, StepKind, Trace, shapes_text
 
@@ -94,14 +94,14 @@ class RecordedRun:
             return first[number]
         return self.cycle[(number - len(first)) % len(self.cycle)]
 
-    def keys(self, signature: OpSignature) -> Keys:
+    def keys(self, signature: OpSignature) -> MatchKeys:
         """The keys of a replayed op, worked out once per signature."""
         if signature.keys is None:
             dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
             signature.keys = self.keys_of(signature.op, signature.shapes, dtype, signature.direction)
         return signature.keys
 
-    def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "") -> Keys:
+    def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "") -> MatchKeys:
         """The keys of an op given by its first dtype; what the recording lacks is left out of them."""
         dtype = dtype if self.has_dtypes else ""
         if direction and self.has_directions:
@@ -109,7 +109,7 @@ class RecordedRun:
         canonical = canonical_op(op)
         wide = shapes_text(canonical_shapes(shapes)) if self.has_shapes else "?"
         exact = f"{op}|{shapes_text(shapes)}|{dtype}" if self.has_shapes else ""
-        return Keys(exact, f"{canonical}|{wide}|{dtype}", f"{canonical}|{dtype}")
+        return MatchKeys(exact, f"{canonical}|{wide}|{dtype}", f"{canonical}|{dtype}")
 
     def _sample(self) -> None:
         """Collect what ops cost, for scaling, and fit the device's speed."""

@@ -26,14 +26,6 @@ class Instance(NamedTuple):
     dtype: str
 
 
-class Keys(NamedTuple):
-    """Under what an op is looked for: itself, an equivalent of the same shapes, an equivalent of any shapes."""
-
-    exact: str
-    equivalent: str
-    named: str
-
-
 class Kernel(NamedTuple):
     """One recorded kernel, copy or memset."""
 

@@ -24,8 +24,7 @@ import numpy as np
 
 from replayer.memory.caching_allocator import OutOfMemory
 from replayer.memory.deferred import AllocationHandle
-from replayer.op_signature import OpSignature
-from replayer.recording.recorded_step import Keys
+from replayer.op_signature import MatchKeys, OpSignature
 from traces.equivalents import canonical_op
 from traces.model import Column, HostKind, MemoryEvents, Trace, parse_shapes
 
@@ -61,7 +60,7 @@ class Workspaces:
             made._equivalent = {key: program for key, of_key in equivalent.items() if (program := _usual(of_key))}
         return made
 
-    def of_op(self, keys: Keys) -> WorkspaceSequence:
+    def of_op(self, keys: MatchKeys) -> WorkspaceSequence:
         """What an op with these keys takes for itself; () if nothing or unknown."""
         program = self._exact.get(keys.exact)
         return self._equivalent.get(keys.equivalent, ()) if program is None else program

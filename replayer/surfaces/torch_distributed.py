@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.distributed.process_group import VirtualNccl
-from replayer.state import gpu, makes_reducer, plans, rank, set_rank, started
+from replayer.state import gpu, rank, set_makes_reducer, set_rank, started
 from replayer.tensor.known_values import known_values
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
@@ -89,11 +89,11 @@ def _reducers(dist: Any) -> None:
 
     @wraps(init)
     def made(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
-        makes_reducer(any(isinstance(parameter, VirtualTensor) for parameter in parameters))
+        set_makes_reducer(any(isinstance(parameter, VirtualTensor) for parameter in parameters))
         try:
             init(self, parameters, *args, **kwargs)
         finally:
-            makes_reducer(False)
+            set_makes_reducer(False)
 
     patch(dist.Reducer, __init__=made)
 
@@ -225,7 +225,7 @@ def _host_communication(torch_module: ModuleType) -> None:
         for name in names:
             if hasattr(ops, name):
                 overload = getattr(ops, name).default
-                plans().specials[overload] = by_host(overload, outputs)
+                VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
 
 
 def _with_devices(result: Any, pairs: list[tuple[Any, Any]]) -> Any:

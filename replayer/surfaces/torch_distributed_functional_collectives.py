@@ -23,7 +23,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from replayer.errors import NotEmulated
-from replayer.state import plans
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
@@ -44,7 +43,7 @@ def install(torch_module: ModuleType) -> None:
     for name in _REFUSED:
         if hasattr(ops, name):
             taken[getattr(ops, name).default] = _refusal(name)
-    plans().specials |= taken
+    VirtualTensor.plan_cache.specials |= taken
     _wait_at_once(importlib.import_module("torch.distributed._functional_collectives"))
 
 

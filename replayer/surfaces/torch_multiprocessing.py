@@ -14,7 +14,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.distributed.rank import Rank
+from replayer.recording.rank import Rank
 from replayer.state import set_rank
 from traces.patching import patch
 

@@ -16,8 +16,8 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device
 
-from replayer.state import plans
 from replayer.tensor.device_args import placed, placed_arguments
+from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
 
 # Functions of torch that would ask C++ for CUDA's current device.
@@ -83,6 +83,6 @@ def _relearning(change: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(change)
     def changing(*args: Any) -> None:
         change(*args)
-        plans().forget()
+        VirtualTensor.plan_cache.forget()
 
     return changing

@@ -25,7 +25,7 @@ from replayer.state import _STATE
 from replayer.tensor.allocation import Allocation, allocate, hold, out_of_memory
 from replayer.tensor.known_values import fold
 from replayer.tensor.plan import Constant, Kind, New, Plan, Reshaped, Same, View, Where
-from replayer.tensor.plan_cache import Plans
+from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def make(meta: TensorMeta, allocation: Allocation) -> Any:
     return made
 
 
-def dispatcher(plans: Plans) -> tuple[Dispatch, Run]:
+def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
     """The `__torch_dispatch__` of virtual tensors, and the same for one route without its special handler (`plainly`)."""
     routes = plans.routes
     wrap = torch.Tensor._make_wrapper_subclass

@@ -55,7 +55,7 @@ class Route:
         return key
 
 
-class Plans:
+class PlanCache:
     """All routes, the interned metas, and the learning. `tensor_class` is what has `.meta` and `.allocation`."""
 
     def __init__(self, tensor_class: type) -> None:

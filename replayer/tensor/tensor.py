@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 
 from replayer.errors import NotEmulated
-from replayer.state import plans
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.device_args import placed, placed_arguments
 from replayer.tensor.dispatch import adopt, make
@@ -35,6 +34,7 @@ from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.tensor_meta import TensorMeta
 
 if TYPE_CHECKING:
+    from replayer.tensor.plan_cache import PlanCache
     from replayer.timing.stream import VirtualStream
 
 _data: Any = torch._C.TensorBase.data
@@ -45,6 +45,7 @@ class VirtualTensor(torch.Tensor):
 
     meta: TensorMeta
     allocation: Allocation
+    plan_cache: ClassVar[PlanCache]  # of this process; set by backend.register, as is __torch_dispatch__
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -143,7 +144,7 @@ class VirtualTensor(torch.Tensor):
             return made
         meta = self.meta
         shape = (source.nbytes() // meta.itemsize,) if size is None else tuple(size)
-        table = plans().metas
+        table = self.plan_cache.metas
         steps = table.contiguous(shape, meta.dtype, meta.index).stride if stride is None else tuple(stride)
         look = table.of(shape, steps, storage_offset, meta.dtype, source.device.index)
         with torch.no_grad():

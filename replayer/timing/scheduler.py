@@ -22,9 +22,10 @@ from replayer.timing.stats import ReplayStats
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline_writer import Timeline
 from traces.equivalents import canonical_op
-from traces.model import NONE, DeviceKind, Origin
+from traces.model import NONE, DeviceKind, Origin, Shape
 
 _LEFTOVERS = 256  # remembered; they differ from step to step where a script does
+_SIGNATURES = 50_000  # of which costs and scales are remembered; the plan cache makes new ones beyond that, too
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams are numbered beyond what a script's own reach
 
 
@@ -64,6 +65,8 @@ class StreamScheduler:
         self._side: dict[tuple[int, int], VirtualStream] = {}  # by device and the recorder's stream number
         # By the step's identity and kernels.
         self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
+        self._costs: dict[OpSignature, tuple[int, Origin]] = {}  # estimates for ops that were not recorded
+        self._scales: dict[tuple[OpSignature, tuple[Shape, ...]], float] = {}  # by the shapes of the recorded instance
         self.row_of: Callable[[str], int] = lambda _: 0  # the timeline's row of a thread of this name
         self.home = 0  # the device on which the script works where the recorded program worked on its first one
 
@@ -195,9 +198,12 @@ class StreamScheduler:
 
     def _cost(self, signature: OpSignature) -> tuple[int, Origin]:
         """The estimated duration of an op: the nearest recorded shape scaled, else a roofline."""
-        if signature.estimate is None:
-            signature.estimate = self._estimated(signature)
-        return signature.estimate
+        cost = self._costs.get(signature)
+        if cost is None:
+            if len(self._costs) >= _SIGNATURES:
+                self._costs.clear()
+            cost = self._costs[signature] = self._estimated(signature)
+        return cost
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
@@ -212,13 +218,15 @@ class StreamScheduler:
 
     def scale(self, signature: OpSignature, instance: Instance) -> float:
         """How many times the recorded instance's work this op is."""
-        scale = signature.scales.get(instance.shapes)
+        scale = self._scales.get((signature, instance.shapes))
         if scale is None:
+            if len(self._scales) >= _SIGNATURES:
+                self._scales.clear()
             shapes, _ = _seen(signature)
             canonical, speed = canonical_op(signature.op), self.recording.speed
             own_ns = speed.duration_ns(canonical, shapes, instance.dtype)
             scale = own_ns / speed.duration_ns(canonical, instance.shapes, instance.dtype)
-            signature.scales[instance.shapes] = scale
+            self._scales[signature, instance.shapes] = scale
         return scale
 
     def mark(self, host_ns: int, device: int = NONE) -> int:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from replayer import state
+from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import TensorMetaTable
 from tests.replayer.fake_gpu import use
 from tests.replayer.tensor import test_tensor_ops
 
 
 def _plans_of(op: Any) -> int:
-    return len(state.plans().route(op).plans)
+    return len(VirtualTensor.plan_cache.route(op).plans)
 
 
 def test_specs_are_interned() -> None:
@@ -70,7 +70,7 @@ def test_a_dtype_by_name_and_the_default_dtype() -> None:
 def test_what_is_looked_up_is_what_would_be_learned() -> None:
     """Every plan that the other test's ops find in the cache is inferred once more and compared."""
     use()
-    plans = state.plans()
+    plans = VirtualTensor.plan_cache
     compared = 0
 
     def watching(find: Any, func: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.distributed.rank import Rank
+from replayer.recording.rank import Rank
 from traces.model import Device, Trace
 
 
