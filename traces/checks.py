@@ -50,7 +50,8 @@ REFERENCES = {
     "collectives.device": "devices",
 }
 
-_KINDS: dict[str, type[IntEnum]] = {
+# What a column of small numbers is a member of.
+KINDS: dict[str, type[IntEnum]] = {
     "steps.kind": StepKind,
     "phases.origin": Origin,
     "host.kind": HostKind,
@@ -101,7 +102,7 @@ def limits(trace: Trace) -> dict[str, tuple[int, int]]:
             elif dtype == "i8":
                 most = _MOST_OF_AMOUNTS if column in _AMOUNTS else _MOST
                 found[f"{table}.{column}"] = (1 - most, most)
-    found |= {where: (0, len(kind)) for where, kind in _KINDS.items()}
+    found |= {where: (0, len(kind)) for where, kind in KINDS.items()}
     for where, target in REFERENCES.items():
         found[where] = (lowest(where), len(getattr(trace, target)))
     return found

@@ -1,6 +1,6 @@
 """A trace as Chrome's JSON, for Perfetto, chrome://tracing and Holistic Trace Analysis.
 
-    export_chrome(load("v100.msgpack"), Path("v100.json.gz"))   # [Path("v100.json.gz")]
+    export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
 
 One file per rank, as all these tools want it: a trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz
 and so on, and a path that is a folder gets rank0.json.gz and so on inside. The format is the one that torch.profiler
@@ -25,11 +25,12 @@ from traces.model import Trace
 _BATCH = 4096  # events turned into text at a time: what bounds the memory
 
 
-def export_chrome(trace: Trace, path: Path) -> list[Path]:
+def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
     """Write the trace to `path` (a name that ends in .gz is compressed), one file per rank; return the files.
 
     Nothing but whole files ever stands under the final names. Raises OSError as the file system does.
     """
+    path = Path(path)
     written = []
     for rank in trace.ranks:
         target = path

@@ -188,6 +188,23 @@ class Comparison:
         said = {"same_program": self.verdict.same, "reason": self.verdict.reason}
         return {**said, "verdict": verdict["sameness"], "evidence": verdict["evidence"], **facts}
 
+    def __repr__(self) -> str:
+        """A few lines, for a notebook."""
+        lines = [f"Comparison with {'a replay' if self.replay else 'another recording'}: {self.verdict.sameness.value}"]
+        lines[0] += f" ({self.verdict.reason})"
+        for words, figure in (
+            ("step", self.steps),
+            ("step without data loading", self.compute_side),
+            ("GPU busy", self.gpu_busy),
+        ):
+            a_ns, b_ns = figure.recorded_median_ns, figure.replayed_median_ns
+            if a_ns is not None and b_ns is not None:
+                error = "" if figure.error is None else f" ({figure.error:+.1%})"
+                lines.append(f"{words} {a_ns / 1e6:.3f} -> {b_ns / 1e6:.3f} ms{error}")
+        within = {True: "within", False: "not within", None: "nothing to judge:"}[self.within_tolerance]
+        lines.append(f"{within} {self.tolerance:.1%} of {self.judged}")
+        return "\n  ".join(lines)
+
     def without_an_end(self) -> Comparison:
         """Of a script that failed: what had not run out of memory by then is not known to fit."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}

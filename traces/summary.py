@@ -137,6 +137,23 @@ class Summary:
         facts: dict[str, Any] = as_json(self)
         return facts
 
+    def __repr__(self) -> str:
+        """A few lines, for a notebook."""
+        names = ", ".join(sorted({device.name or "an unnamed GPU" for device in self.devices})) or "no GPU"
+        lines = [f"Summary: {self.grain} grain, {len(self.ranks)} rank(s), {len(self.devices)} device(s): {names}"]
+        lines.append(", ".join(f"{count} {what.replace('_', ' ')}" for what, count in as_json(self.counts).items()))
+        if self.step_median_ns is not None:
+            lines.append(f"step {_ms(self.step_median_ns)}, without data loading {_ms(self.compute_side_median_ns)} (medians)")
+            lines.append(", ".join(f"{name} {_ms(phase.median_ns)}" for name, phase in self.phases.items()))
+        lines.append(f"GPU busy {_ms(self.gpu_busy_ns)} of {_ms(self.window_ns)}")
+        lines += [f"lacks {text}" for text in self.lacks[:3]]
+        lines += [f"{count} x {kind}" for kind, count in list(self.problems.items())[:3]]
+        return "\n  ".join(lines)
+
+
+def _ms(time_ns: int | None) -> str:
+    return "-" if time_ns is None else f"{time_ns / 1e6:.3f} ms"
+
 
 def summarize(trace: Trace) -> Summary:
     """The figures of a whole trace."""

@@ -1,6 +1,6 @@
 """Import of torch.profiler's (Kineto's) recordings, from the bare arrays of 2020 to today's files.
 
-    trace = read_kineto(Path("worker0.pt.trace.json.gz"))
+    trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}
 
 The way through this package: `text` (bytes to events), `groups` with `rows` (by kind), `columns` (to numpy), `spans` with
@@ -11,6 +11,7 @@ nn.DataParallel), `ranks` (one trace). `eras` has what differs by version.
 from __future__ import annotations
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,11 +27,12 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 _SUFFIXES = (".json", ".json.gz")
 
 
-def read_kineto(path: Path) -> Trace:
+def read_kineto(path: str | os.PathLike[str]) -> Trace:
     """Import a recording: a .json or .json.gz file, or a folder of them, one per rank.
 
     What cannot be read is counted by kind in the trace's `problems`. Raises TraceImportError if nothing can.
     """
+    path = Path(path)
     problems: Counter[str] = Counter()
     files = [path]
     if path.is_dir():

@@ -1,5 +1,6 @@
 """The recordings that ship with the tool: index.json says what each is and where its figures come from.
 
+    load("p100")
     find("p100")            # .../traces/library/p100.msgpack
     find("runs/mine.msgpack")
     [entry.name for entry in entries()]
@@ -8,10 +9,12 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces.model import TraceLibraryError
+from traces.file import load as load_file
+from traces.model import Trace, TraceLibraryError
 
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
@@ -37,19 +40,25 @@ def entries() -> list[Entry]:
     return [Entry(**entry) for entry in json.loads((_FOLDER / "index.json").read_text(encoding="utf-8"))]
 
 
-def find(name_or_path: str) -> Path:
+def load(name_or_path: str | os.PathLike[str]) -> Trace:
+    """Read a trace: a file of that name, else the library's. Raises TraceLibraryError and TraceFormatError."""
+    return load_file(find(name_or_path))
+
+
+def find(name_or_path: str | os.PathLike[str]) -> Path:
     """The file that a person means: a file of that name, else the library's entry of that name.
 
     A folder of that name does not hide an entry, for `p100` is a likely name for a folder of results too.
     Raises TraceLibraryError.
     """
-    path = Path(name_or_path)
+    name = os.fspath(name_or_path)
+    path = Path(name)
     if path.is_file():
         return path
     known = {entry.name: entry.path for entry in entries()}
-    if (entry := known.get(name_or_path.removesuffix(SUFFIX))) is not None:
+    if (entry := known.get(name.removesuffix(SUFFIX))) is not None:
         return entry
-    if name_or_path and path.exists():
+    if name and path.exists():
         return path
     names = ", ".join(sorted(known))
-    raise TraceLibraryError(f"{name_or_path}: no such file, nor a trace of the library, which has: {names}")
+    raise TraceLibraryError(f"{name}: no such file, nor a trace of the library, which has: {names}")

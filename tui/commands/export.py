@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from traces.chrome import export_chrome
-from traces.file import load
-from traces.library import find
+from traces.library import load
 from tui.outputs import require_place_for, to_json
 from tui.progress import working
 
@@ -19,7 +18,7 @@ from tui.progress import working
 def run(name: str, output: Path, json: bool) -> int:
     if not output.is_dir():
         require_place_for(output)
-    trace = load(find(name))
+    trace = load(name)
     with working(f"writing {output}"):
         written = export_chrome(trace, output)
     if json:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from traces.file import load
-from traces.library import find
+from traces.library import load
 from traces.summary import summarize
 from tui.outputs import to_json
 from tui.print_info import info_text
@@ -13,7 +12,7 @@ from tui.terminal import look
 
 
 def run(name: str, json: bool) -> int:
-    summary = summarize(load(find(name)))
+    summary = summarize(load(name))
     if json:
         print(to_json(summary.to_json()))
     else:

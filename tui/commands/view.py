@@ -8,8 +8,7 @@ from pathlib import Path
 import typer
 
 from traces.comparison import compare
-from traces.file import load
-from traces.library import find
+from traces.library import find, load
 from traces.summary import summarize
 from tui.outputs import require_place_for, write_text
 from tui.print_diff import diff_text
@@ -51,9 +50,9 @@ def size_of(text: str) -> tuple[int, int]:
 
 def _summary(names: list[str]) -> int:
     """What `trace info` or `trace diff` would say."""
-    first = load(find(names[0]))
+    first = load(names[0])
     if len(names) == 2:
-        print(diff_text(compare(first, load(find(names[1]))), *names, **look(sys.stdout)))
+        print(diff_text(compare(first, load(names[1])), *names, **look(sys.stdout)))
     else:
         print(info_text(summarize(first), names[0], **look(sys.stdout)))
     return 0

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from traces.file import load
-from traces.library import find
+from traces.library import load
 from traces.model import Trace
 from tui.view.scene import Scene
 
@@ -30,20 +29,16 @@ def stages(names: Sequence[str]) -> Iterator[Stage]:
     """Begins to read the first at once, and may be gone through later: reading needs the interpreter for little of its time,
     so that the app is imported meanwhile. Raises what reading a trace raises: TraceFormatError, TraceLibraryError."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
-    first = pool.submit(_read, names[0])
+    first = pool.submit(load, names[0])
     pool.shutdown(wait=False)
     return _stages(names, first)
-
-
-def _read(name: str) -> Trace:
-    return load(find(name))
 
 
 def _stages(names: Sequence[str], first: Future[Trace]) -> Iterator[Stage]:
     named: list[tuple[str, Trace]] = []
     for number, name in enumerate(names):
         yield Stage(None, 0.4 * number, f"reading {name}")
-        named.append((name, _read(name) if number else first.result()))
+        named.append((name, load(name) if number else first.result()))
         scene = Scene.of(*named)
         if number + 1 < len(names):
             yield Stage(scene, 0.4 * (number + 1), f"reading {names[number + 1]}")

@@ -1,0 +1,207 @@
+"""What installing the tool does to others, and what others' names do to the tool.
+
+The registry's package `traces` is somebody else's, about unevenly-spaced time series. The wheel is installed beside it into
+environments that see this one's torch and numpy.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+THEIRS = "traces==0.7.0"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+TRAIN = """
+import torch
+model = torch.nn.Linear(8, 8).to("cuda" if torch.cuda.is_available() else "cpu")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.ones(4, 8, device=model.weight.device)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> str:
+    """What it prints, stdout before stderr. It must end well."""
+    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env={**clean, **(env or {})}, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+# --- beside another distribution ---
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """ "ours", built from this checkout, and "theirs", from the registry."""
+    folder = tmp_path_factory.mktemp("wheels")
+    command = [*PIP, "download", "--quiet", "--no-deps", "--dest", str(folder / "theirs"), THEIRS]
+    fetched = subprocess.run(command, capture_output=True, text=True)
+    if fetched.returncode:
+        reason = f"{THEIRS} cannot be had from the registry: {fetched.stderr.strip().splitlines()[-1]}"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    run(*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "ours", ROOT, cwd=folder)
+    return {whose: next((folder / whose).glob("*.whl")) for whose in ("ours", "theirs")}
+
+
+class Environment:
+    """A fresh virtual environment."""
+
+    def __init__(self, folder: Path, wheels: dict[str, Path]) -> None:
+        self.wheels = wheels
+        run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+        self.bin = folder / "bin"
+        self.work = folder / "work"
+        self.work.mkdir()
+        [self.site] = folder.glob("lib/python*/site-packages")
+        outer = [entry for entry in sys.path if entry.endswith("site-packages")]
+        (self.site / "outer.pth").write_text("\n".join(outer))
+
+    def install(self, whose: str) -> None:
+        self._pip("install", "--no-deps", "--no-index", self.wheels[whose])
+
+    def remove(self, whose: str) -> None:
+        self._pip("uninstall", "--yes", self.wheels[whose].name.split("-")[0])
+
+    def _pip(self, *words: str | Path) -> None:
+        run(*PIP, "--python", self.bin / "python", *words, "--quiet", cwd=self.work)
+
+    def python(self, program: str) -> str:
+        return run(self.bin / "python", "-c", program, cwd=self.work).strip()
+
+    def damaged(self, whose: str) -> list[str]:
+        """Files that are not as the distribution brought them."""
+        name = "-".join(self.wheels[whose].name.split("-")[:2])
+        with (self.site / f"{name}.dist-info" / "RECORD").open(newline="") as record:
+            rows = [(self.site / path, digest.removeprefix("sha256=")) for path, digest, _ in csv.reader(record) if digest]
+        assert len(rows) > 10
+        return [str(path) for path, digest in rows if not path.is_file() or _digest(path) != digest]
+
+
+def _digest(path: Path) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).decode().rstrip("=")
+
+
+WHOSE = "import traces; print('ours' if hasattr(traces, 'read_kineto') else 'theirs', end=' ')"
+WHOSE_WITHIN = WHOSE.replace("import traces", "from trace_replay import traces")
+
+
+def test_the_wheel_has_one_package_and_one_path(wheels: dict[str, Path]) -> None:
+    ours, theirs = (set(zipfile.ZipFile(wheels[whose]).namelist()) for whose in ("ours", "theirs"))
+    assert not ours & theirs
+    assert {name.partition("/")[0].partition("-")[0] for name in ours} == {"trace_replay", "trace_replay.pth"}
+    assert {name.split("/")[2] for name in ours if name.startswith("trace_replay/public/")} == {"traces"}
+
+
+@pytest.mark.parametrize("order", [("ours", "theirs"), ("theirs", "ours")], ids=" then ".join)
+def test_both_work_installed_in_either_order_and_when_the_other_is_removed(
+    tmp_path: Path, wheels: dict[str, Path], order: tuple[str, str]
+) -> None:
+    # GIVEN both, WHEN they are looked at THEN each has its files
+    there = Environment(tmp_path / "there", wheels)
+    for whose in order:
+        there.install(whose)
+    assert not there.damaged("ours") and not there.damaged("theirs")
+    # THEN our command works, the name is theirs, and our library is to be had as well
+    assert "Tesla P100" in run(there.bin / "trace", "info", "p100", cwd=there.work)
+    assert there.python(f"{WHOSE}\n{WHOSE_WITHIN}") == "theirs ours"
+    # WHEN one is removed THEN the other is whole
+    there.remove(order[0])
+    assert not there.damaged(order[1]) and there.python(WHOSE) == order[1]
+    if order[1] == "theirs":
+        assert not [path for path in there.site.rglob("*trace_replay*") if path.is_file()]
+    else:
+        # THEN the other names within our distribution are nobody's: a folder without __init__.py may have them
+        (there.work / "tracer").mkdir()
+        (there.work / "tracer" / "inner.py").write_text("mine = True")
+        (there.work / "train.py").write_text(f"{TRAIN}\n{WHOSE}\nimport tracer.inner")
+        out = run(there.bin / "trace", "replay", "train.py", "--trace", "p100", "--clock", "virtual", cwd=there.work)
+        assert out.startswith("ours ") and "Median per step" in out
+
+
+def test_our_library_beside_theirs_in_one_process(tmp_path: Path, wheels: dict[str, Path]) -> None:
+    there = Environment(tmp_path / "there", wheels)
+    there.install("theirs")
+    there.install("ours")
+    assert there.python(
+        "import traces as theirs; from trace_replay import traces; import trace_replay, sys\n"
+        "p100 = traces.load('p100')\n"
+        "assert traces.compare(p100, p100).within_tolerance and traces.summarize(p100).ranks == [0]\n"
+        "try: traces.load('nowhere')\n"
+        "except traces.TraceError as error: print(type(error).__module__)\n"
+        "import traces as again; assert again is theirs is sys.modules['traces'] and again.TimeSeries\n"
+        "assert trace_replay.traces is traces\n"
+    ) == "trace_replay.traces.model"
+
+
+# --- beside the user's own modules ---
+
+OURS = ("tui.py", "traces.py", "tracer/__init__.py", "tracer/inner.py", "replayer.py", "msgpack.py", "orjson.py")
+Command = Callable[..., str]
+
+
+@pytest.fixture(params=["the working directory", "another folder"])
+def trace(tmp_path: Path, request: pytest.FixtureRequest) -> Command:
+    """Runs the command with a folder of the user's modules on PYTHONPATH."""
+    work = tmp_path / "work"
+    users = work if request.param == "the working directory" else tmp_path / "users"
+    for folder in (work, users):
+        folder.mkdir(exist_ok=True)
+
+    def command(*words: str, program: str = "trace_replay", modules: tuple[str, ...] = OURS) -> str:
+        for name in modules:
+            (users / name).parent.mkdir(exist_ok=True)
+            (users / name).write_text("mine = __name__\n")
+        path = os.pathsep.join([os.path.relpath(users, work), str(ROOT)])
+        words = ("-m", program, *words) if program else words
+        return run(sys.executable, *words, cwd=work, env={"PYTHONPATH": path})
+
+    return command
+
+
+def test_no_command_imports_the_users_modules(trace: Command) -> None:
+    # GIVEN modules named like ours, like the libraries that they import, and like some of Python's own
+    others = "json gzip tempfile subprocess typer click numpy textual rich"
+    modules = (*OURS, *(f"{name}.py" for name in others.split()))
+    # WHEN any command runs beside them THEN it works as ever
+    for words, says in {
+        ("--help",): "Commands",
+        ("--version",): "trace 0.",
+        ("info", "p100", "--json"): '"grain": "phase"',
+        ("diff", "p100", "p100"): "Within 5.0 %",
+        ("export", "p100", "-o", "p100.json.gz"): "wrote p100.json.gz",
+        ("import", "p100.json.gz", "-o", "again.msgpack"): "wrote again.msgpack",
+        ("view", "p100"): "Tesla P100",
+        ("view", "p100", "again.msgpack", "--screenshot", "x.svg"): "",
+    }.items():
+        assert says in trace(*words, modules=modules)
+
+
+def test_a_script_sees_its_own_modules_and_no_command_does(trace: Command, tmp_path: Path) -> None:
+    # GIVEN a script that uses its modules before and after torch
+    uses = "import tui, traces, tracer.inner, replayer, msgpack, orjson\n"
+    uses += "print(*(module.mine for module in (tui, traces, tracer.inner, replayer, msgpack, orjson)))\n"
+    (tmp_path / "work" / "train.py").write_text(f"{uses}\n{TRAIN}\n{uses}")
+    native = trace("train.py", program="")
+    assert native == "tui traces tracer.inner replayer msgpack orjson\n" * 2
+    # WHEN it is recorded, which plays a recording too, and replayed THEN it prints what it prints natively
+    recorded = trace("record", "--on", "p100", "--grain", "phase", "-o", "run.msgpack", "train.py")
+    assert recorded.startswith(native) and "wrote run.msgpack" in recorded
+    if not (tmp_path / "users").exists():
+        replayed = trace("replay", "--clock", "virtual", "--trace", "run.msgpack", "train.py")
+        assert replayed.startswith(native) and "Median per step" in replayed
