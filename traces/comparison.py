@@ -33,19 +33,19 @@ from traces.measure import (
     device_time_by_origin,
     evaluation_steps,
     memory_peaks,
-    phase_times,
     profiled_steps,
     steady_steps,
 )
 from traces.model import NONE, PHASES, Column, StepKind, Trace
 from traces.part_times import PartError, part_errors
+from traces.phase_medians import PhaseMedians, phase_medians
 from traces.program import Evidence, Verdict, same_program
-from traces.spread import NOTHING, Spread, median, relative_error, spread
+from traces.spread import NOTHING, Spread, relative_error, spread
 from traces.step_memory import step_rises
 
 VERSION = 1
 DEFAULT_TOLERANCE = 0.05
-_COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "uncharged")
+_COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "unmatched")
 
 
 Figure = TypeVar("Figure")
@@ -61,7 +61,9 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError:
-    """A phase's median time on the host, where the phases add up to the step, and beside it between two CUDA events."""
+    """A phase's medians per step: on the host, where the phases add up to the step; elapsed between two CUDA events, waiting
+    included; and of the GPU being busy with what the phase launched. `error` is None also where the host's times of both
+    traces are of different kinds, see `Comparison.host_phases_comparable`."""
 
     recorded_median_ns: int
     replayed_median_ns: int
@@ -69,6 +71,9 @@ class PhaseError:
     device_recorded_median_ns: int | None
     device_replayed_median_ns: int | None
     device_error: float | None
+    busy_recorded_median_ns: int | None
+    busy_replayed_median_ns: int | None
+    busy_error: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,7 @@ class Comparison:
     compute_side: Spread
     gpu_busy: Spread
     phases: dict[str, PhaseError]
+    host_phases_comparable: bool  # False: one trace's are synchronized with the device, the other's are not (PhaseTiming)
     streams: list[StreamShare]
     coverage: dict[str, float] | None
     host: HostFigures
@@ -235,7 +241,8 @@ def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE,
         steps=steps,
         compute_side=compute_side,
         gpu_busy=gpu_busy,
-        phases=_phases(recorded, timed, other, timed_other),
+        phases=_phases(recorded, Both(timed, timed_other), other, Both(ours, theirs)),
+        host_phases_comparable=recorded.phase_timing is other.phase_timing,
         streams=_streams(recorded, ours, other, theirs),
         coverage=_coverage(other, replay),
         host=HostFigures(**{field.name: (replay or {}).get(field.name) for field in fields(HostFigures)}),
@@ -331,20 +338,25 @@ def _busy_per_step(trace: Trace) -> Column:
     return total
 
 
-def _phases(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, PhaseError]:
-    if not len(ours):
+def _phases(recorded: Trace, timed: Both[Column], other: Trace, with_kernels: Both[Column]) -> dict[str, PhaseError]:
+    """`timed` are the steps whose times are compared, `with_kernels` those whose device work is."""
+    if not len(timed.recorded):
         return {}
-    a, b = phase_times(recorded), phase_times(other)
+    a = phase_medians(recorded, timed.recorded, with_kernels.recorded)
+    b = phase_medians(other, timed.replayed, with_kernels.replayed)
     found = {}
     for name in sorted(a.keys() | b.keys(), key=lambda n: (PHASES.index(n) if n in PHASES else len(PHASES), n)):
-        host = [median(times[name].host_ns[rows]) or 0 if name in times else 0 for times, rows in ((a, ours), (b, theirs))]
-        device = [
-            median(device_ns[rows]) if name in times and (device_ns := times[name].device_ns) is not None else None
-            for times, rows in ((a, ours), (b, theirs))
-        ]
-        device_error = None if device[0] is None or device[1] is None else relative_error(device[0], device[1])
-        found[name] = PhaseError(host[0], host[1], relative_error(host[0], host[1]), device[0], device[1], device_error)
+        ours, theirs = a.get(name, PhaseMedians()), b.get(name, PhaseMedians())
+        host = ours.median_ns or 0, theirs.median_ns or 0
+        device = ours.device_median_ns, theirs.device_median_ns
+        busy = ours.busy_median_ns, theirs.busy_median_ns
+        host_error = relative_error(*host) if recorded.phase_timing is other.phase_timing else None
+        found[name] = PhaseError(*host, host_error, *device, _error_of(*device), *busy, _error_of(*busy))
     return found
+
+
+def _error_of(recorded: int | None, replayed: int | None) -> float | None:
+    return None if recorded is None or replayed is None else relative_error(recorded, replayed)
 
 
 def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> list[StreamShare]:
@@ -386,11 +398,14 @@ def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
 
 
 def _coverage(other: Trace, replay: dict[str, Any] | None) -> dict[str, float] | None:
-    """Where the times of the replayed device work come from, as shares that add up to 1; None for a recording."""
+    """Where the times of the replayed device work come from, as shares that add up to 1; None for a recording.
+
+    "unmatched" is recorded device time of phases that the script never entered: no part of the replay.
+    """
     if replay is None:
         return None
     times = {origin.name.lower(): ns for origin, ns in device_time_by_origin(other).items()}
-    times["uncharged"] = int(replay.get("uncharged_ns") or 0)
+    times["unmatched"] = int(replay.get("uncharged_ns") or 0)
     total = sum(times.get(kind, 0) for kind in _COVERAGE)
     return {kind: times.get(kind, 0) / total for kind in _COVERAGE} if total else None
 

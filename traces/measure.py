@@ -89,7 +89,7 @@ class PhaseTimes:
     """One phase over all steps: its time in each, 0 where a step went without it; phases of one name are summed.
 
     `host_ns` is the time between the phase's begin and end on the host; the phases of a step add up to the step.
-    `device_ns` is what a pair of CUDA events at the same two points would read, or None if no step has any.
+    `device_ns` is what a pair of CUDA events at the same two points would read, waiting included, or None if no step has any.
     """
 
     host_ns: Column
@@ -108,8 +108,31 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
         rows = inside.name == name
         device_ns = _sum_by(inside.step[rows], elapsed_ns[rows], steps) if timed[rows].any() else None
         found[trace.strings[int(name)]] = PhaseTimes(
-            _sum_by(inside.step[rows], inside.duration_ns[rows], steps), device_ns
+            host_ns=_sum_by(inside.step[rows], inside.duration_ns[rows], steps),
+            device_ns=device_ns,
         )
+    return found
+
+
+def phase_busy_ns(trace: Trace) -> dict[str, Column]:
+    """How long the devices were busy with the work that each phase launched, summed over devices: by name, one figure per
+    step. Empty without device work."""
+    work = work_rows(trace)
+    phase = launch_phases(trace)[work]
+    work, phase = work[phase >= 0], phase[phase >= 0]
+    spans = trace.device.take(work)
+    order = np.lexsort((spans.start_ns, spans.device, phase))
+    groups = np.stack([phase[order], spans.device[order]])
+    bounds = np.flatnonzero((groups[:, 1:] != groups[:, :-1]).any(axis=0)) + 1
+    found: dict[str, Column] = {}
+    if not len(work):
+        return found
+    for name in np.unique(trace.phases.name).tolist():
+        found[trace.strings[name]] = np.zeros(len(trace.steps), dtype=np.int64)
+    for rows in np.split(order, bounds):  # of one phase and one device
+        row = int(phase[rows[0]])
+        busy = Intervals(spans.start_ns[rows], spans.end_ns[rows])
+        found[trace.strings[int(trace.phases.name[row])]][trace.phases.step[row]] += busy.total_ns
     return found
 
 

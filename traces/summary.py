@@ -22,11 +22,12 @@ from traces.measure import (
     kernel_table,
     memory_peaks,
     op_table,
-    phase_times,
+    profiled_steps,
     steady_steps,
     window_ns,
 )
 from traces.model import DeviceKind, HostKind, StepKind, Trace
+from traces.phase_medians import PhaseMedians, phase_medians
 from traces.pipeline import (
     CollectiveTotals,
     InputPipeline,
@@ -79,14 +80,6 @@ class StepSummary:
     rank: int
     kind: str  # of StepKind, in lower case
     compute_side_ns: int  # without the wait for data
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseMedians:
-    """A phase's median per step: its time on the host, and elapsed between two CUDA events, None without them."""
-
-    median_ns: int | None
-    device_median_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +185,7 @@ def summarize(trace: Trace) -> Summary:
         clean=provenance_group(trace, "clean"),
         host_scale=provenance_group(trace, "host_scale"),
         recorder=provenance_group(trace, "recorder"),
-        phases=_phases(trace),
+        phases=phase_medians(trace, steady_steps(trace), profiled_steps(trace)),
         parts=parallel_parts(trace),
         input_pipeline=input_pipeline(trace),
         collectives=collectives(trace),
@@ -222,13 +215,3 @@ def _gpus(trace: Trace) -> dict[str, GpuUse]:
             streams={stream: own.total_ns for (of, stream), own in streams.items() if of == device},
         )
     return found
-
-
-def _phases(trace: Trace) -> dict[str, PhaseMedians]:
-    rows = steady_steps(trace)
-    return {
-        name: PhaseMedians(
-            median(times.host_ns[rows]), None if times.device_ns is None else median(times.device_ns[rows])
-        )
-        for name, times in phase_times(trace).items()
-    }

@@ -48,6 +48,11 @@ def count_text(count: float) -> str:
     return f"{count:,.0f}" if float(count).is_integer() or count >= 100 else f"{count:.1f}"
 
 
+def counted(count: float, noun: str) -> str:
+    """ "1 step", "1,204 steps"."""
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def share_text(share: float | None) -> str:
     """ "97.2 %"."""
     return ABSENT if share is None else f"{100 * share:.1f} %"

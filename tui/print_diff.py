@@ -15,6 +15,7 @@ from traces.comparison import Comparison, HostFigures
 from tui.figures import (
     ABSENT,
     count_text,
+    counted,
     error_text,
     fit,
     kernel_text,
@@ -38,13 +39,13 @@ _CHANGE_TITLES = {
 }
 _JUDGED = {"steps": "the whole step", "compute_side": "the step without data loading", "gpu_busy": "GPU busy time"}
 _COVERAGE = {
-    "exact": "the op was recorded with these shapes",
-    "equivalent": "recorded under another name",
-    "scaled": "from the op at another shape",
-    "phase": "rest of a phase's recorded time",
+    "exact": "matched, the same op and shapes",
+    "equivalent": "matched, recorded under another name of the op",
+    "scaled": "estimated from the op at other shapes",
+    "phase": "unmatched remainder of a recorded phase",
     "roofline": "estimated from bytes and FLOPs",
-    "published": "from data sheets and published figures",
-    "uncharged": "nothing known, no time charged",
+    "published": "estimated from data sheets and published figures",
+    "unmatched": "recorded phases that the script never entered",
 }
 
 
@@ -91,7 +92,7 @@ class _Page:
         longest = max(len(self.first), len(self.second))
         lines = []
         for which, name, count in rows:
-            text = fit(f"{name}, {count} steps" if count else name, self.width - longest - 2)
+            text = fit(f"{name}, {counted(count, 'step')}" if count else name, self.width - longest - 2)
             lines.append(f"{self.bold(which.ljust(longest))}  {text}")
         return lines
 
@@ -145,22 +146,34 @@ class _Page:
         return [["a batch evaluated", *self.pair(spread.recorded_median_ns, spread.replayed_median_ns)]]
 
     def phases(self) -> list[str]:
+        """Three kinds of time, each in a table of its own: on the host, elapsed between events, and of the GPU being busy."""
         phases = self.of.phases.items()
-        rows = [[name, *self.pair(p.recorded_median_ns, p.replayed_median_ns)] for name, p in phases]
-        lines = self.times("Phases on the host, per step", rows)
-        timed = [
-            [name, *self.pair(p.device_recorded_median_ns, p.device_replayed_median_ns)]
-            for name, p in phases
-            if p.device_recorded_median_ns is not None or p.device_replayed_median_ns is not None
-        ]
-        return lines + self.times("Phases on the GPU, per step", timed)
+        if self.of.host_phases_comparable:
+            rows = [[name, *self.pair(p.recorded_median_ns, p.replayed_median_ns)] for name, p in phases]
+            lines = self.times("Phases on the host, per step", rows)
+        else:
+            said = (
+                "Host times of phases are not compared: one trace's were taken with the GPU synchronized at each boundary, the"
+                " other's when the host got there."
+            )
+            lines = [*_wrapped(said, self.width), ""] if phases else []
+        elapsed = {name: (p.device_recorded_median_ns, p.device_replayed_median_ns) for name, p in phases}
+        busy = {name: (p.busy_recorded_median_ns, p.busy_replayed_median_ns) for name, p in phases}
+        lines += self.pairs("Phases between events, waiting included", elapsed)
+        return lines + self.pairs("GPU busy, by the phase that launched", busy)
 
     def parts(self) -> list[str]:
-        """Of nn.DataParallel; on the GPU too, where an asynchronous host would hide it."""
+        """Of nn.DataParallel; between events too, where an asynchronous host would hide it."""
         parts = self.of.parts.items()
         rows = [[name, *self.pair(p.recorded_median_ns, p.replayed_median_ns)] for name, p in parts]
-        timed = [[name, *self.pair(p.device_recorded_median_ns, p.device_replayed_median_ns)] for name, p in parts]
-        return self.times("Parts on the host, per step", rows) + self.times("Parts on the GPU, per step", timed)
+        elapsed = {name: (p.device_recorded_median_ns, p.device_replayed_median_ns) for name, p in parts}
+        lines = self.times("Parts of nn.DataParallel on the host", rows)
+        return lines + self.pairs("Parts of nn.DataParallel between CUDA events", elapsed)
+
+    def pairs(self, title: str, times_ns: dict[str, tuple[int | None, int | None]]) -> list[str]:
+        """A table of what either trace has."""
+        known = [[name, *self.pair(*both)] for name, both in times_ns.items() if any(both)]
+        return self.times(title, known)
 
     def streams(self) -> list[str]:
         rows = []
@@ -194,7 +207,7 @@ class _Page:
         if host == HostFigures():
             return []
         rows = [
-            ["behind the recorded host (lag), per step", time_text(host.lag_ns_per_step)],
+            ["host overhead: behind the recorded host, per step", time_text(host.lag_ns_per_step)],
             ["time per op", ABSENT if host.us_per_op is None else f"{host.us_per_op:.1f} µs"],
             ["ops per step", ABSENT if host.ops_per_step is None else count_text(round(host.ops_per_step, 1))],
         ]
@@ -256,7 +269,8 @@ class _Page:
             if rows:
                 words = words.format(first=self.first_name(), second=self.second_name())
                 head = f"{title} that {words}" if kind in ("longer", "shorter") else f"{title} {words}"
-                heads = [f"{head}, per step", "count", self.first, self.second, "change"]
+                per = ", per step" if self.of.steps_compared.recorded else ", in all"
+                heads = [head + per, "count", self.first, self.second, "change"]
                 lines += self.titled(table(heads, rows, width=self.width, stretch=True))
         return lines
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from traces.measure import Work
 from traces.summary import Summary
-from tui.figures import ABSENT, count_text, fit, kernel_text, paint, share_text, size_text, table, time_text
+from tui.figures import ABSENT, count_text, counted, fit, kernel_text, paint, share_text, size_text, table, time_text
 from tui.print_communication import exposure_sentence
 
 _GRAINS = {
@@ -65,22 +65,39 @@ def info_text(summary: Summary, name: str, *, width: int = 80, colour: bool = Fa
 
 def _provenance(summary: Summary, width: int) -> list[str]:
     facts = {key: value for key, value in summary.provenance.items() if key not in _SHOWN_BELOW}
-    shown = [(key, value) for key, value in _flat(facts) if value not in ("", None)]
-    longest = min(max((len(key) for key, _ in shown), default=0), 24)
-    lines = [f"  {fit(key, longest).ljust(longest)}  {fit(str(value), width - longest - 4)}" for key, value in shown]
+    shown = [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None)]
+    longest = min(max((len(label) for label, _ in shown), default=0), 32)
+    lines = [f"  {fit(label, longest).ljust(longest)}  {fit(text, width - longest - 4)}" for label, text in shown]
     rest = len(lines) - _MOST_FACTS
     return lines if rest <= 0 else [*lines[:_MOST_FACTS], f"  and {rest} more (--json shows all)"]
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested facts one by one, "flags.tf32"; lists as one text."""
+    """Nested facts one by one, "flags.tf32"; lists of plain values as one text, of dictionaries one by one."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():
+        if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            value = {str(number): item for number, item in enumerate(value)}
         if isinstance(value, dict):
             found += _flat(value, f"{prefix}{key}.")
         else:
             found.append((prefix + key, ", ".join(map(str, value)) if isinstance(value, list) else value))
     return found
+
+
+def _label(key: str) -> str:
+    """The key without a unit that the value shows."""
+    return key.removesuffix("_ns").removesuffix("_bytes")
+
+
+def _value_text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float) and key.endswith("_ns"):
+        return time_text(value)
+    if isinstance(value, int | float) and key.endswith("_bytes"):
+        return size_text(value)
+    return str(value)
 
 
 def _devices(summary: Summary, width: int) -> list[str]:
@@ -104,7 +121,7 @@ def _counts(summary: Summary) -> list[str]:
     return [
         f"  {count_text(counts.kernels)} kernels, {count_text(counts.copies)} copies and memsets,"
         f" {count_text(counts.host_ops)} host ops,",
-        f"  {count_text(counts.memory_events)} memory events, {count_text(counts.steps)} steps,"
+        f"  {count_text(counts.memory_events)} memory events, {counted(counts.steps, 'step')},"
         f" over {time_text(summary.window_ns)}; GPU busy {time_text(summary.gpu_busy_ns)}",
     ]
 
@@ -142,10 +159,10 @@ def _step_kinds(summary: Summary, width: int) -> list[str]:
 
 def _phases(summary: Summary, width: int) -> list[str]:
     rows = [
-        [name, time_text(phase.median_ns), time_text(phase.device_median_ns)]
+        [name, time_text(phase.median_ns), time_text(phase.device_median_ns), time_text(phase.busy_median_ns)]
         for name, phase in summary.phases.items()
     ]
-    return table(["", "on the host", "on the GPU"], rows, width=width, indent=2) if rows else []
+    return table(["", "on the host", "between events", "GPU busy"], rows, width=width, indent=2) if rows else []
 
 
 def _parts(summary: Summary, width: int) -> list[str]:
@@ -157,7 +174,7 @@ def _parts(summary: Summary, width: int) -> list[str]:
         ]
         for part in summary.parts
     ]
-    return table(["", "on the host", "on the GPU"], rows, width=width, indent=2) if rows else []
+    return table(["", "on the host", "between events"], rows, width=width, indent=2) if rows else []
 
 
 def _input_pipeline(summary: Summary, width: int) -> list[str]:

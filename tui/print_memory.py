@@ -24,7 +24,7 @@ def peak_rows(memory: Mapping[str, DeviceMemory]) -> list[list[str]]:
         rows.append(_row(device, of.recorded_peak_bytes, of.replayed_peak_bytes))
         rises = of.recorded_step_rise_bytes, of.replayed_step_rise_bytes
         if _summed(of) and None not in rises:
-            rows.append(_row(f"{device}, over what a step begins with", *rises))
+            rows.append(_row(f"{device}, rise within a step", *rises))
     return rows
 
 

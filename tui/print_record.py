@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traces.model import StepKind, Trace
-from tui.figures import count_text, size_text, time_text
+from tui.figures import count_text, counted, size_text, time_text
 from tui.problems import explain
 
 _KINDS = (
@@ -38,7 +38,7 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
 def _steps(trace: Trace) -> str:
     counts = {word: int((trace.steps.kind == kind).sum()) for kind, word in _KINDS}
     told = ", ".join(f"{count_text(count)} {word}" for word, count in counts.items() if count)
-    return f"{count_text(len(trace.steps))} steps ({told})" if told else "no whole step"
+    return f"{counted(len(trace.steps), 'step')} ({told})" if told else "no whole step"
 
 
 def _what(script: list[str]) -> str:

@@ -18,7 +18,7 @@ from traces.changes import ChangeLists, Changes, changes
 from traces.comparison import Both, compare
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
-from traces.model import NONE, Device, DeviceKind, MemoryEvents, Origin, StepKind, Trace
+from traces.model import NONE, Device, DeviceKind, MemoryEvents, Origin, PhaseTiming, StepKind, Trace
 from traces.program import Evidence, Sameness, same_program
 from traces.spread import Spread
 from traces.workload import InputTensor, WorkloadSignature
@@ -52,7 +52,7 @@ def test_the_keys_that_scripts_rely_on() -> None:
     assert all({"recorded_median_ns", "replayed_median_ns", "error"} <= p.keys() for p in report["phases"].values())
     # 20 spans of 10 us, 4 of them scaled copies; 100 us were not charged
     assert report["coverage"] == pytest.approx(
-        {"exact": 16 / 30, "equivalent": 0, "scaled": 4 / 30, "phase": 0, "roofline": 0, "published": 0, "uncharged": 10 / 30}
+        {"exact": 16 / 30, "equivalent": 0, "scaled": 4 / 30, "phase": 0, "roofline": 0, "published": 0, "unmatched": 10 / 30}
     )
     assert report["host"] == {"lag_ns_per_step": 7, "us_per_op": 12.5, "ops_per_step": 5}
     memory = report["memory"]["cuda:0"]
@@ -162,6 +162,21 @@ def test_phases_compare_on_the_host_and_between_events() -> None:
     assert (forward.recorded_median_ns, forward.replayed_median_ns, forward.error) == (20 * US, 40 * US, 1.0)
     assert (forward.device_recorded_median_ns, forward.device_replayed_median_ns) == (27 * US, 47 * US)
     assert compare(recorded, other).phases["loader"].device_error is None
+    # AND the GPU is busy with what was launched, not with waiting
+    assert (forward.busy_recorded_median_ns, forward.busy_replayed_median_ns, forward.busy_error) == (10 * US, 20 * US, 1.0)
+    assert compare(recorded, phase_grained()).phases["forward"].busy_replayed_median_ns is None
+
+
+def test_host_phases_of_different_kinds_are_not_compared() -> None:
+    # GIVEN a published table, whose phases were taken with the device synchronized at each boundary
+    published, replay = phase_grained(), training(stretch=2)
+    published.phase_timing = PhaseTiming.SYNCHRONIZED
+    result = compare(published, replay)
+    # THEN what the host took is told and not compared, and what elapsed between events is
+    assert not result.host_phases_comparable
+    assert (result.phases["forward"].recorded_median_ns, result.phases["forward"].error) == (20 * US, None)
+    assert result.phases["forward"].device_error == pytest.approx(47 / 27 - 1)
+    assert compare(published, published).host_phases_comparable
 
 
 def test_traces_without_steps_are_compared_as_wholes() -> None:

@@ -11,7 +11,8 @@ import pytest
 from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, training
 from traces.kineto import read_kineto
 from traces.model import Ending, StepKind, Trace
-from traces.summary import PhaseMedians, summarize
+from traces.phase_medians import PhaseMedians
+from traces.summary import summarize
 from tui.print_info import info_text
 
 
@@ -35,7 +36,7 @@ def test_the_keys_that_scripts_rely_on() -> None:
 def test_what_people_want_beside() -> None:
     summary = summarize(training(steps=2))
     assert summary.compute_side_median_ns == 80 * US
-    assert summary.phases["forward"] == PhaseMedians(median_ns=20 * US, device_median_ns=27 * US)
+    assert summary.phases["forward"] == PhaseMedians(median_ns=20 * US, device_median_ns=27 * US, busy_median_ns=10 * US)
     assert summary.kernels[0].count == 2
     assert {row.name for row in summary.calls} >= {"aten::conv2d"}
     assert {row.name for row in summary.ops} >= {"aten::cudnn_convolution"}

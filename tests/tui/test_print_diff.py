@@ -70,6 +70,9 @@ def test_without_steps_whole_traces_are_compared() -> None:
     bare = training()
     bare.steps, bare.phases = Trace().steps, Trace().phases
     text = _text(compare(bare, bare))
+    assert "per step" not in _text(compare(bare, training(kernel_us=20))) and "Kernels that take longer, in all" in _text(
+        compare(bare, training(kernel_us=20))
+    )
     assert "Whole traces" in text and "Within 5.0 %: GPU busy time" in text
 
 
@@ -80,7 +83,7 @@ def test_nothing_to_compare() -> None:
 
 def test_phase_grained() -> None:
     text = _text(compare(phase_grained(), phase_grained(4)))
-    assert "without kernels" in text and "Phases on the GPU" in text
+    assert "without kernels" in text and "Phases between events" in text and "GPU busy, by" not in text
 
 
 @pytest.mark.parametrize("comparison", [two_recordings(), a_replay()], ids=["recordings", "replay"])
@@ -110,11 +113,11 @@ def test_reads_that_the_recording_does_not_answer_are_told() -> None:
 def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:
     one, two = (load(find(name)) for name in ("p100", "p100x2"))
     host, device = (
-        text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts on the ")[1:]
+        text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts of nn.DataParallel ")[1:]
     )
     for text, gather, replica in ((host, "8.5 ms", "247.3 ms"), (device, "300.0 µs", "255.5 ms")):
         shown = {line.partition("  ")[0]: line.split("  ") for line in text.splitlines()[1:]}
         assert list(shown)[:2] == ["scatter", "replicate"] and len(shown) == 7
         assert gather in map(str.strip, shown["gather"])
         assert replica in map(str.strip, shown["parallel_apply (cuda:1)"])
-    assert "Parts" not in _text(a_replay())
+    assert "Parts of" not in _text(a_replay())

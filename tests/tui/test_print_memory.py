@@ -43,7 +43,7 @@ def test_without_totals_the_rise_of_a_step_is_compared_too() -> None:
     memory = {"cuda:0": of(recorded_source="summed", replayed_peak_bytes=3 * GIB, capacity_given=False)}
     assert peak_rows(memory) == [
         ["cuda:0", "2.0 GiB", "3.0 GiB", "+1.0 GiB"],
-        ["cuda:0, over what a step begins with", "1.0 GiB", "1.0 GiB", "+1.0 MiB"],
+        ["cuda:0, rise within a step", "1.0 GiB", "1.0 GiB", "+1.0 MiB"],
     ]
     assert memory_sentences(memory) == ["Summed up where totals were not recorded: what was held from before is missing."]
 

@@ -26,6 +26,7 @@ from traces.model import HostKind, Origin, Trace, TraceError
 from traces.order import in_order
 from traces.replayed import one_replay
 from tui.errors import line_for
+from tui.figures import counted
 from tui.narration import ending_text, explain_empty_run, hint_misplaced_option, say
 from tui.outputs import require_place_for, write_json
 from tui.print_diff import diff_text
@@ -139,10 +140,6 @@ def _did_gpu_work(replayed: Trace) -> bool:
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -> None:
     timelines = sorted(out.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     if not timelines:
@@ -161,7 +158,7 @@ def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -
         write_json(replay.report, comparison.to_json())
     if result.returncode:
         fitted = " ".join(memory_sentences(comparison.memory))
-        say(f"{ending_text(result.returncode)}, after {_counted(len(replayed.steps), 'step')}: not compared. {fitted}".rstrip())
+        say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared. {fitted}".rstrip())
         return
     if not _did_gpu_work(replayed):
         explain_empty_run(result, "replayed", "did no work on the GPU")

@@ -91,10 +91,10 @@ def _phases(scene: Scene) -> Table:
 def _own_phases(scene: Scene) -> Table:
     assert scene.summary is not None
     rows = [
-        TableRow([name, time_text(phase.median_ns), time_text(phase.device_median_ns)], name)
+        TableRow([name, *map(time_text, (phase.median_ns, phase.device_median_ns, phase.busy_median_ns))], name)
         for name, phase in scene.summary.phases.items()
     ]
-    return Table(["phase", "median", "on the GPU"], rows)
+    return Table(["phase", "on the host", "between events", "GPU busy"], rows)
 
 
 def _steps(scene: Scene) -> Table:
