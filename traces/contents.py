@@ -24,7 +24,7 @@ import numpy as np
 
 from traces.columns import MAX_ROWS, claimed_rows, pack_table, unpack_table
 from traces.frames import Damaged
-from traces.model import TABLES, Device, PhaseTiming, Strings, Table, Thread, Trace
+from traces.model import TABLES, Column, Device, PhaseTiming, Strings, Table, Thread, Trace
 from traces.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.workload import WorkloadSignature
 
@@ -38,6 +38,9 @@ _MAX_KEYS = 64
 _BYTES_PER_TEXT = 128
 _BYTES_PER_JSON_CHARACTER = 24
 _ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
+_ROW_BYTES["steps"] = 512  # figures are kept of each
+_BYTES_PER_TRACK = 32 << 10  # of each thread, device, stream and loader: a row of the timeline, with sums of its own
+_LONGEST_TEXT = 1 << 20  # characters; names of C++ templates have thousands
 
 # Levels of lists and objects in provenance and properties; PyTorch's and ours have three.
 MAX_DEPTH = 32
@@ -133,6 +136,8 @@ class Assembly:
         elif kind == "strings":
             if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
                 raise Damaged("strings that are not text")
+            if max(map(len, value), default=0) > _LONGEST_TEXT:
+                raise Damaged(f"a text of {max(map(len, value))} characters")
             self._grow(sum(map(len, value)) + _BYTES_PER_TEXT * len(value))
             self._texts += value
         elif kind in TABLES:
@@ -156,7 +161,16 @@ class Assembly:
         header["threads"] = [_make_thread(thread) for thread in header["threads"]]
         header["workload"] = self._header.get("workload")
         header["phase_timing"] = self._header.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
+        self._check_tracks(len(header["devices"]) + len(header["threads"]), tables)
         return Trace(strings=Strings(self._texts), **header, **tables)
+
+    def _check_tracks(self, devices_and_threads: int, tables: dict[str, Any]) -> None:
+        device, batches = tables["device"], tables["batches"]
+        tracks = devices_and_threads + _pairs(device.device, device.stream) + _pairs(batches.rank, batches.loader)
+        try:
+            self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")
+        except TooLarge as error:
+            raise Damaged(str(error)) from error
 
     def check_end(self, content: bytes, offset_bytes: int) -> None:
         """Compare with what the end frame counts."""
@@ -172,6 +186,11 @@ class Assembly:
         expected = self._header["rows"] if self._header else {}
         lost = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
         return "".join(f", {missing} of {count} {name} rows are missing" for missing, count, name in lost if missing > 0)
+
+
+def _pairs(owner: Column, number: Column) -> int:
+    """How many different pairs there are, or one too few for each two that share a key of 64 bits."""
+    return len(np.unique(number + (owner.astype(np.int64) << 40)))
 
 
 def _pack(kind: str, value: Any) -> bytes:

@@ -14,11 +14,12 @@ a step and more, so start times would shift it to later steps. Only work without
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from traces.intervals import Intervals
-from traces.model import NONE, Column, HostKind, Origin, StepKind, Trace
+from traces.model import NONE, Column, DeviceSpans, HostKind, Origin, StepKind, Trace
 from traces.time_windows import TimeWindows
 
 
@@ -30,16 +31,25 @@ def work_rows(trace: Trace) -> Column:
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
     """The busy time of every device that did any work, by row of `trace.devices`."""
     spans = trace.device.take(work_rows(trace))
-    chosen = {int(device): spans.device == device for device in np.unique(spans.device)}
-    return {device: Intervals(spans.start_ns[mask], spans.end_ns[mask]) for device, mask in chosen.items()}
+    devices, group = np.unique(spans.device, return_inverse=True)
+    return dict(zip(devices.tolist(), _busy_by_group(spans, group, len(devices)), strict=True))
 
 
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
     """The busy time of every stream, by (row of `trace.devices`, number of the stream)."""
     spans = trace.device.take(work_rows(trace))
-    streams = sorted(set(zip(spans.device.tolist(), spans.stream.tolist(), strict=True)))
-    chosen = {key: (spans.device == key[0]) & (spans.stream == key[1]) for key in streams}
-    return {key: Intervals(spans.start_ns[mask], spans.end_ns[mask]) for key, mask in chosen.items()}
+    keys = list(zip(spans.device.tolist(), spans.stream.tolist(), strict=True))
+    streams = {key: number for number, key in enumerate(sorted(set(keys)))}
+    group = np.fromiter(map(streams.__getitem__, keys), np.int64, len(keys))
+    return dict(zip(streams, _busy_by_group(spans, group, len(streams)), strict=True))
+
+
+def _busy_by_group(spans: DeviceSpans, group: Column, groups: int) -> list[Intervals]:
+    """The busy time of each group of rows: sorted once, for there may be thousands of groups."""
+    order = np.argsort(group, kind="stable")
+    bounds = np.searchsorted(group[order], np.arange(groups + 1)).tolist()
+    rows = [order[first:last] for first, last in pairwise(bounds)]
+    return [Intervals(spans.start_ns[of], spans.end_ns[of]) for of in rows]
 
 
 def busy_ns(trace: Trace) -> int:
@@ -171,22 +181,27 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     """The op span that launched each device span (the innermost around the launch, or the outermost), or NONE."""
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
-    found = np.full(len(launch), NONE, dtype=np.int64)
     if not len(host):
-        return found
-    # A parent stands before its children; what does not is ignored, so that the walk ends on any input.
-    parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
-    is_op = host.kind == HostKind.OP
-    at = launch.astype(np.int64)
-    pending = np.flatnonzero(at >= 0)
-    while len(pending):
-        hit = is_op[at[pending]]
-        found[pending[hit]] = at[pending[hit]]
-        if not outermost:
-            pending = pending[~hit]
-        at[pending] = parent[at[pending]]
-        pending = pending[at[pending] >= 0]
-    return found
+        return np.full(len(launch), NONE, dtype=np.int64)
+    # A parent stands before its children; what does not is ignored, so that the search ends on any input.
+    parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
+    is_op = np.append(host.kind == HostKind.OP, True)  # the last answers for NONE, and is its own op
+    rows = np.arange(len(parent))
+    op = _last_of_chain(np.where(is_op, rows, parent))  # the innermost op around each span, itself included
+    if outermost:
+        above = op[parent]
+        op = _last_of_chain(np.where(above == rows[-1], rows, above))[op]
+    found = op[launch]
+    return np.asarray(np.where((launch >= 0) & (found < len(host)), found, NONE))
+
+
+def _last_of_chain(following: Column) -> Column:
+    """Where each row gets to that goes on to the one that `following` names, until one names itself. Doubles the stride, so
+    that a nest of any depth takes few rounds."""
+    at = np.where(following < 0, len(following) - 1, following)
+    while ((further := at[at]) != at).any():
+        at = further
+    return at
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class UnpackLimit:
             return
         enough_mb = math.ceil(4 * unpacked_bytes / 10**6)  # for there may be more to come
         raise TooLarge(
-            f"{what} from a file of {size_text(self.file_bytes)}; at most {size_text(self.limit_bytes)} are unpacked."
+            f"{what}, from a file of {size_text(self.file_bytes)}; at most {size_text(self.limit_bytes)} are unpacked."
             f" If you trust it: {VARIABLE}={enough_mb}"
         )
 

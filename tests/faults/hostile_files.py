@@ -87,3 +87,15 @@ def nested(levels: int) -> Iterator[tuple[str, bytes]]:
         text = msgpack.unpackb(header())[1]
         deep = text.replace('"provenance": {}', f'"provenance": {{"x": {opening * levels}1{closing * levels}}}')
         yield f"{levels}-nested-{name}", file_of([packed("header", deep)])
+
+
+def many_tracks() -> Iterator[tuple[str, bytes]]:
+    """Small files that keep within the limit of bytes, and have more rows of a timeline than anything could draw."""
+    start, count = header() + strings(["a"]), 100_000
+    each = [1, 0, 1, b"\0" + b"\1" * (count - 1)]  # 0, 1, 2...
+    rows: dict[str, Any] = {"rows": count, "columns": {"start_ns": each, "duration_ns": 1}}
+    of = rows["columns"]
+    yield "streams", file_of([start + packed("device", rows | {"columns": of | {"stream": each}})], 1, {"device": count})
+    yield "loaders", file_of([start + packed("batches", rows | {"columns": of | {"loader": each}})], 1, {"batches": count})
+    yield "threads-within", file_of([header(threads=[asdict(Thread(0, 0))] * 10_000)])
+    yield "steps", file_of([start + packed("steps", rows) * 3], 1, {"steps": 3 * count})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.hostile_files import amplified, constant_rows, file_of, header, nested, packed, strings
+from tests.faults.hostile_files import amplified, constant_rows, file_of, header, many_tracks, nested, packed, strings
 from tests.traces.sound_traces import small_trace
 from traces.file import load, save
 from traces.model import Trace, TraceFormatError, TraceWriteError
@@ -39,7 +39,7 @@ for path in sys.stdin.read().split():
 def amplified_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("amplified")
     paths = []
-    for name, data in amplified():
+    for name, data in [*amplified(), *many_tracks()]:
         assert len(data) < 3_000_000, name
         paths.append(folder / name)
         paths[-1].write_bytes(data)
@@ -66,28 +66,28 @@ def test_files_that_unpack_to_gigabytes_are_refused_at_once(amplified_files: lis
 
 
 def test_the_refusal_says_what_lifts_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # GIVEN four million steps of constants in a file of 19 kB
+    # GIVEN two million steps of constants in a file of 11 kB
     path, rows = tmp_path / "t.msgpack", 1 << 19
     item = packed("steps", constant_rows(rows, number=7))
-    path.write_bytes(file_of([header(small_trace()) + item * 8], rows={"steps": 8 * rows}))
+    path.write_bytes(file_of([header(small_trace()) + item * 4], rows={"steps": 4 * rows}))
 
     with pytest.raises(TraceFormatError) as error:
         load(path)
 
     assert str(error.value) == (
-        f"{path}: not a readable trace at byte 17: rows and texts of 86.5 MB or more from a file of 19 kB;"
-        " at most 69.5 MB are unpacked. If you trust it: TRACE_UNPACK_LIMIT_MB=347"
+        f"{path}: not a readable trace at byte 17: rows and texts of 268 MB or more, from a file of 11 kB;"
+        " at most 68.5 MB are unpacked. If you trust it: TRACE_UNPACK_LIMIT_MB=1074"
     )
-    monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "1000")
-    assert len(load(path).steps) == 8 * rows
+    monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "2000")
+    assert len(load(path).steps) == 4 * rows
     monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "1")
-    with pytest.raises(TraceFormatError, match=r"frames of 4.2 MB from a file of 19 kB; at most 1.0 MB are unpacked"):
+    with pytest.raises(TraceFormatError, match=r"frames of 2.1 MB, from a file of 11 kB; at most 1.0 MB are unpacked"):
         load(path)
     monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "2GB")
     with pytest.raises(TraceFormatError, match="TRACE_UNPACK_LIMIT_MB is '2GB'; give a whole number of megabytes"):
         load(path)
     monkeypatch.delenv("TRACE_UNPACK_LIMIT_MB")
-    assert len(load(path, is_ours=True).steps) == 8 * rows
+    assert len(load(path, is_ours=True).steps) == 4 * rows
 
 
 @pytest.mark.parametrize("levels", [40, 500, 960, 980, 990, 1000, 100_000])

@@ -33,7 +33,7 @@ from traces.measure import (
     steady_steps,
     window_ns,
 )
-from traces.model import NONE, DeviceKind, DeviceSpans, MemoryEvents, Origin, StepKind, Trace
+from traces.model import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
 
@@ -216,3 +216,26 @@ def test_a_memory_curve_is_what_was_held_after_each_event() -> None:
     trace.memory.allocated_bytes[:] = [7, 3, NONE, 1]
     assert memory_curve(trace, 0).allocated_bytes.tolist() == [3, 7, 1]
     assert memory_peaks(trace)[0].allocated_bytes == 7
+
+
+@pytest.mark.parametrize("outermost", [False, True])
+def test_ops_around_launches_are_found_as_by_walking_up(outermost: bool) -> None:
+    """`op_of` doubles its stride; the plain rule is to go from parent to parent."""
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        rows = int(random.integers(0, 30))
+        trace = Trace()
+        parents = [int(random.integers(NONE, max(row + (random.random() < 0.1), 0))) for row in range(rows)]
+        trace.host = HostSpans.of(kind=random.integers(0, 4, rows), parent=parents)
+        trace.device = DeviceSpans.of(launch=random.integers(NONE, rows + 2, 20))
+        walked = []
+        for launch in trace.device.launch.tolist():
+            row, found = launch if launch < rows else NONE, NONE
+            while row >= 0:
+                if trace.host.kind[row] == HostKind.OP:
+                    found = row
+                    if not outermost:
+                        break
+                row = trace.host.parent[row] if trace.host.parent[row] < row else NONE
+            walked.append(found)
+        assert op_of(trace, outermost=outermost).tolist() == walked
