@@ -66,7 +66,7 @@ def test_files_that_unpack_to_gigabytes_are_refused_at_once(amplified_files: lis
 
 
 def test_the_refusal_says_what_lifts_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # GIVEN two million steps of constants in a file of 11 kB
+    # GIVEN two million steps of constants in a file of 10 kB
     path, rows = tmp_path / "t.msgpack", 1 << 19
     item = packed("steps", constant_rows(rows, number=7))
     path.write_bytes(file_of([header(small_trace()) + item * 4], rows={"steps": 4 * rows}))
@@ -75,13 +75,13 @@ def test_the_refusal_says_what_lifts_the_limit(tmp_path: Path, monkeypatch: pyte
         load(path)
 
     assert str(error.value) == (
-        f"{path}: not a readable trace at byte 17: rows and texts of 268 MB or more, from a file of 11 kB;"
-        " at most 68.5 MB are unpacked. If you trust it: TRACE_UNPACK_LIMIT_MB=1074"
+        f"{path}: not a readable trace at byte 17: rows and texts of 268 MB or more, from a file of 10 kB;"
+        " at most 68.3 MB are unpacked. If you trust it: TRACE_UNPACK_LIMIT_MB=1074"
     )
     monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "2000")
     assert len(load(path).steps) == 4 * rows
     monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "1")
-    with pytest.raises(TraceFormatError, match=r"frames of 2.1 MB, from a file of 11 kB; at most 1.0 MB are unpacked"):
+    with pytest.raises(TraceFormatError, match=r"frames of 2.1 MB, from a file of 10 kB; at most 1.0 MB are unpacked"):
         load(path)
     monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "2GB")
     with pytest.raises(TraceFormatError, match="TRACE_UNPACK_LIMIT_MB is '2GB'; give a whole number of megabytes"):
