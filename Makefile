@@ -17,8 +17,8 @@ help:
 
 demo: $(VENV)/.installed
 	@mkdir -p out
-	@echo "--- examples/train_resnet.py, an unmodified script, at the pace of a Tesla P100 (published figures)"
-	$(BIN)/trace replay -o out/demo.msgpack examples/train_resnet.py --trace p100 \
+	@echo "--- examples/train_resnet.py, an unmodified script, at the pace of a Tesla P100 without cuDNN (published figures)"
+	$(BIN)/trace replay -o out/demo.msgpack examples/train_resnet.py --trace p100-no-cudnn \
 	    --model resnet18 --batch-size 128 --workers 2 --steps 8 --print-every 2 --pin-memory
 
 test: lint types

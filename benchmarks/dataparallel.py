@@ -1,7 +1,7 @@
 """One GPU against two under nn.DataParallel: the published table, and the same script replayed on both recordings.
 
-Replays examples/train_dataparallel.py on the bundled recordings p100 and p100x2 and prints, per phase and part, the
-published median, and the median of the replay of one GPU and of two.
+Replays examples/train_dataparallel.py on the bundled recordings p100-no-cudnn and p100x2-no-cudnn and prints, per phase and
+part, the published median, and the median of the replay of one GPU and of two.
 
     python benchmarks/dataparallel.py [--steps 12] [--clock wall] [--json dataparallel.json]
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from traces.comparison import compare  # noqa: E402
 from traces.file import load  # noqa: E402
 
-BATCH = {"p100": 128, "p100x2": 256}
+BATCH = {"p100-no-cudnn": 128, "p100x2-no-cudnn": 256}
 
 # The study's medians in ms, one GPU and two: "GPU Emulator for Easy Reproducibility of DNN Training" (Summer of
 # Reproducibility 2023), inter-GPU study.

@@ -297,7 +297,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--dry-run", action="store_true", help="on a virtual GPU, with small sizes")
-    parser.add_argument("--on", default="p100", metavar="TRACE", help="in a dry run, the recording of the virtual GPU")
+    parser.add_argument("--on", default="p100-no-cudnn", metavar="TRACE", help="in a dry run, the recording of the virtual GPU")
     parser.add_argument("--minutes", type=float, default=8.0, help="begin no stage after this, and end the one under way")
     parser.add_argument("--only", default="", metavar="STAGE,...", help=f"of {', '.join(stages())}")
     args = parser.parse_args()

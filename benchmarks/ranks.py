@@ -89,7 +89,8 @@ def memory_of(processes: list[int]) -> Memory:
 
 def measure(ranks: int, script: list[str]) -> Result:
     """Run it. Raises RuntimeError with what it said if it fails."""
-    command = [sys.executable, "-m", "tui.cli", "replay", "--trace", "p100", "--nproc", str(ranks), "--clock", "virtual"]
+    options = ["--trace", "p100-no-cudnn", "--nproc", str(ranks), "--clock", "virtual"]
+    command = [sys.executable, "-m", "tui.cli", "replay", *options]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     run = subprocess.Popen([*command, *script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

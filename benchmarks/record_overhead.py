@@ -2,7 +2,7 @@
 a bare torch.profiler with the recorder's options.
 
     python benchmarks/record_overhead.py --device cpu --model resnet18 --batch-size 2 --image-size 64 [--json overhead.json]
-    python benchmarks/record_overhead.py --on p100 --model resnet18 --batch-size 128
+    python benchmarks/record_overhead.py --on p100-no-cudnn --model resnet18 --batch-size 128
 
 The four run in turn, once a round, each in a process of its own (timed_training.py). A ratio is taken within a round, and its
 median over the rounds is printed: by the clock, and by the time that the process kept processors busy. Also printed: what the

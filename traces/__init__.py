@@ -2,7 +2,7 @@
 
     import traces
 
-    trace = traces.load("p100")                     # a file, or a name in the bundled library
+    trace = traces.load("p100-no-cudnn")            # a file, or a name in the bundled library
     traces.summarize(trace).step_median_ns          # the facts of `trace info`
     traces.compare(trace, traces.load("replay.msgpack")).steps.error    # those of `trace diff`
     traces.to_pandas(trace, "phases").groupby("name").duration_ns.median()

@@ -74,15 +74,16 @@ def replayed(folder: Path, name: str, batch: int) -> Trace:
     small = ("--image-size", "32", "--workers", "0", "--steps", "8", "--print-every", "4")
     done = trace_command("replay", "--clock", "virtual", "-o", f"{name}.msgpack", *script, *small, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert f"replicas: {1 if name == 'p100' else 2}\n" in done.stdout
+    assert f"replicas: {1 if name == 'p100-no-cudnn' else 2}\n" in done.stdout
     return load(folder / f"{name}.msgpack")
 
 
 def test_one_gpu_and_two_differ_by_what_was_published_and_where_it_was(tmp_path: Path) -> None:
     """GIVEN both columns of the study WHEN one script runs on each THEN trace diff tells what two GPUs cost, part by part."""
-    one, two = replayed(tmp_path, "p100", 128), replayed(tmp_path, "p100x2", 256)
-    done = trace_command("diff", "p100.msgpack", "p100x2.msgpack", "--json", "--tolerance", "0.1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    one, two = replayed(tmp_path, "p100-no-cudnn", 128), replayed(tmp_path, "p100x2-no-cudnn", 256)
+    files = "p100-no-cudnn.msgpack", "p100x2-no-cudnn.msgpack"
+    done = trace_command("diff", *files, "--json", "--tolerance", "0.1", cwd=tmp_path)
+    assert done.returncode in (1, 3), done.stderr  # another batch size, or, of phases alone, not to be told
     facts: dict[str, Any] = json.loads(done.stdout)
     assert facts == json.loads(json.dumps(compare(one, two, 0.1).to_json()))
 
@@ -110,11 +111,12 @@ def test_one_gpu_and_two_differ_by_what_was_published_and_where_it_was(tmp_path:
 
 def test_a_recording_on_the_virtual_gpus_gives_the_parts_back(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SMALL)
-    done = trace_command("record", "--on", "p100x2", "--grain", "phase", "-o", "again.msgpack", "train.py", cwd=tmp_path)
+    words = "record --on p100x2-no-cudnn --grain phase -o again.msgpack train.py".split()
+    done = trace_command(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     again = load(tmp_path / "again.msgpack")
     assert len(again.devices) == 2 and (again.steps.kind == StepKind.STEADY).any()
-    parts = compare(load(find("p100x2")), again).parts
+    parts = compare(load(find("p100x2-no-cudnn")), again).parts
     assert len(parts) == 7
     for name, part in parts.items():
         recorded, got = part.device_recorded_median_ns, part.device_replayed_median_ns
@@ -162,7 +164,7 @@ def test_two_gpus_are_predicted_from_one(tmp_path: Path, one_gpu: Path) -> None:
 
 def test_what_cannot_be_predicted_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise SystemExit('it ran')")
-    done = trace_command("replay", "--gpus", "2", "train.py", "--trace", "p100", cwd=tmp_path)
+    done = trace_command("replay", "--gpus", "2", "train.py", "--trace", "p100-no-cudnn", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "trace: --gpus 2 needs a recording of the kernels of one GPU; this one has phases only\n"
 
@@ -170,11 +172,11 @@ def test_what_cannot_be_predicted_is_refused_before_anything_runs(tmp_path: Path
 def test_what_is_too_large_for_one_gpu_trains_on_two(tmp_path: Path) -> None:
     (tmp_path / "deep.py").write_text(DEEP_AND_WIDE)
     options = ("--clock", "virtual", "--gpu-memory", "7.79GiB")
-    one = trace_command("replay", *options, "--gpus", "1", "deep.py", "--trace", "p100x2", cwd=tmp_path)
+    one = trace_command("replay", *options, "--gpus", "1", "deep.py", "--trace", "p100x2-no-cudnn", cwd=tmp_path)
     assert one.returncode == 1
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB" in one.stderr
     assert "7.79 GiB" in one.stderr and "trained" not in one.stdout
-    two = trace_command("replay", *options, "deep.py", "--trace", "p100x2", cwd=tmp_path)
+    two = trace_command("replay", *options, "deep.py", "--trace", "p100x2-no-cudnn", cwd=tmp_path)
     assert two.returncode == 0, two.stderr
     assert two.stdout.startswith("trained on 2 [")
     assert all(4600 < int(mib) < 7977 for mib in two.stdout.partition("[")[2].rstrip("]\n").split(","))

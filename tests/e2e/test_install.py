@@ -118,7 +118,7 @@ def test_both_work_installed_in_either_order_and_when_the_other_is_removed(
         there.install(whose)
     assert not there.damaged("ours") and not there.damaged("theirs")
     # THEN our command works, the name is theirs, and our library is to be had as well
-    assert "Tesla P100" in run(there.bin / "trace", "info", "p100", cwd=there.work)
+    assert "Tesla P100" in run(there.bin / "trace", "info", "p100-no-cudnn", cwd=there.work)
     assert there.python(f"{WHOSE}\n{WHOSE_WITHIN}") == "theirs ours"
     # WHEN one is removed THEN the other is whole
     there.remove(order[0])
@@ -130,7 +130,7 @@ def test_both_work_installed_in_either_order_and_when_the_other_is_removed(
         (there.work / "tracer").mkdir()
         (there.work / "tracer" / "inner.py").write_text("mine = True")
         (there.work / "train.py").write_text(f"{TRAIN}\n{WHOSE}\nimport tracer.inner")
-        out = run(there.bin / "trace", "replay", "train.py", "--trace", "p100", "--clock", "virtual", cwd=there.work)
+        out = run(there.bin / "trace", "replay", "train.py", "--trace", "p100-no-cudnn", "--clock", "virtual", cwd=there.work)
         assert out.startswith("ours ") and "Median per step" in out
 
 
@@ -140,7 +140,7 @@ def test_our_library_beside_theirs_in_one_process(tmp_path: Path, wheels: dict[s
     there.install("ours")
     assert there.python(
         "import traces as theirs; from trace_replay import traces; import trace_replay, sys\n"
-        "p100 = traces.load('p100')\n"
+        "p100 = traces.load('p100-no-cudnn')\n"
         "assert traces.compare(p100, p100).within_tolerance and traces.summarize(p100).ranks == [0]\n"
         "try: traces.load('nowhere')\n"
         "except traces.TraceError as error: print(type(error).__module__)\n"
@@ -182,12 +182,12 @@ def test_no_command_imports_the_users_modules(trace: Command) -> None:
     for words, says in {
         ("--help",): "Commands",
         ("--version",): "trace 0.",
-        ("info", "p100", "--json"): '"grain": "phase"',
-        ("diff", "p100", "p100"): "Within 5.0 %",
-        ("export", "p100", "-o", "p100.json.gz"): "wrote p100.json.gz",
+        ("info", "p100-no-cudnn", "--json"): '"grain": "phase"',
+        ("diff", "p100-no-cudnn", "p100-no-cudnn"): "Within 5.0 %",
+        ("export", "p100-no-cudnn", "-o", "p100.json.gz"): "wrote p100.json.gz",
         ("import", "p100.json.gz", "-o", "again.msgpack"): "wrote again.msgpack",
-        ("view", "p100"): "Tesla P100",
-        ("view", "p100", "again.msgpack", "--screenshot", "x.svg"): "",
+        ("view", "p100-no-cudnn"): "Tesla P100",
+        ("view", "p100-no-cudnn", "again.msgpack", "--screenshot", "x.svg"): "",
     }.items():
         assert says in trace(*words, modules=modules)
 
@@ -200,7 +200,7 @@ def test_a_script_sees_its_own_modules_and_no_command_does(trace: Command, tmp_p
     native = trace("train.py", program="")
     assert native == "tui traces tracer.inner replayer msgpack orjson\n" * 2
     # WHEN it is recorded, which plays a recording too, and replayed THEN it prints what it prints natively
-    recorded = trace("record", "--on", "p100", "--grain", "phase", "-o", "run.msgpack", "train.py")
+    recorded = trace("record", "--on", "p100-no-cudnn", "--grain", "phase", "-o", "run.msgpack", "train.py")
     assert recorded.startswith(native) and "wrote run.msgpack" in recorded
     if not (tmp_path / "users").exists():
         replayed = trace("replay", "--clock", "virtual", "--trace", "run.msgpack", "train.py")

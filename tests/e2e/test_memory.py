@@ -62,7 +62,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording that tells what PyTorch said when memory was out, and what was taken beside it."""
     made = make_recording([("forward", 0, 5_000)], [Op("aten::gelu", 100, 50, kernel=(200, 3_000))])
     made.provenance = {"oom_text": OOM_TEXT, "outside_bytes": {"0": OUTSIDE_BYTES}}
-    path = tmp_path_factory.mktemp("traces") / "p100.msgpack"
+    path = tmp_path_factory.mktemp("traces") / "p100-no-cudnn.msgpack"
     save(made, path)
     return path
 

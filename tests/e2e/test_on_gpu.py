@@ -124,7 +124,7 @@ def test_what_fails_or_has_no_time_costs_only_itself(on_gpu: Any, tmp_path: Path
 
     import time
 
-    run = on_gpu.Run(tmp_path, True, "p100", time.monotonic() + 2.5)
+    run = on_gpu.Run(tmp_path, True, "p100-no-cudnn", time.monotonic() + 2.5)
     entries = on_gpu.perform(run, {"a": failing, "b": fine, "c": hanging, "d": fine})
     assert [(entry["status"], entry.get("why")) for entry in entries] == [
         ("failed", "exit code 3: bad luck"),

@@ -11,8 +11,8 @@ from tests.traces.sound_traces import differences
 from traces.comparison import compare
 from traces.file import load
 from traces.library import entries, find
-from traces.library.build_p100 import build
-from traces.library.build_p100x2 import build as build_x2
+from traces.library.build_p100_no_cudnn import build
+from traces.library.build_p100x2_no_cudnn import build as build_x2
 from traces.model import Origin, StepKind, Trace, TraceLibraryError
 
 
@@ -28,24 +28,25 @@ def test_the_index_and_the_folder_agree() -> None:
 
 def test_a_name_finds_an_entry_and_a_path_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.msgpack").write_bytes(b"")
-    (tmp_path / "p100").mkdir()
+    (tmp_path / "p100-no-cudnn").mkdir()
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
 
     assert find("mine.msgpack") == Path("mine.msgpack")
-    assert find("p100") == find("p100.msgpack") == entries()[0].path  # not the folder of that name
+    assert find("p100-no-cudnn") == find("p100-no-cudnn.msgpack") == entries()[0].path  # not the folder of that name
     assert find("runs") == Path("runs")  # whoever opens it says that it is a folder
-    (tmp_path / "p100.msgpack").write_bytes(b"")
-    assert find("p100.msgpack") == Path("p100.msgpack")
+    (tmp_path / "p100-no-cudnn.msgpack").write_bytes(b"")
+    assert find("p100-no-cudnn.msgpack") == Path("p100-no-cudnn.msgpack")
 
     for name in ("k80", "runs/p100", "../p100", ""):
-        with pytest.raises(TraceLibraryError, match=r"no such file, nor a trace of the library, which has: p100, p100x2$"):
+        told = r"no such file, nor a trace of the library, which has: p100-no-cudnn, p100x2-no-cudnn$"
+        with pytest.raises(TraceLibraryError, match=told):
             find(name)
 
 
 @pytest.fixture(scope="module")
 def p100() -> Trace:
-    return load(find("p100"))
+    return load(find("p100-no-cudnn"))
 
 
 def test_p100_is_what_its_script_builds(p100: Trace) -> None:
@@ -80,7 +81,7 @@ def test_the_phases_of_p100_tile_its_steps_on_host_and_device(p100: Trace) -> No
 
 @pytest.fixture(scope="module")
 def p100x2() -> Trace:
-    return load(find("p100x2"))
+    return load(find("p100x2-no-cudnn"))
 
 
 def test_p100x2_is_what_its_script_builds(p100x2: Trace) -> None:

@@ -317,3 +317,13 @@ def test_a_script_that_refuses_an_option_of_ours(
     assert run(["replay", *words.split()]) == 2
     err = capfd.readouterr().err
     assert (f"trace: {told} stands after the script" in err) if told else ("stands after" not in err)
+
+
+def test_a_former_name_of_the_library_works_and_says_so(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["info", "p100"]) == 0
+    out, err = capfd.readouterr()
+    assert "Tesla P100" in out and err.startswith("trace: p100 is now called p100-no-cudnn: it was measured without cuDNN")
+    # WHEN a file has that name THEN it is meant
+    (folder / "p100.msgpack").write_bytes(Path("t.msgpack").read_bytes())
+    assert run(["info", "p100.msgpack"]) == 0
+    assert capfd.readouterr().err == ""

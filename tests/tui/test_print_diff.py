@@ -111,7 +111,7 @@ def test_reads_that_the_recording_does_not_answer_are_told() -> None:
 
 
 def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:
-    one, two = (load(find(name)) for name in ("p100", "p100x2"))
+    one, two = (load(find(name)) for name in ("p100-no-cudnn", "p100x2-no-cudnn"))
     host, device = (
         text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts of nn.DataParallel ")[1:]
     )

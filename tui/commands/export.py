@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 
 from traces.chrome import export_chrome
-from traces.library import load
 from tui.outputs import require_place_for, to_json
 from tui.progress import working
+from tui.trace_names import load_trace
 
 
 def run(name: str, output: Path, json: bool) -> int:
     if not output.is_dir():
         require_place_for(output)
-    trace = load(name)
+    trace = load_trace(name)
     with working(f"writing {output}"):
         written = export_chrome(trace, output)
     if json:

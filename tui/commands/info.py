@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from traces.library import load
 from traces.summary import summarize
 from tui.outputs import to_json
 from tui.print_info import info_text
 from tui.terminal import look
+from tui.trace_names import load_trace
 
 
 def run(name: str, json: bool) -> int:
-    summary = summarize(load(name))
+    summary = summarize(load_trace(name))
     if json:
         print(to_json(summary.to_json()))
     else:

@@ -24,7 +24,6 @@ from traces.deferred_signals import deferred_signals
 from traces.file import load, save
 from traces.kineto import read_kineto
 from traces.launch import ChildResult, run_child
-from traces.library import find
 from traces.merge import merge_ranks, with_profile
 from traces.model import Trace, TraceError
 from traces.order import in_order
@@ -35,6 +34,7 @@ from tui.narration import explain_empty_run, hint_misplaced_option, say
 from tui.outputs import require_place_for
 from tui.print_record import record_lines
 from tui.progress import working
+from tui.trace_names import find_trace
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _virtual_gpu(record: Record, folder: str) -> dict[str, dict[str, Any]]:
     if record.on is None:
         return {}
     replay = Replay(record.script, record.on)
-    return {"replayer": child_config(replay, find(record.on).resolve(), folder, memory_bytes=[])}
+    return {"replayer": child_config(replay, find_trace(record.on).resolve(), folder, memory_bytes=[])}
 
 
 def _parts(output: Path) -> list[_Part]:

@@ -20,7 +20,6 @@ from replayer.recording.replicas import require_kernels_of_one
 from traces.comparison import compare
 from traces.file import load, save
 from traces.launch import ChildResult, run_child
-from traces.library import find
 from traces.measure import work_rows
 from traces.model import HostKind, Origin, Trace, TraceError
 from traces.order import in_order
@@ -33,6 +32,7 @@ from tui.print_diff import diff_text
 from tui.print_memory import memory_sentences
 from tui.sizes import sizes
 from tui.terminal import look
+from tui.trace_names import find_trace
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Replay:
 
 
 def run(replay: Replay, option_names: Collection[str]) -> int:
-    path = find(replay.trace).resolve()
+    path = find_trace(replay.trace).resolve()
     recorded = load(path)
     _require_device_time(recorded, path)
     require_place_for(replay.output)

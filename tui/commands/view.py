@@ -8,18 +8,19 @@ from pathlib import Path
 import typer
 
 from traces.comparison import compare
-from traces.library import find, load
+from traces.library import load
 from traces.summary import summarize
 from tui.outputs import require_place_for, write_text
 from tui.print_diff import diff_text
 from tui.print_info import info_text
 from tui.terminal import look
+from tui.trace_names import find_trace
 
 
 def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int, int]) -> int:
     names = [first] if second is None else [first, second]
     for name in names:
-        find(name)  # a name that is wrong is told before a screen opens
+        find_trace(name)  # a name that is wrong is told before a screen opens
     if screenshot is not None:
         from tui.view.picture import picture
 

@@ -82,7 +82,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("amp", [False, True])
 def test_the_published_parts_come_out_of_the_unmodified_data_parallel(amp: bool) -> None:
     """GIVEN the recording of two P100 WHEN nn.DataParallel trains on it THEN its parts take their published times."""
-    _, log = _use(load(find("p100x2")))
+    _, log = _use(load(find("p100x2-no-cudnn")))
     _train(nn.DataParallel(_net()), 3, amp=amp)
     assert len(log.steps) == 3 and log.phases
     parts = _parts(log, 2)
@@ -99,7 +99,7 @@ def test_the_published_parts_come_out_of_the_unmodified_data_parallel(amp: bool)
 
 
 def test_every_part_has_its_thread_however_many_steps_there_are() -> None:
-    gpu, log = _use(load(find("p100x2")))
+    gpu, log = _use(load(find("p100x2-no-cudnn")))
     _train(nn.DataParallel(_net()), 4)
     rows = {(name, device): thread for _, name, thread, _, _, device, *_ in log.parts}
     names = {key: gpu.threads[row].name for key, row in rows.items()}
@@ -110,7 +110,7 @@ def test_every_part_has_its_thread_however_many_steps_there_are() -> None:
 
 def test_the_first_device_has_the_larger_share_of_memory() -> None:
     """GIVEN two replicas WHEN a step has run THEN weights and gradients are on both meanwhile, and gradients stay on one."""
-    _use(load(find("p100x2")))
+    _use(load(find("p100x2-no-cudnn")))
     net = _net()
     weights_bytes = sum(-(-p.numel() * 4 // 512) * 512 for p in net.parameters())
     before = [torch.cuda.memory_allocated(i) for i in (0, 1)]
@@ -124,7 +124,7 @@ def test_the_first_device_has_the_larger_share_of_memory() -> None:
 
 
 def test_evaluation_without_gradients_has_the_parts_of_forward_only() -> None:
-    _, log = _use(load(find("p100x2")))
+    _, log = _use(load(find("p100x2-no-cudnn")))
     model = nn.DataParallel(_net()).eval()
     with torch.no_grad():
         for (x,) in DataLoader(TensorDataset(torch.randn(64, 64)), batch_size=32):
@@ -135,7 +135,7 @@ def test_evaluation_without_gradients_has_the_parts_of_forward_only() -> None:
 
 
 def test_replicas_may_share_a_device_or_be_alone() -> None:
-    _, log = _use(load(find("p100x2")))
+    _, log = _use(load(find("p100x2-no-cudnn")))
     _train(nn.DataParallel(_net(), device_ids=[0, 0]), 2)
     assert Counter(row[1] for row in log.parts)["parallel_apply"] == 4
     _train(nn.DataParallel(_net(), device_ids=[1]), 0)
@@ -144,7 +144,7 @@ def test_replicas_may_share_a_device_or_be_alone() -> None:
 
 
 def test_a_model_on_the_wrong_device_and_a_replica_that_fails_are_told_as_ever() -> None:
-    _use(load(find("p100x2")))
+    _use(load(find("p100x2-no-cudnn")))
     with pytest.raises(RuntimeError, match=r"parameters and buffers on device cuda:1 \(device_ids\[0\]\) but found one"):
         nn.DataParallel(_net(), device_ids=[1, 0])(torch.randn(4, 64))
 
@@ -245,12 +245,12 @@ def test_without_a_given_link_that_of_the_kind_of_device_is_taken() -> None:
 
 
 def test_fewer_gpus_than_recorded_are_the_first_and_more_need_kernels() -> None:
-    _use(load(find("p100x2")), gpus=1)
+    _use(load(find("p100x2-no-cudnn")), gpus=1)
     assert torch.cuda.device_count() == 1
     with pytest.raises(TraceError, match=r"--gpus 3 needs a recording of the kernels of one GPU; this one has 2 GPUs"):
-        _use(load(find("p100x2")), gpus=3)
+        _use(load(find("p100x2-no-cudnn")), gpus=3)
     with pytest.raises(TraceError, match=r"--gpus 2 needs .* this one has phases only"):
-        _use(load(find("p100")), gpus=2)
+        _use(load(find("p100-no-cudnn")), gpus=2)
 
 
 class _OnDevice(nn.Module):

@@ -78,7 +78,7 @@ class Script(Stage):
 
 def test_two_gpus_take_the_published_time_in_the_published_parts() -> None:
     """GIVEN both columns of the study WHEN a script runs on each THEN they differ by what was published, and where."""
-    one, two = Stage(load(find("p100"))), Script(load(find("p100x2")))
+    one, two = Stage(load(find("p100-no-cudnn"))), Script(load(find("p100x2-no-cudnn")))
     for _ in range(3):
         one.within("h2d", "aten::copy_")
         one.op("aten::relu")
@@ -108,7 +108,7 @@ def test_two_gpus_take_the_published_time_in_the_published_parts() -> None:
 
 
 def test_the_devices_are_busy_with_the_parts_and_with_what_lies_between() -> None:
-    script = Script(load(find("p100x2")))
+    script = Script(load(find("p100x2-no-cudnn")))
     script.step()
     script.log.device.clear()
     script.step()
@@ -133,7 +133,7 @@ def test_the_devices_are_busy_with_the_parts_and_with_what_lies_between() -> Non
 
 def test_who_looks_at_the_device_between_two_parts_sees_it_busy_until_the_second() -> None:
     """GIVEN a step to learn from WHEN an event is recorded where backward's last part begins THEN it reads that time."""
-    script = Script(load(find("p100x2")))
+    script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
     tracker, scheduler = script.simulator.tracker, script.simulator.scheduler
@@ -151,7 +151,7 @@ def test_who_looks_at_the_device_between_two_parts_sees_it_busy_until_the_second
 
 
 def test_who_looks_within_a_part_sees_the_share_of_its_ops() -> None:
-    script = Script(load(find("p100x2")))
+    script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
     script.within("h2d", "aten::copy_")
@@ -173,7 +173,7 @@ def test_who_looks_within_a_part_sees_the_share_of_its_ops() -> None:
 
 
 def test_a_part_that_was_not_recorded_costs_nothing_of_its_own_and_is_told() -> None:
-    script = Script(load(find("p100")))
+    script = Script(load(find("p100-no-cudnn")))
     script.step()
     script.step()
     assert script.phases(1)["forward"] == 254.7 * MS
@@ -196,7 +196,7 @@ def test_parts_of_a_kernel_grained_recording_are_told_as_they_were_played() -> N
 
 def test_a_part_that_outlasts_its_phase_is_told_and_charges_nothing() -> None:
     """A loss within a replica, say, is another phase."""
-    script = Script(load(find("p100x2")))
+    script = Script(load(find("p100x2-no-cudnn")))
     script.within("h2d", "aten::copy_")
     part = script.simulator.tracker.begin_part(script.thread, "scatter", 0)
     script.op("aten::nll_loss")
@@ -207,7 +207,7 @@ def test_a_part_that_outlasts_its_phase_is_told_and_charges_nothing() -> None:
 
 
 def test_parts_without_a_device_are_not_played() -> None:
-    trace = load(find("p100x2"))
+    trace = load(find("p100x2-no-cudnn"))
     trace.parts = Parts(**(trace.parts.columns() | {"device": trace.parts.device * 0 + NONE}))
     script = Script(trace)
     script.step()
@@ -217,7 +217,7 @@ def test_parts_without_a_device_are_not_played() -> None:
 
 def test_a_batch_that_turns_out_to_be_evaluated_is_split_into_the_parts_of_forward() -> None:
     """GIVEN a script that trained WHEN it evaluates a batch THEN its parts take what they take in training."""
-    script = Script(load(find("p100x2")))
+    script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
     script.within("loader")

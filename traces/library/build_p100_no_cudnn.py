@@ -1,6 +1,6 @@
-"""Builds p100.msgpack: ResNet-18 on one Tesla P100, from published figures alone.
+"""Builds p100-no-cudnn.msgpack: ResNet-18 on one Tesla P100 without cuDNN, from published figures alone.
 
-    python -m traces.library.build_p100
+    python -m traces.library.build_p100_no_cudnn
 
 The study timed each phase with the device synchronised around it. So a phase on the host is the same phase on the
 device, and that is all that is known: no kernels, no memory events, and medians without their spread. Nothing is
@@ -14,7 +14,7 @@ from typing import Any
 
 from traces.file import save
 from traces.library import entries
-from traces.model import Device, Origin, Phases, StepKind, Steps, Trace
+from traces.model import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
 
 # Medians over batches, in tenths of a millisecond as published. The order is that of the training loop.
 STEADY_PHASES = {"h2d": 65, "forward": 2547, "loss": 3, "backward": 4951, "optimizer": 31}
@@ -69,6 +69,7 @@ def build() -> Trace:
     warmup = STEADY_PHASES | {"forward": STEADY_PHASES["forward"] + excess}
 
     trace = Trace(grain="phase", devices=[DEVICE], provenance=PROVENANCE, lacks=list(LACKS))
+    trace.phase_timing = PhaseTiming.SYNCHRONIZED
     steps: dict[str, list[int]] = {"start_ns": [], "duration_ns": []}
     phases: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
     now_ns = 0
@@ -90,6 +91,6 @@ def build() -> Trace:
 
 
 if __name__ == "__main__":
-    target = next(entry.path for entry in entries() if entry.name == "p100")
+    target = next(entry.path for entry in entries() if entry.name == "p100-no-cudnn")
     save(build(), target)
     print(f"wrote {target}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Builds p100x2.msgpack: ResNet-18 under nn.DataParallel on two Tesla P100, from published figures alone.
+"""Builds p100x2-no-cudnn.msgpack: ResNet-18 under nn.DataParallel on two Tesla P100 without cuDNN, from published figures.
 
-    python -m traces.library.build_p100x2
+    python -m traces.library.build_p100x2_no_cudnn
 
-The other column of the table that build_p100.py takes its figures from; the same holds for it. The parts of nn.DataParallel
-were published too, and are rows of the trace's `parts`.
+The other column of the table that build_p100_no_cudnn.py takes its figures from; the same holds for it. The parts of
+nn.DataParallel were published too, and are rows of the trace's `parts`.
 
 Note [Medians that do not add up]
     The published median of the compute side of a step is 775.7 ms, but the medians of its phases add up to 779.8 ms. So they
@@ -24,9 +24,9 @@ from dataclasses import replace
 from typing import Any
 
 from traces.file import save
-from traces.library import build_p100, entries
-from traces.library.build_p100 import DEVICE
-from traces.model import Origin, Parts, Phases, StepKind, Steps, Thread, Trace
+from traces.library import build_p100_no_cudnn, entries
+from traces.library.build_p100_no_cudnn import DEVICE
+from traces.model import Origin, Parts, Phases, PhaseTiming, StepKind, Steps, Thread, Trace
 
 # In tenths of a millisecond. Published: 0.3, 270.1, 0.5, 503.7, 5.5; see Note [Medians that do not add up].
 STEADY_PHASES = {"h2d": 3, "forward": 2687, "loss": 5, "backward": 5010, "optimizer": 55}
@@ -42,9 +42,9 @@ THREADS = [Thread(0, 0, "MainThread", "main"), Thread(0, 1, "replica 0"), Thread
 
 PROVENANCE: dict[str, Any] = {
     "kind": "published",
-    "study": build_p100.PROVENANCE["study"],
+    "study": build_p100_no_cudnn.PROVENANCE["study"],
     "figures": "medians in ms computed from the raw logs of the study's inter-GPU part, column '2 GPUs, batch 256'",
-    "workload": {**build_p100.PROVENANCE["workload"], "batch_size": 256, "gpus": 2, "parallel": "nn.DataParallel"},
+    "workload": {**build_p100_no_cudnn.PROVENANCE["workload"], "batch_size": 256, "gpus": 2, "parallel": "nn.DataParallel"},
     "clock": "zero is the start of the first step",
     "notes": [
         "The published medians of forward, criterion, backward and optimizer (270.1, 0.5, 503.7 and 5.5 ms) add up to 779.8 ms;"
@@ -56,7 +56,7 @@ PROVENANCE: dict[str, Any] = {
         " ReduceAddCoalesced at the end, as the order of the graph has it. What the second device does between is not told.",
         "The first batch took 3466 to 3727 ms; the warm-up step takes the middle, 3596.5 ms. The study does not say which phase"
         " was slow then: all of the excess of 2820.5 ms over the steady step is placed in forward, in the replicas, by us.",
-        *build_p100.PROVENANCE["notes"][2:],
+        *build_p100_no_cudnn.PROVENANCE["notes"][2:],
     ],
 }  # fmt: skip
 
@@ -64,7 +64,8 @@ PROVENANCE: dict[str, Any] = {
 def build() -> Trace:
     """The warm-up step and one steady step, in phases and parts."""
     trace = Trace(grain="phase", devices=list(DEVICES), threads=list(THREADS), provenance=PROVENANCE)
-    trace.lacks = list(build_p100.LACKS)
+    trace.phase_timing = PhaseTiming.SYNCHRONIZED
+    trace.lacks = list(build_p100_no_cudnn.LACKS)
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
     steps: dict[str, list[int]] = {"start_ns": [], "duration_ns": []}
     phases: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
@@ -124,6 +125,6 @@ def build() -> Trace:
 
 
 if __name__ == "__main__":
-    target = next(entry.path for entry in entries() if entry.name == "p100x2")
+    target = next(entry.path for entry in entries() if entry.name == "p100x2-no-cudnn")
     save(build(), target)
     print(f"wrote {target}", file=sys.stderr)

@@ -1,0 +1,27 @@
+"""The trace that a person names on the command line: a file, or an entry of the library.
+
+    find_trace("train.msgpack"), load_trace("p100-no-cudnn")
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traces.file import load
+from traces.library import FORMER_NAMES, SUFFIX, entries, find
+from traces.model import Trace
+from tui.narration import say
+
+
+def find_trace(name: str) -> Path:
+    """The file. Says so where the name is one that the library had in earlier releases. Raises TraceLibraryError."""
+    path = find(name)
+    new_name = FORMER_NAMES.get(name.removesuffix(SUFFIX))
+    if new_name is not None and any(entry.path == path for entry in entries()):
+        say(f"{name} is now called {new_name}: it was measured without cuDNN, with which a P100 is four times faster")
+    return path
+
+
+def load_trace(name: str) -> Trace:
+    """The trace in that file. Raises TraceLibraryError and TraceFormatError."""
+    return load(find_trace(name))
