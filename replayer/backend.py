@@ -20,11 +20,9 @@ from replayer import state
 from replayer.ops import autocast, cuda_decompositions, factories, rnn
 from replayer.ops.copies import Copies
 from replayer.ops.cpu_compute import CpuCompute
-from replayer.ops.distinct import Distinct
+from replayer.ops.data_dependent import DataDependentOps
 from replayer.ops.gemm import MatrixProducts
 from replayer.ops.known_contents import KnownContents
-from replayer.ops.masks import Masks
-from replayer.ops.rnn_packed import PackedSequences
 from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
@@ -89,9 +87,9 @@ def register(*, compute: bool = False) -> None:
     dispatch, run = dispatcher(plans)
     copies = Copies(plans, VirtualTensor)
     contents = KnownContents(plans, VirtualTensor, run)
-    masks, distinct = Masks(plans, VirtualTensor, contents.index), Distinct(plans, VirtualTensor)
-    plans.specials = copies.handlers() | contents.handlers() | PackedSequences(plans, run).handlers() | masks.handlers()
-    plans.specials |= distinct.handlers() | MatrixProducts(plans, run).handlers()
+    by_value = DataDependentOps(plans, VirtualTensor, contents.index)
+    for ops in (copies, contents, by_value, rnn.CudnnRnnOps(plans, run), MatrixProducts(plans, run)):
+        plans.specials |= ops.handlers()
     if compute:
         computing = CpuCompute(plans, VirtualTensor)
         dispatch, copies = computing.dispatch, computing.copies

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""What ranks tell each other: the values of small tensors where the host knows them, and nothing of others.
+"""Values that collectives exchange: those of small tensors that the host knows; of others only size and time.
 
     reduced(dist.ReduceOp.SUM)([RankValues(ones), RankValues(twos)])     # threes; None where a rank does not know its values
     assign(outputs, threes)                                              # a read of the outputs gives them
@@ -18,16 +18,15 @@ import torch
 import torch.distributed as dist
 
 from replayer.distributed.store_exchange import RankMessage
-from replayer.ops.cpu_compute import values_of
 from replayer.state import computing
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
-from replayer.tensor.known_values import known_values
+from replayer.tensor.known_values import known_values, payload_of
 from replayer.tensor.tensor import VirtualTensor
 
 
 @dataclass
 class RankValues:
-    """A rank's input: its flat values or None, and how many elements it means for each rank, where it said so."""
+    """A rank's input: its flat values (None: unknown), and in an all-to-all how many elements go to each rank."""
 
     values: torch.Tensor | None
     splits: list[int] | None = None
@@ -36,27 +35,29 @@ class RankValues:
 Combine = Callable[[list[RankValues]], torch.Tensor | None]
 
 
-# -- words ---------------------------------------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------------------------------
 
 
-def word(operation: str, arrived_ns: int, inputs: Sequence[Any], like: Sequence[Any], splits: list[int] | None) -> RankMessage:
-    """What to say of this rank's `inputs`; of a rank without any, `like` tells size and dtype."""
+def message_of(
+    operation: str, arrived_ns: int, inputs: Sequence[Any], like: Sequence[Any], splits: list[int] | None
+) -> RankMessage:
+    """This rank's message about its `inputs`; a rank without inputs gives size and dtype by `like`."""
     of = inputs or like
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in of)
     dtype = str(of[0].dtype).removeprefix("torch.") if of else ""
-    told = RankMessage(arrived_ns, operation, size_bytes, dtype, splits=splits)
+    message = RankMessage(arrived_ns, operation, size_bytes, dtype, splits=splits)
     values = [_values(tensor) for tensor in inputs]
     if not values or any(value is None for value in values):
-        return told
+        return message
     if len(values) == 1 and not isinstance(values[0], torch.Tensor):
-        told.uniform = values[0]
-        return told
+        message.uniform = values[0]
+        return message
     count = sum(tensor.numel() for tensor in inputs)
     if count > KNOWN_LIMIT and not computing() and any(isinstance(tensor, VirtualTensor) for tensor in inputs):
-        return told
+        return message
     flat = [torch.as_tensor(v).expand(t.shape).to(t.dtype).reshape(-1) for v, t in zip(values, inputs, strict=True)]
-    told.payload = torch.cat(flat).contiguous().view(torch.uint8).numpy().tobytes() if count else b""
-    return told
+    message.payload = torch.cat(flat).contiguous().view(torch.uint8).numpy().tobytes() if count else b""
+    return message
 
 
 def _values(tensor: Any) -> torch.Tensor | float | int | bool | None:
@@ -65,27 +66,28 @@ def _values(tensor: Any) -> torch.Tensor | float | int | bool | None:
         if not isinstance(tensor, VirtualTensor):
             known = tensor.detach()
         else:
-            known = values_of(tensor) if computing() else known_values(tensor)
+            known = payload_of(tensor) if computing() else known_values(tensor)
         return known
 
 
-def told(word: RankMessage) -> RankValues:
-    """The values that a rank said."""
-    if word.uniform is None and word.payload is None:
-        return RankValues(None, word.splits)
-    dtype = getattr(torch, word.dtype)
-    if word.uniform is not None:
-        return RankValues(torch.full((1,), word.uniform, dtype=dtype).expand(word.size_bytes // dtype.itemsize), word.splits)
-    if not word.payload:
-        return RankValues(torch.empty(0, dtype=dtype), word.splits)
-    return RankValues(torch.frombuffer(bytearray(word.payload), dtype=dtype), word.splits)
+def values_in(message: RankMessage) -> RankValues:
+    """The values in a rank's message."""
+    if message.uniform is None and message.payload is None:
+        return RankValues(None, message.splits)
+    dtype = getattr(torch, message.dtype)
+    if message.uniform is not None:
+        one = torch.full((1,), message.uniform, dtype=dtype)
+        return RankValues(one.expand(message.size_bytes // dtype.itemsize), message.splits)
+    if not message.payload:
+        return RankValues(torch.empty(0, dtype=dtype), message.splits)
+    return RankValues(torch.frombuffer(bytearray(message.payload), dtype=dtype), message.splits)
 
 
-# -- what comes of them ----------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------------------------------
 
 
 def reduced(op: Any = None) -> Combine:
-    """Element by element over the ranks, by a dist.ReduceOp; none is a sum."""
+    """Combine element by element over the ranks with a dist.ReduceOp (None: sum)."""
     name = "SUM" if op is None else next((name for name in _REDUCTIONS if op == getattr(dist.ReduceOp, name)), "")
     reduce = _REDUCTIONS.get(name, _unknown)
 
@@ -103,12 +105,12 @@ def reduced(op: Any = None) -> Combine:
 
 
 def of_rank(rank: int) -> Combine:
-    """One rank's values, its place among those that take part."""
+    """The values of one rank, by its position among those that take part."""
     return lambda ranks: ranks[rank].values
 
 
 def joined(ranks: list[RankValues]) -> torch.Tensor | None:
-    """All ranks' values, one after another."""
+    """All ranks' values, concatenated."""
     values = _all(ranks)
     return None if values is None else torch.cat(values)
 
@@ -124,7 +126,7 @@ def scattered(combine: Combine, rank: int, size: int) -> Combine:
 
 
 def exchanged(rank: int) -> Combine:
-    """What every rank means for this one, by its splits."""
+    """The parts of all ranks' values that go to this rank, by their splits: all-to-all."""
 
     def combine(ranks: list[RankValues]) -> torch.Tensor | None:
         values = _all(ranks)
@@ -137,32 +139,32 @@ def exchanged(rank: int) -> Combine:
 
 
 def assign(outputs: Sequence[Any], flat: torch.Tensor | None) -> None:
-    """`outputs` contain these values, in order; None: nobody knows what."""
+    """Give `outputs` these values, in order; None: unknown."""
     if flat is None or sum(output.numel() for output in outputs) != flat.numel():
         return
     pieces = flat.split([output.numel() for output in outputs])
-    by_memory: dict[int, list[tuple[Any, torch.Tensor]]] = {}
+    by_allocation: dict[int, list[tuple[Any, torch.Tensor]]] = {}
     with torch.no_grad():
         for output, piece in zip(outputs, pieces, strict=True):
             if isinstance(output, VirtualTensor) and computing():
-                values_of(output).copy_(piece.reshape(output.shape))
+                payload_of(output).copy_(piece.reshape(output.shape))
             elif isinstance(output, VirtualTensor):
-                by_memory.setdefault(id(output.allocation), []).append((output, piece))
+                by_allocation.setdefault(id(output.allocation), []).append((output, piece))
             else:
                 output.detach().copy_(piece.reshape(output.shape))
-        for parts in by_memory.values():
-            _assign_memory(parts)
+        for parts in by_allocation.values():
+            _assign_allocation(parts)
 
 
-def forget(outputs: Sequence[Any]) -> None:
-    """What `outputs` contained is being overwritten."""
+def clear_known_values(outputs: Sequence[Any]) -> None:
+    """The values of `outputs` are being overwritten."""
     for output in outputs:
         if isinstance(output, VirtualTensor) and not computing():
             output.allocation.known = None
 
 
-def _assign_memory(parts: list[tuple[Any, torch.Tensor]]) -> None:
-    """Tensors on one memory: what it contains is known if they fill it."""
+def _assign_allocation(parts: list[tuple[Any, torch.Tensor]]) -> None:
+    """Give values to tensors that share an allocation, if together they fill it."""
     allocation = parts[0][0].allocation
     if sum(output.meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].meta.numel:
         return

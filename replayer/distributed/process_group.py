@@ -6,13 +6,13 @@
     work.wait()                             # later work on the current stream starts when the operation has ended
 
 An operation starts when its data is ready on every rank, after the one before it on the group's own stream, and takes
-what `collectives.py` says. When that is shows when the others' words are read, in `wait` or when the host waits for the
-device; until then the rank goes on. So a rank that is early computes on, and on the device waits for the slowest one.
+what cost_model/collectives.py says. That is known when the other ranks' messages are read, in `wait` or when the host waits
+for the device; until then the rank goes on. So an early rank keeps computing, and its device waits for the slowest one.
 
 Note [The map of used parameters]
     With `find_unused_parameters` the Reducer sums over the ranks a map of small integers, which it copies to the device from
     pinned memory that C++ allocates by itself, and that a device registered from Python cannot give. So the Reducer gets
-    the map's device side on the host (`factories.stand_in`): its values are exact, and its transfer is timed as any other.
+    the map's device side on the host (`factories.reducer_map`): its values are exact, and its transfer is timed as any other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ import torch.distributed as dist
 
 from replayer.cost_model.collectives import Call, Times, kernel_label
 from replayer.distributed import collective_values as values
-from replayer.distributed.process_group_base import ProcessGroupBase
 from replayer.distributed.store_exchange import RankMessage, StoreExchange
-from replayer.distributed.work import Lane, VirtualWork, WorkGroup
+from replayer.distributed.work import CommStream, VirtualWork, WorkGroup
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
 from traces.model import NONE
@@ -52,52 +51,124 @@ def _by_device(operation: Callable[..., Any]) -> Callable[..., Any]:
 def _lies_on_host(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_lies_on_host, value))
-    return isinstance(value, torch.Tensor) and not isinstance(value, VirtualTensor) and not hasattr(value, "stands_on")
+    return isinstance(value, torch.Tensor) and not isinstance(value, VirtualTensor) and not hasattr(value, "reducer_device")
 
 
-class VirtualNccl(ProcessGroupBase):
-    """What `ProcessGroupNCCL` is to torch.distributed; of CPU tensors only those of object collectives pass."""
+class Options:
+    """Stands for ProcessGroupNCCL.Options; what is set on it is kept, and of it only the timeout matters here."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self._timeout = timedelta(minutes=10)
+        self.global_ranks_in_group: list[int] = []
+        self.group_name = ""
+
+
+# torch's stubs know one spelling of each method; torch itself calls several.
+_ProcessGroup: Any = dist.ProcessGroup
+
+
+class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
+    """What `ProcessGroupNCCL` is to torch.distributed. CPU tensors pass in object collectives only, or to a second backend."""
+
+    Options = Options
 
     def __init__(self, store: Any, rank: int, size: int, options: Any = None, device: torch.device | None = None) -> None:
-        """`device`, which torch tells since 2.15, is the rank's own; tensors tell theirs."""
-        super().__init__(rank, size, options)
+        """`device` is what torch passes since 2.15; operations go by the device of their tensors."""
+        super().__init__(rank, size)
+        self.options = options if options is not None else Options()
+        self._rank, self._size = rank, size
+        self._group_name, self._description = self.options.group_name, ""
+        self.on_cpu: Any = None  # the backend for CPU tensors, if the group has one
         self._store = store
         self._timeout_s = self.options._timeout.total_seconds()
-        self._meeting: StoreExchange | None = None
-        self._lanes: dict[tuple[str, int], Lane] = {}
-        self._together: list[VirtualWork] | None = None
+        self._exchange: StoreExchange | None = None
+        self._comm_streams: dict[tuple[str, int], CommStream] = {}
+        self._coalesced: list[VirtualWork] | None = None
         self._carries_objects = 0
 
-    # -- its life in this process ----------------------------------------------------------------------------------------
+    # -- what torch.distributed asks of any group; C++ asks for some of it too, and looks for overrides by its own names ----
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def name(self) -> str:
+        return "nccl"
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    @property
+    def group_name(self) -> str:
+        return str(self._group_name)
+
+    def getGroupName(self) -> str:
+        return self.group_name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    # Under these names C++ looks for overrides.
+    getRank, getSize, getBackendName, setGroupName = rank, size, name, _set_group_name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cuda")] + ([torch.device("cpu")] if self.on_cpu is not None else [])
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    def _get_backend(self, device: Any) -> Any:
+        return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
+
+    def _get_backend_name(self) -> str:
+        return "nccl"
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Operations are counted from zero by every rank."""
+
+    def use_for_cpu(self, backend: Any) -> None:
+        """CPU tensors go to `backend` (a real gloo), as in a group of "cpu:gloo,cuda:nccl"."""
+        self.on_cpu = backend
+
+    # -- life cycle ------------------------------------------------------------------------------------------------------
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self._timeout_s = timeout.total_seconds()
-        if self._meeting is not None:
-            self._meeting.timeout_s = self._timeout_s
+        if self._exchange is not None:
+            self._exchange.timeout_s = self._timeout_s
 
     set_timeout = _set_default_timeout
 
     def carrying_objects(self, step: int) -> None:
-        """Object collectives come (1) and go (-1): their pickles travel as they are, through the store."""
+        """+1 on entering an object collective, -1 on leaving: their pickles, which are CPU tensors, pass through the store."""
         self._carries_objects += step
 
     def settle(self, wait: bool = True) -> None:
-        """Settle all that is under way, as the host waits for the device; or, as this process ends, what can be at once."""
-        for lane in self._lanes.values():
-            lane.settle_until(None, wait=wait)
+        """Settle all operations in flight; without `wait` (as this process ends) only those that all ranks have called."""
+        for comm_stream in self._comm_streams.values():
+            comm_stream.settle_until(None, wait=wait)
 
     def leave(self, failed: bool = False) -> None:
-        """This rank needs the group no more, for it has destroyed it, or its process ends (well, or not)."""
-        if self._meeting is not None and self._size > 1:
-            self._meeting.leave(failed)
+        """This rank has destroyed the group, or its process ends (`failed`: by an error)."""
+        if self._exchange is not None and self._size > 1:
+            self._exchange.leave(failed)
 
     def shutdown(self) -> None:
         self.settle()
         self.leave()
 
     def abort(self) -> None:
-        for lane in self._lanes.values():
-            lane.open.clear()
+        for comm_stream in self._comm_streams.values():
+            comm_stream.in_flight.clear()
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
@@ -147,7 +218,7 @@ class VirtualNccl(ProcessGroupBase):
 
     @_by_device
     def all_to_all_single(self, output: Any, source: Any, output_sizes: Any, input_sizes: Any, opts: Any = None) -> Any:
-        # Each rank says how it splits; what comes to this one is known where all values are.
+        # Each rank posts how it splits its input; this one's output is known where all values are.
         rows = list(input_sizes) if input_sizes else [source.shape[0] // self._size] * self._size
         each = source[0].numel() if source.dim() > 1 and source.shape[0] else 1
         splits = [size * each for size in rows]
@@ -188,13 +259,13 @@ class VirtualNccl(ProcessGroupBase):
     alltoall_base = all_to_all_single
 
     def _start_coalescing(self, device: Any) -> None:
-        self._together = []
+        self._coalesced = []
 
     def _end_coalescing(self, device: Any) -> Any:
-        works, self._together = self._together or [], None
+        works, self._coalesced = self._coalesced or [], None
         return WorkGroup(works)
 
-    # -- how they go -----------------------------------------------------------------------------------------------------
+    # -- running them ----------------------------------------------------------------------------------------------------
 
     def _run(
         self,
@@ -208,31 +279,31 @@ class VirtualNccl(ProcessGroupBase):
         device: int = NONE,
         like: Tensors = (),
     ) -> Any:
-        """Arrive at an operation. `pair` names the sender and receiver of one that only two ranks share."""
+        """Begin an operation; returns its work. `pair`: sender and receiver, of a point-to-point operation."""
         tensors = [*inputs, *outputs, *like]
         virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
         here = gpu()
         if virtual:
             device = virtual[0].meta.index
         elif tensors:
-            device = getattr(tensors[0], "stands_on", NONE)
+            device = getattr(tensors[0], "reducer_device", NONE)
         if tensors and (device == NONE or (virtual and len(virtual) < len(tensors))):
             self._require_objects(tensors)
         members = range(self._size) if pair is None else sorted(set(pair))
-        lane_name = "all" if pair is None else f"{pair[0]}-{pair[1]}"
-        lane = self._lanes.get((lane_name, device))
-        if lane is None:
-            lane = self._lanes[lane_name, device] = Lane(device)
+        channel = "all" if pair is None else f"{pair[0]}-{pair[1]}"
+        comm_stream = self._comm_streams.get((channel, device))
+        if comm_stream is None:
+            comm_stream = self._comm_streams[channel, device] = CommStream(device)
         call_ns = here.host_now_ns()
         arrived_ns = call_ns if device == NONE else here.arrival_ns(device)
-        word = values.word(name, arrived_ns, inputs, like, splits)
-        ticket = self._meet().arrive(f"{lane_name}/{'cpu' if device == NONE else 'cuda'}", list(members), word)
-        work = VirtualWork(self, lane, ticket, outputs, combine)
-        work.call_ns, work.arrived_ns, work.word = call_ns, arrived_ns, word
-        values.forget(outputs)
-        lane.open.append(work)
-        if self._together is not None:
-            self._together.append(work)
+        message = values.message_of(name, arrived_ns, inputs, like, splits)
+        pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
+        work = VirtualWork(self, comm_stream, pending, outputs, combine)
+        work.call_ns, work.arrived_ns, work.message = call_ns, arrived_ns, message
+        values.clear_known_values(outputs)
+        comm_stream.in_flight.append(work)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
         return work
 
     def _require_objects(self, tensors: Tensors) -> None:
@@ -240,25 +311,25 @@ class VirtualNccl(ProcessGroupBase):
             kinds = {tensor.device.type for tensor in tensors}
             raise RuntimeError(f"No backend type associated with device type {'cpu' if 'cpu' in kinds else kinds.pop()}")
 
-    def _meet(self) -> StoreExchange:
-        if self._meeting is None:
-            self._meeting = StoreExchange(self._store, self._rank, self._size, self._timeout_s, gpu().clock)
-        return self._meeting
+    def _store_exchange(self) -> StoreExchange:
+        if self._exchange is None:
+            self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, gpu().clock)
+        return self._exchange
 
-    def play(self, work: VirtualWork, words: list[RankMessage], lane: Lane) -> int:
-        """Put the operation on the lane's stream, from when this rank was ready until all had come and the data has."""
-        here, word = gpu(), work.word
-        assert word is not None
-        size_bytes = max(other.size_bytes for other in words) if word.operation == "recv" else word.size_bytes
-        all_there_ns = max(other.arrived_ns for other in words)
-        stream = lane.stream
+    def play(self, work: VirtualWork, messages: list[RankMessage], comm_stream: CommStream) -> int:
+        """Put the operation on its stream, from when this rank was ready until the data has come. Returns its end (ns)."""
+        here, message = gpu(), work.message
+        assert message is not None
+        size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
+        all_arrived_ns = max(other.arrived_ns for other in messages)
+        stream = comm_stream.stream
         if stream is None:
-            return all_there_ns
-        transfer = here.collective_costs.next(word.operation, size_bytes, self._size)
-        end_ns = max(all_there_ns, stream.ready_ns) + transfer.duration_ns
-        call = Call(word.operation, word.dtype, str(self.group_name), self._size, "nccl", size_bytes)
+            return all_arrived_ns
+        transfer = here.collective_costs.next(message.operation, size_bytes, self._size)
+        end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
+        call = Call(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
         times_ns = Times(work.call_ns, work.arrived_ns, end_ns)
-        here.communicate(stream, call, transfer, kernel_label(word.operation), times_ns)
+        here.communicate(stream, call, transfer, kernel_label(message.operation), times_ns)
         return end_ns
 
 

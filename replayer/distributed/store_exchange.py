@@ -1,16 +1,16 @@
-"""Where the ranks of a group really meet: each leaves word in the group's store, and reads what the others left.
+"""How the ranks of a group exchange messages: each posts one per operation to the group's store, and reads the others'.
 
-    meeting = StoreExchange(store, rank=0, size=2, timeout_s=600, clock=clock)
-    ticket = meeting.arrive("all_reduce", (0, 1), RankMessage(arrived_ns, "all_reduce", 21288, "float32"), payload)
-    words = ticket.words()      # waits for whoever is missing; [RankMessage, RankMessage] with times on this rank's clock
+    exchange = StoreExchange(store, rank=0, size=2, timeout_s=600, clock=clock)
+    pending = exchange.post("all/cuda", (0, 1), RankMessage(arrived_ns, "all_reduce", 21288, "float32"))
+    messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
-Leaving word never waits, as launching a collective does not; reading waits for the slowest rank. A rank that does not
-come is named: after the group's timeout, or at once if it has left word that it ended.
+Posting never waits, as launching a collective does not; reading waits for the slowest rank. A rank that does not post is
+named in the error: after the group's timeout, or at once if it has posted that it ended.
 
 Note [Clocks of several processes]
-    Times are exchanged as nanoseconds of the group's first rank. At its first meeting each rank tells its clock and the
-    machine's monotonic clock at one moment; ranks of one machine (by its boot id) reckon exactly, others take the moment at
-    which all have come for the same.
+    Times are exchanged as nanoseconds of the group's first rank. At its first operation each rank reads its clock and the
+    machine's monotonic clock together, and posts both. Ranks on one machine (by its boot id) convert exactly; others assume
+    that all read their clocks at one moment, after everyone had arrived.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from torch.distributed import DistError
 
 from replayer.timing.clock import Clock
 
-_PATIENCE_S = 1.0  # before anybody asks whether a missing rank has ended
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between looks for a missing word
-_FEW = 8  # ranks; where more wait they look as much less often, or looking is all that the machine does
-_FAREWELL_NS = 10_000_000_000  # for which the first rank's end is put off until the others have read what it said
+LIVENESS_CHECK_AFTER_S = 1.0  # of waiting: from then on, ask whether missing ranks have ended
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between polls of the store
+_FULL_RATE_RANKS = 8  # more ranks poll proportionally less often, so that polling does not fill the machine
+SHUTDOWN_GRACE_NS = 10_000_000_000  # for which rank 0 stays, at most, until the others have read its messages
 
 
 @dataclass
 class RankMessage:
-    """What a rank says of one operation: when its own data was ready, and what it takes part in."""
+    """What a rank posts for one operation: when its own data was ready, and which operation it called."""
 
     arrived_ns: int
     operation: str
@@ -42,8 +42,8 @@ class RankMessage:
     dtype: str
     payload: bytes | None = None  # the values, where they are small and known
     uniform: float | int | bool | None = None  # instead of a payload: one value for all elements
-    splits: list[int] | None = None  # elements meant for each rank, where that is its own choice
-    passed: int = 0  # how many operations of this lane the rank has read to the end
+    splits: list[int] | None = None  # elements for each rank, of an all-to-all
+    read_count: int = 0  # how many operations of this channel the rank has read completely
 
     def pack(self) -> bytes:
         head = asdict(self)
@@ -53,86 +53,87 @@ class RankMessage:
     @classmethod
     def unpack(cls, packed: bytes) -> RankMessage:
         head, _, payload = packed.partition(b"\n")
-        told = json.loads(head)
-        return cls(**{name: value for name, value in told.items() if name != "has"}, payload=payload if told["has"] else None)
+        fields = json.loads(head)
+        has_payload = fields.pop("has")
+        return cls(**fields, payload=payload if has_payload else None)
 
 
 class PendingExchange:
-    """One operation that this rank has arrived at."""
+    """One operation for which this rank has posted its message."""
 
-    def __init__(self, meeting: StoreExchange, lane: str, number: int, members: Sequence[int], operation: str) -> None:
-        self._meeting = meeting
-        self._lane, self._number, self._members, self._operation = lane, number, members, operation
-        self._words: list[RankMessage] | None = None
+    def __init__(self, exchange: StoreExchange, channel: str, number: int, members: Sequence[int], operation: str) -> None:
+        self._exchange = exchange
+        self._channel, self._number, self._members, self._operation = channel, number, members, operation
+        self._messages: list[RankMessage] | None = None
 
     def is_complete(self) -> bool:
-        """Whether all members have arrived; never waits."""
-        return self._words is not None or self._meeting.have_all(self._lane, self._number, self._members)
+        """Whether all members have posted; never waits."""
+        return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
-    def words(self) -> list[RankMessage]:
-        """What the members said, in their order, once all have; times on this rank's clock.
+    def messages(self) -> list[RankMessage]:
+        """The members' messages, in their order, once all have posted; times on this rank's clock.
 
-        Raises RuntimeError naming a rank that does not come, or that came with another operation.
+        Raises RuntimeError naming a rank that ended or timed out, or that called another operation.
         """
-        if self._words is None:
-            self._words = self._meeting.read(self._lane, self._number, self._members, self._operation)
-        return self._words
+        if self._messages is None:
+            self._messages = self._exchange.read(self._channel, self._number, self._members, self._operation)
+        return self._messages
 
 
 class StoreExchange:
-    """The meetings of one rank with the others of its group. A lane is a sequence of operations that the same ranks share."""
+    """One rank's side of the exchange. A channel is a sequence of operations that the same ranks take part in."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float, clock: Clock) -> None:
         self._store = store
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
         self._clock = clock
-        self._offset_ns: int | None = None  # of this rank's clock to the first rank's
-        self._numbers: dict[str, int] = {}  # operations arrived at, by lane
-        self._passed: dict[str, int] = {}  # operations read, by lane
-        self._cleared: dict[str, int] = {}
+        self._offset_ns: int | None = None  # this rank's clock minus the first rank's
+        self._numbers: dict[str, int] = {}  # operations posted, by channel
+        self._read: dict[str, int] = {}  # operations read, by channel
+        self._deleted: dict[str, int] = {}
         self._left = self._broken = False
-        self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _FEW, 1.0)
+        self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _FULL_RATE_RANKS, 1.0)
 
-    def arrive(self, lane: str, members: Sequence[int], word: RankMessage) -> PendingExchange:
-        """Leave word for the lane's next operation."""
-        number = self._numbers.get(lane, 0)
-        self._numbers[lane] = number + 1
-        arrived_ns = word.arrived_ns - self._aligned_ns()
-        word = replace(word, arrived_ns=arrived_ns, passed=self._passed.get(lane, 0))
+    def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
+        """Post this rank's message for the channel's next operation. `members` are the ranks that take part."""
+        number = self._numbers.get(channel, 0)
+        self._numbers[channel] = number + 1
+        arrived_ns = message.arrived_ns - self._aligned_ns()
+        message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
         if len(members) > 1:
-            self._store.set(f"{lane}/{number}/{self.rank}", word.pack())
-            return PendingExchange(self, lane, number, members, word.operation)
-        ticket = PendingExchange(self, lane, number, members, word.operation)
-        ticket._words = [replace(word, arrived_ns=word.arrived_ns + self._aligned_ns())]
-        return ticket
+            self._store.set(f"{channel}/{number}/{self.rank}", message.pack())
+            return PendingExchange(self, channel, number, members, message.operation)
+        pending = PendingExchange(self, channel, number, members, message.operation)
+        pending._messages = [replace(message, arrived_ns=message.arrived_ns + self._aligned_ns())]
+        return pending
 
-    def have_all(self, lane: str, number: int, members: Sequence[int]) -> bool:
+    def all_posted(self, channel: str, number: int, members: Sequence[int]) -> bool:
         try:
-            return bool(self._store.check([f"{lane}/{number}/{member}" for member in members]))
+            return bool(self._store.check([f"{channel}/{number}/{member}" for member in members]))
         except DistError:
             return False  # the store has ended with its process
 
-    def read(self, lane: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
-        keys = [f"{lane}/{number}/{member}" for member in members]
+    def read(self, channel: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
+        keys = [f"{channel}/{number}/{member}" for member in members]
         self._await(keys, members, operation)
-        words = [RankMessage.unpack(packed) for packed in self._store.multi_get(keys)]
-        mine = words[list(members).index(self.rank)]
-        for member, word in zip(members, words, strict=True):
-            if word.operation != mine.operation and {word.operation, mine.operation} != {"send", "recv"}:
+        messages = [RankMessage.unpack(packed) for packed in self._store.multi_get(keys)]
+        mine = messages[list(members).index(self.rank)]
+        for member, message in zip(members, messages, strict=True):
+            if message.operation != mine.operation and {message.operation, mine.operation} != {"send", "recv"}:
                 raise RuntimeError(
-                    f"rank {member} of the group called {word.operation} where rank {self.rank} called {mine.operation};"
+                    f"rank {member} of the group called {message.operation} where rank {self.rank} called {mine.operation};"
                     " NCCL would hang here: all ranks must call the same operations in the same order"
                 )
-        self._passed[lane] = number + 1
-        self._forget(lane, min(word.passed for word in words))
+        self._read[channel] = number + 1
+        self._delete_read(channel, min(message.read_count for message in messages))
         offset_ns = self._aligned_ns()
-        return [replace(word, arrived_ns=word.arrived_ns + offset_ns) for word in words]
+        return [replace(message, arrived_ns=message.arrived_ns + offset_ns) for message in messages]
 
     def leave(self, failed: bool) -> None:
-        """This rank will come to no more operations: whoever waits for it is told at once.
+        """Post that this rank ends, so that ranks that wait for it fail at once.
 
-        The first rank, in whose process the store may live, stays until all have left, unless it has failed.
+        The first rank, in whose process the store may live, waits until all have left, unless it has failed.
         """
         if self._left:
             return
@@ -140,25 +141,25 @@ class StoreExchange:
         try:
             self._store.set(f"ended/{self.rank}", b"1")
             everyone = [f"ended/{member}" for member in range(self.size)]
-            deadline_ns = perf_counter_ns() + (_FAREWELL_NS if self.rank == 0 and not failed and not self._broken else 0)
+            deadline_ns = perf_counter_ns() + (SHUTDOWN_GRACE_NS if self.rank == 0 and not failed and not self._broken else 0)
             while perf_counter_ns() < deadline_ns and not self._store.check(everyone):
                 sleep(self._longest_pause_s)
         except DistError:
-            return  # the store's own process has ended, so that nobody is left to be told
+            return  # the store's own process has ended, so no rank is left to read it
 
-    def _forget(self, lane: str, passed: int) -> None:
-        """Take back this rank's words that everybody has read."""
-        for number in range(self._cleared.get(lane, 0), passed):
-            self._store.delete_key(f"{lane}/{number}/{self.rank}")
-        self._cleared[lane] = max(self._cleared.get(lane, 0), passed)
+    def _delete_read(self, channel: str, read_count: int) -> None:
+        """Delete this rank's messages that all members have read."""
+        for number in range(self._deleted.get(channel, 0), read_count):
+            self._store.delete_key(f"{channel}/{number}/{self.rank}")
+        self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await(self, keys: Sequence[str], members: Sequence[int], operation: str) -> None:
-        """Return when all keys are there. Asks again and again: a store that waits by itself complains of each time-out."""
+        """Return when all keys are there. Polls, because a store's own wait logs each time-out."""
         began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
         try:
             while not self._store.check(list(keys)):
                 waited_s = (perf_counter_ns() - began_ns) * 1e-9
-                if waited_s > _PATIENCE_S:
+                if waited_s > LIVENESS_CHECK_AFTER_S:
                     self._require_alive(keys, members, operation, waited_s)
                 sleep(pause_s)
                 pause_s = min(2 * pause_s, self._longest_pause_s)
@@ -190,12 +191,11 @@ class StoreExchange:
 
     def _align(self) -> int:
         members = list(range(self.size))
-        names = [f"came/{member}" for member in members]
+        names = [f"arrived/{member}" for member in members]
         self._store.set(names[self.rank], b"1")
         self._await(names, members, "the first operation")
         machine_ns, own_ns = perf_counter_ns(), self._clock.now_ns()
-        told = json.dumps([own_ns, machine_ns, _boot_id()]).encode()
-        self._store.set(f"clock/{self.rank}", told)
+        self._store.set(f"clock/{self.rank}", json.dumps([own_ns, machine_ns, _boot_id()]).encode())
         self._await(["clock/0"], [0], "the first operation")
         first_ns, first_machine_ns, boot = json.loads(self._store.get("clock/0"))
         passed_ns = machine_ns - first_machine_ns if boot == _boot_id() and boot else 0

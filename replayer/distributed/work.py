@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
-"""An operation between ranks that is under way, and the stream of the device on which it goes.
+"""An operation between ranks in flight, and the stream of the device that it runs on.
 
-    work = VirtualWork(group, lane, ticket, outputs, combine)
+    work = VirtualWork(group, stream, pending, outputs, combine)
     work.wait()         # later work on the current stream starts when the operation has ended
 
 Note [Waiting at the end of backward]
@@ -35,48 +35,53 @@ _Work: Any = dist.Work
 
 
 class VirtualWork(_Work):  # type: ignore[misc]
-    """One operation under way. `end_ns` is None until the others' words have been read."""
+    """One operation in flight. `end_ns` is None until the other ranks' messages have been read."""
 
     def __init__(
-        self, group: VirtualNccl, lane: Lane, ticket: PendingExchange, outputs: Sequence[Any], combine: values.Combine | None
+        self,
+        group: VirtualNccl,
+        comm_stream: CommStream,
+        pending: PendingExchange,
+        outputs: Sequence[Any],
+        combine: values.Combine | None,
     ) -> None:
         super().__init__()
-        self._group, self._lane, self._ticket = group, lane, ticket
+        self._group, self._comm_stream, self._pending = group, comm_stream, pending
         self._outputs, self._combine = list(outputs), combine
         self.call_ns = self.arrived_ns = 0
-        self.word: RankMessage | None = None
+        self.message: RankMessage | None = None
         self.end_ns: int | None = None
         self.blocks_host = False
 
     def settle(self) -> int:
-        """Read the others' words, if that is not done yet; returns when the operation ends on the device."""
+        """Read the other ranks' messages, if that is not done yet; returns when the operation ends on the device (ns)."""
         if self.end_ns is None:
-            self._lane.settle_until(self)
+            self._comm_stream.settle_until(self)
         if self.end_ns is None:
             raise RuntimeError("an operation of this group before this one failed, so this one cannot end either")
         return self.end_ns
 
-    def is_met(self) -> bool:
-        """Whether all ranks have come; never waits."""
-        return self._ticket.is_complete()
+    def all_arrived(self) -> bool:
+        """Whether all ranks have called the operation; never waits."""
+        return self._pending.is_complete()
 
-    def conclude(self) -> None:
-        """All before it on its stream are settled: find out when it ends and what it gave."""
+    def finish(self) -> None:
+        """Work out when it ends, and its results. All operations before it on its stream are settled."""
         clock = gpu().clock
-        clock.pause()  # a clock that can: what another process really needs is no time of this rank's
+        clock.pause()  # the wait for other processes is no time of this rank (virtual clock)
         try:
-            words = self._ticket.words()
+            messages = self._pending.messages()
         finally:
             clock.resume()
-        self.end_ns = self._group.play(self, words, self._lane)
+        self.end_ns = self._group.play(self, messages, self._comm_stream)
         if self._combine is not None:
-            values.assign(self._outputs, self._combine([values.told(word) for word in words]))
+            values.assign(self._outputs, self._combine([values.values_in(message) for message in messages]))
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         end_ns = self.settle()
         here = gpu()
-        device = self._lane.device
+        device = self._comm_stream.device
         if device != NONE:
             here.current_stream(device).wait(end_ns)
         if device == NONE or self.blocks_host:
@@ -91,7 +96,7 @@ class VirtualWork(_Work):  # type: ignore[misc]
         self.wait()
 
     def is_completed(self) -> bool:
-        if self.end_ns is None and not self.is_met():
+        if self.end_ns is None and not self.all_arrived():
             return False
         return self.settle() <= gpu().clock.now_ns()
 
@@ -140,25 +145,25 @@ class WorkGroup(_Work):  # type: ignore[misc]
         return future
 
 
-class Lane:
-    """A stream of one device for a sequence of operations, as NCCL has one per communicator, and one per pair for sends."""
+class CommStream:
+    """A communicator's stream on one device: NCCL has one for collectives, and one for each pair of ranks that send."""
 
     def __init__(self, device: int) -> None:
         self.device = device
         self.stream: VirtualStream | None = gpu().new_stream(device) if device != NONE else None
-        self.open: list[VirtualWork] = []
+        self.in_flight: list[VirtualWork] = []
 
     def settle_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Settle the open operations in order, up to `last` or all; without waiting only those that all have come to."""
-        while self.open:
-            work = self.open[0]
-            if not wait and not work.is_met():
+        """Settle operations in flight in order, up to `last` or all; without `wait` only those that all ranks have called."""
+        while self.in_flight:
+            work = self.in_flight[0]
+            if not wait and not work.all_arrived():
                 return
             try:
-                work.conclude()
+                work.finish()
             except BaseException:
-                self.open.clear()  # nothing after it can be known either
+                self.in_flight.clear()  # the end of those after it cannot be known either
                 raise
-            del self.open[0]
+            del self.in_flight[0]
             if work is last:
                 return

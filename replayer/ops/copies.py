@@ -30,7 +30,7 @@ from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import gpu, host_memory
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform, allocate, placeholder
 from replayer.tensor.dispatch import make
-from replayer.tensor.known_values import WHOLE, known_values, note
+from replayer.tensor.known_values import EXACT_DTYPES, known_values, set_known_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import on_device
 from replayer.tensor.tensor_meta import OURS, TensorMeta
@@ -107,18 +107,18 @@ class Copies:
         known = source.allocation.known  # a GradScaler copies its found_inf to each device
         whole = here.dense and here.extent_bytes == target.allocation.size_bytes
         keeps = whole and isinstance(known, Uniform) and known.dtype is here.dtype is there.dtype
-        if known is None or keeps or not whole or here.dtype not in WHOLE or here.numel > KNOWN_LIMIT:
+        if known is None or keeps or not whole or here.dtype not in EXACT_DTYPES or here.numel > KNOWN_LIMIT:
             target.allocation.known = known if keeps else None
         else:
-            note(target, known_values(source))
+            set_known_values(target, known_values(source))
         if not here.numel:
             return
         if here.index == there.index:
-            signature = self._site(here, there)
+            signature = self._signature(here, there)
             if target.allocation is not source.allocation or here is not there:
                 gpu().launch(signature, here.index)
             return
-        gpu().copy_to_peer(self._site(here, there, "p2p"), here.size_bytes, there.index, here.index)
+        gpu().copy_to_peer(self._signature(here, there, "p2p"), here.size_bytes, there.index, here.index)
 
     def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
         meta = target.meta
@@ -129,14 +129,14 @@ class Copies:
         plain = meta.dense
         temporary = None if plain else allocate(gpu(), meta.index, meta.size_bytes)
         pinned = is_pinned(source)
-        signature = self._site(meta, self._look(source, meta.index), "h2d")
+        signature = self._signature(meta, self._look(source, meta.index), "h2d")
         waits = not non_blocking or not (pinned or meta.size_bytes <= STAGED_AT_ONCE_BYTES)
         gpu().copy(signature, "h2d", meta.size_bytes, meta.index, waits, pinned)
         if pinned and non_blocking:
             host_memory().use(source.data_ptr(), gpu().current_stream(meta.index))
         allocation.known = None
         if temporary is not None:
-            gpu().launch(self._site(meta, self._plans.metas.contiguous(meta.shape, meta.dtype, meta.index)), meta.index)
+            gpu().launch(self._signature(meta, self._plans.metas.contiguous(meta.shape, meta.dtype, meta.index)), meta.index)
         elif meta.numel <= KNOWN_LIMIT and meta.extent_bytes == allocation.size_bytes and type(source) is torch.Tensor:
             known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
             allocation.known = known.copy_(source.detach())
@@ -153,9 +153,9 @@ class Copies:
             dtype = look.dtype if converted else meta.dtype
             packed = self._plans.metas.contiguous(meta.shape, dtype, meta.index)
             temporary = allocate(gpu(), meta.index, packed.size_bytes)
-            gpu().launch(self._site(packed, meta), meta.index)
+            gpu().launch(self._signature(packed, meta), meta.index)
         moved = meta.numel * (look.itemsize if converted else meta.itemsize)
-        signature = self._site(look, meta, "d2h")
+        signature = self._signature(look, meta, "d2h")
         pinned = is_pinned(target)
         waits = not (non_blocking and pinned)
         if waits and meta.numel <= KNOWN_LIMIT:
@@ -185,7 +185,7 @@ class Copies:
     def scalar(self, source: Any) -> Any:
         """`item()`."""
         meta: TensorMeta = source.meta
-        signature = self._read_site("aten::_local_scalar_dense", meta)
+        signature = self._read_signature("aten::_local_scalar_dense", meta)
         values = self._values(source, signature)
         return values.item() if isinstance(values, torch.Tensor) else values
 
@@ -199,7 +199,7 @@ class Copies:
 
     def _same(self, op: str, one: Any, other: Any) -> bool:
         meta = one.meta if type(one) is self._tensor_class else other.meta
-        signature = self._read_site(op, meta)
+        signature = self._read_signature(op, meta)
         gpu().launch(signature, meta.index)
         recorded = gpu().read(signature, meta.index, "bool", 1)
         if recorded is not None:
@@ -216,20 +216,20 @@ class Copies:
     def _look(self, tensor: torch.Tensor, index: int) -> TensorMeta:
         return self._plans.metas.like(tensor, index)
 
-    def _site(self, target: TensorMeta, source: TensorMeta, direction: str = "") -> OpSignature:
+    def _signature(self, target: TensorMeta, source: TensorMeta, direction: str = "") -> OpSignature:
         """A copy, as profilers record it: aten::copy_ with [target, source]."""
         key = ("copy", target, source, direction)
         signature = self._plans.signatures.get(key)
         if signature is None:
             shapes, names = (target.shape, source.shape), (target.dtype_name, source.dtype_name)
-            signature = self._plans.keep_site(key, OpSignature("aten::copy_", shapes, names, direction=direction))
+            signature = self._plans.keep_signature(key, OpSignature("aten::copy_", shapes, names, direction=direction))
         return signature
 
-    def _read_site(self, op: str, meta: TensorMeta) -> OpSignature:
+    def _read_signature(self, op: str, meta: TensorMeta) -> OpSignature:
         key = (op, meta)
         signature = self._plans.signatures.get(key)
         if signature is None:
-            signature = self._plans.keep_site(key, OpSignature(op, (meta.shape,), (meta.dtype_name,)))
+            signature = self._plans.keep_signature(key, OpSignature(op, (meta.shape,), (meta.dtype_name,)))
         return signature
 
 

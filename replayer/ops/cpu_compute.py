@@ -28,6 +28,7 @@ from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.state import gpu
 from replayer.tensor.allocation import Allocation, allocate
 from replayer.tensor.dispatch import adopt, make
+from replayer.tensor.known_values import payload_of
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import IDLE, on_device, writes_of
 from replayer.tensor.tensor_meta import OURS, TensorMeta
@@ -48,21 +49,6 @@ _BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})  # namespaces of op
 _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}  # which of an op's results CUDA leaves on the host
 
 
-def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """The numbers of an allocation; of memory that nothing was written into yet, zeros."""
-    known = allocation.known
-    if not isinstance(known, torch.Tensor):
-        known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
-    return known.untyped_storage()
-
-
-def values_of(tensor: Any) -> torch.Tensor:
-    """The numbers of a virtual tensor: a view of its allocation's payload."""
-    meta: TensorMeta = tensor.meta
-    look = torch.empty(0, dtype=meta.dtype, device="cpu")
-    return look.set_(payload(tensor.allocation), meta.offset, meta.shape, meta.stride)
-
-
 def _on(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
@@ -71,7 +57,7 @@ class ComputedCopies(Copies):
     """Copies and reads that move numbers too."""
 
     def _on_device(self, target: Any, source: Any) -> None:
-        self._filled(target, values_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
+        self._filled(target, payload_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
 
     def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
         told = super()._to_device
@@ -79,7 +65,7 @@ class ComputedCopies(Copies):
 
     def _filled(self, target: Any, values: torch.Tensor, tell: Callable[[], None]) -> None:
         """`tell` takes the time for it, and notes what it knows; the payload is what holds."""
-        into = values_of(target)
+        into = payload_of(target)
         kept = target.allocation.known
         tell()
         target.allocation.known = kept
@@ -88,7 +74,7 @@ class ComputedCopies(Copies):
     def _values(self, source: Any, signature: OpSignature) -> torch.Tensor:
         meta: TensorMeta = source.meta
         gpu().read(signature, meta.index, meta.dtype_name, meta.numel)  # waits for the device
-        return values_of(source)
+        return payload_of(source)
 
 
 class CpuCompute:
@@ -131,7 +117,7 @@ class CpuCompute:
             made = call.back(self._plans, result, index, shapes)
         if func in PRODUCTS:
             use_workspace(made)
-        here.launch(self._site(func, call, tuple(shapes), bool(writes_of(func, args, kwargs))), index)
+        here.launch(self._signature(func, call, tuple(shapes), bool(writes_of(func, args, kwargs))), index)
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
             here.synchronize_stream(here.current_stream(index))
         return made
@@ -147,14 +133,14 @@ class CpuCompute:
         finally:
             clock.resume()
 
-    def _site(self, func: Any, call: _Call, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
+    def _signature(self, func: Any, call: _Call, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
         key = ("computed", func, tuple(call.looks), outputs)
         signature = self._plans.signatures.get(key)
         if signature is None:
             name = func._schema.name
             launches = name.rpartition("::")[2] not in IDLE and (writes or bool(outputs))
             shapes, dtypes = tuple(shape for shape, _ in call.looks), tuple(dtype for _, dtype in call.looks)
-            signature = self._plans.keep_site(key, OpSignature(name, shapes, dtypes, outputs, launches))
+            signature = self._plans.keep_signature(key, OpSignature(name, shapes, dtypes, outputs, launches))
         return signature
 
 
@@ -174,7 +160,7 @@ class _Call:
             if type(value) is not self._tensor_class:
                 self._host = value if value.dim() else self._host
                 return value
-            view = values_of(value)
+            view = payload_of(value)
             allocation: Allocation = value.allocation  # type: ignore[attr-defined]
             self._given.append((value, view))
             self._allocations[view.untyped_storage()._cdata] = allocation

@@ -1,74 +1,221 @@
-"""How large a result is that only values tell, and how it is made: for ops that search (masks.py) and that count (distinct.py).
+"""Ops with data-dependent output shapes (torch.Tag.dynamic_output_shape): the size is known on the host or was recorded.
 
-    searches = DataDependentOps(plans, VirtualTensor)
-    found = searches.set_in("aten::nonzero", mask, (10,))       # 7, as recorded or as the host knows; else DataDependentShape
-    searches.result("aten::nonzero", [mask], look)              # a new tensor of that look, made by a launch
+    x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
+    x[x > 0]                                        # as many as the recorded program got here, else DataDependentShape
+    labels.unique(return_counts=True)               # the same
+    torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-The host waits for the device first, as CUDA does, to learn how large the result is.
+They are boolean indexing, `nonzero` and `masked_select`, whose sizes count the set elements of a mask; and `unique`, `bincount`
+and `repeat_interleave` by a tensor, whose results the host computes where it knows the values. In all of them the host waits
+for the device before the result is allocated, as in CUDA, where it has to learn the size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from replayer.errors import DataDependentShape
 from replayer.op_signature import OpSignature
-from replayer.recording.output_sizes import NONZERO
+from replayer.recording.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate
 from replayer.tensor.dispatch import make
-from replayer.tensor.known_values import known_values
+from replayer.tensor.known_values import EXACT_DTYPES, known_values, set_known_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
+from traces.model import Shape
+
+aten = torch.ops.aten
+
+_MASKS = (torch.bool, torch.uint8)
 
 
 class DataDependentOps:
-    """Bound to one plan cache."""
+    """The handlers, bound to one plan cache. `index` indexes by integers."""
 
-    def __init__(self, plans: PlanCache, tensor_class: Any) -> None:
+    def __init__(self, plans: PlanCache, tensor_class: Any, index: Callable[[Any, Any], Any]) -> None:
         self._plans = plans
         self._tensor_class = tensor_class
+        self._index = index
 
-    def set_in(self, op: str, mask: Any, searched: tuple[int, ...]) -> int:
-        """How much is set: what the host knows, else what was recorded. Raises DataDependentShape if neither tells."""
-        recorded = self.recorded(NONZERO, searched)
+    def handlers(self) -> dict[Any, Callable[..., Any]]:
+        return {
+            aten.index.Tensor: self.index,
+            aten.nonzero.default: self.nonzero,
+            aten.masked_select.default: self.masked_select,
+            aten._unique2.default: self.unique2,
+            aten.unique_dim.default: self.unique_dim,
+            aten.unique_consecutive.default: self.unique_consecutive,
+            aten.repeat_interleave.Tensor: self.repeat_interleave,
+            aten.bincount.default: self.bincount,
+        }
+
+    # -- by a mask -----------------------------------------------------------------------------------------------------
+
+    def index(self, source: Any, indices: Any) -> Any:
+        indices = [part for index in indices for part in self._without_host_mask(index)]
+        if not any(self._is_mask(index) for index in indices):
+            return self._index(source, indices)
+        if type(source) is not self._tensor_class:
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+        meta_indices: list[Any] = []
+        tensors = [source]
+        for index in indices:
+            if index is None:
+                meta_indices.append(None)
+                continue
+            tensors.append(index)
+            if self._is_mask(index):
+                count = self._count_set("aten::index", index, index.meta.shape)
+                meta_indices += [torch.empty(count, dtype=torch.int64, device="meta")] * index.dim()
+            else:
+                meta_indices.append(torch.empty(index.shape, dtype=index.dtype, device="meta"))
+        meta: TensorMeta = source.meta
+        meta_source = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
+        result = self._plans.metas.like(aten.index.Tensor(meta_source, meta_indices), meta.index)
+        return self._results("aten::index", tensors, [result])[0]
+
+    def nonzero(self, source: Any) -> Any:
+        """(count, dimensions) int64, in column-major order as CUDA makes it."""
+        meta: TensorMeta = source.meta
+        count = self._count_set("aten::nonzero", source, meta.shape)
+        shape, stride = (count, len(meta.shape)), (1, max(count, 1))
+        return self._results("aten::nonzero", [source], [self._plans.metas.of(shape, stride, 0, torch.int64, meta.index)])[0]
+
+    def masked_select(self, source: Any, mask: Any) -> Any:
+        if not (type(source) is type(mask) is self._tensor_class):
+            raise RuntimeError("masked_select: expected self and mask to be on the same device, but found a CPU tensor")
+        meta: TensorMeta = source.meta
+        shape = tuple(torch.broadcast_shapes(meta.shape, mask.shape))  # type: ignore[no-untyped-call]
+        count = self._count_set("aten::masked_select", mask, shape)
+        return self._results("aten::masked_select", [source, mask], [self._new((count,), meta.dtype, meta)])[0]
+
+    def _is_mask(self, index: Any) -> bool:
+        return type(index) is self._tensor_class and index.dtype in _MASKS
+
+    def _without_host_mask(self, index: Any) -> list[Any]:
+        """A mask on the host becomes the integers that it means there, as in CUDA."""
+        if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class and index.dtype in _MASKS:
+            return list(index.nonzero().unbind(1))
+        return [index]
+
+    def _count_set(self, op: str, mask: Any, shape: Shape) -> int:
+        """How many elements of `mask`, broadcast to `shape`, are set: as the host knows, else as recorded.
+
+        Raises DataDependentShape if neither tells.
+        """
+        recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if type(mask) is self._tensor_class else mask
         if known is not None:
-            return int((torch.as_tensor(known) != 0).expand(searched).sum())
+            return int((torch.as_tensor(known) != 0).expand(shape).sum())
         if recorded is None:
             raise DataDependentShape(op)
         return recorded
 
-    def recorded(self, op: str, searched: tuple[int, ...]) -> int | None:
-        """What the recorded program found at this place, if that is known. The host waits for its stream."""
+    # -- by distinct values and sums -----------------------------------------------------------------------------------
+
+    def unique2(self, source: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
+        known = self._compute(source, lambda host: aten._unique2(host, True, return_inverse, return_counts))
+        return self._unique("aten::_unique2", source, return_inverse, return_counts, known)
+
+    def unique_dim(
+        self, source: Any, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+    ) -> Any:
+        known = self._compute(source, lambda host: aten.unique_dim(host, dim, True, return_inverse, return_counts))
+        return self._unique("aten::unique_dim", source, return_inverse, return_counts, known, dim)
+
+    def unique_consecutive(
+        self, source: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    ) -> Any:
+        known = self._compute(source, lambda host: aten.unique_consecutive(host, return_inverse, return_counts, dim))
+        return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
+
+    def repeat_interleave(self, repeats: Any, *, output_size: int | None = None) -> Any:
+        """Each index as often as `repeats` says; with `output_size` the host need not wait to learn how many."""
+        known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
+        size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known)
+        result = self._new((size,), repeats.meta.dtype, repeats.meta)
+        return self._with_values(self._results(REPEAT_INTERLEAVE, [repeats], [result]), known)[0]
+
+    def bincount(self, source: Any, weights: Any = None, minlength: int = 0) -> Any:
+        known = self._compute(source, lambda host: (aten.bincount(host, None, minlength),))
+        size = self._size("aten::bincount", source, known)
+        dtype = torch.int64
+        if weights is not None:
+            dtype, known = torch.float32 if weights.dtype is torch.float32 else torch.float64, None
+        tensors = [source] if weights is None else [source, weights]
+        return self._with_values(self._results("aten::bincount", tensors, [self._new((size,), dtype, source.meta)]), known)[0]
+
+    def _unique(
+        self, op: str, source: Any, return_inverse: bool, return_counts: bool, known: Any, dim: int | None = None
+    ) -> tuple[Any, ...]:
+        """The distinct values, the inverse indices and the counts; the latter two empty where not asked for.
+
+        With `dim`, slices along that dimension are compared instead of elements.
+        """
+        meta: TensorMeta = source.meta
+        size = self._size(op, source, known, dim)
+        values: Shape = (size,)
+        inverse = meta.shape
+        if dim is not None:
+            at = dim % len(meta.shape)
+            values, inverse = (*meta.shape[:at], size, *meta.shape[at + 1 :]), (meta.shape[at],)
+        results = [
+            self._new(values, meta.dtype, meta),
+            self._new(inverse if return_inverse else (0,), torch.int64, meta),
+            self._new((size,) if return_counts else (0,), torch.int64, meta),
+        ]
+        return tuple(self._with_values(self._results(op, [source], results), known))
+
+    def _compute(self, source: Any, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> Any:
+        """The op's results, computed on the host if it knows the input's values; else None."""
+        meta: TensorMeta = source.meta
+        known = known_values(source) if meta.numel <= KNOWN_LIMIT else None
+        if known is None:
+            return None
+        if not isinstance(known, torch.Tensor):
+            known = torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
+        return compute(known)
+
+    def _size(self, op: str, source: Any, known: Any, dim: int | None = None) -> int:
+        """The size of the first result along `dim`: of the computed one, else as recorded. Raises DataDependentShape."""
+        recorded = self._recorded_size(op, source.meta.shape)
+        if known is not None:
+            return int(known[0].shape[0 if dim is None else dim])
+        if recorded is None:
+            raise DataDependentShape(op)
+        return recorded
+
+    def _with_values(self, results: list[Any], known: Any) -> list[Any]:
+        for result, values in zip(results, known or (), strict=False):
+            meta: TensorMeta = result.meta
+            if meta.dtype in EXACT_DTYPES and 0 < meta.numel <= KNOWN_LIMIT and meta.shape == tuple(values.shape):
+                set_known_values(result, values)
+        return results
+
+    # -- both ----------------------------------------------------------------------------------------------------------
+
+    def _recorded_size(self, op: str, shape: Shape) -> int | None:
+        """The size that this call had in the recorded program, if that is known. The host waits for its stream."""
         here = gpu()
         here.synchronize_stream(here.current_stream(here.current_device()))
-        return here.found(op, searched)
+        return here.found(op, shape)
 
-    def contents(self, tensor: Any) -> torch.Tensor | None:
-        """What the host knows a small tensor to contain."""
-        meta: TensorMeta = tensor.meta
-        if meta.numel > KNOWN_LIMIT:
-            return None
-        known = known_values(tensor)
-        if known is None or isinstance(known, torch.Tensor):
-            return known
-        return torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
+    def _new(self, shape: Shape, dtype: torch.dtype, beside: TensorMeta) -> TensorMeta:
+        return self._plans.metas.contiguous(shape, dtype, beside.index)
 
-    def result(self, op: str, tensors: list[Any], look: TensorMeta) -> Any:
-        """The op's one result."""
-        return self.results(op, tensors, [look])[0]
-
-    def results(self, op: str, tensors: list[Any], looks: list[TensorMeta]) -> list[Any]:
-        """The op's results, one for each look, all on the device of the first."""
-        made = [make(look, allocate(gpu(), look.index, look.extent_bytes)) for look in looks]
-        key = (op, *looks, *[tensor.meta for tensor in tensors])
+    def _results(self, op: str, tensors: list[Any], metas: list[TensorMeta]) -> list[Any]:
+        """Allocate the op's results, all on one device, and launch it. `tensors` are its tensor arguments."""
+        made = [make(meta, allocate(gpu(), meta.index, meta.extent_bytes)) for meta in metas]
+        arguments: list[TensorMeta] = [tensor.meta for tensor in tensors]
+        key = (op, *metas, *arguments)
         signature = self._plans.signatures.get(key)
         if signature is None:
-            metas = [tensor.meta for tensor in tensors]
-            shapes, names = tuple(meta.shape for meta in metas), tuple(meta.dtype_name for meta in metas)
-            signature = self._plans.keep_site(key, OpSignature(op, shapes, names, tuple(look.shape for look in looks)))
-        gpu().launch(signature, looks[0].index)
+            shapes, dtypes = tuple(meta.shape for meta in arguments), tuple(meta.dtype_name for meta in arguments)
+            signature = OpSignature(op, shapes, dtypes, tuple(meta.shape for meta in metas))
+            self._plans.keep_signature(key, signature)
+        gpu().launch(signature, metas[0].index)
         return made

@@ -46,7 +46,7 @@ class Factories:
         shape = tuple(size)
         kind = dtype or torch.get_default_dtype()
         if kind is torch.int32 and state.makes_reducer():
-            return stand_in(shape, _index(device))
+            return reducer_map(shape, _index(device))
         if memory_format in (None, torch.contiguous_format):
             meta = self._metas.contiguous(shape, kind, _index(device))
         else:
@@ -77,10 +77,10 @@ class Factories:
         return make
 
 
-def stand_in(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """See Note [The map of used parameters] in process_group.py."""
+def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
+    """A host tensor in place of one on device `index`. See Note [The map of used parameters] in process_group.py."""
     made: Any = torch.empty(shape, dtype=torch.int32, device="cpu")
-    made.stands_on = index
+    made.reducer_device = index
     return made  # type: ignore[no-any-return]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
-from replayer.tensor.known_values import WHOLE, note
+from replayer.tensor.known_values import EXACT_DTYPES, set_known_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 
@@ -43,7 +43,6 @@ class KnownContents:
             aten.arange.start_out: self.arange,
             aten._amp_foreach_non_finite_check_and_unscale_.default: self.unscale_,
             aten._amp_update_scale_.default: self.update_scale_,
-            aten.index.Tensor: self.index,
             aten.index_put_.default: self.index_put(aten.index_put_.default),
             aten._index_put_impl_.default: self.index_put(aten._index_put_impl_.default),
         }
@@ -65,8 +64,9 @@ class KnownContents:
         """Positions, by which scripts index and mask."""
         self._run(self._plans.route(aten.arange.start_out), (start, end, step), {"out": out})
         meta: TensorMeta = out.meta
-        if meta.dtype in WHOLE and meta.numel <= KNOWN_LIMIT and meta.dense and meta.extent_bytes == out.allocation.size_bytes:
-            note(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
+        fills = meta.dense and meta.extent_bytes == out.allocation.size_bytes
+        if meta.dtype in EXACT_DTYPES and meta.numel <= KNOWN_LIMIT and fills:
+            set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
         return out
 
     def _filled(self, op: Any, value: Callable[[Any], Any]) -> Callable[..., Any]:

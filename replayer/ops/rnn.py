@@ -2,9 +2,11 @@
 """Recurrent layers as CUDA runs them: one call of cuDNN for all layers, directions and time steps.
 
 C++ takes this path only for tensors that it sees on CUDA, so it is taken here: `torch.lstm`, `gru`, `rnn_tanh` and `rnn_relu`
-become `aten::_cudnn_rnn`, with the one buffer of all weights that `flatten_parameters` makes.
+become `aten::_cudnn_rnn`, with the one buffer of all weights that `flatten_parameters` makes. What cuDNN does not accept runs
+cell by cell (rnn_cells.py).
 
     nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
+    pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device
 
 Rules: ATen/native/cudnn/RNN.cpp and, for autocast, ATen/cudnn/AutocastRNN.cpp.
 """
@@ -19,26 +21,29 @@ from typing import Any
 import torch
 
 from replayer import state
+from replayer.op_signature import OpSignature
 from replayer.ops import rnn_cells
+from replayer.state import gpu
 from replayer.tensor.allocation import allocate
-from replayer.tensor.dispatch import make
+from replayer.tensor.dispatch import adopt, make
+from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
 
 aten = torch.ops.aten
 
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
-_PLAIN = (0, 1)  # of these: without fused cells
+_WITHOUT_FUSED_CELL = (MODES["rnn_relu"], MODES["rnn_tanh"])
 
-# What C++ makes of plain ones without cuDNN. (`op.decompose` would take PyTorch's tracing rules instead.)
+# What C++ does without cuDNN and without fused cells. (`op.decompose` would take PyTorch's tracing rules instead.)
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
-_SCATTERED = (
+_NOT_ONE_BUFFER = (
     "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted at every "
     "call, possibly greatly increasing memory usage. To compact weights again call flatten_parameters()."
 )
 
 
-def _accepts(data: Any) -> bool:
+def _cudnn_accepts(data: Any) -> bool:
     """Whether cuDNN takes this input; bfloat16 since Ampere."""
     if not torch._C._get_cudnn_enabled() or not data.numel():
         return False
@@ -47,8 +52,8 @@ def _accepts(data: Any) -> bool:
     return data.dtype in (torch.float16, torch.float32, torch.float64)
 
 
-def _flat_buffer(weights: list[Any]) -> Any:
-    """The buffer that all weights are views of, one after another, or None."""
+def _weight_buffer(weights: list[Any]) -> Any:
+    """The buffer that all weights are consecutive views of (1-D), or None."""
     first = weights[0].meta
     at = first.offset
     for weight in weights:
@@ -77,27 +82,27 @@ def _run(
     size, projected = hx.size(2), 0
     if cx is not None and cx.size(2) != size:
         size, projected = cx.size(2), size
-    buffer = _flat_buffer(weights)
+    buffer = _weight_buffer(weights)
     if buffer is None:
-        warnings.warn(_SCATTERED, stacklevel=3)
+        warnings.warn(_NOT_ONE_BUFFER, stacklevel=3)
     per_layer = (4 if biases else 2) + bool(projected)
     how = (mode, size, projected, layers, False, dropout, train, bidirectional, sizes, None)
     result: tuple[Any, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *how)
     return result[:3]
 
 
-def _runner(mode: int, data: Any) -> Callable[..., tuple[Any, ...]] | None:
-    """What runs layers of this kind on this input as CUDA does; None: what C++ makes of them for any device."""
-    if _accepts(data):
+def _implementation(mode: int, data: Any) -> Callable[..., tuple[Any, ...]] | None:
+    """What runs such layers on this input under CUDA; None: C++'s composite op."""
+    if _cudnn_accepts(data):
         return partial(_run, mode)
-    return None if mode in _PLAIN else rnn_cells.layers
+    return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
 def _of_input(op: Any, mode: int) -> Callable[..., Any]:
     """A padded batch; `hx` is a list for LSTM, a tensor otherwise."""
 
     def kernel(data: Any, hx: Any, weights: Any, *options: Any) -> Any:
-        run = _runner(mode, data)
+        run = _implementation(mode, data)
         if run is None:
             return op._op_dk(_COMPOSITE, data, hx, weights, *options)
         *rest, batch_first = options
@@ -113,7 +118,7 @@ def _of_packed(op: Any, mode: int) -> Callable[..., Any]:
     """A packed sequence, whose batch sizes lie on the host."""
 
     def kernel(data: Any, batch_sizes: Any, hx: Any, weights: Any, *options: Any) -> Any:
-        run = _runner(mode, data)
+        run = _implementation(mode, data)
         if run is None:
             return op._op_dk(_COMPOSITE, data, batch_sizes, hx, weights, *options)
         hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
@@ -130,17 +135,74 @@ def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: An
         if weights[0].dtype is torch.float32:
             metas = VirtualTensor.plan_cache.metas
             index = weights[0].meta.index
-            look = metas.contiguous((sum(weight.meta.numel for weight in weights),), half, index)
-            buffer = make(look, allocate(state.gpu(), index, look.extent_bytes))
-            cast, at = [], 0
+            flat = metas.contiguous((sum(weight.meta.numel for weight in weights),), half, index)
+            buffer = make(flat, allocate(gpu(), index, flat.extent_bytes))
+            cast, offset = [], 0
             for weight in weights:
-                part = metas.contiguous(weight.meta.shape, half, index)
-                view = make(metas.of(part.shape, part.stride, at, half, index), buffer.allocation)
+                packed = metas.contiguous(weight.meta.shape, half, index)
+                view = make(metas.of(packed.shape, packed.stride, offset, half, index), buffer.allocation)
                 cast.append(view.copy_(weight))
-                at += part.numel
+                offset += packed.numel
             weights = cast
         data, hx, cx = (x.to(half) if x is not None and x.dtype is torch.float32 else x for x in (data, hx, cx))
         return aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *rest)
+
+
+class CudnnRnnOps:
+    """Handlers of what no meta kernel tells, bound to one plan cache: packed sequences, whose shape comes from lengths on the
+    host, and cuDNN's one buffer for all weights. `run` runs an op from its plan."""
+
+    def __init__(self, plans: PlanCache, run: Callable[..., Any]) -> None:
+        self._plans = plans
+        self._run = run
+
+    def handlers(self) -> dict[Any, Callable[..., Any]]:
+        return {
+            aten._pack_padded_sequence.default: self.pack,
+            aten._cudnn_rnn_flatten_weight.default: self.flatten,
+            aten._cudnn_rnn_backward.default: self.backward,
+        }
+
+    def pack(self, padded: Any, lengths: torch.Tensor, batch_first: bool) -> tuple[Any, torch.Tensor]:
+        """(rows, features) on the device and the batch sizes on the host; `lengths` must lie on the host, as for CUDA.
+
+        The CPU's kernel, run on zeros of one feature, says how many rows there are.
+        """
+        meta = padded.meta
+        rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
+        packed = self._plans.metas.contiguous((rows.size(0), *meta.shape[2:]), meta.dtype, meta.index)
+        made = make(packed, allocate(gpu(), meta.index, packed.extent_bytes))
+        shapes = (meta.shape, tuple(lengths.shape))
+        dtypes = (meta.dtype_name, "int64")
+        gpu().launch(OpSignature("aten::_pack_padded_sequence", shapes, dtypes, (packed.shape,)), meta.index)
+        return made, batch_sizes
+
+    def flatten(self, weights: list[Any], *_rnn: Any) -> Any:
+        """One buffer for all weights, which become views of it; the memory that they had before is freed."""
+        first = weights[0].meta
+        metas = self._plans.metas
+        buffer = metas.contiguous((sum(weight.meta.numel for weight in weights),), first.dtype, first.index)
+        allocation = allocate(gpu(), first.index, buffer.extent_bytes)
+        offset = 0
+        for weight in weights:
+            packed = metas.contiguous(weight.meta.shape, first.dtype, first.index)
+            view = metas.of(packed.shape, packed.stride, offset, first.dtype, first.index)
+            signature = OpSignature("aten::copy_", (packed.shape, packed.shape), (first.dtype_name, first.dtype_name))
+            gpu().launch(signature, first.index)
+            adopt(weight, make(view, allocation))
+            offset += packed.numel
+        return make(buffer, allocation)
+
+    def backward(self, *args: Any) -> Any:
+        """The gradients of all weights are views of one buffer, as the weights are."""
+        data, hx, cx, flat = self._run(self._plans.route(aten._cudnn_rnn_backward.default), args, {})
+        gradients, offset = [], 0
+        for weight in args[1] if flat else ():
+            packed = self._plans.metas.contiguous(weight.meta.shape, weight.meta.dtype, weight.meta.index)
+            view = self._plans.metas.of(packed.shape, packed.stride, offset, packed.dtype, packed.index)
+            gradients.append(make(view, flat[0].allocation))
+            offset += packed.numel
+        return data, hx, cx, gradients
 
 
 def register() -> None:

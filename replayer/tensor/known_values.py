@@ -1,8 +1,8 @@
-"""Small tensors of whole numbers and truths, computed as well where the host knows all that they come from.
+"""Values of virtual tensors: what the host knows of them, and small integer tensors computed on the CPU beside the op.
 
-Scripts decide by them on the host: whether an attention mask hides anything (and so which attention kernel runs), how many
-labels count, whether positions restart. On a GPU such numbers come from index arithmetic, not from weights; and so they do
-here, on the CPU, beside the virtual op.
+Scripts decide on the host by small integers and booleans: whether an attention mask hides anything (and so which attention
+kernel runs), how many labels count, whether positions restart. They come from index arithmetic, not from weights. So where all
+arguments of such an op are known, its result is computed too (constant folding).
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, though nothing of it was recorded
@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
+from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
 from replayer.tensor.plan import New, Plan, Several
 from replayer.tensor.tensor_meta import TensorMeta
 
-WHOLE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
@@ -29,18 +29,36 @@ def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
     if isinstance(known, Uniform):
         return known.value if known.dtype is meta.dtype else None
     if known is not None and meta.offset * meta.itemsize + meta.extent_bytes <= known.untyped_storage().nbytes():
-        look = torch.empty(0, dtype=meta.dtype, device="cpu")
-        return look.set_(known.untyped_storage(), meta.offset, meta.shape, meta.stride)
+        return _view(known.untyped_storage(), meta)
     return None
 
 
+def payload(allocation: Allocation) -> torch.UntypedStorage:
+    """The host storage behind an allocation under `--values compute`; zeros before the first write. Note [Payloads]."""
+    known = allocation.known
+    if not isinstance(known, torch.Tensor):
+        known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
+    return known.untyped_storage()
+
+
+def payload_of(tensor: Any) -> torch.Tensor:
+    """The values of a virtual tensor under `--values compute`: a CPU tensor that views its allocation's payload."""
+    return _view(payload(tensor.allocation), tensor.meta)
+
+
+def _view(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
+    empty: Any = torch.empty(0, dtype=meta.dtype, device="cpu")
+    view: torch.Tensor = empty.set_(storage, meta.offset, meta.shape, meta.stride)
+    return view
+
+
 def can_fold(func: torch._ops.OpOverload, plan: Plan) -> bool:
-    """Whether calls of this plan make small new tensors of whole numbers, decided by their arguments alone."""
+    """Whether calls of this plan only make small new integer or boolean tensors, determined by their arguments alone."""
     outcome = plan.outcome
     made = outcome.parts if isinstance(outcome, Several) else (outcome,)
     return (
         bool(made)
-        and all(isinstance(one, New) and one.meta.dtype in WHOLE and one.meta.numel <= KNOWN_LIMIT for one in made)
+        and all(isinstance(one, New) and one.meta.dtype in EXACT_DTYPES and one.meta.numel <= KNOWN_LIMIT for one in made)
         and not plan.writes
         and plan.signature.launches
         and torch.Tag.nondeterministic_seeded not in func.tags
@@ -49,7 +67,7 @@ def can_fold(func: torch._ops.OpOverload, plan: Plan) -> bool:
 
 
 def fold(func: torch._ops.OpOverload, made: Any, args: Any, kwargs: Any) -> None:
-    """Note what `made`, the result of this call, contains, if that is known of all arguments."""
+    """Compute the values of `made`, the result of this call, if those of all arguments are known."""
     results = made if isinstance(made, list) else [made]
     tensor_class = type(results[0])
     unknown = False
@@ -72,14 +90,14 @@ def fold(func: torch._ops.OpOverload, made: Any, args: Any, kwargs: Any) -> None
     if not unknown:
         values = func(*host_args, **host_kwargs)
         for one, content in zip(results, values if isinstance(made, list) else [values], strict=True):
-            note(one, content)
+            set_known_values(one, content)
 
 
-def note(made: Any, values: torch.Tensor | float | None) -> None:
-    """`made`, which fills its memory, contains `values`, broadcast and converted; None: nobody knows what."""
+def set_known_values(tensor: Any, values: torch.Tensor | float | None) -> None:
+    """`tensor`, which fills its allocation, contains `values`, broadcast and converted; None: unknown."""
     if values is None:
-        made.allocation.known = None
+        tensor.allocation.known = None
         return
-    meta: TensorMeta = made.meta
+    meta: TensorMeta = tensor.meta
     known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
-    made.allocation.known = known.copy_(values) if isinstance(values, torch.Tensor) else known.fill_(values)
+    tensor.allocation.known = known.copy_(values) if isinstance(values, torch.Tensor) else known.fill_(values)

@@ -73,7 +73,7 @@ class PlanCache:
             made = self.routes[id(func)] = Route(func, self._tensor_class, self.specials.get(func))
         return made
 
-    def keep_site(self, key: plan_keys.Key, signature: OpSignature) -> OpSignature:
+    def keep_signature(self, key: plan_keys.Key, signature: OpSignature) -> OpSignature:
         """Remember the signature of a copy or read."""
         if len(self.signatures) >= PLANS_LIMIT:
             self.signatures.clear()

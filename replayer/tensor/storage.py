@@ -87,7 +87,7 @@ class VirtualStorage(torch.UntypedStorage):
         """The bytes, copied to the host: what is known of them, else zeros."""
         size_bytes = self.allocation.size_bytes
         if size_bytes:
-            gpu().copy(_copy_site(size_bytes, "d2h"), "d2h", size_bytes, self._index, True)
+            gpu().copy(_copy_signature(size_bytes, "d2h"), "d2h", size_bytes, self._index, True)
         known = self.allocation.known
         if isinstance(known, Uniform) and known.value:
             return torch.full((size_bytes // known.dtype.itemsize,), known.value, dtype=known.dtype).untyped_storage()
@@ -99,7 +99,7 @@ class VirtualStorage(torch.UntypedStorage):
         """Copy all bytes from a storage of the same size on the host."""
         size_bytes = self.allocation.size_bytes
         if size_bytes:
-            gpu().copy(_copy_site(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
+            gpu().copy(_copy_signature(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
         if host.device.type == "cpu" and (size_bytes <= KNOWN_LIMIT or computing()):
             self.allocation.known = torch.empty(0, dtype=torch.uint8).set_(host.clone())  # type: ignore[no-untyped-call]
 
@@ -129,7 +129,7 @@ class VirtualStorage(torch.UntypedStorage):
         known = self.allocation.known
         made.known = known.clone() if isinstance(known, torch.Tensor) else known
         if size_bytes:
-            gpu().launch(_copy_site(size_bytes), self._index)
+            gpu().launch(_copy_signature(size_bytes), self._index)
         return VirtualStorage.over(made, self._index)
 
     def _deepcopy_once(self, memo: dict[Any, Any]) -> Allocation:
@@ -144,5 +144,5 @@ class VirtualStorage(torch.UntypedStorage):
         return f"[torch.storage.UntypedStorage(device={self.device}) of size {self.nbytes()}]"
 
 
-def _copy_site(size_bytes: int, direction: str = "") -> OpSignature:
+def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
