@@ -28,6 +28,7 @@ FLOORS = (
     "ops",
     "tensor",
     "state",
+    "torch_shortcuts",
     "gpu",
     "memory",
     "timing",

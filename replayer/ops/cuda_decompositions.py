@@ -104,7 +104,7 @@ def scaled_dot_product_attention(
 def batch_norm(
     input: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float, cudnn: bool
 ) -> Any:
-    """`torch.batch_norm` without the reserved space that C++ would make for another backend, at 10 microseconds each."""
+    """`torch.batch_norm` without the reserved space that C++ would make for another backend: 10 µs each."""
     return torch.native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps)[0]
 
 

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from replayer import torch_shortcuts
+from replayer.surfaces.torch_cuda import refuse_c_functions
+from replayer.tensor.tensor import VirtualTensor
 
-def install_all(torch_module: ModuleType) -> None:
-    """Patch every surface, in a fixed order, once per process."""
+
+def surfaces() -> tuple[ModuleType, ...]:
+    """All surfaces, in the order in which they are installed. Where no comment says otherwise, the order does not matter.
+
+    Each name of torch belongs to one surface (tests/replayer/surfaces/test_one_owner.py).
+    """
     from replayer.surfaces import (
         torch_accelerator,
         torch_amp,
         torch_autograd,
         torch_backends,
         torch_backends_cudnn_rnn,
-        torch_batch_norm,
         torch_compile,
         torch_cuda,
         torch_cuda_comm,
@@ -41,33 +47,39 @@ def install_all(torch_module: ModuleType) -> None:
         torch_utils_data,
     )
 
-    for surface in (
-        torch_cuda,  # first: it refuses every C function of CUDA, and those after it take theirs back
-        torch_cuda_streams,  # takes back streams and events
-        torch_cuda_random,  # generators, which torch.cuda asks for once it is started
-        torch_cuda_graphs,  # refusals that are classes
-        torch_cuda_nvtx,  # a C module of its own
-        torch_cuda_comm,  # C functions that only builds with CUDA have
-        torch_cuda_memory,  # takes back the allocator's functions
-        torch_cuda_memory_snapshot,  # and those about its history
-        torch_backends,  # needs the devices' functions for cuDNN's checks
-        torch_backends_cudnn_rnn,  # and what recurrent layers ask of it
-        torch_batch_norm,  # what a batch norm comes to
-        torch_accelerator,  # answers by torch.cuda, so all of that must stand
-        torch_tensor,  # moves tensors to the devices above
-        torch_pin_memory,  # wraps factories that torch_tensor may have replaced, takes back the host allocator's functions
-        torch_cuda_tensors,  # wraps methods that torch_tensor may have replaced
-        torch_nn_module,  # moves modules by moving tensors
-        torch_serialization,  # loads onto devices
-        torch_amp,  # the rest wraps torch's Python and is free of order: autocast's state,
-        torch_autograd,  # the script's phases: backward,
-        torch_optim,  # zero_grad, optimizer and the end of a step,
-        torch_utils_data,  # loader;
-        torch_nn_parallel,  # and the parts of nn.DataParallel;
-        torch_distributed,  # process groups, which communicate on the devices,
-        torch_distributed_functional_collectives,  # also as ops,
-        torch_multiprocessing,  # processes that are told which rank they are,
-        torch_profiler,  # profilers, which start no device,
-        torch_compile,  # and the compiler, which is not run
-    ):
+    return (
+        torch_cuda,
+        torch_cuda_streams,
+        torch_cuda_random,
+        torch_cuda_graphs,  # after torch_cuda: it asks torch.cuda.is_current_stream_capturing
+        torch_cuda_nvtx,
+        torch_cuda_comm,
+        torch_cuda_memory,
+        torch_cuda_memory_snapshot,
+        torch_backends,
+        torch_backends_cudnn_rnn,
+        torch_accelerator,  # after torch_cuda and torch_cuda_memory: its functions are theirs
+        torch_tensor,
+        torch_pin_memory,
+        torch_cuda_tensors,
+        torch_nn_module,
+        torch_serialization,
+        torch_amp,
+        torch_autograd,
+        torch_optim,
+        torch_utils_data,
+        torch_nn_parallel,
+        torch_distributed,
+        torch_distributed_functional_collectives,
+        torch_multiprocessing,
+        torch_profiler,
+        torch_compile,
+    )
+
+
+def install_all(torch_module: ModuleType) -> None:
+    """Patch every surface, once per process."""
+    refuse_c_functions(torch_module)
+    for surface in surfaces():
         surface.install(torch_module)
+    torch_shortcuts.install(torch_module, VirtualTensor)

@@ -36,7 +36,6 @@ REFUSED = {
     "clock_rate": _NVML,
     "memory_usage": _NVML,
     "device_memory_used": _NVML,
-    "list_gpu_processes": _NVML,
     "_compile_kernel": _KERNELS,
 }
 
@@ -49,10 +48,6 @@ REFUSED_C = {
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
     "_cuda_sleep": ("torch.cuda._sleep", "launch real work instead"),
     "_cuda_jiterator_compile_and_launch_kernel": ("torch.cuda.jiterator", _KERNELS),
-    "_cuda_getCublasWorkspaceSize": ("torch.backends.cuda.cublas_workspace_size", "leave the default"),
-    "_cuda_setCublasWorkspaceSize": ("torch.backends.cuda.cublas_workspace_size", "leave the default"),
-    "_cuda_getCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size", "leave the default"),
-    "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size", "leave the default"),
     "_cuda_tunableop_enable": ("torch.cuda.tunable.enable", _TUNING),
     "_cuda_tunableop_tuning_enable": ("torch.cuda.tunable.tuning_enable", _TUNING),
     "_cuda_record_untuned_enable": ("torch.cuda.tunable.record_untuned_enable", _TUNING),
@@ -73,7 +68,6 @@ REFUSED_C = {
         _TUNING,
     ),
     "_cuda_tunableop_wildcard_fallback_enable": ("torch.cuda.tunable.wildcard_fallback_enable", _TUNING),
-    "_nccl_version": ("torch.cuda.nccl.version", _NCCL),
     "_nccl_unique_id": ("torch.cuda.nccl.unique_id", _NCCL),
     "_nccl_init_rank": ("torch.cuda.nccl.init_rank", _NCCL),
     "_nccl_all_reduce": ("torch.cuda.nccl.all_reduce", _NCCL),
@@ -87,7 +81,6 @@ REFUSED_C = {
 
 IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_ipc_collect": (None, "no memory is shared with other processes, so there is nothing to collect"),
-    "_cuda_clearCublasWorkspaces": (None, "workspaces are part of the recorded memory"),
     "_cuda_getCurrentBlasHandle": (0x5555_0000_1000, "asked for to load cuBLAS early, which costs nothing here"),
     "_cuda_isCurrentStreamCapturing": (False, "graph capture is refused, so nothing ever captures"),
     "_cuda_set_cudnn_benchmark_limit": (None, "the recording holds the algorithms that cuDNN chose"),
@@ -97,6 +90,8 @@ IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_tunableop_tuning_is_enabled": (False, "off as TunableOp itself is off"),
     "_cuda_record_untuned_is_enabled": (False, "off by default, and switching it on is refused"),
 }
+
+_NCCL_VERSION = (2 << 32) | (19 << 16)  # 2.19.0, whose names of kernels the replay uses
 
 # Queued by torch for its first use of CUDA, to warn when this build lacks kernels for the device. The recording proves
 # that the recorded build had them; what this build has does not matter.
@@ -149,6 +144,17 @@ class Driver:
         return self._sync_debug_mode
 
 
+def refuse_c_functions(torch_module: ModuleType) -> None:
+    """Refuse every C function of CUDA that a build has, before the surfaces replace those that they know.
+
+    None of the others (newer releases have more) may reach a driver either.
+    """
+    c: Any = torch_module._C
+    for name in dir(c):
+        if name.startswith(("_cuda_", "_nccl_")):
+            patch(c, **{name: refusal(f"torch._C.{name}", "it is not known to this version of the virtual GPU")})
+
+
 def install(torch_module: ModuleType) -> None:
     """Patch `torch.cuda` and the C functions below it."""
     driver = Driver()
@@ -181,10 +187,6 @@ def install(torch_module: ModuleType) -> None:
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
         return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
 
-    # A CUDA build has C functions that no table here names, in newer releases. They must not reach a driver either.
-    for name in dir(c):
-        if name.startswith(("_cuda_", "_nccl_")):
-            patch(c, **{name: refusal(f"torch._C.{name}", "it is not known to this version of the virtual GPU")})
     for name, (call, advice) in REFUSED_C.items():
         patch(c, **{name: refusal(call, advice)})
     ignore(c, IGNORED_C)
@@ -205,6 +207,8 @@ def install(torch_module: ModuleType) -> None:
         _cuda_set_sync_debug_mode=driver.set_sync_debug_mode,
         _cuda_get_sync_debug_mode=driver.get_sync_debug_mode,
         _CudaDeviceProperties=DeviceProperties,
+        _nccl_version=lambda: _NCCL_VERSION,
+        _nccl_version_suffix=lambda: b"",
     )
     refuse(cuda, "torch.cuda", REFUSED)
     refuse(cuda.tunable, "torch.cuda.tunable", REFUSED_TUNABLE)

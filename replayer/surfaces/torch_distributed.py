@@ -29,8 +29,6 @@ from replayer.tensor.known_values import known_values
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
 
-_NCCL_VERSION = (2 << 32) | (19 << 16)  # 2.19.0, whose names of kernels the replay uses
-
 _OBJECTS = (
     "all_gather_object",
     "gather_object",
@@ -76,7 +74,6 @@ def install(torch_module: ModuleType) -> None:
 
     patch(dist, _verify_params_across_processes=_verify_params_across_processes)
     # torch.distributed names the version in the log line of each error, which must not become another error.
-    patch(torch_module._C, _nccl_version=lambda: _NCCL_VERSION, _nccl_version_suffix=lambda: b"")
     _quiet_statistics(dist)
     _no_flight_recorder(c10d)
     _reducers(dist)

@@ -11,9 +11,9 @@ gradients of a graph that is still alive, so it is on only while a module crosse
 
 Note [Outermost calls]
 `Module.__call__` is replaced on the class, which every module's call goes through, scripted and traced ones too. (A global
-forward hook would do as well, but takes from all calls the short way that torch has for modules without hooks.) For a module
-within another one's call there is no more to it than one look at a flag of the thread; and where torch's own `__call__` would
-only look whether the module was compiled, that is done in the same frame.
+forward hook would do as well, but makes all calls miss torch's fast path for modules without hooks.) A module within another
+one's call costs a look at a flag of the thread; what torch's own `__call__` does is done in the same frame ("module_call" in
+torch_shortcuts.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from replayer import torch_shortcuts
 from replayer.errors import NotEmulated
 from replayer.state import started
 from replayer.tensor.tensor import VirtualTensor
@@ -44,12 +45,12 @@ def install(torch: ModuleType) -> None:
 
 def _install_calls(module_class: Any, grad_enabled: Callable[[], bool]) -> None:
     call, calls = module_class.__call__, _Calls()
-    is_torchs_own = call is getattr(module_class, "_wrapped_call_impl", None)
+    in_this_frame = call is getattr(module_class, "_wrapped_call_impl", None) and torch_shortcuts.enabled("module_call")
 
     @wraps(call)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         if calls.inside:
-            if is_torchs_own and self._compiled_call_impl is None:
+            if in_this_frame and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return call(self, *args, **kwargs)
         if (gpu := started()) is None:

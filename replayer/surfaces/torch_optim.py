@@ -6,11 +6,6 @@
 
 Every optimizer class, also the user's, has its `step` wrapped by torch when its first instance is made
 (`Optimizer.profile_hook_step`). We wrap there and not by torch's step hooks: hooks are not called when a step fails.
-
-Note [No overrides among parameters]
-For every tensor that it is given, torch's C++ looks for a `__torch_function__`: in the lists of a foreach optimizer some
-3 000 times per step of a ResNet-50, to find each time that virtual tensors have none. Where an optimizer of torch has no
-other parameters, the looking is switched off while it updates them: 5 % of that training step's instructions.
 """
 
 from __future__ import annotations
@@ -23,6 +18,7 @@ from typing import Any
 from replayer.state import started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
+from replayer.torch_shortcuts import without_override_lookup
 from traces.patching import PhaseScope, patch
 from traces.steps import FirstOptimizer
 
@@ -31,24 +27,13 @@ def install(torch_module: ModuleType) -> None:
     """Wrap what wraps `step`, and `zero_grad` of the base class and of classes that have their own."""
     cls: Any = torch_module.optim.Optimizer
     wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
-    without_overrides = torch_module._C.DisableTorchFunctionSubclass
     stepping, zeroing = PhaseScope("optimizer", started), PhaseScope("zero_grad", started)
     first = FirstOptimizer()
 
-    def shortened(update: Callable[..., Any]) -> Callable[..., Any]:
-        """See Note [No overrides among parameters]. A closure is the script's own code, whatever it does."""
-
-        @wraps(update)
-        def shorter(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if (update.__name__ == "step" and (args or kwargs)) or not _only_virtual(self):
-                return update(self, *args, **kwargs)
-            with without_overrides():
-                return update(self, *args, **kwargs)
-
-        return shorter
-
     def wrap_step_with_phase(step: Callable[..., Any]) -> Callable[..., Any]:
-        hooked = wrap_step(shortened(step) if step.__module__.startswith("torch.optim.") else step)
+        if step.__module__.startswith("torch.optim."):
+            step = without_override_lookup(step, VirtualTensor)
+        hooked = wrap_step(step)
 
         @wraps(hooked)
         def step_as_phase(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,9 +68,5 @@ def install(torch_module: ModuleType) -> None:
         cls,
         profile_hook_step=staticmethod(wrap_step_with_phase),
         _patch_step_function=patch_class_with_phase,
-        zero_grad=as_phase(shortened(cls.zero_grad)),
+        zero_grad=as_phase(without_override_lookup(cls.zero_grad, VirtualTensor)),
     )
-
-
-def _only_virtual(optimizer: Any) -> bool:
-    return all(type(parameter) is VirtualTensor for group in optimizer.param_groups for parameter in group["params"])

@@ -24,7 +24,7 @@ from traces.patching import patch
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"
-    " arange linspace logspace eye scalar_tensor tril_indices triu_indices tensor"
+    " arange linspace logspace eye scalar_tensor tril_indices triu_indices"
     " bartlett_window blackman_window hamming_window hann_window kaiser_window".split()
 )
 NEW_EMPTY = "new_empty new_empty_strided".split()
@@ -37,9 +37,9 @@ def install(torch_module: ModuleType) -> None:
     patch(tensor_class, pin_memory=wraps(tensor_class.pin_memory)(pin_memory), is_pinned=wraps(tensor_class.is_pinned)(pinned))
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
         for name in empty:
-            patch(owner, **{name: _pinning(getattr(owner, name), _empty)})
+            patch(owner, **{name: with_pin_memory(getattr(owner, name), _empty)})
         for name in filled:
-            patch(owner, **{name: _pinning(getattr(owner, name), pinned_copy)})
+            patch(owner, **{name: with_pin_memory(getattr(owner, name))})
     patch(
         torch_module._C,
         _cuda_hostMemoryStats=lambda: host_memory().statistics(),
@@ -64,7 +64,9 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
     return pinned_empty(tuple(made.shape), made.stride(), made.dtype)
 
 
-def _pinning(make: Callable[..., Any], pin: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+def with_pin_memory(make: Callable[..., Any], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy) -> Callable[..., Any]:
+    """A factory that takes `pin_memory`: its result is made unpinned and then pinned by `pin`."""
+
     @wraps(make)
     def pinning(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("pin_memory"):

@@ -16,12 +16,10 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device
 
+from replayer.surfaces.torch_pin_memory import with_pin_memory
 from replayer.tensor.device_args import placed, placed_arguments
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
-
-# Functions of torch that would ask C++ for CUDA's current device.
-_PLACED = "tensor as_tensor asarray".split()
 
 
 def install(torch_module: ModuleType) -> None:
@@ -29,8 +27,8 @@ def install(torch_module: ModuleType) -> None:
     # PyTorch's set of the functions that obey set_default_device is made at its first use; it must hold the C functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
-    for name in _PLACED:
-        patch(torch_module, **{name: _placing(getattr(torch_module, name))})
+    patch(torch_module, tensor=with_pin_memory(_placing(torch.tensor)))  # of the three, it alone takes `pin_memory`
+    patch(torch_module, as_tensor=_placing(torch.as_tensor), asarray=_placing(torch.asarray))
     for name in ("_set_default_dtype", "_set_default_tensor_type"):
         patch(torch._C, **{name: _relearning(getattr(torch._C, name))})
 
@@ -59,6 +57,8 @@ def _install_moves(tensor_class: Any) -> None:
 
 
 def _placing(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A factory that would ask C++ for CUDA's current device."""
+
     @wraps(make)
     def placing(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from replayer import torch_shortcuts
+
 Key = tuple[Any, ...]
 Keyer = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
@@ -28,6 +30,8 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     With `get`, to what that gives for the key. Tensors of `tensor_class` have a `meta`.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
+    if not torch_shortcuts.enabled("compiled_keys"):
+        return _plain_keyer(func, count, tensor_class, by_value, get)
     parts = [_expression(str(argument.type), f"a[{i}]", by_value) for i, argument in enumerate(func._schema.arguments[:count])]
     parts = [part for part in parts if part]
 
@@ -49,6 +53,28 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     names = {"V": tensor_class, "look": look, "look_tensor": look_tensor, "options": options, "get": get}
     made: Keyer = eval(source, names)
     return made
+
+
+def _plain_keyer(
+    func: torch._ops.OpOverload, count: int, tensor_class: type, by_value: bool, get: Callable[[Key], Any] | None
+) -> Keyer:
+    """What `keyer` compiles, as a loop."""
+    kinds = [str(argument.type) for argument in func._schema.arguments]
+
+    def key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        parts: list[Any] = [count]
+        for kind, value in zip(kinds, args, strict=False):
+            if kind in ("float", "Scalar", "number") and not by_value:
+                parts.append(type(value))  # a whole number for a float argument is no other call
+            elif kind == "Tensor" and not isinstance(value, torch.Tensor):
+                parts.append(type(value))
+            elif kind not in ("Generator", "Optional[Generator]"):
+                parts.append(frozen(value, tensor_class, by_value))
+        parts += [(name, frozen(value, tensor_class, by_value)) for name, value in kwargs.items()] if kwargs else []
+        found = tuple(parts)
+        return get(found) if get else found
+
+    return key
 
 
 def _expression(kind: str, at: str, by_value: bool) -> str:

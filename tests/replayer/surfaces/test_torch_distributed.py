@@ -153,7 +153,7 @@ def with_collectives(durations_ns: list[int], size_bytes: int) -> Trace:
     columns = {column: values.tolist() for column, values in trace.device.columns().items()}
     more = {"device": 0, "stream": 20, "kind": DeviceKind.KERNEL, "name": kernel, "launch": -1, "bytes": -1, "origin": 0}
     for column, values in columns.items():
-        values += {"start_ns": starts.tolist(), "duration_ns": durations_ns}.get(column, [more.get(column)] * count)
+        values += {"start_ns": starts.tolist(), "duration_ns": durations_ns}.get(column, [more.get(column, -1)] * count)
     trace.device = DeviceSpans.of(**columns)
     return trace
 

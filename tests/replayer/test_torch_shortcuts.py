@@ -1,9 +1,13 @@
 # mypy: allow-untyped-calls
-"""Where torch's own way is cut short, nobody notices: overrides in optimizers, batch norms. Runs in the warm interpreter."""
+"""Shortcuts past torch's slow paths change nothing but time, and can be switched off. Most run in the warm interpreter."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +15,77 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from replayer import torch_shortcuts
+from replayer.tensor.plan_keys import Keyer, keyer
+from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import SurfaceGpu, use
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import torch
+from torch import nn
+from replayer import backend
+from replayer.surfaces import install_all
+from tests.replayer.fake_gpu import use
+backend.register()
+install_all(torch)
+gpu = use()
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).cuda()
+optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(5, 3, 8, 8, device="cuda")).sum().backward()
+    optimizer.step()
+print([(signature.op, signature.shapes) for signature, _ in gpu.launches], gpu.phases)
+"""
+
+
+def _program(off: str) -> str:
+    environment = {**os.environ, torch_shortcuts.VARIABLE: off}
+    command = [sys.executable, "-c", PROGRAM]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_program_does_the_same_without_shortcuts() -> None:
+    """GIVEN a training step WHEN all shortcuts are off THEN the same ops are launched in the same phases."""
+    assert _program(",".join(torch_shortcuts.NAMES)) == _program("") != ""
+
+
+@pytest.mark.warm
+def test_every_shortcut_fits_this_release_of_torch_and_unknown_names_are_refused() -> None:
+    for name in set(torch_shortcuts.NAMES) - {"module_call"}:  # whose patch is in place here
+        assert torch_shortcuts.enabled(name), name
+    with pytest.raises(KeyError):
+        torch_shortcuts.enabled("no such shortcut")
+
+
+def _keyers(op: Any, count: int) -> list[Keyer]:
+    made = []
+    for off in ("", "compiled_keys"):
+        os.environ[torch_shortcuts.VARIABLE] = off
+        made.append(keyer(op, count, VirtualTensor))
+    return made
+
+
+@pytest.mark.warm
+def test_compiled_keys_tell_apart_what_plain_ones_do() -> None:
+    """GIVEN calls of one op WHEN two of them have one compiled key THEN they have one plain key, and the other way round."""
+    use()
+    aten = torch.ops.aten
+    x, y, z = torch.zeros(2, 3, device="cuda"), torch.zeros(2, 3, device="cuda"), torch.zeros(3, device="cuda")
+    calls: list[tuple[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = [
+        (aten.add.Tensor, [((x, y), {}), ((y, x), {}), ((x, z), {}), ((x, 2), {}), ((x, 2.0), {}), ((x, y), {"alpha": 2})]),
+        (aten.cat.default, [(([x, y], 0), {}), (([y, x], 0), {}), (([x, y], 1), {}), (([x], 0), {})]),
+        (aten.sum.dim_IntList, [((x, [0], True), {}), ((x, [1], True), {}), ((x, [0], False), {}), ((x, None, False), {})]),
+        (aten.mul.Scalar, [((x, 2), {}), ((x, 3), {}), ((x, 2.0), {}), ((x, True), {})]),
+        (aten.arange.default, [((5,), {}), ((6,), {}), ((5,), {"device": x.device}), ((5.5,), {})]),
+    ]
+    for op, several in calls:
+        compiled, plain = _keyers(op, len(several[0][0]))
+        keys = [(compiled(args, kwargs), plain(args, kwargs)) for args, kwargs in several]
+        for one in keys:
+            for other in keys:
+                assert (one[0] == other[0]) is (one[1] == other[1])
 
 
 class Heard(torch.Tensor):
@@ -41,6 +115,7 @@ def _steps(optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
+@pytest.mark.warm
 def test_an_optimizer_of_virtual_tensors_looks_for_no_overrides_and_updates_as_ever() -> None:
     gpu = use()
     parameters = [_with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda"))) for _ in range(2)]
@@ -61,6 +136,7 @@ def test_an_optimizer_of_virtual_tensors_looks_for_no_overrides_and_updates_as_e
     assert all(parameter.grad is None for parameter in parameters)
 
 
+@pytest.mark.warm
 def test_a_parameter_with_an_override_is_heard_in_step_and_zero_grad() -> None:
     use()
     own: Any = _with_gradient(torch.ones(3).as_subclass(Heard).requires_grad_())
@@ -71,6 +147,7 @@ def test_a_parameter_with_an_override_is_heard_in_step_and_zero_grad() -> None:
         assert _heard(optimizer.step) and _heard(optimizer.zero_grad)
 
 
+@pytest.mark.warm
 def test_a_closure_and_a_scripts_own_optimizer_keep_their_overrides() -> None:
     use()
     parameter, own = torch.nn.Parameter(torch.ones(3, device="cuda")), torch.ones(3).as_subclass(Heard)
@@ -88,6 +165,7 @@ def test_a_closure_and_a_scripts_own_optimizer_keep_their_overrides() -> None:
     assert "add" in _heard(Own([parameter], lr=0.1).step)
 
 
+@pytest.mark.warm
 def test_an_optimizer_that_fails_leaves_overrides_on() -> None:
     use()
     parameter = _with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda")))
@@ -106,6 +184,7 @@ def _normed(gpu: SurfaceGpu, norm: Callable[..., torch.Tensor], x: torch.Tensor)
     return gpu.launched, (tuple(result.shape), result.dtype, type(result.grad_fn).__name__)
 
 
+@pytest.mark.warm
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_is_one_op_by_every_way_to_it(training: bool) -> None:
     gpu = use()
@@ -124,6 +203,7 @@ def test_batch_norm_is_one_op_by_every_way_to_it(training: bool) -> None:
     assert [_normed(gpu, way, x) for way in ways] == [expected] * 3
 
 
+@pytest.mark.warm
 def test_batch_norm_elsewhere_is_torchs_own() -> None:
     use()
     x = torch.randn(8, 4)
