@@ -138,7 +138,8 @@ class Summary:
         if self.step_median_ns is not None:
             lines.append(f"step {_ms(self.step_median_ns)}, without data loading {_ms(self.compute_side_median_ns)} (medians)")
             lines.append(", ".join(f"{name} {_ms(phase.median_ns)}" for name, phase in self.phases.items()))
-        lines.append(f"GPU busy {_ms(self.gpu_busy_ns)} of {_ms(self.window_ns)}")
+        if self.grain != "phase":  # such a trace does not tell when within a phase a GPU was busy
+            lines.append(f"GPU busy {_ms(self.gpu_busy_ns)} of {_ms(self.window_ns)}")
         lines += [f"lacks {text}" for text in self.lacks[:3]]
         lines += [f"{count} x {kind}" for kind, count in list(self.problems.items())[:3]]
         return "\n  ".join(lines)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import traces
-from tests.traces.handmade import data_parallel, training
+from tests.traces.handmade import data_parallel, phase_grained, training
 from tui.cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +58,7 @@ def test_the_facts_are_those_of_the_commands(tmp_path: Path, capsys: pytest.Capt
 def test_what_is_shown_is_short() -> None:
     shown = repr(traces.summarize(training(steps=20))), repr(traces.compare(training(), training()))
     assert "step 0.100 ms, without data loading 0.080 ms (medians)" in shown[0] and "Tesla V100" in shown[0]
+    assert "GPU busy" in shown[0] and "GPU busy" not in repr(traces.summarize(phase_grained()))
     assert "step 0.100 -> 0.100 ms (+0.0%)" in shown[1] and "within 5.0%" in shown[1]
     assert all(text.count("\n") < 8 and len(text) < 1000 for text in shown)
 
