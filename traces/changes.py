@@ -18,7 +18,7 @@ from traces.measure import launch_steps, op_of, work_rows
 from traces.model import Column, Trace
 
 TOP = 10  # rows of each list
-_TRIFLE_NS = 1000  # per step; below that no difference is worth a line
+_NEGLIGIBLE_NS = 1000  # per step; a smaller difference is not listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def changes(
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
     return Changes(
-        _sorted_out(_kernels(recorded, recorded_steps), _kernels(other, other_steps), tolerance, top),
-        _sorted_out(_ops(recorded, recorded_steps), _ops(other, other_steps), tolerance, top, canonical_op),
+        _classified(_kernels(recorded, recorded_steps), _kernels(other, other_steps), tolerance, top),
+        _classified(_ops(recorded, recorded_steps), _ops(other, other_steps), tolerance, top, canonical_op),
     )
 
 
@@ -110,10 +110,10 @@ def _by_name(trace: Trace, names: Column, counts: Column, times_ns: Column) -> d
     return {total.name: total for total in totals}
 
 
-def _sorted_out(
+def _classified(
     recorded: dict[str, _Total], other: dict[str, _Total], tolerance: float, top: int, key: Callable[[str], str] = str
 ) -> ChangeLists:
-    ours, theirs = _joined(recorded, key), _joined(other, key)
+    ours, theirs = _merged(recorded, key), _merged(other, key)
     lists: dict[str, list[Change]] = {"added": [], "gone": [], "longer": [], "shorter": []}
     for name in ours.keys() | theirs.keys():
         a, b = ours.get(name, _NOTHING), theirs.get(name, _NOTHING)
@@ -123,19 +123,19 @@ def _sorted_out(
         difference_ns = b.duration_ns - a.duration_ns
         if not a.count or not b.count:
             lists["gone" if a.count else "added"].append(change)
-        elif abs(difference_ns) > max(tolerance * a.duration_ns, _TRIFLE_NS):
+        elif abs(difference_ns) > max(tolerance * a.duration_ns, _NEGLIGIBLE_NS):
             lists["longer" if difference_ns > 0 else "shorter"].append(change)
     return ChangeLists(**{kind: sorted(rows, key=_size)[:top] for kind, rows in lists.items()})
 
 
-def _joined(totals: dict[str, _Total], key: Callable[[str], str]) -> dict[str, _Total]:
+def _merged(totals: dict[str, _Total], key: Callable[[str], str]) -> dict[str, _Total]:
     """Totals with names of one key put together, under the name with the most time."""
-    joined: dict[str, _Total] = {}
+    merged: dict[str, _Total] = {}
     for total in sorted(totals.values(), key=lambda total: -total.duration_ns):
-        into = joined.setdefault(key(total.name), _Total(total.name))
+        into = merged.setdefault(key(total.name), _Total(total.name))
         into.count += total.count
         into.duration_ns += total.duration_ns
-    return joined
+    return merged
 
 
 def _size(change: Change) -> tuple[int, str]:

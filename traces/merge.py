@@ -1,4 +1,4 @@
-"""Recordings made one from several: the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
+"""Merges recordings: those of the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
 
     trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
     trace.provenance["ranks"]           # {"0": {}, "1": {"rank": 1, "argv": [...]}}: what differs from the first

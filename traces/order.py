@@ -1,4 +1,4 @@
-"""Brings a trace's rows into the order that the model promises, and mends the row numbers that point at moved rows.
+"""Sorts a trace's rows into the order that the model promises, and updates the row numbers that point at moved rows.
 
 Writers that follow several threads or streams at once append rows as they come; `in_order` is for what they wrote.
 

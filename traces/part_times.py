@@ -1,8 +1,8 @@
-"""How far apart two traces are in the parts of nn.DataParallel: scatter, each replica, gather...
+"""Compares the times of the parts of nn.DataParallel in two traces: scatter, each replica, gather...
 
     part_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
 
-A part that both traces have on one device only goes by its name, another by its name and device: "parallel_apply (cuda:1)".
+A part that both traces have on one device only is named by itself, another with its device: "parallel_apply (cuda:1)".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from traces.model import NONE, Column, Parts, Trace
 from traces.spread import median, relative_error
 
-_NOWHERE = 1 << 30
+_ABSENT = 1 << 30  # sorts behind every place
 Key = tuple[str, str]  # the part's name, and the label of its device or ""
 
 
@@ -56,7 +56,7 @@ def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
 
 def _place(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
     """Where a part comes in a step, by the order in which the trace first has it."""
-    return (list(parts).index(key) if key in parts else _NOWHERE, key[1])
+    return (list(parts).index(key) if key in parts else _ABSENT, key[1])
 
 
 def _error(ours: Parts | None, theirs: Parts | None) -> PartError:

@@ -109,14 +109,14 @@ def _per_step(trace: Trace, waits: Batches) -> Column:
     return waited_ns
 
 
-def batches_there_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
-    """For each of a rank's phases, given by start and end, when the last batch that was waited for in it was there; the
-    phase's own end where no wait was recorded."""
+def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
+    """For each of a rank's phases, given by start and end: when the last batch that was waited for in it arrived, or the
+    phase's end where no wait was recorded."""
     waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
-    there_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
+    arrival_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
     phase = TimeWindows(start_ns, end_ns).holding(waits.start_ns)
-    np.maximum.at(there_ns, phase[phase != NONE], waits.end_ns[phase != NONE])
-    return np.asarray(np.where(there_ns > start_ns, np.minimum(there_ns, end_ns), end_ns))
+    np.maximum.at(arrival_ns, phase[phase != NONE], waits.end_ns[phase != NONE])
+    return np.asarray(np.where(arrival_ns > start_ns, np.minimum(arrival_ns, end_ns), end_ns))
 
 
 def collectives(trace: Trace) -> list[CollectiveTotals]:

@@ -1,4 +1,4 @@
-"""One figure per step of two traces, summed up: medians, how far apart, and how much of that says nothing.
+"""One figure per step, of two traces: medians and percentiles, the relative error, and the noise floor.
 
     spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
 """

@@ -1,7 +1,7 @@
-"""How far a step's memory rises above what was held when it began.
+"""How far a step's allocated memory rises above what was allocated when the step began.
 
-That is known from allocations and frees alone, so it can be compared where a recording began in the middle of a program and
-nobody wrote down how much was held by then.
+Allocations and frees alone tell that, so it can be compared where a recording began in the middle of a program and has no
+totals.
 
     step_rises(trace)   # {0: 2_791_636_480}: by row of `trace.devices`, the median of the steady steps
 """

@@ -31,7 +31,7 @@ from replayer.recording.dp_regions import recorded_regions
 from replayer.recording.recorded_step import Instance, Kernel, RecordedSegment, RecordedStep
 from traces.communication import communication_kernels
 from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
-from traces.pipeline import batches_there_ns
+from traces.pipeline import batch_arrival_ns
 
 if TYPE_CHECKING:
     from replayer.recording.recorded_run import RecordedRun
@@ -100,7 +100,7 @@ class RecordingIndexer:
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
             marked = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
             self.phase_device_ns = np.where(marked, phases.device_end_ns - phases.device_start_ns, 0)
-            self.batch_there = batches_there_ns(trace, rank, self.phase_start, self.phase_end)
+            self.batch_there = batch_arrival_ns(trace, rank, self.phase_start, self.phase_end)
             return
         starts = [int(trace.host.start_ns.min())] if len(trace.host) else []
         ends = [int(trace.host.end_ns.max())] if len(trace.host) else []
