@@ -97,6 +97,7 @@ def _make(config: dict[str, Any], script_time: ScriptTime | None) -> VirtualGpu:
         devices=devices,
         gpus=config["gpus"],
         link_gbps=config["link_gbps"],
+        optimizers=state.optimizers(),
     )
     at_exit(lambda: _finish(gpu, trace, config))
     return gpu

@@ -44,6 +44,7 @@ from replayer.timing.scheduler import Caller, HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from traces.model import NONE, Device, DeviceKind, Shape, Thread, Trace
+from traces.steps import Optimizers
 
 if TYPE_CHECKING:
     from replayer.timing.timeline_writer import Timeline
@@ -110,17 +111,19 @@ class VirtualGpu:
         devices: Sequence[Device] = (),
         gpus: int = 0,
         link_gbps: float = 0,
+        optimizers: Optimizers | None = None,
     ) -> None:
         """`memory_bytes` gives the devices other capacities than the recorded ones: one for all of them, or one each.
 
         `devices` are what the script sees, if that is not what `rank` was recorded with; or `gpus` is how many of them. Copies
-        between them go at `link_gbps` (0: as recorded, else by the kind of device).
+        between them go at `link_gbps` (0: as recorded, else by the kind of device). `optimizers` are the script's.
         """
         self.recording = RecordedRun.of(trace, rank)
         self.recording.devices = list(devices) or self.recording.devices
         if gpus:
             add_devices(self.recording, gpus)
-        self.simulator = Simulator(self.recording, clock, timeline, strict=strict, pad_loader=pad_loader)
+        optimizers = optimizers if optimizers is not None else Optimizers()
+        self.simulator = Simulator(self.recording, clock, timeline, optimizers, strict=strict, pad_loader=pad_loader)
         self.clock = clock
         self._speed = float(clock.speed)
         self.timeline = timeline
@@ -136,6 +139,7 @@ class VirtualGpu:
         self._values = RecordedValues.of(trace, rank)
         self._selections = RecordedOutputSizes.of(trace, rank)
         self._settled_in = self._froze = False
+        self._trained = 0  # training steps so far
         self._works_somewhere = False  # the first device that a stream is asked of is the script's home
         self._local = threading.local()
         self._lock = threading.RLock()
@@ -401,12 +405,10 @@ class VirtualGpu:
         with self._looking as thread:
             self.simulator.tracker.leave(thread, name)
 
-    def end_step(self) -> None:
-        """The first optimizer's step() has returned."""
+    def optimizer_stepped(self, is_first: bool) -> None:
+        """An optimizer's step() has returned; that of the first one ends a step."""
         with self._looking as thread:
-            self.simulator.tracker.end_step(thread)
-            for device in self.devices:
-                device.allocator.end_step()
+            self.simulator.tracker.optimizer_stepped(thread, is_first)
             self._settle_in()
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
@@ -431,9 +433,16 @@ class VirtualGpu:
             self.simulator.tracker.end_part(thread, part)
 
     def _settle_in(self) -> None:
-        """After the first step: what there is of ours by now, a hundred thousand objects of recording and plans, stays; full
+        """A step may have ended. After a training step allocations are expected to repeat themselves.
+
+        After the first step: what there is of ours by now, a hundred thousand objects of recording and plans, stays; full
         collections in the midst of a step need not visit it again and again."""
-        if self._settled_in or not self.simulator.tracker.number:
+        tracker = self.simulator.tracker
+        if tracker.trained != self._trained:
+            self._trained = tracker.trained
+            for device in self.devices:
+                device.allocator.end_step()
+        if self._settled_in or not tracker.number:
             return
         self._settled_in = True
         if gc.get_freeze_count():  # by who forked this rank: to thaw that at the end would write to all that the ranks share

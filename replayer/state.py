@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from replayer.memory.page_locks import PageLocks
 from replayer.memory.pinned import HostMemory
 from replayer.recording.rank import Rank
+from traces.steps import Optimizers
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
@@ -36,6 +37,7 @@ class _State:
         self.computing = False  # tensors have payloads
         self.rank: Rank | None = None  # where it is not what the environment says
         self.kept: list[object] = []
+        self.optimizers = Optimizers()
         self.makes_reducer = False  # see Note [The map of used parameters] in distributed/process_group.py
 
     def after_fork(self) -> None:
@@ -141,3 +143,8 @@ def set_rank(rank: Rank) -> None:
 def keep(library: object) -> None:
     """Keep a torch.library.Library alive for as long as the process: torch drops its kernels with the object."""
     _STATE.kept.append(library)
+
+
+def optimizers() -> Optimizers:
+    """The optimizers that the script has made in this process."""
+    return _STATE.optimizers

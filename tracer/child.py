@@ -50,6 +50,7 @@ def _make(torch: ModuleType, config: dict[str, Any]) -> Recorder:
         facts=Facts(torch, rank, options),
         clock=clock,
         rank=rank,
+        optimizers=state.optimizers(),
         flight=Flight(torch, clock) if distributed and not in_depth else None,
     )
     if distributed and torch.distributed.is_initialized():

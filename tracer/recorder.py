@@ -2,14 +2,10 @@
 
 The surfaces tell it what the script does; it takes a mark on the GPU at each boundary (`marks.py`), and writes steps,
 phases, values, batches, parts and collectives as they are done (`output.py`). It costs a few microseconds per boundary and
-counts them. The same `PhaseCut` and `StepCut` cut a replay.
+counts them. The same `ScriptCut` cuts a replay.
 
     recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
-    recorder.optimizer_stepped(first=True)      # a step has ended
-
-Note [Whose steps]
-    Steps and phases are those of one thread: the first that loads a batch, calls a module or steps an optimizer. What other
-    threads do (replicas, a loader's workers, autograd's device threads) is part of the phase that this thread is in.
+    recorder.optimizer_stepped(is_first=True)      # a step has ended
 """
 
 from __future__ import annotations
@@ -32,8 +28,9 @@ from tracer.provenance import Facts
 from tracer.schedule import Schedule
 from traces.deferred_signals import deferred_signals
 from traces.model import NONE, BatchKind, Ending, Shape, Thread, Trace, shapes_text
-from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
-from traces.steps import StepCut
+from traces.phases import ASIDE, LOSS, PLAIN
+from traces.script_cut import CutStep, ScriptCut
+from traces.steps import Optimizers
 
 # Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU; if it does, it may wait.
 _PENDING_STEPS = 256
@@ -72,9 +69,13 @@ class Recorder:
         facts: Facts,
         clock: Clock,
         rank: int,
+        optimizers: Optimizers,
         flight: Flight | None = None,
     ) -> None:
-        """`flight` is for collectives that no surface sees; the profiler sees them itself, so with one there is none."""
+        """`optimizers` are those of the process.
+
+        `flight` is for collectives that no surface sees; the profiler sees them itself, so with one there is none.
+        """
         self.clock = clock
         self.flight = flight
         self.cost_ns = 0
@@ -82,10 +83,10 @@ class Recorder:
         self._output, self._marks, self._schedule, self._profiler, self._facts = output, marks, schedule, profiler, facts
         self._rank = rank
         self._lock = threading.RLock()
-        self._cut, self._steps = PhaseCut(), StepCut()
-        self._owner: int | None = None
-        self._threads: list[Thread] = []
-        self._thread_rows: dict[int | str, int] = {}  # by role or identity
+        self._script = ScriptCut[int](self, optimizers)  # threads by `threading.get_ident()`
+        self._script_thread = threading.get_ident()
+        self._threads = [Thread(rank, threading.get_native_id(), threading.current_thread().name, "main")]
+        self._thread_rows: dict[int | str, int] = {self._script_thread: 0}  # by role or identity
         self._number = 0
         self._start_ns = NONE  # of the step under way; NONE before its first event, if none went before
         self._at: dict[int, Mark] = {}
@@ -102,7 +103,7 @@ class Recorder:
     @property
     def phase(self) -> str:
         """The phase that was entered by name and not left yet, or "" within none."""
-        return self._cut.current if self._cut.inside else ""
+        return self._script.entered
 
     @_costed
     def make_way_for_profile(self) -> None:
@@ -111,82 +112,63 @@ class Recorder:
 
     # --- phases and steps
 
-    def mine(self) -> bool:
-        """Whether the calling thread is the one whose steps are recorded. See Note [Whose steps]."""
-        if self._owner is None:
-            self._owner = threading.get_ident()
-            self._thread()
-        return self._owner == threading.get_ident()
-
     @_costed
-    def enter_phase(self, phase: str) -> None:
+    def enter_phase(self, name: str) -> None:
         """The script enters loader, h2d, zero_grad, backward, optimizer or other."""
-        if not self.mine():
-            return
-        if phase == "loader":
-            if self._steps.loader_entered():
-                self._end_step(evaluation=True)
-            self._drop_set_up()
-        if phase == "backward":
-            self._steps.backward()
-            if not self._seen("forward"):  # a model without modules gives no other sign of its forward pass
-                self._turn(self._cut.op, PLAIN)
-        self._turn(self._cut.enter, phase)
+        self._script.enter(threading.get_ident(), name, self.clock.now_ns())
 
     @_costed
-    def leave_phase(self, phase: str) -> None:
-        if not (self.mine() and self._cut.inside and self._cut.current == phase):
-            return
-        now_ns = self.clock.now_ns()
-        self._cut.leave(phase, now_ns, open_ended=phase == "loader")
-        if self._cut.boundary_ns == now_ns:
-            self._mark(now_ns)
+    def leave_phase(self, name: str) -> None:
+        self._script.leave(threading.get_ident(), name, self.clock.now_ns())
 
     @_costed
     def loader_exhausted(self) -> None:
         """The loader entered last had no batch left."""
-        if self.mine():
-            self._steps.loader_exhausted()
+        self._script.loader_exhausted(threading.get_ident())
 
     @_costed
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """An outermost module is called: a forward pass goes on or begins."""
-        if not self.mine() or self._cut.inside:
-            return
-        if self._steps.module_called(id(module), grad_enabled):
-            self._end_step(evaluation=True)
-        self._turn(self._cut.op, PLAIN)
+        self._script.module_called(threading.get_ident(), id(module), grad_enabled, self.clock.now_ns())
 
     @_costed
     def loss_called(self) -> None:
-        if self.mine():
-            self._turn(self._cut.op, LOSS)
+        self._script.op(threading.get_ident(), LOSS, self.clock.now_ns())
 
     @_costed
     def aside_called(self) -> None:
         """Something that belongs to no pass: clipping, unscaling, a value read."""
-        if self.mine():
-            self._turn(self._cut.op, ASIDE)
+        self._script.op(threading.get_ident(), ASIDE, self.clock.now_ns())
 
     @_costed
-    def optimizer_stepped(self, first: bool) -> None:
-        if self.mine() and self._steps.optimizer_stepped(first):
-            self._end_step(evaluation=False)
+    def optimizer_stepped(self, is_first: bool) -> None:
+        """An optimizer's `step` has returned."""
+        self._script.optimizer_stepped(threading.get_ident(), is_first, self.clock.now_ns())
 
-    def _seen(self, phase: str) -> bool:
-        return self._cut.current == phase or any(segment.name == phase for segment in self._cut.segments)
+    # --- what ScriptCut reports (traces/script_cut.py)
 
-    def _turn(self, event: Callable[[Any, int], bool], what: Any) -> None:
-        """Feed the cut an event; where a segment begins at this very moment, take a mark."""
-        now_ns = self.clock.now_ns()
-        if not event(what, now_ns):
-            return
-        if not self._cut.segments and self._start_ns != NONE:
+    def segment_begins(self, thread: int, name: str, now_ns: int) -> None:
+        """Take a mark if the segment begins now: not if the phase before was left earlier, where there is one already."""
+        segments = self._script.segments
+        if not segments and self._start_ns != NONE:
             return  # a step's first segment begins with the step, whose mark there is
         if self._start_ns == NONE:
             self._start_ns = now_ns
-        if not self._cut.segments or self._cut.segments[-1].end_ns == now_ns:
+        if not segments or segments[-1].end_ns == now_ns:
             self._mark(now_ns)
+
+    def phase_left(self, thread: int, name: str, now_ns: int) -> None:
+        """Take a mark; the loader's segment goes on until the next one begins."""
+        if name != "loader":
+            self._mark(now_ns)
+
+    def set_up_ends(self, thread: int, now_ns: int) -> None:
+        """The first step begins with what comes next."""
+        self._start_ns = NONE
+        self._at.clear()
+
+    def step_evaluates(self, is_evaluation: bool) -> None:
+        """Nothing to do before the step ends."""
 
     def _mark(self, now_ns: int) -> None:
         mark = self._marks.take()
@@ -194,36 +176,27 @@ class Recorder:
             self._at[now_ns] = mark
             self._taken.append(mark)
 
-    def _drop_set_up(self) -> None:
-        """What came before the first batch was set-up, not part of the first step."""
-        if self._number == 0 and not self._seen("backward") and not self._seen("loader"):
-            self._cut.close(self.clock.now_ns())
-            self._steps = StepCut()
-            self._start_ns = NONE
-            self._at.clear()
-
-    def _end_step(self, evaluation: bool) -> None:
-        now_ns = self.clock.now_ns()
-        boundary_ns = self._cut.boundary_ns
-        if not evaluation and boundary_ns is not None and boundary_ns in self._at:
-            self._at[now_ns] = self._at[boundary_ns]  # the GPU's step ended where the optimizer was left, whatever came since
+    def step_ends(self, thread: int, step: CutStep) -> None:
+        """Keep the step until the GPU has passed its marks, and write those whose marks it has passed."""
+        now_ns, left_ns, segments = step.end_ns, step.left_ns, step.segments
+        if not step.is_evaluation and left_ns is not None and left_ns in self._at:
+            self._at[now_ns] = self._at[left_ns]  # the GPU's step ended where the optimizer was left, whatever came since
         else:
             self._mark(now_ns)
-        segments = self._cut.close(now_ns)
         if segments:
             start_ns = self._start_ns if self._start_ns != NONE else segments[0].start_ns
             # A step begins where the one before ended; what it did before its first event belongs to its first segment.
             segments[0] = segments[0]._replace(start_ns=start_ns)
-            kind = self._schedule.kind(evaluation)
-            step = EndedStep(
+            kind = self._schedule.kind(step.is_evaluation)
+            ended = EndedStep(
                 self._number, kind, start_ns, now_ns, segments, self._at, self._taken, self._parts, self._reads, self._found
             )
             # A signal's handler that raises here loses the step; it must not be there twice.
             self._reads, self._found = [], []
             self._number += 1
             self._steps_ns += now_ns - start_ns
-            self._pending.append(step)
-            self._schedule.end_step(evaluation)
+            self._pending.append(ended)
+            self._schedule.end_step(step.is_evaluation)
             self._turn_profiler()
         last = self._at.get(now_ns)
         self._at, self._taken, self._parts = {}, [], []
@@ -236,6 +209,7 @@ class Recorder:
             self._mark(self._start_ns)
         elif last is not None:
             self._at[now_ns] = last
+        self._note_script_thread(thread)
         due = self._output.due
         if due or len(self._pending) >= _TOGETHER:
             with deferred_signals():
@@ -328,9 +302,9 @@ class Recorder:
     @_costed
     def begin_part(self, stream: Any = None) -> tuple[int, Mark | None]:
         """The beginning of a part, for `end_part`. Of a forward pass that no module's call has told, it is the first sign."""
-        if self.mine():
-            self._turn(self._cut.op, PLAIN)
-        return self.clock.now_ns(), self._take(stream)
+        now_ns = self.clock.now_ns()
+        self._script.op(threading.get_ident(), PLAIN, now_ns)
+        return now_ns, self._take(stream)
 
     @_costed
     def end_part(self, name: str, begun: tuple[int, Mark | None], stream: Any = None, thread: str = "") -> None:
@@ -389,16 +363,23 @@ class Recorder:
     def _thread(self, role: str = "") -> int:
         """The row of the calling thread. Threads that are made anew for each step share a row by their `role`, "replica 1"."""
         ident = threading.get_ident()
-        if ident == self._owner:
-            role = "main"
-        row = self._thread_rows.get(role or ident)
+        key = ident if ident == self._script_thread else role or ident
+        row = self._thread_rows.get(key)
         if row is None:
-            row = self._thread_rows[role or ident] = len(self._threads)
+            row = self._thread_rows[key] = len(self._threads)
             kind = role.partition(" ")[0]
             name = role if kind in ("replica", "backward") else threading.current_thread().name
-            kind = kind if kind in ("main", "backward") else "other"
-            self._threads.append(Thread(self._rank, threading.get_native_id(), name, kind))
+            self._threads.append(
+                Thread(self._rank, threading.get_native_id(), name, "backward" if kind == "backward" else "other")
+            )
         return row
+
+    def _note_script_thread(self, ident: int) -> None:
+        """The first row is the script's thread's, whatever thread the recorder was made in."""
+        if ident != self._script_thread:
+            self._thread_rows.pop(self._script_thread)
+            self._script_thread, self._thread_rows[ident] = ident, 0
+            self._threads[0] = Thread(self._rank, threading.get_native_id(), threading.current_thread().name, "main")
 
     def _news(self) -> Trace | None:
         """The header, if rows or a profile need what is new in it; and now and then for its figures."""
@@ -425,8 +406,7 @@ class Recorder:
             if self.closed:
                 return
             self.closed = True
-            if self._steps.evaluating:  # an inference script's last batch
-                self._end_step(evaluation=True)
+            self._script.stop(self._script_thread, self.clock.now_ns())
             self._profiler.stop()
             self._write_done(wait=True)
             if self._marks.settle(self._taken):  # but not for a rank that never comes

@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from traces.steps import Optimizers
+
 if TYPE_CHECKING:
     from tracer.recorder import Recorder
 
@@ -19,6 +21,7 @@ class _State:
     def __init__(self) -> None:
         self.make: Callable[[], Recorder] | None = None
         self.recorder: Recorder | None = None
+        self.optimizers = Optimizers()
 
     def after_fork(self) -> None:
         """In a forked child: the parent's file is the parent's. A child that trains by itself is recorded on its own."""
@@ -45,3 +48,8 @@ def recorder() -> Recorder:
             raise RuntimeError("no recorder was started in this process")
         _STATE.recorder = _STATE.make()
     return _STATE.recorder
+
+
+def optimizers() -> Optimizers:
+    """The optimizers that the script has made in this process."""
+    return _STATE.optimizers

@@ -1,19 +1,19 @@
 """Where a step of a script ends: one rule for recordings and for replays.
 
-    cut = StepCut()
-    cut.loader_entered()                # False: nothing to end yet
-    cut.module_called(id(model), True)  # False: a forward pass with gradients
+    cut = StepCut(optimizers)
+    cut.loader_entered()                # StepEnd.NOTHING: nothing to end yet
+    cut.module_called(id(model), True)  # NOTHING: a forward pass with gradients
     cut.backward()
-    cut.optimizer_stepped(True)         # True: a training step has ended
+    cut.optimizer_stepped(True)         # TRAINING: a training step has ended
     cut.loader_entered()
     cut.module_called(id(model), False)
-    cut.loader_entered()                # True: a batch was evaluated, and that step ends here
+    cut.loader_entered()                # EVALUATION: a batch was evaluated, and that step ends here
 
 A *training step* ends when the first optimizer's `step` returns: several backward passes for one step (accumulated gradients)
 are one step, and of several optimizers only the first ends any. An *evaluation step* is one batch evaluated without gradient.
 It ends where the next batch is asked for, which is also where the data has come to its end; or, in loops without a DataLoader,
 where the module that was called first is called again. So several models that see one batch share its step, and what is
-left of validation never becomes a part of the training step after it. A script without optimizer consists of such steps.
+left of validation never becomes a part of the training step after it. A script that never goes backward consists of such steps.
 
 Note [Called twice without gradient]
     A training step may begin without gradient: a teacher sees the batch, perhaps twice, before the student does. Once the
@@ -24,12 +24,51 @@ Note [Inference with gradients on]
     A script that forgets `torch.no_grad` looks as if it were about to train. As long as no backward pass and no
     optimizer was ever seen, a module that was called for one batch and then for the next shows that it does not: the step
     ends just before the second call, and from then on at the loader, as without gradient. Without a DataLoader it has no steps.
+
+Note [Training without an optimizer]
+    While no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and no call tells when
+    it has done so. Its training step ends where the next one begins: after a backward pass, when the next batch is asked for,
+    or when an outermost module is called with gradient, or when the module that this step began with is called again,
+    with or without gradient. (Another module called without gradient is a metric.) A script of plain tensors, which has shown
+    neither a module nor a DataLoader, gives no sign before its next backward pass begins, so its steps end there.
 """
 
 from __future__ import annotations
 
 import weakref
+from enum import IntEnum
 from typing import Any
+
+
+class StepEnd(IntEnum):
+    """Which kind of step ends at an event; NOTHING is false."""
+
+    NOTHING = 0
+    TRAINING = 1
+    EVALUATION = 2
+
+
+class Optimizers:
+    """The optimizers of a process that are alive: whether there are any, and which one ends steps."""
+
+    def __init__(self) -> None:
+        self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._first: weakref.ref[Any] | None = None
+
+    def add(self, optimizer: object) -> None:
+        """An optimizer was made."""
+        self._alive[id(optimizer)] = optimizer
+
+    def __bool__(self) -> bool:
+        return len(self._alive) > 0
+
+    def is_first(self, optimizer: object) -> bool:
+        """Whether it ends a step: the first that ever stepped does, or, when that is gone, the next that steps."""
+        first = self._first() if self._first is not None else None
+        if first is None:
+            self.add(optimizer)
+            self._first, first = weakref.ref(optimizer), optimizer
+        return first is optimizer
 
 
 class StepCut:
@@ -38,7 +77,10 @@ class StepCut:
     Modules are told apart by any integers that stay theirs while they live, such as their ids.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: Optimizers) -> None:
+        self._optimizers = optimizers
+        self._of_plain_tensors = True  # neither a module nor a DataLoader was ever seen
+        self._updates_by_hand = False  # a training step has ended without an optimizer
         self._trains = False  # a backward pass or an optimizer was ever seen
         self._infers = False  # see Note [Inference with gradients on]
         self._last_batch_first: int | None = None  # the first module called for the batch before, if no step ended since
@@ -57,20 +99,30 @@ class StepCut:
             return False
         return not self._with_gradient or (self._infers and not self._trains)
 
-    def optimizer_stepped(self, is_first: bool) -> bool:
-        """An optimizer's `step` has returned; `is_first`: that of the first optimizer. Returns whether a training step ends."""
-        self._trains = True
-        if is_first:
-            self._end()
-        return is_first
+    @property
+    def at_stop(self) -> StepEnd:
+        """What ends when the script does: an evaluated batch, or the last step of a script that updates its weights itself."""
+        if self._updates_by_hand and self._updated_by_hand:
+            return StepEnd.TRAINING
+        return StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING
 
-    def loader_entered(self) -> bool:
-        """The script asks a DataLoader for a batch. Returns whether an evaluation step ends before that."""
-        ends = self.evaluating
-        if ends:
-            self._end()
-        elif self._batch and self._first is not None:
-            self._last_batch_first = self._first
+    @property
+    def _updated_by_hand(self) -> bool:
+        """Whether a backward pass has begun that no optimizer will follow."""
+        return self._backward and not self._optimizers
+
+    def optimizer_stepped(self, is_first: bool) -> StepEnd:
+        """An optimizer's `step` has returned; `is_first`: that of the first optimizer."""
+        self._trains = True
+        return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
+
+    def loader_entered(self) -> StepEnd:
+        """The script asks a DataLoader for a batch. What ends, ends before that."""
+        self._of_plain_tensors = False
+        last_batch_first = self._first if self._batch else None
+        ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
+        if not ends and last_batch_first is not None:
+            self._last_batch_first = last_batch_first
         self._batch = True
         self._forget_calls()
         return ends
@@ -79,19 +131,31 @@ class StepCut:
         """The loader entered last had no batch left; who cannot tell may leave this out."""
         self._batch = False
 
-    def module_called(self, module: int, grad_enabled: bool) -> bool:
-        """An outermost module is called. Returns whether an evaluation step ends just before."""
-        ends = self._is_next_batch(module)
-        if ends:
-            self._end()
+    def module_called(self, module: int, grad_enabled: bool) -> StepEnd:
+        """An outermost module is called. What ends, ends just before."""
+        self._of_plain_tensors = False
+        ends = StepEnd.NOTHING
+        if grad_enabled or module == self._first:
+            ends = self._ends_by_hand()
+        if not ends and self._is_next_batch(module):
+            ends = StepEnd.EVALUATION
+        self._end(ends)
         if self._first is None:
             self._first = module
         self._with_gradient |= grad_enabled
         return ends
 
-    def backward(self) -> None:
-        """A backward pass begins."""
+    def backward(self) -> StepEnd:
+        """A backward pass begins. What ends, ends just before: see Note [Training without an optimizer]."""
+        ends = self._end(self._ends_by_hand() if self._of_plain_tensors else StepEnd.NOTHING)
         self._trains = self._backward = True
+        return ends
+
+    def _ends_by_hand(self) -> StepEnd:
+        if not self._updated_by_hand:
+            return StepEnd.NOTHING
+        self._updates_by_hand = True
+        return StepEnd.TRAINING
 
     def _is_next_batch(self, module: int) -> bool:
         if self.evaluating:
@@ -101,20 +165,9 @@ class StepCut:
             return True
         return False
 
-    def _end(self) -> None:
-        self._last_batch_first = None
-        self._batch = False
-        self._forget_calls()
-
-
-class FirstOptimizer:
-    """Which optimizer ends a step: the first that ever stepped, or, when that is gone, the next that does."""
-
-    def __init__(self) -> None:
-        self._first: weakref.ref[Any] | None = None
-
-    def is_(self, optimizer: object) -> bool:
-        first = self._first() if self._first is not None else None
-        if first is None:
-            self._first, first = weakref.ref(optimizer), optimizer
-        return first is optimizer
+    def _end(self, ends: StepEnd) -> StepEnd:
+        if ends:
+            self._last_batch_first = None
+            self._batch = False
+            self._forget_calls()
+        return ends

@@ -2,23 +2,16 @@
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters
-    model(x)        # a module called with or without gradient, not within another: see traces/steps.py
+    model(x)        # an outermost module is called, with gradient or without: see traces/script_hooks.py
 
 Note [Swapping parameters]
 CUDA changes `parameter.data` in place; between a plain and a virtual tensor PyTorch cannot do that, but it can swap the two
 objects (`torch.__future__.set_swap_module_params_on_conversion`). Swapping refuses weak references and poisons the
 gradients of a graph that is still alive, so it is on only while a module crosses between host and device.
-
-Note [Outermost calls]
-`Module.__call__` is replaced on the class, which every module's call goes through, scripted and traced ones too. (A global
-forward hook would do as well, but makes all calls miss torch's fast path for modules without hooks.) A module within another
-one's call costs a look at a flag of the thread; what torch's own `__call__` does is done in the same frame ("module_call" in
-torch_shortcuts.py).
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
@@ -26,43 +19,17 @@ from typing import Any
 
 from replayer import torch_shortcuts
 from replayer.errors import NotEmulated
-from replayer.state import started
+from replayer.state import optimizers, started
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import PhaseScope, patch
-
-
-class _Calls(threading.local):
-    """Whether this thread is within a module's call."""
-
-    inside = False
+from traces.patching import PhaseScope
+from traces.script_hooks import ModuleCalls, ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
     """Patch torch.nn.Module."""
-    _install_calls(torch.nn.Module, torch.is_grad_enabled)
+    in_one_frame = torch_shortcuts.enabled("module_call")
+    ScriptHooks(torch, started, optimizers()).module_calls(ModuleCalls(), in_one_frame=in_one_frame)
     _install_moves(torch)
-
-
-def _install_calls(module_class: Any, grad_enabled: Callable[[], bool]) -> None:
-    call, calls = module_class.__call__, _Calls()
-    in_this_frame = call is getattr(module_class, "_wrapped_call_impl", None) and torch_shortcuts.enabled("module_call")
-
-    @wraps(call)
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if calls.inside:
-            if in_this_frame and self._compiled_call_impl is None:
-                return self._call_impl(*args, **kwargs)
-            return call(self, *args, **kwargs)
-        if (gpu := started()) is None:
-            return call(self, *args, **kwargs)
-        calls.inside = True
-        try:
-            gpu.module_called(self, grad_enabled())
-            return call(self, *args, **kwargs)
-        finally:
-            calls.inside = False
-
-    patch(module_class, __call__=called)
 
 
 def _install_moves(torch: ModuleType) -> None:

@@ -11,28 +11,16 @@ Asking for a batch is also what ends an evaluation step (traces/steps.py), at th
 
 from __future__ import annotations
 
-from functools import wraps
 from types import ModuleType
-from typing import Any
 
 import torch.utils.data.dataloader
 
-from replayer.state import started
-from traces.patching import PhaseScope, patch
+from replayer.state import optimizers, started
+from traces.patching import patch
+from traces.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:
     """Wrap `__next__`; an end of the data (StopIteration) leaves the phase as well."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
-    waiting = PhaseScope("loader", started).around(base.__next__)
-
-    @wraps(base.__next__)
-    def next_batch(self: Any) -> Any:
-        try:
-            return waiting(self)
-        except StopIteration:
-            if (gpu := started()) is not None:
-                gpu.loader_exhausted()
-            raise
-
-    patch(base, __next__=next_batch)
+    patch(base, __next__=ScriptHooks(torch_module, started, optimizers()).loading(base.__next__))

@@ -28,6 +28,7 @@ from replayer.timing.stats import ReplayStats
 from replayer.timing.step_tracker import StepTracker
 from replayer.timing.stream import VirtualStream
 from traces.model import Column, Origin
+from traces.steps import Optimizers
 
 if TYPE_CHECKING:
     from replayer.timing.timeline_writer import Timeline
@@ -42,13 +43,22 @@ _HELD_AT_NS = 15_000_000
 class Simulator:
     """Plays one process's ops against a recorded."""
 
-    def __init__(self, recording: RecordedRun, clock: Clock, timeline: Timeline, *, strict: bool, pad_loader: bool) -> None:
+    def __init__(
+        self,
+        recording: RecordedRun,
+        clock: Clock,
+        timeline: Timeline,
+        optimizers: Optimizers,
+        *,
+        strict: bool,
+        pad_loader: bool,
+    ) -> None:
         self.recording = recording
         self.clock = clock
         self.timeline = timeline
         self.stats = ReplayStats()
         self.scheduler = StreamScheduler(recording, clock, timeline, self.stats)
-        self.tracker = StepTracker(recording, self.scheduler, strict=strict, pad_loader=pad_loader)
+        self.tracker = StepTracker(recording, self.scheduler, optimizers, strict=strict, pad_loader=pad_loader)
         self._strict = strict
 
     def play(

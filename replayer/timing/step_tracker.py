@@ -5,7 +5,9 @@ time is charged, in launch order, and the host's clock moves on by what is left 
 
     tracker.enter(thread, "backward")
     tracker.leave(thread, "backward")
-    tracker.end_step(thread)
+    tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
+
+Which segments and steps the script consists of is told by `traces/script_cut.py`, as in the recorder.
 
 Note [What drives an evaluation step]
     Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. Which of them the step
@@ -23,29 +25,29 @@ from replayer.timing.matcher import SegmentMatcher, StepMatcher
 from replayer.timing.phase_remainder import PhaseRemainder
 from replayer.timing.scheduler import HostThread, StreamScheduler
 from traces.model import NONE, Origin, StepKind
-from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut
-from traces.steps import StepCut
-
-_NO_TURNS = (False, False, False)
+from traces.phases import PLAIN
+from traces.script_cut import CutStep, ScriptCut
+from traces.steps import Optimizers
 
 
 class StepTracker:
     """Where the script is: `step` holds the matches on the recorded step that drives it, `segment` those on its phase."""
 
-    def __init__(self, recording: RecordedRun, scheduler: StreamScheduler, *, strict: bool, pad_loader: bool) -> None:
+    def __init__(
+        self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
+    ) -> None:
         self._recording = recording
         self._scheduler = scheduler
         self._strict = strict
         self._pad_loader = pad_loader
-        self._cut, self._steps = PhaseCut(), StepCut()
+        self._script = ScriptCut[HostThread](self, optimizers)
         self._parts = DataParallelTracker(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
-        self._script: HostThread | None = None  # the thread whose modules and loaders tell where evaluation steps end
         self._evaluates = False  # the step under way is driven as an evaluation step
         self.step = StepMatcher(recording.step(0))
         self.segment: SegmentMatcher | None = None
         self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
-        self._trained = self._evaluated = 0  # steps so far
+        self.trained = self._evaluated = 0  # training and evaluation steps that have ended
         self._follows = True  # training and evaluation steps came in the recorded order so far
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
@@ -59,57 +61,83 @@ class StepTracker:
 
         `now_ns` is when it was called, by the wall clock; it may be played later.
         """
-        began = self._cut.op(phase_class, thread.host_ns)
-        self._look()
-        if began:
-            self._turn(thread, now_ns)
+        self._script.op(thread, phase_class, now_ns)
+        self.turns = self._script.turns
         segment = self.segment
-        if segment is None:  # the first op after a step that ended within a phase entered by name
-            segment = self._begin(thread, self._cut.current or "other")
+        if segment is None:  # the first op after a step that ended within a phase entered by name, or another thread's
+            segment = self._begin(thread, self._script.current or "other")
         return segment
-
-    def _look(self) -> None:
-        cut = self._cut
-        self.turns = _NO_TURNS if cut.inside else (cut.turns(PLAIN), cut.turns(LOSS), cut.turns(ASIDE))
 
     @property
     def number(self) -> int:
         """How many steps have ended."""
-        return self._trained + self._evaluated
+        return self.trained + self._evaluated
 
     @property
     def row_of_values(self) -> int:
         """The recorded step whose values the host reads in the step under way: the one at the same place of the recording."""
         if self._follows and self.number < len(self._recording.steps):
             return self._recording.steps[self.number].row
-        count = self._evaluated if self._evaluates else self._trained
+        count = self._evaluated if self._evaluates else self.trained
         return self._recording.number_of_kind(count, self._evaluates).row
 
     def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
         """The script calls an outermost module."""
-        if self._cut.inside or not self._is_script(thread):
-            return
-        if self._steps.module_called(module, grad_enabled):
-            self._end_step(thread, evaluation=True)
-        self._drive(self._steps.evaluating)
+        self._script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
+        self.turns = self._script.turns
 
     def loader_exhausted(self, thread: HostThread) -> None:
         """The loader that the script left last had no batch for it."""
-        if self._is_script(thread):
-            self._steps.loader_exhausted()
+        self._script.loader_exhausted(thread)
 
-    def _is_script(self, thread: HostThread) -> bool:
-        self._script = self._script or thread
-        return self._script is thread
+    def enter(self, thread: HostThread, name: str) -> None:
+        """The script enters a phase by name."""
+        self._script.enter(thread, name, self._scheduler.clock.now_ns())
+        self.turns = self._script.turns
 
-    def _drive(self, evaluates: bool) -> None:
+    def leave(self, thread: HostThread, name: str) -> None:
+        """The script leaves a phase by name; without effect unless it is the one under way."""
+        if name == "loader":
+            self._scheduler.clock.resume()  # in any case: a clock that never resumes would hang the script
+        self._script.leave(thread, name, self._scheduler.clock.now_ns())
+        self.turns = self._script.turns
+
+    def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
+        """An optimizer's step has returned; that of the first one ends a training step."""
+        self._script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
+        self.turns = self._script.turns
+
+    # --- what ScriptCut reports (traces/script_cut.py)
+
+    def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
+        """One segment ends and another begins."""
+        self._finish(thread, now_ns)
+        self._begin(thread, name)
+        if name == "loader" and self._pad_loader:
+            self._scheduler.clock.pause()  # by a clock that can, the recorded wait and nothing else
+
+    def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:
+        """The host's time in a loader is real."""
+        if name == "loader":
+            self._leave_loader(thread, now_ns)
+
+    def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
+        """What came before the first batch is not part of the first step."""
+        self._finish(thread, now_ns)
+        self.step = StepMatcher(self._recording.step(0))
+        self._scheduler.stats.restart()
+        self._step_start_ns = NONE
+        self._done.clear()
+        self._parts.clear()
+
+    def step_evaluates(self, is_evaluation: bool) -> None:
         """The step under way is an evaluation step, or is not. See Note [What drives an evaluation step]."""
-        if evaluates == self._evaluates:
+        if is_evaluation == self._evaluates:
             return
-        self._evaluates = evaluates
-        chosen = self._recording.evaluation(self._evaluated) if evaluates else self._recording.step(self._trained)
+        self._evaluates = is_evaluation
+        chosen = self._recording.evaluation(self._evaluated) if is_evaluation else self._recording.step(self.trained)
         driven_by = self.step.step
-        stands_in = evaluates and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
+        stands_in = is_evaluation and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
         if stands_in or chosen is driven_by:
             return  # one training step is as good as the other
         step = StepMatcher(chosen)
@@ -117,40 +145,16 @@ class StepTracker:
         self._parts.go_on(self.segment)
         self.step = step
 
-    def enter(self, thread: HostThread, name: str) -> None:
-        """The script enters a phase by name."""
-        if name == "loader" and self._is_script(thread) and self._steps.loader_entered():
-            self._end_step(thread, evaluation=True)
-        if name == "backward":
-            self._steps.backward()
-            self._drive(False)
-        began = self._cut.enter(name, thread.host_ns)
-        self._look()
-        if not began:
-            return
-        if name == "loader" and not self.number and not {"loader", "backward"} & {done[0] for done in self._done}:
-            self._restart(thread)  # what came before the first batch was set-up, not part of the first step
-        self._turn(thread, self._scheduler.clock.now_ns())
-        if name == "loader" and self._pad_loader and self._is_script(thread):
-            self._scheduler.clock.pause()  # by a clock that can, the recorded wait and nothing else
+    def step_ends(self, thread: HostThread, step: CutStep) -> None:
+        """Charge what is left of the recorded step, let the time pass, and write the step."""
+        self._end_step(thread, step.is_evaluation, step.end_ns)
 
-    def leave(self, thread: HostThread, name: str) -> None:
-        """The script leaves a phase by name; without effect unless it is the one under way."""
-        if name == "loader":
-            self._scheduler.clock.resume()  # in any case: a clock that never resumes would hang the script
-        if not (self._cut.inside and self._cut.current == name):
-            return
-        if name == "loader":
-            self._leave_loader(thread)
-        self._cut.leave(name, thread.host_ns, open_ended=name == "loader")
-        self._look()
-
-    def _leave_loader(self, thread: HostThread) -> None:
+    def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
         """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` the shorter is made up for.
 
         A virtual clock stands still meanwhile, for the loader's workers do not have the time that it skips.
         """
-        segment, ended_ns = self.segment, self._scheduler.clock.now_ns()
+        segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
         if segment is not None and segment.recorded is not None:
             segment.position_ns = segment.recorded.host_ns
@@ -160,11 +164,6 @@ class StepTracker:
                 ended_ns = due_ns
         thread.host_ns = max(thread.host_ns, ended_ns)
 
-    def _turn(self, thread: HostThread, now_ns: int) -> None:
-        """One segment ends and another begins."""
-        self._finish(thread, now_ns)
-        self._begin(thread, self._cut.current)
-
     def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
         if name == "loader":  # from here on the script's own time is real
             self._scheduler.wait(thread.host_ns)
@@ -172,20 +171,10 @@ class StepTracker:
         self._begun_ns = thread.host_ns
         self._begun_device_ns = self._scheduler.mark(thread.host_ns)
         self._parts.enter(self.segment, self._begun_ns, self._begun_device_ns)
-        if self._step_start_ns == NONE and name != "other":
+        if self._step_start_ns == NONE:
             self._step_start_ns = thread.host_ns
             self._scheduler.stats.restart()
-            self._done.clear()
-            self._parts.clear()
         return self.segment
-
-    def _restart(self, thread: HostThread) -> None:
-        self._finish(thread, self._scheduler.clock.now_ns())
-        self.step = StepMatcher(self._recording.step(0))
-        self._scheduler.stats.restart()
-        self._step_start_ns = NONE
-        self._done.clear()
-        self._parts.clear()
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
         """The segment under way ends: charge what is left of it, on the device and on the host."""
@@ -252,18 +241,10 @@ class StepTracker:
         """The script leaves it."""
         self._parts.end(thread, part)
 
-    def end_step(self, thread: HostThread) -> None:
-        """The first optimizer's step has returned: a training step ends here."""
-        self._script = thread
-        self._steps.optimizer_stepped(True)
-        self._end_step(thread, evaluation=False)
-
-    def _end_step(self, thread: HostThread, evaluation: bool) -> None:
+    def _end_step(self, thread: HostThread, evaluation: bool, now_ns: int) -> None:
         scheduler = self._scheduler
-        self._drive(evaluation)
-        self._finish(thread, scheduler.clock.now_ns())
-        self._cut.close(thread.host_ns)
-        self._look()
+        self.step_evaluates(evaluation)
+        self._finish(thread, now_ns)
         self._charge_unvisited(thread)
         scheduler.wait(thread.host_ns)
         first_ns = self._done[0][1] if self._done else thread.host_ns
@@ -276,19 +257,19 @@ class StepTracker:
         if evaluation:
             kind = StepKind.EVALUATION
         else:  # the first one learns plans, as a GPU's first one tunes and loads kernels
-            kind = StepKind.WARMUP if not self._trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
+            kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
         scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, driven_by.row)
         self._step_start_ns = thread.host_ns
-        self._count(keep=self.number > 0 and not (evaluation and self._trained))
+        self._count(keep=self.number > 0 and not (evaluation and self.trained))
         recorded = self._recording.steps[self.number :][:1]
         self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation
         if evaluation:
             self._evaluated += 1
             self.step = StepMatcher(self._recording.evaluation(self._evaluated))
         else:
-            self._trained += 1
-            self.step = StepMatcher(self._recording.step(self._trained))
+            self.trained += 1
+            self.step = StepMatcher(self._recording.step(self.trained))
 
     def _charge_unvisited(self, thread: HostThread) -> None:
         """Recorded segments that the script did not enter: more of a phase it has are charged, other phases are not."""
@@ -310,8 +291,8 @@ class StepTracker:
     def stop(self, thread: HostThread) -> None:
         """The script ends: a training step under way is dropped, and the host waits for the device, as at a process's exit."""
         unplayed = self._strict and self.segment is not None and self.segment.open_ns > 0  # no time to refuse anything
-        if self._steps.evaluating and not unplayed:
-            self._end_step(thread, evaluation=True)
+        if not unplayed:
+            self._script.stop(thread, self._scheduler.clock.now_ns())
         if self.segment is not None or self.number:
             self._scheduler.block(thread, self._scheduler.mark(thread.host_ns))
         self.segment = None

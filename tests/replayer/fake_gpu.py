@@ -17,7 +17,8 @@ GIB = 1 << 30
 
 
 class SurfaceGpu(FakeGpu):
-    """`phases` is a log of "+name" and "-name"; "step" stands for end_step, "exhausted" for loader_exhausted.
+    """`phases` is a log of "+name" and "-name"; "step" stands for a step of the first optimizer,
+    "exhausted" for loader_exhausted.
 
     `modules` is a log of the outermost modules called, by their ids, each with whether gradients were on.
     """
@@ -84,8 +85,9 @@ class SurfaceGpu(FakeGpu):
     def leave_phase(self, name: str) -> None:
         self.phases.append(f"-{name}")
 
-    def end_step(self) -> None:
-        self.phases.append("step")
+    def optimizer_stepped(self, is_first: bool) -> None:
+        if is_first:
+            self.phases.append("step")
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         self.modules.append((id(module), grad_enabled))

@@ -82,7 +82,7 @@ class FakeGpu:
     def leave_phase(self, name: str) -> None:
         pass
 
-    def end_step(self) -> None:
+    def optimizer_stepped(self, is_first: bool) -> None:
         for device in self.devices:
             device.allocator.end_step()
 

@@ -30,6 +30,7 @@ from traces.model import (
     Trace,
     shapes_text,
 )
+from traces.steps import Optimizers
 
 US = 1_000
 
@@ -226,11 +227,16 @@ def recording_of(steps: list[tuple[StepKind, RecordedPhases, list[Op]]], *, peri
 class Stage:
     """A simulator on a fake clock with one main thread and the default stream."""
 
-    def __init__(self, trace: Trace, *, strict: bool = False, pad_loader: bool = False) -> None:
+    def __init__(
+        self, trace: Trace, *, strict: bool = False, pad_loader: bool = False, optimizers: Optimizers | None = None
+    ) -> None:
         self.clock = FakeClock()
         self.log = Log()
         self.recording = RecordedRun.of(trace, min(trace.ranks))
-        self.simulator = Simulator(self.recording, self.clock, self.log, strict=strict, pad_loader=pad_loader)  # type: ignore[arg-type]
+        if optimizers is None:
+            optimizers = Optimizers()
+            optimizers.add(self)  # the script has one
+        self.simulator = Simulator(self.recording, self.clock, self.log, optimizers, strict=strict, pad_loader=pad_loader)  # type: ignore[arg-type]
         self.thread = HostThread(0, self.clock.now_ns())
         self.stream = self.simulator.scheduler.stream(0, 0)
         self._sites: dict[tuple[str, tuple[tuple[int, ...], ...]], OpSignature] = {}

@@ -187,7 +187,7 @@ def test_a_phase_once_entered_holds_the_ops_within() -> None:
     gpu.leave_phase("backward")
     gpu.enter_phase("optimizer")
     gpu.leave_phase("optimizer")
-    gpu.end_step()
+    gpu.optimizer_stepped(True)
     assert [name for name, *_ in log.phases] == ["backward", "optimizer"]
     assert gpu.host_now_ns() >= log.steps[0][1]
 

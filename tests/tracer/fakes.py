@@ -12,6 +12,7 @@ from tracer.output import Output
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from traces.model import Device
+from traces.steps import Optimizers
 
 
 class FakeClock:
@@ -173,7 +174,13 @@ class FakeFlight:
 class Bench:
     """A recorder on fakes, and the script's side of it: `run` lets time pass."""
 
-    def __init__(self, folder: Path, schedule: Schedule | None = None, flight: FakeFlight | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        schedule: Schedule | None = None,
+        flight: FakeFlight | None = None,
+        optimizers: Optimizers | None = None,
+    ) -> None:
         self.clock = FakeClock()
         self.cuda = FakeCuda(self.clock)
         self.profiler = FakeProfiler()
@@ -182,6 +189,9 @@ class Bench:
         profiler: Any = self.profiler
         facts: Any = FakeFacts()
         any_flight: Any = flight
+        if optimizers is None:
+            optimizers = Optimizers()
+            optimizers.add(self)  # the script has one
         self.output = Output(self.path, clock)
         self.recorder = Recorder(
             self.output,
@@ -191,6 +201,7 @@ class Bench:
             facts,
             clock,
             rank=0,
+            optimizers=optimizers,
             flight=any_flight,
         )
         self.model = object()

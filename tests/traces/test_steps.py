@@ -9,16 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.steps import StepCut
+from traces.steps import Optimizers, StepCut, StepEnd
 
 MODEL, OTHER, LOSS = 1, 2, 3
+ENDS = {StepEnd.NOTHING: "", StepEnd.TRAINING: "T", StepEnd.EVALUATION: "E"}
+
+
+class _Optimizer:
+    pass
+
+
+_OPTIMIZER, ONE = _Optimizer(), Optimizers()
+ONE.add(_OPTIMIZER)
 
 
 @dataclass
 class Script:
     """A running script; `ended` says after which of its events a step ended, "T" for training, "E" for evaluation."""
 
-    cut: StepCut = field(default_factory=StepCut)
+    cut: StepCut = field(default_factory=lambda: StepCut(ONE))
     ended: str = ""
     events: list[str] = field(default_factory=list)
 
@@ -27,7 +36,7 @@ class Script:
         self.events += ["|"] * len(kind) + [event]
 
     def load(self) -> None:
-        self._now("load", "E" if self.cut.loader_entered() else "")
+        self._now("load", ENDS[self.cut.loader_entered()])
 
     def exhaust(self) -> None:
         self.load()
@@ -35,15 +44,14 @@ class Script:
 
     def call(self, *modules: int, grad: bool = True) -> None:
         for module in modules:
-            self._now(f"call {module}", "E" if self.cut.module_called(module, grad) else "")
+            self._now(f"call {module}", ENDS[self.cut.module_called(module, grad)])
 
     def evaluate(self, *modules: int) -> None:
         self.call(*modules, grad=False)
 
     def train(self, *modules: int) -> None:
         self.call(*modules)
-        self.cut.backward()
-        self.events.append("backward")
+        self._now("backward", ENDS[self.cut.backward()])
 
     def step(self, first: bool = True) -> None:
         if self.cut.optimizer_stepped(first):
@@ -213,7 +221,7 @@ def test_samples_drawn_between_two_batches_are_evaluation_steps_and_no_part_of_t
 
 
 def test_evaluating_is_told_until_something_trains() -> None:
-    cut = StepCut()
+    cut = StepCut(ONE)
     assert not cut.evaluating
     cut.module_called(MODEL, False)
     assert cut.evaluating
@@ -301,7 +309,7 @@ def test_whatever_a_script_does_in_turn_is_cut_into_its_batches_and_steps(
 
 @given(st.lists(st.sampled_from(["load", "exhaust", "grad", "plain", "backward", "first", "second"]), max_size=40))
 def test_an_evaluation_step_never_ends_after_a_backward_pass_of_its_own_batch(events: list[str]) -> None:
-    cut = StepCut()
+    cut = StepCut(ONE)
     trained = called = False  # since the last step end or batch
     for event in events:
         if event in ("load", "exhaust"):

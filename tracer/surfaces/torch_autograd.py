@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tracer.state import recorder
-from traces.patching import PhaseScope, patch
+from tracer.state import optimizers, recorder
+from traces.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap both entries; one calls the other for some inputs, and only the outermost counts."""
-    scope = PhaseScope("backward", recorder)
-    patch(torch.autograd, backward=scope.around(torch.autograd.backward), grad=scope.around(torch.autograd.grad))
+    """Wrap the entries to autograd's engine; one calls the other, and only the outermost counts."""
+    ScriptHooks(torch, recorder, optimizers()).backward()

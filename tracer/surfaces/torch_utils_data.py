@@ -16,28 +16,31 @@ from typing import Any
 import torch.utils.data._utils.pin_memory
 import torch.utils.data.dataloader
 
-from tracer.state import recorder
+from tracer.state import optimizers, recorder
 from tracer.surfaces.torch_tensor import Quiet
 from traces.model import NONE
-from traces.patching import PhaseScope, patch
+from traces.patching import patch
+from traces.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:
     """Wrap the iterators' `__next__`, the making of an iterator, and the pinning thread's work."""
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     fetch, make = iterator.__next__, iterator.__init__
-    scope, quiet = PhaseScope("loader", recorder), Quiet()
+    quiet = Quiet()
+
+    @wraps(fetch)
+    def fetch_quietly(self: Any) -> Any:
+        with quiet:
+            return fetch(self)
+
+    load = ScriptHooks(torch_module, recorder, optimizers()).loading(fetch_quietly)
 
     @wraps(fetch)
     def fetch_as_phase(self: Any) -> Any:
         to = recorder()
         start_ns = to.clock.now_ns()
-        try:
-            with scope, quiet:
-                batch = fetch(self)
-        except StopIteration:
-            to.loader_exhausted()
-            raise
+        batch = load(self)
         loader = to.loader_of(self._recorded_loader, lambda: _describe(self._recorded_loader))
         to.waited(loader, start_ns, to.clock.now_ns(), size_of(batch))
         return batch

@@ -48,7 +48,7 @@ def play_all(stage: Stage) -> None:
             if phase == "loader":
                 stage.clock.time_ns += segment.host_ns
             tracker.leave(stage.thread, phase)
-        tracker.end_step(stage.thread)
+        tracker.optimizer_stepped(stage.thread, True)
 
 
 @pytest.mark.parametrize("name", ["v100_resnet50_workers0", "v100_resnet50_workers4", "v100_ddp_memory_rank1of2"])

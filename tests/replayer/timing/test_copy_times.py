@@ -68,7 +68,7 @@ def test_a_replaced_copy_is_not_charged_again_with_the_rest_of_its_phase() -> No
     gpu, _, log = _started(_trace(PAGEABLE))
     gpu.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
     gpu.launch(MM, 0)
-    gpu.end_step()
+    gpu.optimizer_stepped(True)
     assert [row["kind"] for row in log.device] == [DeviceKind.MEMCPY, DeviceKind.KERNEL]
     assert gpu.simulator.stats.charged_ns[Origin.PHASE] == 0
 

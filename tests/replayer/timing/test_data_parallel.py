@@ -61,7 +61,7 @@ class Script(Stage):
         self.op("aten::nll_loss")
         self.backward()
         self.within("optimizer", "aten::add_")
-        self.simulator.tracker.end_step(self.thread)
+        self.simulator.tracker.optimizer_stepped(self.thread, True)
 
     def parts(self, step: int) -> dict[tuple[str, int], tuple[int, int]]:
         """Host and device time of the parts of a step, by name and device."""
@@ -85,7 +85,7 @@ def test_two_gpus_take_the_published_time_in_the_published_parts() -> None:
         one.op("aten::nll_loss")
         one.within("backward", "aten::relu_backward")
         one.within("optimizer", "aten::add_")
-        one.simulator.tracker.end_step(one.thread)
+        one.simulator.tracker.optimizer_stepped(one.thread, True)
         two.step()
 
     lengths_ns = [[end - start for start, end, _ in stage.log.steps] for stage in (one, two)]
@@ -188,7 +188,7 @@ def test_parts_of_a_kernel_grained_recording_are_told_as_they_were_played() -> N
     part = stage.simulator.tracker.begin_part(stage.thread, "scatter", 0)
     stage.op("aten::relu")
     stage.simulator.tracker.end_part(stage.thread, part)
-    stage.simulator.tracker.end_step(stage.thread)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     [(phase, name, thread, start, end, device, device_start, device_end, origin)] = stage.log.parts
     assert (phase, name, thread, device, origin) == (0, "scatter", 0, 0, Origin.EXACT)
     assert (start, end) == (device_start, stage.log.phases[0][1] + 30 * US) and device_end - device_start == 540 * US

@@ -61,7 +61,7 @@ class Script:
                     self.flush()
             self.flush()
         tracker.leave(thread, "backward")
-        tracker.end_step(thread)
+        tracker.optimizer_stepped(thread, True)
 
     def outcome(self) -> dict[str, object]:
         """All that can be seen of the replay so far."""

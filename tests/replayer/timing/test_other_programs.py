@@ -32,7 +32,7 @@ def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False)
         stage.op(name, (8, 8))
     tracker.leave(thread, "backward")
     stage.within("optimizer", "aten::_foreach_add_")
-    tracker.end_step(thread)
+    tracker.optimizer_stepped(thread, True)
     return thread.host_ns - before_ns
 
 

@@ -31,7 +31,7 @@ def play_step(stage: Stage) -> None:
     stage.op("aten::threshold_backward")
     stage.simulator.tracker.leave(stage.thread, "backward")
     stage.within("optimizer", "aten::add_", "aten::add_")
-    stage.simulator.tracker.end_step(stage.thread)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
 
 
 def test_a_recording_played_by_its_own_program_reproduces_every_start_and_duration() -> None:
@@ -68,7 +68,7 @@ def test_a_phase_played_under_other_op_names_still_takes_its_recorded_device_and
     stage.op("aten::relu")
     stage.within("backward")
     stage.within("optimizer", "aten::_foreach_add_")
-    stage.simulator.tracker.end_step(stage.thread)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     assert stage.log.steps[0][1] - stage.log.steps[0][0] == 450 * US
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == 80 * US
@@ -148,7 +148,7 @@ def test_what_the_recorded_host_had_launched_is_charged_when_the_host_looks_in_t
     stage.op("aten::relu")
     stage.simulator.tracker.settle(stage.thread)
     assert stage.simulator.stats.charged_ns[Origin.PHASE] == 30 * US
-    stage.simulator.tracker.end_step(stage.thread)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     assert stage.simulator.stats.charged_ns[Origin.PHASE] == 40 * US
 
 
@@ -158,7 +158,7 @@ def test_phases_that_the_script_never_enters_stay_uncharged_and_are_told() -> No
     stage.op("aten::mm")
     stage.op("aten::relu")
     stage.within("optimizer", "aten::add_", "aten::add_")
-    stage.simulator.tracker.end_step(stage.thread)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     assert stage.simulator.stats.uncharged_ns == 160 * US
 
 
@@ -196,7 +196,7 @@ def test_padding_the_loader_makes_whole_steps_comparable() -> None:
         stage.op("aten::relu")
         stage.within("backward")
         stage.within("optimizer")
-        stage.simulator.tracker.end_step(stage.thread)
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     assert [end - start for start, end, _ in stage.log.steps] == [450 * US] * 2
 
 
@@ -219,7 +219,7 @@ def test_a_phase_grained_trace_paces_host_and_device_by_its_phases() -> None:
         stage.op("aten::relu")
         stage.within("backward", "aten::convolution_backward")
         stage.within("optimizer", "aten::_foreach_add_")
-        stage.simulator.tracker.end_step(stage.thread)
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     assert [end - start for start, end, _ in stage.log.steps] == [310 * US] * 3
     assert [recorded for _, _, recorded in stage.log.steps] == [0, 1, 1]
     assert [row["duration_ns"] for row in stage.log.device[:4]] == [10 * US, 90 * US, 200 * US, 10 * US]
@@ -238,7 +238,7 @@ def test_an_event_in_the_midst_of_a_phase_grained_phase_reads_its_share_of_the_o
             stage.simulator.tracker.settle(stage.thread)
             marks.append(stage.stream.ready_ns - begun_ns)
         stage.within("backward")
-        stage.simulator.tracker.end_step(stage.thread)
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     # THEN, after the copy's 10 us: nothing known yet, so the first look takes the whole phase; then a quarter per op
     assert marks == [100 * US] * 4 + [32_500, 55 * US, 77_500, 100 * US]
 
@@ -281,7 +281,7 @@ def test_a_host_that_waits_in_the_midst_of_a_phase_grained_phase_does_not_wait_i
             stage.simulator.scheduler.block(stage.thread, stage.stream.ready_ns)
         stage.within("backward")
         stage.within("optimizer")
-        stage.simulator.tracker.end_step(stage.thread)
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     assert [end - start for start, end, _ in stage.log.steps] == [310 * US] * 3
 
 
@@ -305,6 +305,6 @@ def test_with_recorded_waits_the_machines_own_loading_does_not_count_where_the_c
     stage.simulator.tracker.leave(stage.thread, "loader")
     assert not stage.clock.paused
     stage.simulator.tracker.enter(stage.thread, "loader")
-    stage.simulator.tracker.end_step(stage.thread)  # an optimizer within a dataset
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)  # an optimizer within a dataset
     stage.simulator.tracker.leave(stage.thread, "loader")
     assert not stage.clock.paused

@@ -45,7 +45,7 @@ def train(stage: Stage, load_us: int = 100) -> None:
     stage.op("aten::relu")
     stage.within("backward", "aten::mm_backward")
     stage.within("optimizer", "aten::add_")
-    stage.simulator.tracker.end_step(stage.thread)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
 
 
 def evaluate(stage: Stage, *, loader: bool = True, grad: bool = False) -> None:
@@ -146,7 +146,7 @@ def test_evaluation_is_never_charged_more_forward_passes_than_it_makes() -> None
         stage.op("aten::mm")
         stage.within("backward")
     stage.within("optimizer")
-    stage.simulator.tracker.end_step(stage.thread)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     for _ in range(3):
         stage.module(grad=False)
         stage.op("aten::mm")
@@ -239,7 +239,7 @@ def test_gradients_accumulated_and_two_optimizers_are_steps_as_recorded() -> Non
                 stage.within("zero_grad")
             stage.within("backward")
         stage.within("optimizer")
-        tracker.end_step(stage.thread)
+        tracker.optimizer_stepped(stage.thread, True)
         stage.within("optimizer")  # the second one's step ends nothing
     assert kinds(stage) == "WSS"
 
@@ -364,7 +364,7 @@ def test_a_padded_wait_is_as_long_as_the_recorded_one_and_so_is_what_follows_it(
     stage.op("aten::mm")
     stage.within("backward", "aten::mm_backward")
     stage.within("optimizer", "aten::add_")
-    stage.simulator.tracker.end_step(stage.thread)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     # THEN the phase is as recorded, unless that was longer
     name, start_ns, end_ns, _, _ = stage.log.phases[0]
     assert (name, (end_ns - start_ns) / US) == ("loader", lasts_us)
@@ -423,7 +423,7 @@ def test_values_come_from_the_recorded_step_at_the_same_place_whatever_drives_th
             gpu.enter_phase("backward")
             gpu.leave_phase("backward")
             seen.append(gpu.read(item, 0, "float32", 1))
-            gpu.end_step()
+            gpu.optimizer_stepped(True)
         gpu.enter_phase("loader")
         gpu.leave_phase("loader")
         gpu.module_called(trace, False)
@@ -442,7 +442,7 @@ def test_a_read_before_it_is_known_that_the_step_evaluates_gets_the_value_of_its
     trace.values = Values.of(rank=[0] * 3, step=range(3), read=range(3), op=[0] * 3, dtype=[0] * 3, value=[1.0, 2.0, 3.0])
     gpu, _ = reading(trace)
     item = OpSignature("aten::_local_scalar_dense", ((),), ("float32",))
-    gpu.end_step()
+    gpu.optimizer_stepped(True)
     assert gpu.read(item, 0, "float32", 1) == [2.0]  # the loss of the step before, printed after it
     gpu.module_called(trace, False)
     assert gpu.read(item, 0, "float32", 1) is None

@@ -1,0 +1,228 @@
+"""The recorder and the replayer cut the same script into the same steps and phases, whatever it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from replayer.op_signature import OpSignature
+from replayer.timing.scheduler import HostThread
+from tests.replayer.recordings import US, Stage, phase_recording
+from tests.tracer.fakes import Bench
+from traces.file import load
+from traces.model import StepKind
+from traces.steps import Optimizers
+
+# One letter per step, T or E, and the names of its phases.
+Cut = list[tuple[str, list[str]]]
+MODULES = ("model", "other", "loss")
+PHASES_MS = {"loader": 1, "h2d": 1, "forward": 1, "loss": 1, "zero_grad": 1, "backward": 1, "optimizer": 1, "other": 1}
+
+
+class Recording:
+    """The script's calls as the recorder hears them."""
+
+    def __init__(self, folder: Path, optimizers: Optimizers) -> None:
+        self._bench = Bench(folder, optimizers=optimizers)
+        self._model = {name: object() for name in MODULES}
+        self._side = ThreadPoolExecutor(1)
+
+    def do(self, event: str) -> None:
+        name, _, thread = event.partition("@")
+        self._bench.run(10, 10)
+        (self._side.submit(self._call, name).result if thread else lambda: self._call(name))()
+
+    def _call(self, name: str) -> None:
+        recorder = self._bench.recorder
+        if name in ("loader", "h2d", "zero_grad", "backward", "optimizer", "step", "second step", "exhausted"):
+            phase = {"exhausted": "loader"}.get(name, "optimizer" if name.endswith("step") else name)
+            recorder.enter_phase(phase)
+            self._bench.run(10, 10)
+            recorder.leave_phase(phase)
+            if name == "exhausted":
+                recorder.loader_exhausted()
+            elif name.endswith("step"):
+                recorder.optimizer_stepped(name == "step")
+        elif name.startswith("call"):
+            recorder.module_called(self._model[name.split()[1]], "no_grad" not in name)
+        elif name == "mse_loss":
+            recorder.loss_called()
+        elif name == "item":
+            recorder.aside_called()
+
+    def cut(self) -> Cut:
+        self._bench.recorder.close()
+        self._side.shutdown()
+        trace = load(self._bench.path)
+        steps = [(row, "E" if kind == StepKind.EVALUATION else "T") for row, kind in enumerate(trace.steps.kind.tolist())]
+        assert (np.diff(trace.phases.start_ns) >= 0).all() and (trace.phases.duration_ns >= 0).all()
+        names = {row: trace.phases.name[trace.phases.step == row].tolist() for row, _ in steps}
+        return [(kind, [trace.strings[name] for name in names[row]]) for row, kind in steps]
+
+
+class Replay:
+    """The script's calls as the virtual GPU hears them, ops among them."""
+
+    def __init__(self, optimizers: Optimizers) -> None:
+        self._stage = Stage(phase_recording(PHASES_MS), optimizers=optimizers)
+        self._other = HostThread(1, self._stage.clock.now_ns())
+        self._cut: Cut = []
+        self._told = 0
+
+    def do(self, event: str) -> None:
+        name, _, thread = event.partition("@")
+        self._stage.clock.time_ns += 10 * US
+        self._call(name, self._other if thread else self._stage.thread)
+        self._look()
+
+    def _call(self, name: str, thread: HostThread) -> None:
+        tracker = self._stage.simulator.tracker
+        if name in ("loader", "h2d", "zero_grad", "backward", "optimizer", "step", "second step", "exhausted"):
+            phase = {"exhausted": "loader"}.get(name, "optimizer" if name.endswith("step") else name)
+            tracker.enter(thread, phase)
+            self._stage.clock.time_ns += 10 * US
+            tracker.leave(thread, phase)
+            if name == "exhausted":
+                tracker.loader_exhausted(thread)
+            elif name.endswith("step"):
+                tracker.optimizer_stepped(thread, name == "step")
+        elif name.startswith("call"):
+            tracker.module_called(thread, MODULES.index(name.split()[1]), "no_grad" not in name)
+            if thread is self._stage.thread:  # the recorder sees no ops of other threads
+                self._op(thread, "mm")
+        else:
+            self._op(thread, name)
+
+    def _op(self, thread: HostThread, name: str) -> None:
+        signature = OpSignature(f"aten::{name}", ((4, 4),), ("float32",))
+        self._stage.simulator.play(thread, self._stage.stream, signature, self._stage.clock.now_ns())
+
+    def _look(self) -> None:
+        log = self._stage.log
+        if len(log.steps) > len(self._cut):
+            names = [phase[0] for phase in log.phases[self._told :]]
+            self._cut.append(("E" if log.kinds[-1] == StepKind.EVALUATION else "T", names))
+            self._told = len(log.phases)
+
+    def cut(self) -> Cut:
+        self._stage.simulator.tracker.stop(self._stage.thread)
+        self._look()
+        return self._cut
+
+
+class _Optimizer:
+    pass
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Callable[..., Cut]]:
+    """Feeds a script's events to both, and returns how they cut it, which must be the same."""
+    optimizer, runs = _Optimizer(), 0
+
+    def run(*events: str, has_optimizer: bool = True) -> Cut:
+        nonlocal runs
+        runs += 1
+        optimizers = Optimizers()
+        if has_optimizer:
+            optimizers.add(optimizer)
+        (tmp_path / str(runs)).mkdir()
+        recording, replay = Recording(tmp_path / str(runs), optimizers), Replay(optimizers)
+        for event in events:
+            recording.do(event)
+            replay.do(event)
+        cut = recording.cut()
+        assert replay.cut() == cut
+        return cut
+
+    yield run
+
+
+FORWARD = ("loader", "h2d", "call model", "mse_loss")
+TRAIN = (*FORWARD, "zero_grad", "backward", "step")
+TRAINED = ("T", ["loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer"])
+BY_HAND = ("T", ["loader", "h2d", "forward", "loss", "backward", "other"])
+
+
+def test_a_plain_loop_with_validation(both: Callable[..., Cut]) -> None:
+    evaluate = ("loader", "h2d", "call model no_grad", "mse_loss")
+    cut = both(*TRAIN * 2, "exhausted", *evaluate * 2, "exhausted")
+    assert cut[:2] == [TRAINED] * 2 and [kind for kind, _ in cut] == ["T", "T", "E", "E"]
+
+
+def test_set_up_is_no_step_unless_something_was_trained(both: Callable[..., Cut]) -> None:
+    assert both("call model", "mm", *TRAIN) == [TRAINED]
+    trained = both("call model", "backward", *TRAIN)
+    assert trained == [("T", ["forward", "backward", *TRAINED[1]])]
+
+
+def test_a_model_without_modules_has_a_forward_pass_before_each_backward_pass(both: Callable[..., Cut]) -> None:
+    half = ("loader", "h2d", "mm", "backward")
+    assert both(*half, *half, "step") == [("T", ["loader", "h2d", "forward", "backward"] * 2 + ["optimizer"])]
+    assert both("loader", "h2d", "mm", "mse_loss", "backward", "step") == [
+        ("T", ["loader", "h2d", "forward", "loss", "backward", "optimizer"])
+    ]
+
+
+def test_what_other_threads_do_is_part_of_the_scripts_phase(both: Callable[..., Cut]) -> None:
+    forward = ("loader", "h2d", "call model", "h2d@side", "call other@side", "loader@side", "mse_loss@side", "mse_loss")
+    assert both(*[*forward, "zero_grad", "backward", "step"] * 2) == [TRAINED] * 2
+
+
+def test_the_thread_that_steps_the_first_optimizer_is_the_scripts(both: Callable[..., Cut]) -> None:
+    """WHEN the main thread tries the model, and another trains THEN steps are cut from that one's second step on."""
+    side = [f"{event}@side" for event in TRAIN]
+    assert both("call model", *side * 3)[-2:] == [TRAINED] * 2
+
+
+def test_a_copy_within_a_modules_call_belongs_to_the_forward_pass(both: Callable[..., Cut]) -> None:
+    assert both("loader", "call model", "h2d", "mm", "backward", "step") == [
+        ("T", ["loader", "forward", "backward", "optimizer"])
+    ]
+
+
+def test_inference_with_gradients_on_after_a_dry_run(both: Callable[..., Cut]) -> None:
+    """THEN the first batch is told from set-up when the model is called for the second, and each is a step."""
+    cut = both("call other", *("loader", "call model") * 4, "exhausted")
+    assert cut == [("E", ["loader", "forward", "loader"]), ("E", ["forward"]), *[("E", ["loader", "forward"])] * 2]
+
+
+@pytest.mark.parametrize("update", [("mul",), ("add_", "add_"), ()])
+def test_without_an_optimizer_a_step_ends_where_the_next_batch_is_loaded(both: Callable[..., Cut], update: tuple[str]) -> None:
+    step = (*FORWARD, "backward", *update)
+    assert both(*step * 3, "exhausted", has_optimizer=False) == [BY_HAND] * 3
+
+
+def test_without_optimizer_and_loader_a_step_ends_where_the_next_forward_pass_begins(both: Callable[..., Cut]) -> None:
+    step = ("call model", "mse_loss", "backward", "mul", "call other no_grad")  # the last is a metric
+    evaluate = ("call model no_grad", "mse_loss")
+    cut = both(*step * 3, *evaluate * 2, *step, *step, has_optimizer=False)
+    assert "".join(kind for kind, _ in cut) == "TTT" + "EE" + "TT"
+    assert cut[0] == ("T", ["forward", "loss", "backward", "other"])
+
+
+def test_plain_tensors_trained_by_hand_have_steps(both: Callable[..., Cut]) -> None:
+    cut = both(*("mm", "mse_loss", "backward", "mul") * 4, has_optimizer=False)
+    assert [kind for kind, _ in cut] == ["T"] * 4
+    assert all("backward" in names for _, names in cut)
+
+
+def test_a_script_that_will_have_an_optimizer_accumulates(both: Callable[..., Cut]) -> None:
+    """Before its first step nobody has seen the optimizer step, but it is there."""
+    cut = both(*[*FORWARD, "backward"] * 3, "step")
+    assert [kind for kind, _ in cut] == ["T"]
+
+
+EVENTS = ["loader", "exhausted", "h2d", "zero_grad", "backward", "optimizer", "step", "second step", "item", "mse_loss"]
+EVENTS += ["call model", "call model no_grad", "call other no_grad", "call loss", "loader@side", "h2d@side", "call model@side"]
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.sampled_from(EVENTS), max_size=25), st.booleans())
+def test_any_sequence_of_calls_is_cut_alike(both: Callable[..., Cut], events: list[str], has_optimizer: bool) -> None:
+    both(*events, has_optimizer=has_optimizer)

@@ -1,0 +1,149 @@
+"""Where a training script shows what it does, in torch's Python: shared by the recorder's and the replayer's surfaces.
+
+    hooks = ScriptHooks(torch, recorder, optimizers)    # `recorder()` returns who listens in this process, or None
+    hooks.backward()            # phase "backward"
+    hooks.optimizers()          # phases "optimizer" and "zero_grad", and which optimizer has stepped
+    hooks.module_calls(ModuleCalls())   # outermost calls of modules
+    iterator.__next__ = hooks.loading(iterator.__next__)    # phase "loader"
+
+Note [Wrapping an optimizer's step]
+    Every optimizer class, also the user's, has its `step` wrapped by torch when its first instance is made
+    (`Optimizer.profile_hook_step`). We wrap there and not by torch's global step hooks: those are not called when a step
+    fails, and they run inside torch's own "Optimizer.step" range, in which a step of the profiler cannot end.
+
+Note [Outermost calls]
+    `Module.__call__` is replaced on the class, which every module's call goes through, scripted and traced ones too. (A global
+    forward hook would do as well, but it disables torch's short path for modules without hooks.) Within another module's call
+    this costs one look at a flag of the thread; and where torch's own `__call__` would only look whether the module was
+    compiled, that is done in the same frame.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from traces.patching import PhaseListener, PhaseScope, patch
+from traces.steps import Optimizers
+
+Call = Callable[..., Any]
+Wrapper = Callable[[Call], Call]
+
+
+class CallListener(PhaseListener, Protocol):
+    """Who listens: the recorder, or the virtual GPU."""
+
+    def module_called(self, module: object, grad_enabled: bool) -> None: ...
+
+    def optimizer_stepped(self, is_first: bool) -> None: ...
+
+    def loader_exhausted(self) -> None: ...
+
+
+class ModuleCalls(threading.local):
+    """Whether this thread is within a module's call."""
+
+    inside = False
+
+
+class ScriptHooks:
+    """Wraps torch's functions. Where `listener` returns None they do what they did before."""
+
+    def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
+        self._torch = torch
+        self._listener = listener
+        self._optimizers = optimizers
+
+    def backward(self) -> None:
+        """Wrap all entries to autograd's engine. The phase begins where they make the first gradient (`ones_like`)."""
+        autograd = self._torch.autograd
+        scope = PhaseScope("backward", self._listener)
+        patch(autograd, backward=scope.around(autograd.backward), grad=scope.around(autograd.grad))
+        if (run := getattr(autograd.graph, "_engine_run_backward", None)) is not None:
+            run = scope.around(run)
+            patch(autograd.graph, _engine_run_backward=run)
+            patch(autograd, _engine_run_backward=run)
+
+    def loading(self, fetch: Call) -> Call:
+        """`fetch` of a DataLoader's iterator as the phase "loader", which an end of the data (StopIteration) leaves as well."""
+        waiting = PhaseScope("loader", self._listener).around(fetch)
+
+        @wraps(fetch)
+        def next_batch(iterator: Any) -> Any:
+            try:
+                return waiting(iterator)
+            except StopIteration:
+                if (listener := self._listener()) is not None:
+                    listener.loader_exhausted()
+                raise
+
+        return next_batch
+
+    def optimizers(self, step: Wrapper = lambda call: call, zero: Wrapper = lambda call: call) -> None:
+        """Wrap `step` and `zero_grad` of the base class and of classes that have their own; see Note [Wrapping an optimizer's
+        step]. `step` and `zero` wrap the two once more, within torch's own wrapper."""
+        cls = self._torch.optim.Optimizer
+        wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
+        stepping, zeroing = PhaseScope("optimizer", self._listener), PhaseScope("zero_grad", self._listener)
+        known, seen = self._optimizers, WeakSet[type]()
+
+        def wrap_step_with_phase(call: Call) -> Call:
+            hooked = wrap_step(step(call))
+
+            @wraps(hooked)
+            def step_as_phase(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                nested = stepping.inside
+                with stepping:
+                    result = hooked(optimizer, *args, **kwargs)
+                if not nested and (listener := self._listener()) is not None:
+                    listener.optimizer_stepped(known.is_first(optimizer))
+                return result
+
+            return step_as_phase
+
+        @wraps(patch_class)
+        def patch_class_with_phase(optimizer: Any) -> None:
+            """Called by torch for each new optimizer."""
+            patch_class(optimizer)
+            known.add(optimizer)
+            own = type(optimizer)
+            if own not in seen and own is not cls and "zero_grad" in vars(own):
+                seen.add(own)
+                patch(own, zero_grad=zeroing.around(vars(own)["zero_grad"]))
+
+        patch(
+            cls,
+            profile_hook_step=staticmethod(wrap_step_with_phase),
+            _patch_step_function=patch_class_with_phase,
+            zero_grad=zeroing.around(zero(cls.zero_grad)),
+        )
+
+    def module_calls(self, calls: ModuleCalls, *, in_one_frame: bool = False) -> None:
+        """Wrap `Module.__call__`, which keeps `calls` up to date; see Note [Outermost calls].
+
+        `in_one_frame`: what torch's own `__call__` does is done in the same frame.
+        """
+        cls, grad_enabled = self._torch.nn.Module, self._torch.is_grad_enabled
+        call: Call = cls.__call__
+        in_one_frame = in_one_frame and call is getattr(cls, "_wrapped_call_impl", None)
+        listening = self._listener
+
+        @wraps(call)
+        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if calls.inside:
+                if in_one_frame and module._compiled_call_impl is None:
+                    return module._call_impl(*args, **kwargs)
+                return call(module, *args, **kwargs)
+            if (listener := listening()) is None:
+                return call(module, *args, **kwargs)
+            calls.inside = True
+            try:
+                listener.module_called(module, grad_enabled())
+                return call(module, *args, **kwargs)
+            finally:
+                calls.inside = False
+
+        patch(cls, __call__=called)
