@@ -139,6 +139,7 @@ def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
         grain=trace.grain,
         devices=gpu.recording.devices,
         threads=gpu.threads,
+        machines={state.rank().number: gpu.machine},
         provenance={"source": "replay", "recorded": trace.provenance, "replay": replay, "rank": state.rank().number},
         lacks=["stacks", "runtime calls"],
     )

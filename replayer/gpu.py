@@ -43,6 +43,7 @@ from replayer.timing.host_threads import HostThreads
 from replayer.timing.scheduler import Caller, HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualEvent, VirtualStream
+from traces.machine import DeviceProperties as RecordedProperties
 from traces.model import NONE, Device, DeviceKind, Shape, Thread, Trace
 from traces.steps import Optimizers
 
@@ -59,7 +60,7 @@ class VirtualDevice:
 
     index: int
     name: str
-    properties: dict[str, Any]  # under the recorder's own names
+    properties: RecordedProperties
     allocator: DeferredAllocator  # by which tensors use the memory
     default_stream: VirtualStream
     _memory: DeviceMemory
@@ -127,7 +128,7 @@ class VirtualGpu:
         self.clock = clock
         self._speed = float(clock.speed)
         self.timeline = timeline
-        self.provenance = trace.provenance
+        self.machine = trace.machine_of(rank)
         self._threads = HostThreads()
         self.simulator.scheduler.row_of = self._threads.row_of
         self._transfers = Transfers.of(trace, self.recording.speed, link_gbps)
@@ -135,7 +136,7 @@ class VirtualGpu:
         self._peers: list[Callable[[bool], None]] = []  # settle what goes on between this process and others
         self._workspaces = Workspaces.of(trace, self.recording, rank)
         majors = [DeviceProperties.of(d.name, d.total_memory_bytes, d.properties).major for d in self.recording.devices]
-        self.blas = BlasWorkspaces(trace.provenance_of(rank), majors)
+        self.blas = BlasWorkspaces(self.machine, majors)
         self._values = RecordedValues.of(trace, rank)
         self._selections = RecordedOutputSizes.of(trace, rank)
         self._settled_in = self._froze = False
@@ -151,7 +152,7 @@ class VirtualGpu:
         self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.recording.devices)]
 
     def _device(self, index: int, device: Device, given_bytes: int | None) -> VirtualDevice:
-        room = room_of(self.provenance, device, given_bytes)
+        room = room_of(self.machine, device, given_bytes)
         thread = self.thread()
 
         def wait_until(time_ns: int) -> None:

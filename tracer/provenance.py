@@ -1,8 +1,9 @@
 """Where a recording comes from: everything that is needed to judge it, and nothing that names a person or a machine.
 
     facts = Facts(torch, rank=0, options={"grain": "kernel"})
-    facts.provenance(...)   # {"source": "trace record", "torch": "2.13.0", "script": {"name": "train.py", "sha256": ...}, ...}
     facts.device_row(0)     # the row of cuda:0 in `facts.devices`, listed at its first mention
+    facts.machine()         # Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, ...), what a replay reads
+    facts.provenance(...)   # {"source": "trace record", "script": {"name": "train.py", "sha256": ...}, ...}, what people read
 
 Paths in arguments and settings are kept as far as they lie within the script's folder; of others only the last part is.
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from traces.machine import DeviceProperties, Machine, Settings
 from traces.model import Device
 
 # What changes how PyTorch uses a GPU.
@@ -30,9 +32,6 @@ _SETTINGS = re.compile(
     r"(CUDA|CUDNN|CUBLAS|NCCL|GLOO|PYTORCH|TORCH|HIP|ROCR|OMP|MKL)_|(WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE)$"
 )
 _PRIVATE = re.compile(r"TOKEN|KEY|SECRET|PASSW|USER|HOST|ADDR|IFNAME|SOCKET", re.IGNORECASE)
-
-# Attributes of torch's device properties that are no plain facts or name the very card.
-_NOT_PROPERTIES = {"name", "total_memory", "uuid", "pci_bus_id", "pci_device_id", "pci_domain_id", "regs_per_multiprocessor"}
 
 # More than any device has: asking for it fails at once and tells how this release words it.
 _ABSURD_BYTES = 1 << 50
@@ -52,15 +51,11 @@ class Facts:
         self._reducers: list[dict[str, Any]] = []
         self._loaders: list[dict[str, Any]] = []
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._end: dict[str, Any] = {}
+        self._oom_text: str | None = None
+        self._versions: dict[str, Any] = {}  # those that only a process that uses its GPU can tell
         self._version = _own_version()  # once: it is looked for in files, and the header is written again and again
-        self._driver: str | None = None
         self._base = {
             "source": "trace record",
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "processors": os.cpu_count(),
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "clock": "unix",
             "rank": rank,
@@ -92,14 +87,9 @@ class Facts:
             if device.index == index:
                 return row
         properties = self._torch.cuda.get_device_properties(index)
-        facts = {
-            name: value
-            for name in dir(properties)
-            if not name.startswith("_") and name not in _NOT_PROPERTIES
-            and isinstance(value := getattr(properties, name), int | float | str)
-        }
-        self._driver = self._driver or _driver_version(self._torch)
-        self.devices.append(Device(self._rank, index, properties.name, properties.total_memory, facts))
+        known = DeviceProperties.of({name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")})
+        self._versions = self._versions or _versions(self._torch)
+        self.devices.append(Device(self._rank, index, properties.name, properties.total_memory, known))
         return len(self.devices) - 1
 
     def current_device_row(self) -> int:
@@ -126,7 +116,7 @@ class Facts:
             "overhead_ns_per_step": cost_ns // max(steps, 1),
             "overhead_share": round(cost_ns / steps_ns, 6) if steps_ns else 0.0,
         }
-        facts = {**self._base, **self._settings(), **self._end, "recorder": recorder}
+        facts = {**self._base, "recorder": recorder}
         if self._loaders:
             facts["loaders"] = self._loaders
         self.read_reducers()
@@ -135,6 +125,25 @@ class Facts:
         if profiler:
             facts["profiler"] = profiler
         return facts
+
+    def machine(self) -> Machine:
+        """What this process runs on and with, as far as the script has used it."""
+        torch = self._torch
+        return Machine(
+            torch=str(torch.__version__),
+            **self._versions,
+            python=platform.python_version(),
+            system=f"{platform.system()} {platform.machine()}",
+            processors=os.cpu_count(),
+            oom_text=self._oom_text,
+            settings=Settings(
+                tf32_matmul=_allows_tf32(torch.backends.cuda.matmul),
+                tf32_cudnn=_allows_tf32(torch.backends.cudnn),
+                cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
+                deterministic=bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic),
+                allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+            ),
+        )
 
     def lacks(self, has_profile: bool) -> list[str]:
         lacks = [] if has_profile else ["host events", "kernels", "shapes", "memory events"]
@@ -149,27 +158,14 @@ class Facts:
         if not self.devices:
             return
         cuda = self._torch.cuda
-        outside = {}
-        for device in self.devices:
+        for row, device in enumerate(self.devices):
             free_bytes, total_bytes = cuda.mem_get_info(device.index)
-            outside[str(device.index)] = max(total_bytes - free_bytes - cuda.memory_reserved(device.index), 0)
-        self._end["outside_bytes"] = outside
+            outside_bytes = max(total_bytes - free_bytes - cuda.memory_reserved(device.index), 0)
+            self.devices[row] = replace(device, outside_bytes=outside_bytes)
         try:
             self._torch.empty(_ABSURD_BYTES, dtype=self._torch.uint8, device="cuda")
         except self._torch.OutOfMemoryError as error:
-            self._end["oom_text"] = str(error)
-
-    def _settings(self) -> dict[str, Any]:
-        torch = self._torch
-        settings: dict[str, Any] = {
-            "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "cudnn": torch.backends.cudnn.allow_tf32},
-            "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
-        }
-        if self.devices:
-            settings |= {"cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": torch.backends.cudnn.version()}
-            settings["driver"] = self._driver
-        return {key: value for key, value in settings.items() if value is not None}
+            self._oom_text = str(error)
 
 
 def _own_version() -> dict[str, str]:
@@ -178,6 +174,33 @@ def _own_version() -> dict[str, str]:
         return {"version": metadata.version("trace-replay")}
     except metadata.PackageNotFoundError:
         return {}
+
+
+def _versions(torch: ModuleType) -> dict[str, Any]:
+    """The versions of what lies below PyTorch, by their fields of `Machine`. Asking for them may load the libraries."""
+    return {
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": torch.backends.cudnn.version(),
+        "nccl": _nccl_version(torch),
+        "driver": _driver_version(torch),
+    }
+
+
+def _allows_tf32(backend: Any) -> bool:
+    """PyTorch 2.9 has another name for it, and refuses this one where the script has used that."""
+    try:
+        return bool(backend.allow_tf32)
+    except RuntimeError:
+        return bool(backend.fp32_precision == "tf32")
+
+
+def _nccl_version(torch: ModuleType) -> str | None:
+    """None for a build without NCCL, and for a virtual GPU whose recording does not tell."""
+    try:
+        return ".".join(map(str, torch.cuda.nccl.version()[:3]))
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
 
 
 def _driver_version(torch: ModuleType) -> str | None:

@@ -397,7 +397,12 @@ class Recorder:
             lacks += self.flight.lacks()
             provenance |= {"flight_recorder": told} if (told := self.flight.facts()) else {}
         return Trace(
-            grain="phase", devices=self._facts.devices, threads=self._threads, provenance=provenance, lacks=lacks
+            grain="phase",
+            devices=self._facts.devices,
+            threads=self._threads,
+            machines={self._rank: self._facts.machine()},
+            provenance=provenance,
+            lacks=lacks,
         )
 
     def close(self) -> None:

@@ -20,7 +20,9 @@ from typing import IO
 import orjson
 
 from traces.chrome_events import RankEvents
+from traces.machine import to_kineto
 from traces.model import Trace
+from traces.typed_json import to_json
 
 _BATCH = 4096  # events turned into text at a time: what bounds the memory
 
@@ -67,12 +69,18 @@ def _write_json(events: RankEvents, file: IO[bytes] | gzip.GzipFile) -> None:
         "schemaVersion": 1,
         "distributedInfo": {"rank": rank, "world_size": len(trace.ranks)},
         "deviceProperties": [
-            {**device.properties, "id": device.index, "name": device.name, "totalGlobalMem": device.total_memory_bytes}
+            {
+                **to_kineto(device.properties),
+                "id": device.index,
+                "name": device.name,
+                "totalGlobalMem": device.total_memory_bytes,
+            }
             for device in trace.devices
             if device.rank == rank
         ],
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": events.base_ns,
+        "machine": to_json(trace.machine_of(rank)),
         "provenance": trace.provenance,
     }
     # A line for each, with a space after the colon: Holistic Trace Analysis looks for the rank with a pattern, by line.

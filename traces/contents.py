@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
 
@@ -24,7 +24,10 @@ import numpy as np
 
 from traces.columns import MAX_ROWS, claimed_rows, pack_table, unpack_table
 from traces.frames import Damaged
+from traces.machine import Machine, from_kineto, to_kineto
 from traces.model import TABLES, Column, Device, PhaseTiming, Strings, Table, Thread, Trace
+from traces.old_headers import machines_of, outside_bytes_of
+from traces.typed_json import from_json, to_json
 from traces.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.workload import WorkloadSignature
 
@@ -79,7 +82,8 @@ def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
     JSON inside, not msgpack: provenance comes from anywhere, and may hold integers beyond 64 bits.
     """
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
-    header["devices"] = [asdict(device) for device in trace.devices]
+    header["devices"] = [_device_values(device) for device in trace.devices]
+    header["machines"] = _machine_values(trace.machines)
     header["threads"] = [asdict(thread) for thread in trace.threads]
     header["rows"] = rows
     if trace.workload is not None:
@@ -162,7 +166,9 @@ class Assembly:
         header["workload"] = self._header.get("workload")
         header["phase_timing"] = self._header.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
         self._check_tracks(len(header["devices"]) + len(header["threads"]), tables)
-        return Trace(strings=Strings(self._texts), **header, **tables)
+        trace = Trace(strings=Strings(self._texts), **header, **tables)
+        machines = self._header.get("machines")  # None in a file from before
+        return _of_old(trace) if machines is None else replace(trace, machines=_make_machines(machines))
 
     def _check_tracks(self, devices_and_threads: int, tables: dict[str, Any]) -> None:
         device, batches = tables["device"], tables["batches"]
@@ -257,9 +263,50 @@ def _parse_header(text: Any) -> dict[str, Any]:
     return header
 
 
+def _device_values(device: Device) -> dict[str, Any]:
+    """`outside_bytes` and the properties only where they are known; these in Kineto's names, as in files from before."""
+    values = {name: getattr(device, name) for name in ("rank", "index", "name", "total_memory_bytes")}
+    outside = {"outside_bytes": device.outside_bytes} if device.outside_bytes else {}
+    return {**values, "properties": to_kineto(device.properties), **outside}
+
+
 def _make_device(values: Any) -> Device:
     types = {"rank": int, "index": int, "name": str, "total_memory_bytes": int, "properties": dict}
-    return Device(**_typed(values, types, "device"))
+    if isinstance(values, dict) and "outside_bytes" in values:
+        types["outside_bytes"] = int
+    told = _typed(values, types, "device")
+    return Device(**told | {"properties": from_kineto(told["properties"])})
+
+
+def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Any]]:
+    """Machines that are alike once, with the ranks that they are of."""
+    ranks: dict[Machine, list[int]] = {}
+    for rank, machine in sorted(machines.items()):
+        ranks.setdefault(machine, []).append(rank)
+    return [{"ranks": of, **to_json(machine)} for machine, of in ranks.items()]
+
+
+def _make_machines(values: Any) -> dict[int, Machine]:
+    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+        raise Damaged("header with machines that are none")
+    machines: dict[int, Machine] = {}
+    for one in values:
+        ranks = one.get("ranks")
+        if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
+            raise Damaged("header with a machine of no ranks")
+        try:
+            machines |= dict.fromkeys(ranks, from_json(Machine, one))
+        except ValueError as error:
+            raise Damaged(f"header with a machine that is none: {error}") from error
+    return dict(sorted(machines.items()))
+
+
+def _of_old(trace: Trace) -> Trace:
+    """A trace of before machines had a place of their own in the header: see old_headers.py."""
+    machines, provenance = machines_of(trace.provenance, trace.ranks)
+    outside = {rank: outside_bytes_of(trace.provenance, rank) for rank in trace.ranks}
+    devices = [replace(device, outside_bytes=outside[device.rank].get(device.index, 0)) for device in trace.devices]
+    return replace(trace, devices=devices, machines=machines, provenance=provenance)
 
 
 def _make_thread(values: Any) -> Thread:

@@ -69,6 +69,7 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
         grain="kernel" if any(part.grain == "kernel" for part in parts) else first.grain,
         devices=[device for part in parts for device in part.devices],
         threads=[thread for part in parts for thread in part.threads],
+        machines={rank: machine for part in parts for rank, machine in part.machines.items()},
         provenance=dict(first.provenance),
         problems=dict(problems),
         lacks=list(dict.fromkeys(lack for part in parts for lack in part.lacks)),
@@ -129,7 +130,8 @@ def _as_rank(recording: Trace, rank: int) -> Trace:
             table.rank = np.full(len(table), rank, "i4")
     devices = [replace(device, rank=rank) for device in recording.devices]
     threads = [replace(thread, rank=rank) for thread in recording.threads]
-    return replace(recording, devices=devices, threads=threads, **tables)
+    machines = {rank: recording.machine_of(recording.ranks[0])} if recording.machines else {}
+    return replace(recording, devices=devices, threads=threads, machines=machines, **tables)
 
 
 def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None) -> Trace:
@@ -254,9 +256,12 @@ def _matched_devices(own: list[Device], theirs: list[Device], rank: int) -> tupl
             devices.append(replace(device, rank=rank))
         else:
             known = devices[row]
-            total_bytes = device.total_memory_bytes if known.total_memory_bytes == NONE else known.total_memory_bytes
-            properties = device.properties | known.properties
-            devices[row] = Device(rank, known.index, known.name or device.name, total_bytes, properties)
+            devices[row] = replace(
+                known,
+                name=known.name or device.name,
+                total_memory_bytes=device.total_memory_bytes if known.total_memory_bytes == NONE else known.total_memory_bytes,
+                properties=known.properties.completed_by(device.properties),
+            )
         places.append(row)
     return devices, np.array([*places, NONE])
 

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from traces.machine import UNKNOWN_PROPERTIES, DeviceProperties, Machine
+
 if TYPE_CHECKING:
     from traces.workload import WorkloadSignature
 
@@ -443,13 +445,14 @@ class Collectives(_Spans):
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of one rank. `properties` keeps the recorder's own names (computeMajor, numSms...)."""
+    """One GPU of one rank. `outside_bytes` of its memory were taken beside PyTorch: CUDA context, NCCL's buffers."""
 
     rank: int
     index: int
     name: str
     total_memory_bytes: int = NONE
-    properties: dict[str, Any] = field(default_factory=dict)
+    properties: DeviceProperties = UNKNOWN_PROPERTIES
+    outside_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -512,6 +515,7 @@ class Trace:
     batches: Batches = field(default_factory=Batches.empty)
     collectives: Collectives = field(default_factory=Collectives.empty)
     sizes: Sizes = field(default_factory=Sizes.empty)
+    machines: dict[int, Machine] = field(default_factory=dict)  # by rank
     provenance: dict[str, Any] = field(default_factory=dict)  # JSON values only
     problems: dict[str, int] = field(default_factory=dict)  # kind (kebab-case words) -> count
     workload: WorkloadSignature | None = None
@@ -526,6 +530,10 @@ class Trace:
         """What a row of `devices` is called: "cuda:0", and "rank 1 cuda:0" where there are several ranks."""
         device = self.devices[row]
         return f"cuda:{device.index}" if len(self.ranks) == 1 else f"rank {device.rank} cuda:{device.index}"
+
+    def machine_of(self, rank: int) -> Machine:
+        """What a rank's process ran on: its own where that was told, else that of the first rank that tells."""
+        return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def provenance_of(self, rank: int) -> dict[str, Any]:
         """The provenance of one rank: what all share, and what `provenance["ranks"]` says of this one beside."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from traces.communication import Communication, communication
 from traces.json_facts import as_json
+from traces.machine import Machine
 from traces.measure import (
     Work,
     busy_by_device,
@@ -123,6 +124,7 @@ class Summary:
     memory: dict[str, PeakMemory]
     lacks: list[str]
     problems: dict[str, int]
+    machine: Machine  # of the first rank
     provenance: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -200,6 +202,7 @@ def summarize(trace: Trace) -> Summary:
         },
         lacks=list(trace.lacks),
         problems=dict(trace.problems),
+        machine=trace.machine_of(trace.ranks[0]),
         provenance=dict(trace.provenance),
     )
 

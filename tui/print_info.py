@@ -5,11 +5,13 @@ print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
 from traces.measure import Work
 from traces.summary import Summary
+from traces.typed_json import to_json
 from tui.figures import ABSENT, count_text, counted, fit, kernel_text, paint, share_text, size_text, table, time_text
 from tui.print_communication import exposure_sentence
 
@@ -65,6 +67,7 @@ def info_text(summary: Summary, name: str, *, width: int = 80, colour: bool = Fa
 
 def _provenance(summary: Summary, width: int) -> list[str]:
     facts = {key: value for key, value in summary.provenance.items() if key not in _SHOWN_BELOW}
+    facts = {"source": facts.pop("source", None), **to_json(replace(summary.machine, oom_text=None)), **facts}
     shown = [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None)]
     longest = min(max((len(label) for label, _ in shown), default=0), 32)
     lines = [f"  {fit(label, longest).ljust(longest)}  {fit(text, width - longest - 4)}" for label, text in shown]

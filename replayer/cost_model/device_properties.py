@@ -1,10 +1,10 @@
 """What a script reads from `torch.cuda.get_device_properties`: recorded where the trace knows it, else the chip's.
 
-    properties = DeviceProperties.of("Tesla V100-SXM2-16GB", 16_945_512_448, {"computeMajor": 7, "numSms": 80})
+    properties = DeviceProperties.of("Tesla V100-SXM2-16GB", 16_945_512_448, trace.devices[0].properties)
     properties.multi_processor_count   # 80, recorded
     properties.L2_cache_size           # 6 MiB, from the table of chips
 
-Three sources, in this order: the recording (`traces.model.Device.properties`, in the profiler's names); the chip that
+Three sources, in this order: the recording (`traces.model.Device.properties`); the chip that
 the device's name tells (figures of NVIDIA's tuning guides and datasheets); and, for a name nobody knows, a chip of the
 smallest kind that today's PyTorch supports, so that scripts which ask for a capability take no path that the device may
 lack.
@@ -13,9 +13,10 @@ lack.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from traces.machine import DeviceProperties as RecordedProperties
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -92,32 +93,30 @@ class DeviceProperties:
     pci_domain_id: int = 0
 
     @classmethod
-    def of(cls, name: str, total_memory_bytes: int, recorded: Mapping[str, Any], index: int = 0) -> DeviceProperties:
+    def of(cls, name: str, total_memory_bytes: int, recorded: RecordedProperties, index: int = 0) -> DeviceProperties:
         """The properties of device `index`; `total_memory_bytes` is not positive where nobody recorded it."""
         chip = chip_of(name)
-        major = int(recorded.get("computeMajor", chip.major))
-        minor = int(recorded.get("computeMinor", chip.minor))
+        typical = RecordedProperties(
+            major=chip.major,
+            minor=chip.minor,
+            multi_processor_count=chip.multi_processors,
+            warp_size=32,
+            max_threads_per_block=1024,
+            max_threads_per_multi_processor=chip.threads_per_multi_processor,
+            regs_per_multiprocessor=65536,
+            shared_memory_per_block=48 * _KIB,
+            shared_memory_per_block_optin=chip.shared_optin_bytes,
+            shared_memory_per_multiprocessor=chip.shared_bytes,
+            L2_cache_size=chip.l2_bytes,
+        )
+        known = recorded.completed_by(typical).known()
+        known.setdefault("gcnArchName", "" if "AMD" not in name else f"gfx{known['major']}{known['minor']}")
         return cls(
             name=name,
-            major=major,
-            minor=minor,
-            total_memory=total_memory_bytes
-            if total_memory_bytes > 0
-            else int(recorded.get("totalGlobalMem", chip.memory_bytes)),
-            multi_processor_count=int(recorded.get("numSms", chip.multi_processors)),
-            warp_size=int(recorded.get("warpSize", 32)),
-            max_threads_per_block=int(recorded.get("maxThreadsPerBlock", 1024)),
-            max_threads_per_multi_processor=int(
-                recorded.get("maxThreadsPerMultiprocessor", chip.threads_per_multi_processor)
-            ),
-            regs_per_multiprocessor=int(recorded.get("regsPerMultiprocessor", 65536)),
-            shared_memory_per_block=int(recorded.get("sharedMemPerBlock", 48 * _KIB)),
-            shared_memory_per_block_optin=int(recorded.get("sharedMemPerBlockOptin", chip.shared_optin_bytes)),
-            shared_memory_per_multiprocessor=int(recorded.get("sharedMemPerMultiprocessor", chip.shared_bytes)),
-            L2_cache_size=chip.l2_bytes,
+            total_memory=total_memory_bytes if total_memory_bytes > 0 else chip.memory_bytes,
             uuid=uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"),
             pci_bus_id=index + 1,
-            gcnArchName="" if "AMD" not in name else f"gfx{major}{minor}",
+            **known,
         )
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """cuBLAS's workspaces: memory that PyTorch takes at the first matrix product of a thread on a stream, and keeps.
 
-    workspaces = BlasWorkspaces(recorded_facts, [8])        # devices of compute capability 8.x
+    workspaces = BlasWorkspaces(trace.machine_of(0), [8])        # devices of compute capability 8.x
     workspaces.use(gpu.devices[0], stream=0)                # 8.125 MiB the first time, nothing from then on
     workspaces.clear()                                      # torch._C._cuda_clearCublasWorkspaces
 
@@ -21,14 +21,15 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from replayer.memory.caching_allocator import OutOfMemory
 from replayer.memory.deferred import AllocationHandle
 from replayer.tensor.allocation import out_of_memory
+from traces.machine import Machine
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualDevice
@@ -54,10 +55,10 @@ class _Tenancy:
 
 
 class BlasWorkspaces:
-    """Those of one process. `provenance` is the recording's; `majors` are the devices' compute capabilities."""
+    """Those of one process. `machine` is what was recorded; `majors` are the devices' compute capabilities."""
 
-    def __init__(self, provenance: Mapping[str, Any], majors: Sequence[int]) -> None:
-        release = _release(provenance)
+    def __init__(self, machine: Machine, majors: Sequence[int]) -> None:
+        release = machine.release if machine.cuda else None
         self.kept = release is not None and _KEPT_SINCE <= release < _KEPT_BEFORE
         self._usual_bytes = [_LARGE_BYTES if _is_large(major, release) else _USUAL_BYTES for major in majors]
         self._chosen_bytes: int | None = None  # what the script has set
@@ -123,15 +124,6 @@ class BlasWorkspaces:
                 handle = "thread", self._made
         tenancy.handles[device] = handle
         return handle
-
-
-def _release(provenance: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The recorded PyTorch's, if it is told exactly and was built for CUDA."""
-    settings = provenance.get("settings")
-    exact = re.match(r"(\d+)\.(\d+)\.\d", str(provenance.get("torch", "")))
-    if exact is None or not isinstance(settings, Mapping) or not settings.get("cuda"):
-        return None
-    return int(exact[1]), int(exact[2])
 
 
 def _is_large(major: int, release: tuple[int, int] | None) -> bool:

@@ -1,4 +1,4 @@
-"""torch.backends.cudnn and .cuda, torch.version.cuda: flags keep what is set, versions are the recording's.
+"""torch.backends.cudnn and .cuda, torch.version.cuda: flags keep what is set, versions are those of the recording.
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -42,13 +42,6 @@ def kept(get: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], Non
     return (lambda: chosen[-1] if chosen else get()), chosen.append
 
 
-def version_text(cuda: object) -> str | None:
-    """A CUDA version as torch.version writes it: "12.4" for itself and for the runtime's number 12040."""
-    if isinstance(cuda, int) and cuda >= 1000:
-        return f"{cuda // 1000}.{cuda % 1000 // 10}"
-    return cuda if isinstance(cuda, str) and cuda else None
-
-
 def install(torch_module: ModuleType) -> None:
     """Patch what depends on the build."""
     c: Any = torch_module._C
@@ -67,22 +60,25 @@ def install(torch_module: ModuleType) -> None:
     patch(
         torch_module.backends.cudnn.m,
         _init=lambda: True,
-        version=lambda: int(gpu().provenance.get("cudnn_version") or ASSUMED_CUDNN),
+        version=lambda: gpu().machine.cudnn or ASSUMED_CUDNN,
     )
     refuse(torch_module, "torch.backends.cuda.cufft_plan_cache", REFUSED_FFT)
     refuse(torch_module.backends.cuda, "torch.backends.cuda", REFUSED)
-    version: Any = torch_module.version
-    built_with = version.cuda
+    if torch_module.version.cuda is None:
+        _tell_recorded_cuda(torch_module.version)
+
+
+def _tell_recorded_cuda(version: Any) -> None:
+    """Let a build without CUDA say the recorded version: scripts take None for a machine without a GPU.
+
+    A CUDA build keeps its own, for what was compiled against it (torchvision) compares the two.
+    """
 
     def recorded_version(name: str) -> Any:
         """`torch.version.cuda`, looked up when read: the recording is not opened before a script asks for CUDA."""
         if name != "cuda":
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
-        if in_bad_fork():
-            return built_with
-        provenance = gpu().provenance
-        recorded = version_text(provenance.get("cuda_version") or provenance.get("cuda_runtime_version"))
-        return recorded if recorded is not None else built_with
+        return None if in_bad_fork() else gpu().machine.cuda
 
     del version.cuda
     patch(version, __getattr__=recorded_version)

@@ -12,6 +12,7 @@ What is left of torch.cuda is on the lists below: REFUSED raises NotEmulated by 
 from __future__ import annotations
 
 import os
+import re
 from types import ModuleType
 from typing import Any
 
@@ -91,7 +92,7 @@ IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_record_untuned_is_enabled": (False, "off by default, and switching it on is refused"),
 }
 
-_NCCL_VERSION = (2 << 32) | (19 << 16)  # 2.19.0, whose names of kernels the replay uses
+_ASSUMED_NCCL = "2.19.0"  # whose names of kernels the replay uses
 
 # Queued by torch for its first use of CUDA, to warn when this build lacks kernels for the device. The recording proves
 # that the recorded build had them; what this build has does not matter.
@@ -207,7 +208,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_set_sync_debug_mode=driver.set_sync_debug_mode,
         _cuda_get_sync_debug_mode=driver.get_sync_debug_mode,
         _CudaDeviceProperties=DeviceProperties,
-        _nccl_version=lambda: _NCCL_VERSION,
+        _nccl_version=_nccl_version,
         _nccl_version_suffix=lambda: b"",
     )
     refuse(cuda, "torch.cuda", REFUSED)
@@ -232,3 +233,10 @@ def install(torch_module: ModuleType) -> None:
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )
     patch(cuda.nccl, is_available=lambda tensors: False)  # so that comm.reduce_add goes by plain copies
+
+def _nccl_version() -> int:
+    """The recorded one, packed as torch's C++ does (torch/csrc/cuda/python_nccl.cpp)."""
+    recorded = None if in_bad_fork() else gpu().machine.nccl
+    exact = re.match(r"(\d+)\.(\d+)\.(\d+)", recorded or _ASSUMED_NCCL)
+    major, minor, patch = map(int, exact.groups()) if exact is not None else (0, 0, 0)
+    return major << 32 | minor << 16 | patch

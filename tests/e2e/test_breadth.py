@@ -20,6 +20,7 @@ import pytest
 
 from tests.replayer.recordings import Op, make_recording
 from traces.file import load, save
+from traces.machine import DeviceProperties
 from traces.model import Device, Origin, Trace
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -46,7 +47,7 @@ def _run_both(script: str, folder: Path) -> Runs:
         [Op("aten::mul", 100, 50, kernel=(160, 500))],
         steps=2,
     )
-    trace.devices = [Device(0, 0, "NVIDIA A100-SXM4-40GB", 40 << 30, {"computeMajor": 8, "computeMinor": 0})]
+    trace.devices = [Device(0, 0, "NVIDIA A100-SXM4-40GB", 40 << 30, DeviceProperties(major=8, minor=0))]
     save(trace, folder / "a100.msgpack")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)}
     replay = [sys.executable, "-m", "tui.cli", "replay", "--clock", "virtual", "-o", "out.msgpack", "--trace", "a100.msgpack"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from benchmarks.memory import measure
 from tests.replayer.recordings import Op, make_recording
 from traces.file import save
+from traces.machine import Machine
 
 pytestmark = pytest.mark.waits
 
@@ -61,7 +63,8 @@ print("trained with", batch, torch.cuda.max_memory_allocated(), torch.cuda.max_m
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording that tells what PyTorch said when memory was out, and what was taken beside it."""
     made = make_recording([("forward", 0, 5_000)], [Op("aten::gelu", 100, 50, kernel=(200, 3_000))])
-    made.provenance = {"oom_text": OOM_TEXT, "outside_bytes": {"0": OUTSIDE_BYTES}}
+    made.machines = {0: Machine(oom_text=OOM_TEXT)}
+    made.devices = [replace(made.devices[0], outside_bytes=OUTSIDE_BYTES)]
     path = tmp_path_factory.mktemp("traces") / "p100-no-cudnn.msgpack"
     save(made, path)
     return path

@@ -13,6 +13,7 @@ import pytest
 
 from tests.replayer.recordings import Op, make_recording
 from traces.file import load, save
+from traces.machine import DeviceProperties
 from traces.model import Device, Values
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,7 @@ def trace(tmp_path: Path) -> Path:
         [Op("aten::mul", 100, 50, kernel=(160, 500))],
         steps=STEPS,
     )
-    made.devices = [Device(0, 0, "NVIDIA A100-SXM4-40GB", 40 << 30, {"computeMajor": 8, "computeMinor": 0})]
+    made.devices = [Device(0, 0, "NVIDIA A100-SXM4-40GB", 40 << 30, DeviceProperties(major=8, minor=0))]
     path = tmp_path / "a100.msgpack"
     save(made, path)
     return path

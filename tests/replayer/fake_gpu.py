@@ -12,6 +12,7 @@ from typing import Any
 from replayer import state
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from tests.replayer.fakes import FakeGpu
+from traces.machine import DeviceProperties, Machine
 
 GIB = 1 << 30
 
@@ -25,14 +26,14 @@ class SurfaceGpu(FakeGpu):
 
     def __init__(self, devices: int = 1, name: str = "Tesla V100-SXM2-16GB", **properties: Any) -> None:
         super().__init__(devices, capacity_bytes=16 * GIB)
-        self.provenance: dict[str, Any] = {"cuda_version": "10.2", "cudnn_version": 7605}
+        self.machine = Machine(cuda="10.2", cudnn=7605)
         self.phases: list[str] = []
         self.modules: list[tuple[int, bool]] = []
         self.now_ns = 0
         self.streams: list[VirtualStream] = []
         self._streams: dict[int, VirtualStream] = {}
         for device in self.devices:
-            device.name, device.properties = name, properties
+            device.name, device.properties = name, DeviceProperties(**properties)
 
     def work(self, stream: VirtualStream, duration_ns: int) -> None:
         stream.push(self.now_ns, 0, 0, duration_ns)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from replayer.memory.deferred import DeferredAllocator
 from replayer.op_signature import OpSignature
 from replayer.recording.workspaces import WorkspaceSequence
 from replayer.timing.stream import VirtualStream
+from traces.machine import DeviceProperties, Machine
 
 
 class FakeDevice:
     def __init__(self, index: int, capacity_bytes: int) -> None:
         self.index = index
         self.name = "Fake GPU"
-        self.properties: dict[str, Any] = {"major": 8, "minor": 0}
+        self.properties = DeviceProperties(major=8, minor=0)
         self._memory = DeviceMemory(index, capacity_bytes)
         self.allocator = DeferredAllocator(self._memory)
         self.default_stream = VirtualStream(index, 0)
@@ -31,12 +30,13 @@ class FakeGpu:
 
     def __init__(self, devices: int = 1, capacity_bytes: int = 64 << 30) -> None:
         self.devices = [FakeDevice(i, capacity_bytes) for i in range(devices)]
+        self.machine = Machine()
         self.launches: list[tuple[OpSignature, int]] = []
         self.copies: list[tuple[OpSignature, str, int, int, bool]] = []
         self.reads: list[tuple[OpSignature, int, str, int]] = []
         self.values: dict[str, list[float]] = {}
         self.selections: dict[tuple[int, ...], int] = {}  # how much is found in a tensor of that shape
-        self.blas = BlasWorkspaces({}, [8] * devices)
+        self.blas = BlasWorkspaces(self.machine, [8] * devices)
         self._current = 0
 
     def device_count(self) -> int:

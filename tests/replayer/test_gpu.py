@@ -215,8 +215,7 @@ def test_every_allocation_and_free_is_on_the_timeline_with_the_totals_after_it()
 )
 def test_devices_have_the_recorded_memory_or_the_given_one(given: tuple[int, ...], sizes: list[int]) -> None:
     trace = one_kernel()
-    trace.devices.append(Device(0, 1, "Small GPU", 4 << 30))
-    trace.provenance["outside_bytes"] = {"0": 0, "1": 300 << 20}
+    trace.devices.append(Device(0, 1, "Small GPU", 4 << 30, outside_bytes=300 << 20))
     gpu = VirtualGpu(trace, 0, FakeClock(), Log(), strict=False, pad_loader=False, memory_bytes=given)  # type: ignore[arg-type]
     assert [device.memory.capacity_bytes for device in gpu.devices] == sizes
     assert [device.memory.free_bytes for device in gpu.devices] == [sizes[0], sizes[1] - (300 << 20)]

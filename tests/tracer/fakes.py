@@ -11,6 +11,7 @@ from tracer.marks import Marks
 from tracer.output import Output
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
+from traces.machine import Machine
 from traces.model import Device
 from traces.steps import Optimizers
 
@@ -126,6 +127,9 @@ class FakeFacts:
 
     def provenance(self, steps: int, steps_ns: int, cost_ns: int, profiler: dict[str, Any]) -> dict[str, Any]:
         return {"steps": steps}
+
+    def machine(self) -> Machine:
+        return Machine()
 
     def lacks(self, has_profile: bool) -> list[str]:
         return []

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from traces.machine import DeviceProperties
 from traces.model import (
     NONE,
     Batches,
@@ -78,7 +79,7 @@ def training(
 ) -> Trace:
     """`stretch` multiplies all times but the loader's; `jitter_us` is added to the optimizer phase, step by step."""
     trace = Trace(
-        devices=[Device(0, 0, "Tesla V100-DGXS-32GB", 32 << 30, {"computeMajor": 7})],
+        devices=[Device(0, 0, "Tesla V100-DGXS-32GB", 32 << 30, DeviceProperties(major=7))],
         threads=[Thread(0, 100, "main", "main"), Thread(0, 200, "autograd", "backward")],
         provenance={"source": "hand", "clock": "unix"},
     )
@@ -187,7 +188,7 @@ def data_parallel(steps: int = 6) -> Trace:
     """
     trace = phase_grained(steps)
     strings, starts = trace.strings, trace.steps.start_ns
-    trace.devices = [*trace.devices, Device(0, 1, "Tesla V100-DGXS-32GB", 32 << 30, {"computeMajor": 7})]
+    trace.devices = [*trace.devices, Device(0, 1, "Tesla V100-DGXS-32GB", 32 << 30, DeviceProperties(major=7))]
     trace.threads = [Thread(0, 100, "main", "main"), Thread(0, 301, "replica", "other"), Thread(0, 302, "replica", "other")]
     trace.steps.kind[:] = [StepKind.WARMUP, *[StepKind.STEADY] * (steps - 3), StepKind.EVALUATION, StepKind.PROFILED]
     trace.phases.origin[:] = Origin.MEASURED

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from traces.checks import limits
+from traces.machine import DeviceProperties
 from traces.model import (
     NONE,
     TABLES,
@@ -33,7 +34,7 @@ from traces.model import (
 
 def differences(a: Trace, b: Trace) -> list[str]:
     """What differs between two traces, bit by bit; NaN equals itself."""
-    header = ("grain", "devices", "threads", "provenance", "problems", "lacks")
+    header = ("grain", "devices", "threads", "machines", "provenance", "problems", "lacks")
     found = [name for name in header if repr(getattr(a, name)) != repr(getattr(b, name))]
     if a.strings.texts != b.strings.texts:
         found.append("strings")
@@ -48,7 +49,7 @@ def differences(a: Trace, b: Trace) -> list[str]:
 def small_trace() -> Trace:
     """Two steps of one thread and one device, a few rows in every table."""
     trace = Trace(
-        devices=[Device(0, 0, "Tesla V100", 34_000_000_000, {"numSms": 80})],
+        devices=[Device(0, 0, "Tesla V100", 34_000_000_000, DeviceProperties(multi_processor_count=80))],
         threads=[Thread(0, 4711, "python", "main")],
         provenance={"argv": ["train.py"], "big": 1 << 70},
         problems={"clipped-spans": 2},

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from traces.kineto import read_kineto_bytes
+from traces.machine import DeviceProperties
 from traces.model import NONE, DeviceKind, HostKind, StepKind, Trace, TraceImportError
 
 Event = dict[str, Any]
@@ -203,7 +204,7 @@ def test_devices_are_those_used_and_all_visible_ones_are_counted() -> None:
     properties = [{"id": i, "name": f"GPU {i}", "totalGlobalMem": 10 + i, "numSms": 80} for i in range(4)]
     trace = imported([kernel(1, 0, device=2)], deviceProperties=properties)
     assert [(d.index, d.name, d.total_memory_bytes) for d in trace.devices] == [(2, "GPU 2", 12)]
-    assert trace.devices[0].properties == {"numSms": 80}
+    assert trace.devices[0].properties == DeviceProperties(multi_processor_count=80)
     assert trace.provenance["visible_devices"] == 4
     assert len(imported([op("aten::add", 0, 1)], deviceProperties=properties).devices) == 4
 
@@ -390,7 +391,7 @@ def test_provenance_has_no_folders_and_no_names_of_hosts_or_people() -> None:
     }
     trace = imported([op("aten::add", 0, 1)], distributedInfo={"rank": 3, "world_size": 8}, **header)
     assert trace.ranks == [3]
-    assert trace.provenance["cuda_runtime_version"] == 12040
+    assert trace.machine_of(3).cuda == "12.4"
     assert trace.provenance["ranks"] == {"3": {"file": "trace.json", "distributed": {"rank": 3, "world_size": 8}}}
     assert b"someone" not in orjson.dumps(trace.provenance)
     assert np.dtype(trace.host.start_ns.dtype) == np.dtype("i8")

@@ -16,6 +16,7 @@ from tests.traces.sound_traces import differences, small_trace, traces
 from traces.checks import REFERENCES, column_at, fault
 from traces.file import load, save
 from traces.kineto import read_kineto
+from traces.machine import DeviceProperties
 from traces.measure import busy_ns, launch_phases, phase_times, work_rows
 from traces.merge import NO_KERNELS, merge_ranks, with_profile
 from traces.model import (
@@ -125,7 +126,7 @@ def made(starts_ns: list[int], durations_ns: list[int], kinds: list[StepKind], f
     shares = shares or {"forward": 0.5, "backward": 0.5}
     trace = Trace(
         grain="phase",
-        devices=[Device(0, 0, "", 32 << 30, {"major": 7})],
+        devices=[Device(0, 0, "", 32 << 30, DeviceProperties(major=7))],
         threads=[Thread(0, 1, "python", "main")],
         provenance={"source": "trace record", "clock": "unix", "argv": ["train.py"]},
         lacks=["kernels", "host ops"],
@@ -187,7 +188,7 @@ def test_a_real_profile_takes_the_place_of_its_steps(shared_traces: Path, tmp_pa
     ]
     # the device is one, of both; so is the main thread
     assert [device.name for device in trace.devices][:1] == ["Tesla V100-DGXS-32GB"]
-    assert trace.devices[0].properties["major"] == 7 and trace.devices[0].properties["computeMajor"] == 7
+    assert trace.devices[0].properties.major == 7 and trace.devices[0].properties.multi_processor_count == 80
     assert [thread.role for thread in trace.threads].count("main") == 1 and len(trace.threads) == len(profile.threads)
     assert trace.provenance["argv"] == ["train.py"] and trace.provenance["profile"]["era"] == "E1"
     assert trace.provenance["clean"]["steps"] == 4 and trace.provenance["clean"]["slowdown"] == pytest.approx(1.25)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,17 +23,15 @@ from traces.kineto.rows import Rows
 from traces.kineto.spans import Tables, read_tables
 from traces.kineto.steps import read_steps
 from traces.kineto.text import Document
+from traces.machine import Machine, from_kineto, hip_version, runtime_version
 from traces.merge import merge_ranks
 from traces.model import NONE, Column, Device, HostKind, Strings, Trace
+from traces.typed_json import from_json
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)|(\d+)(?=\D*$)", re.IGNORECASE)
 _HEADER_FACTS = (
     "cupti_version",
-    "cuda_runtime_version",
-    "cuda_driver_version",
     "roctracer_version",
-    "hip_runtime_version",
-    "hip_driver_version",
     "record_shapes",
     "profile_memory",
     "with_stack",
@@ -98,7 +97,6 @@ def _read_rank(name: str, document: Document, problems: Counter[str]) -> Trace:
         "source": "kineto",
         "file": name,
         "era": the_era,
-        "torch": TORCH_OF_ERA[the_era],
         "clock": Clock.name(np.concatenate(starts) if starts else np.empty(0, "i8")),
         "steps_from": steps_from,
         "visible_devices": visible,
@@ -117,8 +115,25 @@ def _read_rank(name: str, document: Document, problems: Counter[str]) -> Trace:
         memory=tables.memory,
         parts=read_parts(tables, phases, strings, row_of_device),
         collectives=read_collectives(tables, strings),
+        machines={0: _machine(header, TORCH_OF_ERA[the_era], _distributed(document))},
         provenance=facts,
         lacks=sorted(_lacks(tables, steps_from, devices)),
+    )
+
+
+def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) -> Machine:
+    """What a file tells of the software. The driver's number is the CUDA version that it supports."""
+    if isinstance(own := header.get("machine"), dict):  # one that was exported from a trace
+        with suppress(ValueError):
+            return from_json(Machine, own)
+    supported = runtime_version(header.get("cuda_driver_version"))
+    nccl = distributed.get("nccl_version")
+    return Machine(
+        torch=torch,
+        nccl=nccl if isinstance(nccl, str) else None,
+        cuda=runtime_version(header.get("cuda_runtime_version")),
+        hip=hip_version(header.get("hip_runtime_version")),
+        driver=supported and f"CUDA {supported}",
     )
 
 
@@ -148,8 +163,7 @@ def _devices(header: dict[str, Any], tables: Tables) -> tuple[list[Device], int]
         known = by_id.get(number, {}) if not is_amd or not used else (properties[0] if properties else {})
         total = known.get("totalGlobalMem")
         total_bytes = total if type(total) is int else NONE
-        facts = {key: value for key, value in known.items() if key not in ("id", "name", "totalGlobalMem")}
-        devices.append(Device(0, number, str(known.get("name", "")), total_bytes, facts))
+        devices.append(Device(0, number, str(known.get("name", "")), total_bytes, from_kineto(known)))
     return devices, len(properties)
 
 
@@ -167,7 +181,7 @@ def _lacks(tables: Tables, steps_from: str, devices: list[Device]) -> set[str]:
         "device memory events": not on_device.any(),
         "memory addresses": on_device.any() and not memory.address[on_device].any(),
         "memory totals": on_device.any() and not (memory.allocated_bytes[on_device] != NONE).any(),
-        "device properties": not any(device.name or device.properties for device in devices),
+        "device properties": not any(device.name or device.properties.known() for device in devices),
         "call stacks": not ((host.kind == HostKind.PYTHON).any() or (host.stack != NONE).any()),
         "values": True,
     }

@@ -14,6 +14,7 @@ from typing import Any
 
 from traces.file import save
 from traces.library import entries
+from traces.machine import DeviceProperties
 from traces.model import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
 
 # Medians over batches, in tenths of a millisecond as published. The order is that of the training loop.
@@ -26,14 +27,14 @@ DEVICE = Device(
     index=0,
     name="Tesla P100-PCIE-16GB",
     total_memory_bytes=17_071_734_784,
-    properties={
-        "computeMajor": 6,
-        "computeMinor": 0,
-        "numSms": 56,
-        "warpSize": 32,
-        "maxThreadsPerBlock": 1024,
-        "maxThreadsPerMultiprocessor": 2048,
-    },
+    properties=DeviceProperties(
+        major=6,
+        minor=0,
+        multi_processor_count=56,
+        warp_size=32,
+        max_threads_per_block=1024,
+        max_threads_per_multi_processor=2048,
+    ),
 )
 
 PROVENANCE: dict[str, Any] = {

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from replayer.memory.capacity import room_of
 from replayer.memory.oom_text import TODAY
+from traces.machine import Machine
 from traces.model import Device
 
 GIB = 1 << 30
@@ -18,30 +17,19 @@ GIB = 1 << 30
     [
         (Device(0, 0, "Tesla V100-DGXS-32GB", 34_074_066_944), None, 34_074_066_944),
         (Device(0, 0, "Tesla V100-DGXS-32GB", 34_074_066_944), 8 * GIB, 8 * GIB),
-        (Device(0, 0, "Tesla T4", properties={"totalGlobalMem": 15 * GIB}), None, 15 * GIB),
         (Device(0, 0, "Tesla T4"), None, 15_843_721_216),
         (Device(0, 0, "a card nobody knows"), None, 16 * GIB),
     ],
 )
 def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: int) -> None:
-    assert room_of({}, device, given_bytes) == (capacity_bytes, 0, TODAY)
+    assert room_of(Machine(), device, given_bytes) == (capacity_bytes, 0, TODAY)
 
 
-@pytest.mark.parametrize(
-    ("provenance", "outside_bytes"),
-    [
-        ({"outside_bytes": {"0": 1, "1": 500}}, 500),
-        ({"outside_bytes": {0: 1, 1: 500}}, 500),
-        ({"outside_bytes": {"1": 1}, "ranks": {"2": {"outside_bytes": {"1": 500}}, "0": {}}}, 500),
-        ({"outside_bytes": {"1": -5}}, 0),
-        ({"outside_bytes": "much"}, 0),
-        ({"outside_bytes": {"1": "much"}}, 0),
-    ],
-)
-def test_what_is_taken_beside_pytorch(provenance: dict[str, Any], outside_bytes: int) -> None:
-    assert room_of(provenance, Device(2, 1, "GPU", GIB)).outside_bytes == outside_bytes
+def test_what_is_taken_beside_pytorch() -> None:
+    assert room_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=500)).outside_bytes == 500
+    assert room_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=-5)).outside_bytes == 0
 
 
 def test_the_recorded_words() -> None:
-    assert room_of({"oom_text": "no room"}, Device(0, 0, "GPU", GIB)).oom_text == "no room"
-    assert room_of({"oom_text": 5}, Device(0, 0, "GPU", GIB)).oom_text == TODAY
+    assert room_of(Machine(oom_text="no room"), Device(0, 0, "GPU", GIB)).oom_text == "no room"
+    assert room_of(Machine(), Device(0, 0, "GPU", GIB)).oom_text == TODAY

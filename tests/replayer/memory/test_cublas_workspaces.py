@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,17 +13,18 @@ import torch
 
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from tests.replayer.fake_gpu import SurfaceGpu, use
+from traces.machine import Machine
 
 pytestmark = pytest.mark.warm
 
 MIB = 1 << 20
 USUAL_BYTES = 8_519_680  # 8.125 MiB
-CUDA = {"torch": "2.13.0+cu126", "settings": {"cuda": "12.6"}}
+CUDA = Machine(torch="2.13.0+cu126", cuda="12.6")
 
 
 def keeping(devices: int = 1, major: int = 8, **changes: Any) -> SurfaceGpu:
     gpu = use(devices=devices)
-    gpu.blas = BlasWorkspaces(CUDA | changes, [major] * devices)
+    gpu.blas = BlasWorkspaces(replace(CUDA, **changes), [major] * devices)
     return gpu
 
 
@@ -142,6 +144,6 @@ def test_they_are_kept_where_the_recorded_release_keeps_them(torch_version: str,
 
 
 def test_a_build_without_cuda_keeps_none() -> None:
-    keeping(settings={"hip": "6.2"})
+    keeping(cuda=None, hip="6.2")
     multiply()
     assert held() == 0

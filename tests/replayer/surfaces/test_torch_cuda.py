@@ -64,7 +64,7 @@ def test_properties_of_a_device_that_was_not_recorded_give_the_error_of_torch() 
 
 
 def test_recorded_properties_go_before_those_of_the_chip() -> None:
-    use(name="Tesla V100-SXM2-16GB", numSms=79, sharedMemPerBlockOptin=98304)
+    use(name="Tesla V100-SXM2-16GB", multi_processor_count=79, shared_memory_per_block_optin=98304)
     properties: Any = torch.cuda.get_device_properties(0)
     assert properties.multi_processor_count == 79
     assert properties.shared_memory_per_block_optin == 98304

@@ -74,7 +74,7 @@ def test_heads_that_share_keys_take_flash() -> None:
 
 
 def test_a_mask_of_odd_width_is_padded_for_the_efficient_kernel() -> None:
-    gpu = use(name="Tesla V100-SXM2-16GB", computeMajor=7, computeMinor=0)
+    gpu = use(name="Tesla V100-SXM2-16GB", major=7, minor=0)
     q = torch.rand(2, 4, 5, 16, device="cuda")
     gpu.launches.clear()
     F.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(5, 5, device="cuda"))

@@ -268,7 +268,7 @@ def test_gradient_scaling_sees_no_infinities() -> None:
 
 def test_the_attention_kernel_is_the_one_that_cuda_takes() -> None:
     def launched(name: str, capability: tuple[int, int], dtype: torch.dtype, masked: bool = False, size: int = 16) -> str:
-        gpu = use(name=name, computeMajor=capability[0], computeMinor=capability[1])
+        gpu = use(name=name, major=capability[0], minor=capability[1])
         q = torch.rand(2, 4, 8, size, device="cuda", dtype=dtype, requires_grad=True)
         mask = torch.ones(8, 8, dtype=torch.bool, device="cuda") if masked else None
         gpu.launches.clear()

@@ -1,0 +1,78 @@
+"""A torch that says it is a CUDA build on a machine with GPUs: what the recorder reads of it has torch's own names.
+
+    torch = FakeTorch(cards=[A6000])
+    facts = Facts(torch, rank=0, options={})
+    facts.device_row(0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+OOM_TEXT = (
+    "CUDA out of memory. Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of 47.40 GiB of which 46.00 GiB is free."
+)
+
+# As `torch.cuda.get_device_properties` has them on an RTX A6000 with PyTorch 2.13; a C++ object has methods, too.
+A6000: dict[str, Any] = {
+    "name": "NVIDIA RTX A6000",
+    "major": 8,
+    "minor": 6,
+    "total_memory": 50_898_993_152,
+    "multi_processor_count": 84,
+    "warp_size": 32,
+    "max_threads_per_block": 1024,
+    "max_threads_per_multi_processor": 1536,
+    "regs_per_multiprocessor": 65_536,
+    "shared_memory_per_block": 49_152,
+    "shared_memory_per_block_optin": 101_376,
+    "shared_memory_per_multiprocessor": 102_400,
+    "L2_cache_size": 6_291_456,
+    "clock_rate": 1_800_000,
+    "memory_clock_rate": 8_001_000,
+    "memory_bus_width": 384,
+    "is_integrated": 0,
+    "is_multi_gpu_board": 0,
+    "gcnArchName": "NVIDIA RTX A6000",
+    "uuid": SimpleNamespace(bytes=b"0123456789abcdef"),
+    "pci_bus_id": 101,
+    "pci_device_id": 0,
+    "pci_domain_id": 0,
+}
+OUTSIDE_BYTES = 450 << 20
+
+
+class FakeTorch(SimpleNamespace):
+    """Attributes may be changed; `allocated_bytes` is what PyTorch holds of each GPU."""
+
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    def __init__(self, cards: Sequence[dict[str, Any]] = (A6000,), allocated_bytes: int = 3 << 20) -> None:
+        def mem_get_info(index: int) -> tuple[int, int]:
+            total_bytes = cards[index]["total_memory"]
+            return total_bytes - allocated_bytes - OUTSIDE_BYTES, total_bytes
+
+        super().__init__(
+            __version__="2.13.0+cu126",
+            version=SimpleNamespace(cuda="12.6", hip=None),
+            uint8="uint8",
+            cuda=SimpleNamespace(
+                get_device_properties=lambda index: SimpleNamespace(**cards[index]),
+                current_device=lambda: 0,
+                mem_get_info=mem_get_info,
+                memory_reserved=lambda index: allocated_bytes,
+                nccl=SimpleNamespace(version=lambda: (2, 27, 5)),
+            ),
+            backends=SimpleNamespace(
+                cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=True)),
+                cudnn=SimpleNamespace(allow_tf32=True, benchmark=True, deterministic=False, version=lambda: 91002),
+            ),
+            are_deterministic_algorithms_enabled=lambda: False,
+            _C=SimpleNamespace(_cuda_getDriverVersion=lambda: 12080),
+        )
+
+    def empty(self, size_bytes: int, dtype: str, device: str) -> None:
+        raise self.OutOfMemoryError(OOM_TEXT)

@@ -1,0 +1,127 @@
+# mypy: allow-untyped-calls
+"""The whole way of what a recording knows of its machine: from torch through recorder and file to torch in a replay.
+
+Each of these was once lost because two sides of a dictionary used different keys. Runs in the warm interpreter.
+"""
+
+from __future__ import annotations
+
+import runpy
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from replayer import state
+from replayer.gpu import VirtualGpu
+from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, FakeTorch
+from tests.replayer.recordings import FakeClock, Log, make_recording
+from tracer.provenance import Facts
+from traces.file import load, save
+
+pytestmark = pytest.mark.warm
+
+CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]
+NOT_RECORDED = ("uuid", "pci_bus_id", "pci_device_id", "pci_domain_id")  # they name the very card
+USUAL_WORKSPACE_BYTES = 8_519_680
+
+
+def replayed(recorded_with: FakeTorch, devices: int = 1) -> VirtualGpu:
+    """The virtual GPU of a phase-grained recording whose header the recorder made, kept in a file."""
+    facts = Facts(recorded_with, rank=0, options={})  # type: ignore[arg-type]
+    for index in range(devices):
+        facts.device_row(index)
+    facts.at_end()
+    trace = make_recording([("forward", 0, 50)], [])
+    trace.grain, trace.devices, trace.machines = "phase", facts.devices, {0: facts.machine()}
+    trace.provenance = facts.provenance(1, 1, 0, {})
+    with tempfile.TemporaryDirectory() as folder:
+        save(trace, Path(folder) / "t.msgpack")
+        trace = load(Path(folder) / "t.msgpack")
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), strict=False, pad_loader=False)  # type: ignore[arg-type]
+    state.start(lambda: gpu)
+    return gpu
+
+
+@pytest.mark.parametrize("name", [name for name in A6000 if name not in NOT_RECORDED])
+def test_a_property_of_the_device(name: str) -> None:
+    replayed(FakeTorch([A6000 | {"multi_processor_count": 83, "L2_cache_size": 5 << 20}]))
+    expected = {"multi_processor_count": 83, "L2_cache_size": 5 << 20}.get(name, A6000[name])
+    assert getattr(torch.cuda.get_device_properties(0), name) == expected
+
+
+def test_the_capability_that_scripts_and_torch_itself_ask_for() -> None:
+    replayed(FakeTorch())
+    assert torch.cuda.get_device_capability() == (8, 6) and torch.cuda.get_arch_list() == ["sm_86"]
+    assert torch.cuda.is_bf16_supported()
+
+
+def test_the_version_of_cuda() -> None:
+    replayed(FakeTorch())
+    assert torch.version.cuda == (CUDA_OF_BUILD or "12.6")
+
+
+def test_the_version_of_cudnn() -> None:
+    replayed(FakeTorch())
+    assert torch.backends.cudnn.version() == 91002
+
+
+def test_the_version_of_nccl() -> None:
+    replayed(FakeTorch())
+    assert torch.cuda.nccl.version() == (2, 27, 5)
+
+
+def test_the_workspace_that_cublas_keeps() -> None:
+    replayed(FakeTorch())
+    left = torch.ones(4, 4, device="cuda")
+    held = torch.cuda.memory_allocated()
+    product = left @ left
+    assert torch.cuda.memory_allocated() - held == USUAL_WORKSPACE_BYTES + 512
+    del product
+
+
+def test_the_workspace_of_a_hopper_is_larger() -> None:
+    replayed(FakeTorch([A6000 | {"name": "NVIDIA H100 80GB HBM3", "major": 9, "minor": 0}]))
+    torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
+    assert torch.cuda.memory_allocated() == 32 << 20
+
+
+def test_a_release_that_keeps_no_workspace() -> None:
+    older = FakeTorch()
+    older.__version__ = "2.4.1+cu121"
+    replayed(older)
+    torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_the_memory_of_each_device_and_what_others_take_of_it() -> None:
+    replayed(FakeTorch([A6000, A6000 | {"name": "Tesla T4", "total_memory": 15 << 30}]), devices=2)
+    for index, total_bytes in enumerate((A6000["total_memory"], 15 << 30)):
+        assert torch.cuda.mem_get_info(index) == (total_bytes - OUTSIDE_BYTES, total_bytes)
+
+
+def test_the_words_of_an_error() -> None:
+    gpu = replayed(FakeTorch())
+    assert gpu.machine.oom_text == OOM_TEXT
+    with pytest.raises(torch.OutOfMemoryError, match=r"capacity of 47\.40 GiB of which 46\.96 GiB is free\.$"):
+        torch.empty(1 << 40, device="cuda")
+
+
+def test_settings_and_the_rest_of_the_software() -> None:
+    machine = replayed(FakeTorch()).machine
+    assert (machine.torch, machine.release, machine.driver is not None) == ("2.13.0+cu126", (2, 13), True)
+    assert machine.python is not None and machine.system is not None and machine.processors is not None
+    settings: Any = machine.settings
+    assert settings.tf32_matmul and settings.tf32_cudnn and settings.cudnn_benchmark and settings.deterministic is False
+
+
+def test_a_build_for_amd() -> None:
+    rocm = FakeTorch([A6000 | {"name": "AMD Instinct MI300X", "major": 9, "minor": 4, "gcnArchName": "gfx942:sramecc+:xnack-"}])
+    rocm.version.cuda, rocm.version.hip = None, "6.4.43483"
+    gpu = replayed(rocm)
+    assert gpu.machine.hip == "6.4.43483" and torch.version.cuda == CUDA_OF_BUILD
+    assert torch.cuda.get_device_properties(0).gcnArchName == "gfx942:sramecc+:xnack-"
+    torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
+    assert torch.cuda.memory_allocated() == 0

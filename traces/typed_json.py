@@ -1,0 +1,79 @@
+"""Frozen dataclasses as JSON objects and back: for what two processes, or a file and its reader, agree on.
+
+    to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
+    from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
+
+So a field that a later release adds changes no JSON that lacks it, and an older reader ignores what it does not know. Fields
+may be bool, int, float, str, Path, tuples of one of these, such a dataclass, or one of them or None.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """`value` in JSON's own types; of a dataclass the fields that differ from their defaults, paths as text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        told = ((field, getattr(value, field.name)) for field in fields(value))
+        return {field.name: to_json(of) for field, of in told if not _is_default(field, of)}
+    if isinstance(value, list | tuple):
+        return [to_json(of) for of in value]
+    if isinstance(value, Mapping):
+        return {key: to_json(of) for key, of in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def from_json(kind: type[T], values: object) -> T:
+    """The `kind` that `to_json` made `values` of. Raises ValueError, which names the field, for what is none."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{kind.__name__} is {type(values).__name__}, not an object")
+    of: Any = kind  # mypy does not take a type for hashable
+    hints: dict[str, Any] = _hints(of)
+    made = {}
+    for name in hints.keys() & values.keys():
+        try:
+            made[name] = _value(hints[name], values[name])
+        except ValueError as error:
+            raise ValueError(f"{kind.__name__}.{name}: {error}") from None
+    try:
+        return kind(**made)
+    except TypeError as error:  # a field without default is missing
+        raise ValueError(str(error)) from None
+
+
+def _is_default(field: Field[Any], value: object) -> bool:
+    if field.default_factory is not MISSING:
+        return bool(value == field.default_factory())
+    return bool(value == field.default and type(value) is type(field.default))
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    told = get_type_hints(kind)
+    return {field.name: told[field.name] for field in fields(kind)}
+
+
+def _value(hint: Any, value: Any) -> Any:
+    if get_origin(hint) in (types.UnionType,):
+        return None if value is None else _value(next(one for one in get_args(hint) if one is not type(None)), value)
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{value!r} is no list")
+        return tuple(_value(get_args(hint)[0], one) for one in value)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return from_json(hint, value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise ValueError(f"{value!r} is no {hint.__name__}")
+    return value
