@@ -9,10 +9,12 @@ recorded takes its own roofline time. Both are estimates and are marked as such 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from traces.model import Shape
+import numpy as np
+
+from traces.model import Column, Shape
 
 _ITEMSIZE = {
     "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2,
@@ -21,7 +23,7 @@ _ITEMSIZE = {
 
 _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# A kernel takes about this long however little it does (shortest kernels of the real recordings: 1 to 2 us).
+# A kernel takes about this long however little it does, where the recording does not tell (`shortest_kernel_ns`).
 FLOOR_NS = 1_500
 
 # Peak memory bandwidth in GB/s and fp32 (AMD: fp32 vector) TFLOP/s by the vendors' data sheets, matched by a part of the
@@ -35,6 +37,8 @@ _UNKNOWN_DEVICE = (600.0, 10.0)
 
 # The share of its data sheet that a device reaches in ordinary kernels; only used where the trace has no kernels to fit.
 _REACHED = 0.6
+
+_LEAST_OF_SHEET = 0.2
 
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
@@ -70,11 +74,12 @@ class DeviceSpeed:
 
     bytes_per_ns: float
     flops_per_ns: float
+    floor_ns: int = FLOOR_NS  # what a kernel takes however little it does
 
     def duration_ns(self, op: str, shapes: tuple[Shape, ...], dtype: str) -> int:
         """The roofline time of a canonical op."""
         memory_ns = size_bytes(shapes, dtype) / self.bytes_per_ns
-        return int(max(memory_ns, flops(op, shapes) / self.flops_per_ns)) + FLOOR_NS
+        return int(max(memory_ns, flops(op, shapes) / self.flops_per_ns)) + self.floor_ns
 
 
 def data_sheet_speed(device_name: str) -> DeviceSpeed:
@@ -88,13 +93,23 @@ def fitted_speed(samples: list[tuple[str, tuple[Shape, ...], str, int]], fallbac
     """The speed that recorded ops reached: samples are (canonical op, shapes, dtype, duration in ns).
 
     The upper decile of what ops longer than 20 us reached, so that a slow kernel does not make the device look slow; each
-    of the two figures falls back where fewer than five samples tell.
+    of the two figures falls back where fewer than five samples tell. Ops of many short kernels are bound by their launches and
+    show no speed: a figure below `_LEAST_OF_SHEET` of the fallback is not believed.
     """
     long = [sample for sample in samples if sample[3] > 20_000]
     moved = [(size_bytes(shapes, dtype), ns) for op, shapes, dtype, ns in long if not flops(op, shapes)]
     bandwidths = sorted(bytes_ / ns for bytes_, ns in moved if bytes_)
     rates = sorted(flops(op, shapes) / ns for op, shapes, _, ns in long if flops(op, shapes))
-    return DeviceSpeed(
-        bandwidths[len(bandwidths) * 9 // 10] if len(bandwidths) >= 5 else fallback.bytes_per_ns,
-        rates[len(rates) * 9 // 10] if len(rates) >= 5 else fallback.flops_per_ns,
-    )
+    def of(reached: list[float], otherwise: float) -> float:
+        decile = reached[len(reached) * 9 // 10] if len(reached) >= 5 else 0.0
+        return decile if decile >= _LEAST_OF_SHEET * otherwise else otherwise
+
+    return replace(fallback, bytes_per_ns=of(bandwidths, fallback.bytes_per_ns), flops_per_ns=of(rates, fallback.flops_per_ns))
+
+
+def shortest_kernel_ns(durations_ns: Column) -> int:
+    """What a kernel of this device takes however little it does: the shortest hundredth of a recording's kernels.
+
+    `FLOOR_NS` where a recording has fewer than a hundred.
+    """
+    return int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else FLOOR_NS

@@ -41,6 +41,9 @@ LAUNCH_EXPLAINS_NS = 40_000
 QUEUE_EXPLAINS_NS = 20_000
 EDGE_EXPLAINS_NS = 25_000
 
+# How many launches may be pending on a stream; see Note [A full launch queue] in stream.py.
+LAUNCH_QUEUE_DEPTH = 1022
+
 # Used where a trace has too few kernels to tell its own.
 TYPICAL_LATENCY_NS = 7_000
 TYPICAL_GAP_NS = 1_000
@@ -75,6 +78,10 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
+        # Work without a launch was launched before the recording began, by a step that is not in it; unless no launches
+        # were recorded at all.
+        unlaunched = self.launch_row < 0
+        self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
         self.first_ordinal = int(np.flatnonzero(counts * _WORKS >= counts.max())[0])
         self.thread_rows = [i for i, thread in enumerate(trace.threads) if thread.rank == rank]
@@ -82,6 +89,7 @@ class RecordingIndexer:
         self._cut_by_step(rank)
         self._blocked()
         self._causes()
+        self._queue_depth()
 
     def _cut_by_step(self, rank: int) -> None:
         """The step and phase windows: columns (start, end) and for each phase its step and name."""
@@ -125,10 +133,13 @@ class RecordingIndexer:
         copies = [i for i, name in names.items() if "emcpy" in name]
         end_by_launch = np.maximum.accumulate(trace.device.end_ns[self.work]) if len(self.work) else self.launched_ns
         sync = runtime[np.isin(host.name[runtime], waits)]
+        # What was launched before the recording began has no launch in it, and is waited for by whoever waits first.
+        foreign = trace.device.end_ns[self.work[self.launched_before]]
         before = np.searchsorted(self.launched_ns, host.start_ns[sync]) - 1
-        sync, before = sync[before >= 0], before[before >= 0]
+        pending_ns = np.full(len(sync), foreign.max() if len(foreign) else 0)
+        pending_ns[before >= 0] = np.maximum(pending_ns[before >= 0], end_by_launch[before[before >= 0]])
         starts = [host.start_ns[sync]]
-        ends = [np.minimum(host.end_ns[sync], end_by_launch[before])]
+        ends = [np.minimum(host.end_ns[sync], pending_ns)]
         # A copy call blocks until its own copy has ended when the host's side is pageable or the result goes to the host.
         is_copy = (trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0)
         own = np.flatnonzero(is_copy & np.isin(host.name[self.launch_row], copies)) if len(self.work) else np.zeros(0, int)
@@ -161,11 +172,11 @@ class RecordingIndexer:
         n = len(self.work)
         self.stream = device.stream[self.work]
         previous_end = np.full(n, NONE)  # of the work before it on the same stream
-        scheduler: dict[tuple[int, int], int] = {}
+        ends_by_stream: dict[tuple[int, int], int] = {}
         for i in np.lexsort((start, self.stream, self.ordinals)):
             track = (int(self.ordinals[i]), int(self.stream[i]))
-            previous_end[i] = scheduler.get(track, previous_end[i])
-            scheduler[track] = max(int(end[i]), int(previous_end[i]))
+            previous_end[i] = ends_by_stream.get(track, previous_end[i])
+            ends_by_stream[track] = max(int(end[i]), int(previous_end[i]))
         latency = start - self.launched_ns
         gap = np.where(previous_end != NONE, start - previous_end, 0)
         idle = (previous_end <= self.launched_ns) & (self.launch_row >= 0)
@@ -192,6 +203,17 @@ class RecordingIndexer:
                     break
                 j -= 1
 
+    def _queue_depth(self) -> None:
+        """How many launches were pending on a stream when one returned: the recorded card's queue is at least that deep."""
+        host, device = self.trace.host, self.trace.device
+        known = self.launch_row >= 0
+        for ordinal, stream in set(zip(self.ordinals[known].tolist(), self.stream[known].tolist(), strict=True)):
+            on = known & (self.ordinals == ordinal) & (self.stream == stream)
+            returned_ns = np.sort(host.end_ns[self.launch_row[on]])
+            ended = np.searchsorted(np.sort(device.end_ns[self.work[on]]), returned_ns, side="right")
+            pending = int((np.arange(1, len(returned_ns) + 1) - ended).max())
+            self.recording.launch_queue_depth = max(self.recording.launch_queue_depth, pending)
+
     def lay_out(self) -> None:
         """Fill the index's steps."""
         host = self.trace.host
@@ -212,10 +234,7 @@ class RecordingIndexer:
         # In a kernel-grained recording the kernels tell; marks on the device include the wait for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
-        # Work without a launch was launched before the recording began, by a step that is not in it; unless no launches
-        # were recorded at all.
-        unlaunched = self.launch_row < 0
-        foreign = (unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))).tolist()
+        foreign = self.launched_before.tolist()
         for s, row in enumerate(self.step_rows):
             segments: dict[tuple[str, int], RecordedSegment] = {}
             by_phase: dict[int, RecordedSegment] = {}
@@ -279,6 +298,7 @@ class RecordingIndexer:
             keys, shapes, dtype = self._keys_of(at, {self.work_name[first + k] for k in under})
             start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])
             one = Instance(start_ns, end_ns, tuple(under), shapes, dtype)
+            segment.below_ops.update(under)
             segment.exact.setdefault(keys.exact, []).append(one)
             segment.equivalent.setdefault(keys.equivalent, []).append(one)
             segment.named.setdefault(keys.named, []).append(one)

@@ -2,7 +2,7 @@
 
 A step of the recording holds its phase segments; a segment holds the recorded op instances that reached the device, by the keys
 under which a replayed op looks for them, and the kernels they launched. Everything here is shared by all
-replays of the step and read-only, but for what the matching remembers (`RecordedSegment.memory`).
+replays of the step, and read-only.
 
     recording = RecordedRun.of(trace)
     step = recording.step(0)
@@ -12,15 +12,19 @@ replays of the step and read-only, but for what the matching remembers (`Recorde
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
+import torch
 
 from replayer.cost_model.copies import directions_of
-from replayer.cost_model.roofline import DeviceSpeed, data_sheet_speed, fitted_speed
+from replayer.cost_model.roofline import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.op_signature import MatchKeys, OpSignature
-from replayer.recording.indexer import TYPICAL_LATENCY_NS, RecordingIndexer
+from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS, RecordingIndexer
 from replayer.recording.recorded_step import RecordedStep
 from traces.equivalents import canonical_op, canonical_shapes
-from traces.model import Shape, StepKind, Trace, shapes_text
+from traces.model import DeviceKind, HostKind, Shape, StepKind, Trace, shapes_text
 
 
 class RecordedRun:
@@ -39,6 +43,8 @@ class RecordedRun:
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         # Whether a copy's name tells that it was from or to the host; with AMD's it may be a kernel like any other.
         self.has_directions = any(directions_of(trace).values())
+        self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
+        self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
         self.speed: DeviceSpeed = data_sheet_speed(self.devices[0].name if self.devices else "")
 
@@ -58,7 +64,11 @@ class RecordedRun:
         beginning lends its host times to one of them. Of a phase-grained one's, those that were not.
         """
         kinds: dict[int, list[int]] = {}
+        works = [step.has_kernels for step in self.steps]
+        all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in self.steps)
         for i, step in enumerate(self.steps):
+            if all_profiled and not works[i] and step.kind == StepKind.STEADY:
+                continue  # a profiler's last window, in which nothing was launched any more, drives nothing
             kinds.setdefault(step.kind, []).append(i)
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
@@ -102,14 +112,16 @@ class RecordedRun:
         return signature.keys
 
     def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "") -> MatchKeys:
-        """The keys of an op given by its first dtype; what the recording lacks is left out of them."""
-        dtype = dtype if self.has_dtypes else ""
+        """The keys of an op given by its first dtype. What the recording does not tell of all calls of the op is left out."""
+        canonical = canonical_op(op)
+        if not self.has_dtypes or canonical in self._untyped:
+            dtype = ""
         if direction and self.has_directions:
             dtype += f"|{direction}"
-        canonical = canonical_op(op)
-        wide = shapes_text(canonical_shapes(shapes)) if self.has_shapes else "?"
-        exact = f"{op}|{shapes_text(shapes)}|{dtype}" if self.has_shapes else ""
-        return MatchKeys(exact, f"{canonical}|{wide}|{dtype}", f"{canonical}|{dtype}")
+        own = wide = "?"
+        if self.has_shapes and canonical not in self._unshaped:
+            own, wide = shapes_text(shapes), shapes_text(canonical_shapes(shapes))
+        return MatchKeys(f"{op}|{own}|{dtype}", f"{canonical}|{wide}|{dtype}", f"{canonical}|{dtype}")
 
     def _sample(self) -> None:
         """Collect what ops cost, for scaling, and fit the device's speed."""
@@ -122,4 +134,35 @@ class RecordedRun:
                         ns = sum(step.kernels[k].duration_ns for k in one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
                         fit.append((name.partition("|")[0], one.shapes, one.dtype, ns))
-        self.speed = fitted_speed(fit, self.speed)
+        device = self.trace.device
+        floor_ns = shortest_kernel_ns(device.duration_ns[device.kind == DeviceKind.KERNEL])
+        self.speed = fitted_speed(fit, replace(self.speed, floor_ns=floor_ns))
+
+
+def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
+    """Canonical ops of some calls of which the recording tells no shapes, and no dtype.
+
+    Profilers do not tell what lists of tensors hold (`cat`, `_foreach_add_`): never their dtype, nor the shapes of long ones.
+    An op that takes no list and has no shapes had only scalars.
+    """
+    host, strings = trace.host, trace.strings
+    ops = host.kind == HostKind.OP
+    calls = np.unique(np.stack([host.name[ops], host.shapes[ops], host.dtypes[ops]], axis=1), axis=0).tolist()
+    unshaped, untyped = set(), set()
+    for name, shapes, dtypes in calls:
+        op = strings[name]
+        if shapes < 0 or not strings[shapes]:
+            if takes_tensor_list(op):
+                unshaped.add(canonical_op(op))
+                untyped.add(canonical_op(op))
+        elif dtypes < 0 or not strings[dtypes].partition(";")[0]:
+            untyped.add(canonical_op(op))
+    return frozenset(unshaped), frozenset(untyped)
+
+
+@cache
+def takes_tensor_list(op: str) -> bool:
+    """Whether an argument of any overload of this op is a list of tensors, by the installed PyTorch's schemas."""
+    schemas = torch._C._jit_get_schemas_for_operator(op) if op.startswith("aten::") else []
+    types = [str(argument.type) for schema in schemas for argument in schema.arguments]
+    return any(kind.startswith("List[") and "Tensor" in kind for kind in types)

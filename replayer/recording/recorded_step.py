@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from replayer.recording.dp_regions import RecordedRegion
-from traces.model import NONE, Column, Origin, Shape, StepKind
-
-if TYPE_CHECKING:
-    from replayer.op_signature import OpSignature
-    from replayer.timing.op_batch import OpBatchSchedule
-    from replayer.timing.phase_grain_batch import PhaseGrainBatch
+from traces.model import NONE, Column, Shape, StepKind
 
 
 class Instance(NamedTuple):
@@ -42,26 +37,7 @@ class Kernel(NamedTuple):
     size_bytes: int
 
 
-Match = tuple[Origin, Instance]  # a recorded instance given to an op of the script as EXACT, EQUIVALENT or SCALED
-
-
-class RememberedMatch(NamedTuple):
-    """What a call was given, and the recorded work that was open after it."""
-
-    signature: OpSignature
-    match: Match | None
-    open_ns: int
-
-
-class MatchHistory(NamedTuple):
-    """How a segment was played the last time: the matching's own."""
-
-    calls: list[RememberedMatch]
-    rest: list[int]
-    other: bool = False  # the script is another program than the recorded one
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RecordedSegment:
     """What one phase segment of one recorded step holds."""
 
@@ -77,14 +53,11 @@ class RecordedSegment:
     named: dict[str, list[Instance]] = field(default_factory=dict)
     parts: list[RecordedRegion] = field(default_factory=list)  # of nn.DataParallel
     lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # what of it is on other devices than the first, by ordinal
-    predicted: bool = False  # nobody recorded it: what no op claims of it is not known to be missing
-
-    memory: MatchHistory | None = None
-    schedule: OpBatchSchedule | None = None  # what the memory's calls come to, once they are played again: the player's own
-    covered: dict[int, PhaseGrainBatch] = field(default_factory=dict)  # phase_grain_batch.py's own
+    below_ops: set[int] = field(default_factory=set)  # its kernels that an op launched
+    predicted: bool = False  # nobody recorded it: what no op matches of it is not known to be missing
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """What of it is on that device. Replicas go through the same ops at the same time, each with its own claims."""
+        """What of it is on that device. Replicas go through the same ops at the same time, each with its own matches."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
@@ -120,7 +93,7 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """One recorded step. `segments` is keyed by (phase, its how-manieth segment of that name in the step)."""
+    """One recorded step. `segments` is keyed by (phase, 0-based index among the step's segments of that name)."""
 
     row: int  # of the trace's `steps`, NONE if the whole recording stands in for a step
     segments: dict[tuple[str, int], RecordedSegment]
@@ -143,7 +116,7 @@ class RecordedStep:
         segments = {}
         for key in {**self.segments, **slow.segments}:
             known, phase = self.segments.get(key), slow.segments.get(key)
-            segment = replace(known, memory=None, schedule=None) if known is not None else RecordedSegment(key[0])
+            segment = replace(known) if known is not None else RecordedSegment(key[0])
             host_ns = phase.host_ns if phase is not None else 0
             if segment.name == "loader":
                 segment.host_ns = host_ns

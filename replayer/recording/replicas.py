@@ -61,6 +61,7 @@ def _replica(step: RecordedStep, segment: RecordedSegment, ordinal: int) -> Reco
     kernels = [step.kernels[k] for k in place]
     step.kernels += [kernel._replace(device=ordinal, edge=place.get(kernel.edge, NONE)) for kernel in kernels]
     lane = RecordedSegment(segment.name, work_ns=segment.work_ns, kernels=[place[k] for k in segment.kernels], predicted=True)
+    lane.below_ops = {place[k] for k in segment.below_ops}
     for by_key, own in zip(lists, (lane.exact, lane.equivalent, lane.named), strict=True):
         for key, instances in by_key.items():
             own[key] = [_moved(one, place) for one in instances]

@@ -1,35 +1,39 @@
 """Which recorded time belongs to which op of the running script.
 
-A `SegmentMatcher` follows one phase segment of the script through the same segment of the recorded step. Each op matches the
-next free recorded instance under its keys, through three nets of growing width (exact, equivalent, another shape); what is
-left unmatched when the segment ends is the phase's unmatched remainder.
+A `SegmentMatcher` follows one phase segment of the script through the same segment of the recorded step. Each op takes the
+next free recorded instance under its keys, through three nets of growing width: the same op, shapes and dtype (EXACT), an
+equivalent op of the same shapes (EQUIVALENT), the same op at other shapes (SCALED). What is left when the segment ends is the
+phase's unmatched remainder.
 
-    matches = StepMatcher(score.step(0))
-    segment = matches.segment("forward")
+    matcher = StepMatcher(recording.step(0), histories={})
+    segment = matcher.segment("forward")
     origin, instance = segment.match(signature)      # Origin.EXACT, Instance(...); None if nothing is left
 
 Note [The last time]
-    A training script does the same in every step, so a segment remembers with its recorded what each of its calls was given
-    when this recorded step was played before. As long as the calls are the same ones, so are the answers, for claiming
-    depends on nothing else; at the first other call what was claimed so far is marked, and claiming goes on.
+    A training script does the same in every step, so what each call of a segment was given when this recorded step was
+    played before is kept (`MatchHistory`). As long as the calls are the same ones, so are the answers, for matching depends on
+    nothing else; at the first other call the kernels matched so far are marked, and matching goes on call by call.
 
 Note [Another program]
-    A recording drives other programs too: their ops are scaled from recorded ones of the same names. But then what is left of
-    a phase is not theirs under other names, and is not charged, nor is what the recorded host did beside those ops. The forward
-    pass tells. Either it calls the same ops fewer times, so that of those names more than a fifth of the recorded work is
-    left; or more often, so that there are a fifth more calls of them than were recorded. Another release of the same program
-    has other names, but not other numbers of the same ones.
+    A recording drives other programs too, but its unmatched kernels belong to the recorded program alone. Whether the script
+    is that program, its forward pass tells: SAME if at least `_SAME_SHARE` of the recorded time below ops was taken by EXACT or
+    EQUIVALENT matches, and at least that share of the script's calls took it. Another release of the same program has a few
+    other ops; another model, batch size, resolution, dtype or layer count has other shapes or, in a recording without shapes,
+    other numbers of ops. OTHER_SHAPES if that holds with SCALED matches counted too: the same ops at another batch size, for
+    which the host between ops does what the recorded one did. Of OTHER programs not even that is known. Where the program is
+    not the SAME, each op is matched, scaled or estimated by itself, and nothing else is charged; likewise until a forward
+    pass has told.
 
-An instance found at another shape is only *lent*: an op that later asks for it exactly still gets it, but it no longer counts
-as left over.
+A SCALED match borrows its instance: an op that later asks for it exactly still gets it, but it is no longer left over.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 from replayer.op_signature import OpSignature
-from replayer.recording.recorded_step import Instance, Match, MatchHistory, RecordedSegment, RecordedStep, RememberedMatch
+from replayer.recording.recorded_step import Instance, RecordedSegment, RecordedStep
 from traces.model import Origin
 
 if TYPE_CHECKING:
@@ -37,18 +41,50 @@ if TYPE_CHECKING:
 
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 
+_SAME_SHARE = 0.8  # see Note [Another program]
+
 # Calls by which one phase of another release may differ at least, however few kernels it has.
 _OTHER_NAMES = 64
 
 # Calls of a segment that are remembered; a script that never ends a step stays in one segment for ever.
 _REMEMBERED = 100_000
 
+Match = tuple[Origin, Instance]  # what an op was given, as EXACT, EQUIVALENT or SCALED
+
+
+class Likeness(IntEnum):
+    """How far the script's forward pass is the recorded one's; see Note [Another program]."""
+
+    OTHER = 0
+    OTHER_SHAPES = 1
+    SAME = 2
+
+
+class RememberedMatch(NamedTuple):
+    """What a call was given, and the recorded work in ns that was open after it."""
+
+    signature: OpSignature
+    match: Match | None
+    open_ns: int
+
+
+class MatchHistory(NamedTuple):
+    """What the calls of a recorded segment were given when it was played the last time."""
+
+    calls: list[RememberedMatch]
+    unmatched: list[int]  # kernels of the step
+    likeness: Likeness | None  # of a forward pass of which kernels were recorded
+
+
+Histories = dict[RecordedSegment, MatchHistory]
+
 
 class StepMatcher:
     """What of one recorded step has been played in the replayed step that it drives."""
 
-    def __init__(self, step: RecordedStep) -> None:
+    def __init__(self, step: RecordedStep, histories: Histories) -> None:
         self.step = step
+        self.histories = histories
         self.state = bytearray(len(step.kernels))  # per kernel
         self.ended_ns = [0] * len(step.kernels)  # when a played kernel ends on the virtual timeline, for edges
         self.visited: dict[str, int] = {}  # phase -> segments entered so far
@@ -79,29 +115,35 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """One segment of the script against its recorded counterpart; `score` is None where the recording has none."""
+    """One segment of the script against its recorded counterpart; `recorded` is None where the recording has none."""
 
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
         self.name = name
-        self.count = count  # its how-manieth segment of this name in the step
+        self.count = count  # 0-based index among the step's segments of that name
         self.recorded = recorded
         self.position_ns = 0  # active host time of the recorded segment up to which the script has come
-        self.open_ns = recorded.work_ns if recorded else 0  # recorded work that is neither claimed nor lent
-        self.deferred: list[OpSignature] = []  # ops without a counterpart, to be covered by the phase's rest
+        self.open_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
+        self.deferred: list[OpSignature] = []  # ops without a counterpart, if the phase's remainder may stand for them
         # More calls than that are not the phase's own kernels under other names: a loop that never ends a step, say.
         self.may_defer = max(_OTHER_NAMES, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}  # by device, where only the phase's time is known
         self.lanes: dict[int, SegmentMatcher] = {}  # on other devices, by ordinal
         self.thread: HostThread | None = None  # of a lane: autograd's, which has a thread per device
-        self.other = False  # once the segment is over: it is of another program; see Note [Another program]
-        self._settled: list[int] = []  # kernels that were charged before the segment's end without being claimed
+        self.likeness: Likeness | None = None  # of a forward pass that is over, if kernels were recorded of it
+        self.charged_before_ns = 0  # by the replay, when the segment began
+        self._settled: list[int] = []  # unmatched kernels that were charged before the segment's end
         self._cursors: dict[str, int] = {}
-        self.memory = recorded.memory if recorded else None  # None: as found out by claiming
-        self.followed = 0  # calls of the memory that came again so far
-        self._trail: list[RememberedMatch] = []  # calls so far, where there is no memory
+        self.history = step.histories.get(recorded) if recorded else None  # None once the script went another way
+        self.followed = 0  # calls of the history that came again so far
+        self._trail: list[RememberedMatch] = []  # calls so far, where there is no history
         self._whole = True  # the trail holds all that this segment was asked
+
+    @property
+    def calls(self) -> int:
+        """How many ops the script has called in it."""
+        return self.followed + len(self._trail)
 
     @property
     def untouched(self) -> bool:
@@ -125,8 +167,8 @@ class SegmentMatcher:
 
         The kernels are marked, not yet played. See Note [The last time].
         """
-        if self.memory is not None:
-            calls = self.memory.calls
+        if self.history is not None:
+            calls = self.history.calls
             if self.followed < len(calls) and calls[self.followed].signature is signature:
                 remembered = calls[self.followed]
                 self.followed += 1
@@ -143,25 +185,25 @@ class SegmentMatcher:
         return match
 
     def follow(self, end: int) -> None:
-        """The calls of the memory up to `end` came again."""
-        assert self.memory is not None
+        """The history's calls up to `end` came again."""
+        assert self.history is not None
         self.ops += end - self.followed
         self.followed = end
-        self.open_ns = self.memory.calls[end - 1].open_ns
+        self.open_ns = self.history.calls[end - 1].open_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """The same calls match here what they claimed there; what they were played as stays."""
-        calls = other._trail if other.memory is None else other.memory.calls[: other.followed]
+        """Match the same calls here; what they were played as stays."""
+        calls = other._trail if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
 
     def _forget(self) -> None:
-        """The script has left the way it took the last time: mark what it has claimed so far."""
-        recorded, memory, self.memory = self.recorded, self.memory, None
-        assert recorded is not None and memory is not None
+        """The script has left the way it took the last time: mark what it has taken so far."""
+        recorded, history, self.history = self.recorded, self.history, None
+        assert recorded is not None and history is not None
         self.open_ns = recorded.work_ns
-        for signature, _, _ in memory.calls[: self.followed]:
+        for signature, _, _ in history.calls[: self.followed]:
             self._trail.append(RememberedMatch(signature, self._match(signature, recorded), self.open_ns))
 
     def _match(self, signature: OpSignature, recorded: RecordedSegment) -> Match | None:
@@ -198,45 +240,46 @@ class SegmentMatcher:
         return None
 
     def unmatched(self) -> list[int]:
-        """Take what no op has claimed, in launch order. The segment is over then."""
+        """Take the kernels that no op has matched, in launch order. The segment is over then."""
         if self.recorded is None:
             return []
-        if self.memory is not None:
-            if self.followed == len(self.memory.calls):
+        if self.history is not None:
+            if self.followed == len(self.history.calls):
                 self.open_ns = 0
-                self.other = self.memory.other
-                return self.memory.rest
+                self.likeness = self.history.likeness
+                return self.history.unmatched
             self._forget()
-        self.other = (self.name, self.count) == ("forward", 0) and self._is_other(self.recorded)
-        rest = self._take(None)
+        if self.name == "forward" and self.recorded.below_ops:
+            self.likeness = self._likeness(self.recorded)
+        unmatched = self._take(None)
         if self._whole:
-            self.recorded.memory, self.recorded.schedule = MatchHistory(self._trail, rest, self.other), None
-        return rest
+            self.step.histories[self.recorded] = MatchHistory(self._trail, unmatched, self.likeness)
+        return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Take what no op has claimed of what the recorded host had launched by then."""
+        """Take the kernels that no op has matched of those that the recorded host had launched by then."""
         if self.recorded is None or not self.open_ns:
             return []
-        if self.memory is not None:
+        if self.history is not None:
             self._forget()
         self._whole = False
         taken = self._take(launched_ns)
         self._settled += taken
         return taken
 
-    def _is_other(self, recorded: RecordedSegment) -> bool:
+    def _likeness(self, recorded: RecordedSegment) -> Likeness:
         """See Note [Another program]."""
-        answered, beyond = 0, 0
-        names = set()
-        for signature, match, _ in self._trail:
-            if signature.keys is not None and signature.keys.named in recorded.named:
-                names.add(signature.keys.named)
-                answered += match is not None
-                beyond += match is None
-        of_names = {kernel for name in names for instance in recorded.named[name] for kernel in instance.kernels}
         state, kernels = self.step.state, self.step.step.kernels
-        left = {kernel for kernel in of_names if state[kernel] == _FREE}.union(of_names.intersection(self._settled))
-        return 5 * sum(kernels[kernel].duration_ns for kernel in left) > recorded.work_ns or 5 * beyond > answered > 0
+        below_ops = recorded.below_ops.difference(self._settled)
+        least_ns = _SAME_SHARE * sum(kernels[k].duration_ns for k in recorded.below_ops)
+        least_calls = max(len(self._trail) - max((1 - _SAME_SHARE) * len(self._trail), 1), 1)  # one other call is none too many
+        matched = [call.match[0] for call in self._trail if call.match is not None]
+        if len(matched) < least_calls or sum(kernels[k].duration_ns for k in below_ops if state[k] != _FREE) < least_ns:
+            return Likeness.OTHER
+        alike = sum(origin is not Origin.SCALED for origin in matched)
+        if alike < least_calls or sum(kernels[k].duration_ns for k in below_ops if state[k] == _MATCHED) < least_ns:
+            return Likeness.OTHER_SHAPES
+        return Likeness.SAME
 
     def _take(self, until_ns: int | None) -> list[int]:
         assert self.recorded is not None

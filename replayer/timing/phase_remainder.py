@@ -1,28 +1,54 @@
-"""What no op matches of a phase's recorded kernels: charged when the phase ends, or before the host looks at a device.
+"""The unmatched remainder of a phase: recorded kernels that no op of the script has taken.
 
-A phase goes on several devices at once where a script has replicas: each has a lane with matches of its own (matcher.py).
+They are charged when the phase ends, or before the host looks at a device, if the script is the recorded program (Note
+[Another program] in matcher.py) and the phase bears it out (Note [What a remainder stands for]). A phase goes on several
+devices at once where a script has replicas: each has a lane with matches of its own.
 
-    rests = PhaseRemainder(scheduler, strict=False)
-    segment, thread = rests.lane(segment, thread, device=1)     # for an op on cuda:1
-    rests.charge(segment, thread)                               # the phase ends
+    remainder = PhaseRemainder(scheduler, strict=False)
+    segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
+    remainder.charge(segment, thread)                               # the phase ends
+
+Note [What a remainder stands for]
+    For kernels that were launched without an op. For the ops of the script that the recording has under other names, if by
+    estimate they take at least a quarter of it, or hold half as many tensors as it has kernels. For little things that differ
+    between releases, up to a fifth of the phase's work. For a phase that the script enters by name but in which it launches
+    nothing (`zero_grad` once filled zeros). If none of these holds, the script does less in this phase than was recorded
+    (frozen layers, say), and nothing is charged.
+
+Note [No more than the phase]
+    Where a recording has kernels without an op (profilers of 2020), a call takes another instance at another shape in place of
+    its own and is charged for that; its own kernels stay in the remainder. So of the remainder only as much is charged as
+    keeps the phase's total at what was recorded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from replayer.errors import NotExact
-from replayer.timing.matcher import SegmentMatcher
+from replayer.recording.recorded_step import Kernel
+from replayer.timing.matcher import Likeness, SegmentMatcher
 from replayer.timing.scheduler import HostThread, StreamScheduler
 from replayer.timing.stream import VirtualStream
 from traces.model import NONE
 
+_LITTLE = 0.2
+_OVER_ESTIMATE = 4  # by so many times an estimate may be too short
+_PER_TENSOR = 2  # kernels that another release launched for each tensor of a list
+
 
 class PhaseRemainder:
-    """Charges rests in launch order, on the devices that they were recorded on."""
+    """Charges remainders in launch order, on the devices that they were recorded on."""
 
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
         self._strict = strict
-        self.other = False  # by the script's last forward pass; see Note [Another program] in matcher.py
+        self.likeness: Likeness | None = None  # of the script's last forward pass; None before the first one
+
+    @property
+    def other(self) -> bool:
+        """Whether the script is known to be another program than the recorded one; see Note [Another program] in matcher.py."""
+        return self.likeness is Likeness.OTHER
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
         """The matches and the host thread of an op on another device than the first.
@@ -37,17 +63,20 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """The phase ends: charge all that is left; the ops for which it stands cost nothing more."""
+        """The phase ends: charge its remainder, or else estimate the ops without a counterpart one by one."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, untouched = self._stream(ordinal), lane.untouched
-            rest = lane.unmatched()
-            if lane is segment and (segment.name, segment.count) == ("forward", 0):
-                self.other = segment.other
-            if rest and not untouched and not self.other:
-                self._play(lane, thread, rest, stream)
-            else:
-                for signature in lane.deferred:
-                    self._scheduler.estimate(stream, signature, thread.host_ns, NONE)
+            beyond_ns = self._beyond_ns(lane) if lane is segment else 0
+            unmatched = lane.unmatched()
+            if lane is segment and segment.likeness is not None:
+                self.likeness = segment.likeness
+            if unmatched and self.likeness is Likeness.SAME and not untouched and self._is_borne_out(lane, unmatched):
+                unmatched = _within(lane.step.step.kernels, unmatched, beyond_ns)
+                if unmatched:
+                    self._play(lane, thread, unmatched, stream)
+                lane.deferred = []
+            for signature in lane.deferred:
+                self._scheduler.estimate(stream, signature, thread.host_ns, NONE)
             lane.deferred = []
         recorded = segment.recorded.lanes if segment.recorded is not None else {}
         unvisited = (lane for ordinal, lane in recorded.items() if ordinal not in segment.lanes and not lane.predicted)
@@ -55,17 +84,49 @@ class PhaseRemainder:
 
     def settle(self, segment: SegmentMatcher, thread: HostThread) -> None:
         """In the midst of a phase: charge what the recorded host had launched by now."""
-        if self.other:
+        if self.likeness is not Likeness.SAME:
             return
         for ordinal, lane in {0: segment, **segment.lanes}.items():
-            rest = [] if lane.untouched else lane.unmatched_until(lane.position_ns)
-            if rest:
-                self._play(lane, thread, rest, self._stream(ordinal))
+            if lane.untouched or not lane.deferred:
+                continue
+            unmatched = lane.unmatched_until(lane.position_ns)
+            if unmatched:
+                self._play(lane, thread, unmatched, self._stream(ordinal))
+                lane.deferred = []  # what was charged stands for them
 
     def _stream(self, ordinal: int) -> VirtualStream:
         return self._scheduler.stream(self._scheduler.placed(ordinal), 0)
 
-    def _play(self, segment: SegmentMatcher, thread: HostThread, rest: list[int], stream: VirtualStream) -> None:
+    def _is_borne_out(self, segment: SegmentMatcher, unmatched: list[int]) -> bool:
+        """See Note [What a remainder stands for]."""
+        assert segment.recorded is not None
+        kernels, below_ops = segment.step.step.kernels, segment.recorded.below_ops
+        of_ops_ns = sum(kernels[k].duration_ns for k in unmatched if k in below_ops)
+        if not segment.calls or of_ops_ns <= _LITTLE * segment.recorded.work_ns:
+            return True
+        if of_ops_ns <= _OVER_ESTIMATE * sum(self._scheduler.cost(op)[0] for op in segment.deferred):
+            return True
+        return len(below_ops.intersection(unmatched)) <= _PER_TENSOR * sum(max(len(op.shapes), 1) for op in segment.deferred)
+
+    def _beyond_ns(self, segment: SegmentMatcher) -> int:
+        """By how much more has been charged in a segment of one device than the recorded work that its ops have taken."""
+        if segment.recorded is None or segment.lanes:
+            return 0
+        charged_ns = sum(self._scheduler.stats.charged_ns.values()) - segment.charged_before_ns
+        return max(charged_ns - (segment.recorded.work_ns - segment.open_ns), 0)
+
+    def _play(self, segment: SegmentMatcher, thread: HostThread, unmatched: list[int], stream: VirtualStream) -> None:
         if self._strict:
-            raise NotExact(f"the rest of phase {segment.name}", (), "recorded but not called")
-        self._scheduler.put_remainder(segment.step, rest, stream, thread.host_ns - segment.position_ns)
+            raise NotExact(f"what is left of phase {segment.name}", (), "recorded but not called")
+        self._scheduler.put_remainder(segment.step, unmatched, stream, thread.host_ns - segment.position_ns)
+
+
+def _within(kernels: Sequence[Kernel], unmatched: list[int], beyond_ns: int) -> list[int]:
+    """Those kernels less what has been charged already; see Note [No more than the phase]."""
+    kept = []
+    for k in unmatched:
+        if kernels[k].duration_ns <= beyond_ns:
+            beyond_ns -= kernels[k].duration_ns
+        else:
+            kept.append(k)
+    return kept

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from replayer.cost_model.copies import Copy
-from replayer.cost_model.roofline import FLOOR_NS
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import Instance, Kernel, RecordedStep
 from replayer.timing.clock import Clock
 from replayer.timing.matcher import StepMatcher
-from replayer.timing.remainder_schedule import RemainderSchedule
+from replayer.timing.op_batch import RemainderSchedule
 from replayer.timing.stats import ReplayStats
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline_writer import Timeline
@@ -74,7 +73,7 @@ class StreamScheduler:
         """The stream of this number, made at first use."""
         stream = self.streams.get((device, number))
         if stream is None:
-            stream = self.streams[device, number] = VirtualStream(device, number, priority)
+            stream = self.streams[device, number] = VirtualStream(device, number, priority, self.recording.launch_queue_depth)
         return stream
 
     def placed(self, ordinal: int) -> int:
@@ -110,14 +109,14 @@ class StreamScheduler:
             row: of the op that launched them, or NONE.
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
-        end_ns, charged_ns = stream.ready_ns, 0
+        end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
         for k in chosen:
             launch_ns, latency_ns, gap_ns, duration_ns, number, device, edge, edge_gap_ns, kind, name, size = kernels[k]
             on = stream if number == NONE else self._recorded_stream(device, number)
             if edge >= 0 and ended_ns[edge]:
                 on.wait(ended_ns[edge] + edge_gap_ns - gap_ns)
             if scale != 1.0:
-                duration_ns = max(int(duration_ns * scale), FLOOR_NS)
+                duration_ns = max(int(duration_ns * scale), floor_ns)
             end_ns = ended_ns[k] = on.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
             charged_ns += duration_ns
             work((on.device, on.number, kind, name, end_ns - duration_ns, duration_ns, row, size, origin))
@@ -139,7 +138,7 @@ class StreamScheduler:
 
         A recorded copy of another kind or size is replaced by the estimate: a pinned copy must not take a pageable one's time.
         """
-        kernels, strings = matches.step.kernels, self.timeline.strings
+        kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
         for k in chosen:
             launch_ns, latency_ns, gap_ns, duration_ns, _, _, _, _, kind, name, size_bytes = kernels[k]
@@ -148,7 +147,7 @@ class StreamScheduler:
                 name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
                 latency_ns = min(latency_ns, self.recording.latency_ns)  # of a pageable one it holds the host's staging
             elif scale != 1.0:
-                duration_ns = max(int(duration_ns * scale), FLOOR_NS)
+                duration_ns = max(int(duration_ns * scale), floor_ns)
             end_ns = matches.ended_ns[k] = stream.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
             self.log(stream, kind, name, end_ns, duration_ns, row, size_bytes, of)
         return end_ns
@@ -164,7 +163,7 @@ class StreamScheduler:
         if leftover is None:
             self.put(matches, chosen, stream, began_ns, 1.0, NONE, Origin.PHASE)
             return
-        self.timeline.work_rows(leftover.rows(stream, leftover.play(stream, began_ns)))
+        self.timeline.work_rows(leftover.play(stream, began_ns))
         self.stats.charged_ns[Origin.PHASE] += leftover.work_ns
 
     def estimate(
@@ -172,7 +171,7 @@ class StreamScheduler:
     ) -> int:
         """Put an op on `stream` that the recording does not hold; returns when it ends."""
         if copy is None:
-            duration_ns, origin = self._cost(signature)
+            duration_ns, origin = self.cost(signature)
             end_ns = stream.push(launched_ns, self.recording.latency_ns, 0, duration_ns)
             self.log(stream, DeviceKind.KERNEL, self.timeline.strings_of(signature)[0], end_ns, duration_ns, row, NONE, origin)
             return end_ns
@@ -183,7 +182,7 @@ class StreamScheduler:
 
     def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
         """The kernel of such an op, and where its duration comes from; `launch_ns` as in a recorded kernel's."""
-        duration_ns, origin = self._cost(signature)
+        duration_ns, origin = self.cost(signature)
         name = self.timeline.strings_of(signature)[0]
         latency_ns, kind = self.recording.latency_ns, int(DeviceKind.KERNEL)
         return Kernel(launch_ns, latency_ns, 0, duration_ns, NONE, NONE, NONE, 0, kind, name, NONE), origin
@@ -196,7 +195,7 @@ class StreamScheduler:
         row_ns = end_ns - duration_ns
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
-    def _cost(self, signature: OpSignature) -> tuple[int, Origin]:
+    def cost(self, signature: OpSignature) -> tuple[int, Origin]:
         """The estimated duration of an op: the nearest recorded shape scaled, else a roofline."""
         cost = self._costs.get(signature)
         if cost is None:
@@ -214,7 +213,7 @@ class StreamScheduler:
         own_ns = speed.duration_ns(canonical, shapes, dtype)
         costs = [(speed.duration_ns(canonical, other, kind), ns) for other, kind, ns in samples]
         cost_ns, recorded_ns = min(costs, key=lambda cost: abs(cost[0] - own_ns))
-        return max(int(recorded_ns * own_ns / cost_ns), FLOOR_NS), Origin.SCALED
+        return max(int(recorded_ns * own_ns / cost_ns), speed.floor_ns), Origin.SCALED
 
     def scale(self, signature: OpSignature, instance: Instance) -> float:
         """How many times the recorded instance's work this op is."""
@@ -224,8 +223,10 @@ class StreamScheduler:
                 self._scales.clear()
             shapes, _ = _seen(signature)
             canonical, speed = canonical_op(signature.op), self.recording.speed
-            own_ns = speed.duration_ns(canonical, shapes, instance.dtype)
-            scale = own_ns / speed.duration_ns(canonical, instance.shapes, instance.dtype)
+            scale = 1.0  # where the recording does not tell shapes there is nothing to scale by
+            if instance.shapes:
+                own_ns = speed.duration_ns(canonical, shapes, instance.dtype)
+                scale = own_ns / speed.duration_ns(canonical, instance.shapes, instance.dtype)
             self._scales[signature, instance.shapes] = scale
         return scale
 

@@ -19,10 +19,11 @@ from replayer.cost_model.copies import Copy
 from replayer.errors import NotExact
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.recorded_step import RecordedSegment
 from replayer.timing.clock import Clock
-from replayer.timing.matcher import SegmentMatcher
-from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule
-from replayer.timing.phase_grain_batch import PhaseGrainBatch
+from replayer.timing.matcher import MatchHistory, SegmentMatcher
+from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule, PhaseGrainBatch
+from replayer.timing.placement import call_start, host_times
 from replayer.timing.scheduler import Caller, HostThread, StreamScheduler
 from replayer.timing.stats import ReplayStats
 from replayer.timing.step_tracker import StepTracker
@@ -39,9 +40,12 @@ if TYPE_CHECKING:
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
+# Batches kept per phase-grained segment; those of a script that calls other ops in every step would pile up.
+_BATCHES_KEPT = 64
+
 
 class Simulator:
-    """Plays one process's ops against a recorded."""
+    """Plays one process's ops against a recording."""
 
     def __init__(
         self,
@@ -60,6 +64,9 @@ class Simulator:
         self.scheduler = StreamScheduler(recording, clock, timeline, self.stats)
         self.tracker = StepTracker(recording, self.scheduler, optimizers, strict=strict, pad_loader=pad_loader)
         self._strict = strict
+        # Per recorded segment: its schedule and the history that it was made of; its batches by how many ops came before.
+        self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}
+        self._batches: dict[RecordedSegment, dict[int, PhaseGrainBatch]] = {}
 
     def play(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int, copy: Copy | None = None
@@ -88,16 +95,13 @@ class Simulator:
         if self._strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
         from_ns, to_ns, kernels, _, _ = instance
-        start_ns = thread.host_ns
-        if from_ns > segment.position_ns and not tracker.remainder.other:
-            start_ns += from_ns - segment.position_ns
-        if now_ns > start_ns:
-            stats.lag_ns += now_ns - start_ns
-            start_ns = now_ns
-        room_ns = stream.room_at_ns()
-        if room_ns > start_ns:
-            start_ns = room_ns
-        end_ns = thread.host_ns = start_ns + to_ns - from_ns
+        if tracker.remainder.other:
+            advance_ns, own_ns = 0, to_ns - from_ns
+        else:
+            advance_ns, own_ns = host_times(segment.position_ns, from_ns, to_ns)
+        stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
+        start_ns = call_start(thread.host_ns, advance_ns, now_ns, stream.room_at_ns())
+        end_ns = thread.host_ns = start_ns + own_ns
         if to_ns > segment.position_ns:
             segment.position_ns = to_ns
         timeline = self.timeline
@@ -152,18 +156,18 @@ class Simulator:
             return 0
         if segment.recorded.phase_grained:
             return self._play_covered(thread, stream, segment, signatures, called_ns, at)
-        if segment.memory is None or not segment.step.step.one_stream:
+        if segment.history is None or not segment.step.step.one_stream:
             return 0
         begin = segment.followed
-        if begin >= len(segment.memory.calls):
+        if begin >= len(segment.history.calls):
             return 0
-        schedule = segment.recorded.schedule
-        if schedule is None or schedule.other != tracker.remainder.other:
-            schedule = OpBatchSchedule.of(segment.memory.calls, segment.step, self.scheduler, tracker.remainder.other)
-            segment.recorded.schedule = schedule
+        of, schedule = self._schedules.get(segment.recorded, (None, None))
+        if schedule is None or of is not segment.history or schedule.other != tracker.remainder.other:
+            schedule = OpBatchSchedule.of(segment.history.calls, segment.step, self.scheduler, tracker.remainder.other)
+            self._schedules[segment.recorded] = segment.history, schedule
         if schedule.stops[begin] - begin < LEAST_CALLS:
             return 0
-        end = schedule.reach(begin, signatures[at:])
+        end = schedule.reach(begin, signatures[at:], stream.depth)
         if end - begin < LEAST_CALLS or segment.position_ns != schedule.position_ns[begin]:
             return 0
         if any(turn and schedule.classes.find(phase_class, begin, end) >= 0 for phase_class, turn in enumerate(tracker.turns)):
@@ -188,7 +192,7 @@ class Simulator:
     ) -> int:
         """Play the ops from `at` on for which their phase's time stands, at once; returns how many, up to the course's turn."""
         tracker = self.tracker
-        covered = PhaseGrainBatch.next(segment, signatures[at:], tracker.turns, self.timeline)
+        covered = self._phase_grain_batch(segment, signatures[at:])
         count = covered.count
         if not count:
             return 0
@@ -202,6 +206,17 @@ class Simulator:
         segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + count
         self.stats.ops += count
         return count
+
+    def _phase_grain_batch(self, segment: SegmentMatcher, signatures: list[OpSignature]) -> PhaseGrainBatch:
+        """`signatures` laid out, as the last time if they are the same ones: compared by identity, not looked into."""
+        assert segment.recorded is not None
+        kept = self._batches.setdefault(segment.recorded, {})
+        batch, turns = kept.get(segment.ops), self.tracker.turns
+        if batch is None or batch.turns != turns or batch.signatures != signatures:
+            if len(kept) >= _BATCHES_KEPT:
+                kept.clear()
+            batch = kept[segment.ops] = PhaseGrainBatch.of(signatures, turns, self.timeline)
+        return batch
 
     def _unmatched(
         self,

@@ -20,8 +20,9 @@ Note [What drives an evaluation step]
 from __future__ import annotations
 
 from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.recorded_step import RecordedStep
 from replayer.timing.data_parallel import DataParallelTracker, OpenRegion
-from replayer.timing.matcher import SegmentMatcher, StepMatcher
+from replayer.timing.matcher import Histories, SegmentMatcher, StepMatcher
 from replayer.timing.phase_remainder import PhaseRemainder
 from replayer.timing.scheduler import HostThread, StreamScheduler
 from traces.model import NONE, Origin, StepKind
@@ -44,7 +45,8 @@ class StepTracker:
         self._parts = DataParallelTracker(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
         self._evaluates = False  # the step under way is driven as an evaluation step
-        self.step = StepMatcher(recording.step(0))
+        self._histories: Histories = {}
+        self.step = self._matcher(recording.step(0))
         self.segment: SegmentMatcher | None = None
         self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
         self.trained = self._evaluated = 0  # training and evaluation steps that have ended
@@ -67,6 +69,9 @@ class StepTracker:
         if segment is None:  # the first op after a step that ended within a phase entered by name, or another thread's
             segment = self._begin(thread, self._script.current or "other")
         return segment
+
+    def _matcher(self, step: RecordedStep) -> StepMatcher:
+        return StepMatcher(step, self._histories)
 
     @property
     def number(self) -> int:
@@ -124,7 +129,7 @@ class StepTracker:
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
         """What came before the first batch is not part of the first step."""
         self._finish(thread, now_ns)
-        self.step = StepMatcher(self._recording.step(0))
+        self.step = self._matcher(self._recording.step(0))
         self._scheduler.stats.restart()
         self._step_start_ns = NONE
         self._done.clear()
@@ -140,7 +145,7 @@ class StepTracker:
         stands_in = is_evaluation and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
         if stands_in or chosen is driven_by:
             return  # one training step is as good as the other
-        step = StepMatcher(chosen)
+        step = self._matcher(chosen)
         self.segment = step.instead_of(self.step, self.segment)
         self._parts.go_on(self.segment)
         self.step = step
@@ -174,6 +179,7 @@ class StepTracker:
         if self._step_start_ns == NONE:
             self._step_start_ns = thread.host_ns
             self._scheduler.stats.restart()
+        self.segment.charged_before_ns = sum(self._scheduler.stats.charged_ns.values())
         return self.segment
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
@@ -266,10 +272,10 @@ class StepTracker:
         self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation
         if evaluation:
             self._evaluated += 1
-            self.step = StepMatcher(self._recording.evaluation(self._evaluated))
+            self.step = self._matcher(self._recording.evaluation(self._evaluated))
         else:
             self.trained += 1
-            self.step = StepMatcher(self._recording.step(self.trained))
+            self.step = self._matcher(self._recording.step(self.trained))
 
     def _charge_unvisited(self, thread: HostThread) -> None:
         """Recorded segments that the script did not enter: more of a phase it has are charged, other phases are not."""

@@ -13,6 +13,8 @@ Note [A full launch queue]
     never more than 1022 kernels, copies and memsets of a stream were pending when a launch returned, exactly 1022 in a
     quarter of 6095 launches, and those took as long as a kernel; other recordings stay below. That each stream has a
     queue of its own: "CUDA stream are blocked when luanch lots of kernels (>1000)", forums.developer.nvidia.com, 2019.
+    Another card's driver lets the host run further ahead (an AMD MI300X: 1840 pending), and the recording shows by how
+    much: the depth is what was seen pending there, and at least 1022 (`RecordingIndexer`).
     The launch of a CUDA graph is one launch with many kernels; it is refused here.
 
 Note [No wait is for ever]
@@ -28,20 +30,22 @@ from __future__ import annotations
 
 from collections import deque
 
-LAUNCH_QUEUE_DEPTH = 1022  # see Note [A full launch queue]
+from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
+from replayer.timing.placement import kernel_end
 
 
 class VirtualStream:
     """One stream of one device. `number` is the device's own count; 0 is the default stream."""
 
-    __slots__ = ("device", "number", "pending", "priority", "ready_ns")
+    __slots__ = ("depth", "device", "number", "pending", "priority", "ready_ns")
 
-    def __init__(self, device: int, number: int, priority: int = 0) -> None:
+    def __init__(self, device: int, number: int, priority: int = 0, depth: int = LAUNCH_QUEUE_DEPTH) -> None:
         self.device = device
         self.number = number
         self.priority = priority
+        self.depth = depth  # of its launch queue
         self.ready_ns = 0  # when all work given so far has ended
-        self.pending: deque[int] = deque(maxlen=LAUNCH_QUEUE_DEPTH)  # ends of the latest launches, oldest first
+        self.pending: deque[int] = deque(maxlen=depth)  # ends of the latest launches, oldest first
 
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
         """Queue work; returns when it ends.
@@ -51,22 +55,18 @@ class VirtualStream:
             latency_ns: from the launch to the start on an idle stream.
             gap_ns: from the end of the work before it to its start, if it queued.
         """
-        start_ns = launched_ns + latency_ns
-        queued_ns = self.ready_ns + gap_ns
-        if queued_ns > start_ns:
-            start_ns = queued_ns
-        end_ns = self.ready_ns = start_ns + duration_ns
+        end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)
         return end_ns
 
     def push_all(self, ends_ns: list[int]) -> None:
-        """Queue work whose ends have been worked out by the rule of `push`."""
+        """Queue work whose ends have been worked out by `queue_ends`."""
         self.ready_ns = ends_ns[-1]
         self.pending.extend(ends_ns)
 
     def room_at_ns(self) -> int:
         """The earliest time at which one more launch fits into the queue, 0 if there is room now."""
-        return self.pending[0] if len(self.pending) == LAUNCH_QUEUE_DEPTH else 0
+        return self.pending[0] if len(self.pending) == self.depth else 0
 
     def wait(self, time_ns: int) -> None:
         """No later work starts before `time_ns`."""

@@ -9,8 +9,9 @@ import pytest
 
 from replayer.gpu import VirtualGpu
 from replayer.op_signature import OpSignature
+from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
 from replayer.timing.clock import ScaledClock
-from replayer.timing.stream import LAUNCH_QUEUE_DEPTH, VirtualEvent
+from replayer.timing.stream import VirtualEvent
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.model import Device, DeviceKind, Trace, Values
 
@@ -101,7 +102,9 @@ def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(r
     gpu, clock, log = started(make_recording([("forward", 0, 20_000)], ops if recorded else ops[:1]))
     begin_ns = clock.now_ns()
     other = gpu.new_stream(0)
-    for _ in range(LAUNCH_QUEUE_DEPTH):
+    depth = gpu.recording.launch_queue_depth
+    assert depth == (1_288 if recorded else LAUNCH_QUEUE_DEPTH)  # 1 300 launched, 12 ended by then
+    for _ in range(depth):
         gpu.launch(MM, 0)
     gpu.flush()
     assert clock.now_ns() - begin_ns < 30_000 * US  # a second of work is pending, and the host goes on

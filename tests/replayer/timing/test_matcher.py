@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.recorded_step import Match
 from replayer.recording.values import RecordedValues
-from replayer.timing.matcher import StepMatcher
+from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.model import Origin, Trace, Values
@@ -30,7 +29,7 @@ def keyed(recording: RecordedRun, signature: OpSignature) -> OpSignature:
 def test_the_kth_call_takes_the_kth_recorded_call() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, i + 1)) for i in range(4)]
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], ops))
-    segment = StepMatcher(recording.step(0)).segment("forward")
+    segment = StepMatcher(recording.step(0), {}).segment("forward")
     call = keyed(recording, signature("aten::mm", (4, 4)))
     taken = [segment.match(call) for _ in range(5)]
     assert [match and match[1].kernels for match in taken] == [(0,), (1,), (2,), (3,), None]
@@ -40,7 +39,7 @@ def test_a_call_matches_at_the_level_it_sees_and_takes_all_kernels_below() -> No
     inner = Op("aten::cudnn_convolution", 4, 8, kernel=(20, 30), shapes=((1, 3, 8, 8), (4, 3, 3, 3)))
     outer = Op("aten::conv2d", 0, 20, shapes=((1, 3, 8, 8), (4, 3, 3, 3)), children=[inner])
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [outer]))
-    segment = StepMatcher(recording.step(0)).segment("forward")
+    segment = StepMatcher(recording.step(0), {}).segment("forward")
     match = segment.match(keyed(recording, signature("aten::convolution", (1, 3, 8, 8), (4, 3, 3, 3), (4,))))
     assert match is not None
     assert match[0] is Origin.EQUIVALENT
@@ -51,7 +50,7 @@ def test_a_call_matches_at_the_level_it_sees_and_takes_all_kernels_below() -> No
 
 def test_a_lent_instance_is_still_there_for_the_op_that_asks_exactly_but_is_no_rest() -> None:
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
-    segment = StepMatcher(recording.step(0)).segment("forward")
+    segment = StepMatcher(recording.step(0), {}).segment("forward")
     lent = segment.match(keyed(recording, signature("aten::mm", (9, 9))))
     assert lent is not None and lent[0] is Origin.SCALED
     assert segment.open_ns == 0
@@ -62,7 +61,7 @@ def test_a_lent_instance_is_still_there_for_the_op_that_asks_exactly_but_is_no_r
 
 def test_another_dtype_is_no_match() -> None:
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
-    segment = StepMatcher(recording.step(0)).segment("forward")
+    segment = StepMatcher(recording.step(0), {}).segment("forward")
     assert segment.match(keyed(recording, OpSignature("aten::mm", ((4, 4),), ("float16",)))) is None
 
 
@@ -73,7 +72,7 @@ names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "
 def test_claims_and_rest_together_give_every_kernel_at_most_once(recorded: list[str], played: list[str]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3)) for i, name in enumerate(recorded)]
     recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
-    segment = StepMatcher(recording.step(0)).segment("forward")
+    segment = StepMatcher(recording.step(0), {}).segment("forward")
     given_out: list[int] = []
     for name in played:
         match = segment.match(keyed(recording, signature(name, (4, 4))))
@@ -112,12 +111,13 @@ def test_remembering_the_last_time_changes_no_answer(recorded: list[str], steps:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3 + i)) for i, name in enumerate(recorded)]
     remembering = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
     signatures = {name: signature(name, (4, 4)) for name in set().union(*steps)}
+    remembered: Histories = {}
     # WHEN the same recorded step is played again and again, mostly in the same way
     for played in [steps[0], steps[0], *steps, steps[0]]:
         fresh = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
         answers = []
-        for recording in (remembering, fresh):
-            segment = StepMatcher(recording.step(0)).segment("forward")
+        for recording, histories in ((remembering, remembered), (fresh, {})):
+            segment = StepMatcher(recording.step(0), histories).segment("forward")
             given_out = []
             for name in played:
                 match = segment.match(keyed(remembering, signatures[name]))
@@ -131,11 +131,12 @@ def test_a_look_in_the_midst_of_a_remembered_phase_takes_what_was_launched_by_th
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
     recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
     call = keyed(recording, signature("aten::mm", (4, 4)))
+    histories: Histories = {}
     for _ in range(2):
-        segment = StepMatcher(recording.step(0)).segment("forward")
+        segment = StepMatcher(recording.step(0), histories).segment("forward")
         segment.match(call)
         assert segment.unmatched() == [1, 2, 3, 4, 5]
-    segment = StepMatcher(recording.step(0)).segment("forward")
+    segment = StepMatcher(recording.step(0), histories).segment("forward")
     segment.match(call)
     assert segment.unmatched_until(35_000) == [1, 2, 3]
     assert segment.unmatched() == [4, 5]
@@ -148,7 +149,7 @@ def test_each_device_has_claims_of_its_own() -> None:
     trace.device.device[:] = [0, 1, 1]
     recording = RecordedRun.of(trace)
     relu = keyed(recording, signature("aten::relu", (4, 4)))
-    segment = StepMatcher(recording.step(0)).segment("forward")
+    segment = StepMatcher(recording.step(0), {}).segment("forward")
     lane = segment.lane(1)
     assert lane is segment.lane(1) is not segment and segment.lane(0) is segment
     kernels = recording.step(0).kernels
@@ -174,5 +175,5 @@ def test_a_process_whose_first_device_hardly_works_is_on_the_next_one() -> None:
 
 def test_a_segment_without_kernels_of_that_device_claims_as_one() -> None:
     trace = make_recording([("forward", 0, 50)], [Op("aten::relu", 0, 5, kernel=(5, 10))])
-    segment = StepMatcher(RecordedRun.of(trace).step(0)).segment("forward")
+    segment = StepMatcher(RecordedRun.of(trace).step(0), {}).segment("forward")
     assert segment.lane(1) is segment

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.op_signature import OpSignature
+from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
 from replayer.timing.op_batch import OpBatchSchedule
 from replayer.timing.scheduler import HostThread
 from replayer.timing.simulator import Simulator
-from replayer.timing.stream import LAUNCH_QUEUE_DEPTH, VirtualStream
+from replayer.timing.stream import VirtualStream
 from tests.replayer.recordings import US, Op, Stage, make_recording
 from traces.model import Origin, Trace
 

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.timing.stream import LAUNCH_QUEUE_DEPTH, VirtualStream
+from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
+from replayer.timing.stream import VirtualStream
 from traces.kineto import read_kineto
 from traces.model import DeviceKind
 
