@@ -43,7 +43,6 @@ KNOWN_UPWARD = {
     ("memory", "gpu"): "cublas_workspaces takes a device where an allocator and an index would do",
     ("recording", "memory"): "workspaces.py holds what takes the memory beside what reads the recording",
     ("recording", "gpu"): "the same",
-    ("recording", "timing"): "a recorded segment carries the caches of the simulator",
 }
 # What users and tests hold must not reach into what only a checkout has.
 UNINSTALLED = {"tests", "examples", "benchmarks"}

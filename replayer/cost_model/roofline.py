@@ -38,7 +38,7 @@ _UNKNOWN_DEVICE = (600.0, 10.0)
 # The share of its data sheet that a device reaches in ordinary kernels; only used where the trace has no kernels to fit.
 _REACHED = 0.6
 
-_LEAST_OF_SHEET = 0.2
+_LONGEST_FLOOR_NS = 10_000  # of the real recordings an A100's shortest kernels take longest, 6 us
 
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
@@ -93,16 +93,13 @@ def fitted_speed(samples: list[tuple[str, tuple[Shape, ...], str, int]], fallbac
     """The speed that recorded ops reached: samples are (canonical op, shapes, dtype, duration in ns).
 
     The upper decile of what ops longer than 20 us reached, so that a slow kernel does not make the device look slow; each
-    of the two figures falls back where fewer than five samples tell. Ops of many short kernels are bound by their launches and
-    show no speed: a figure below `_LEAST_OF_SHEET` of the fallback is not believed.
-    """
+    of the two figures falls back where fewer than five samples tell.    """
     long = [sample for sample in samples if sample[3] > 20_000]
     moved = [(size_bytes(shapes, dtype), ns) for op, shapes, dtype, ns in long if not flops(op, shapes)]
     bandwidths = sorted(bytes_ / ns for bytes_, ns in moved if bytes_)
     rates = sorted(flops(op, shapes) / ns for op, shapes, _, ns in long if flops(op, shapes))
     def of(reached: list[float], otherwise: float) -> float:
-        decile = reached[len(reached) * 9 // 10] if len(reached) >= 5 else 0.0
-        return decile if decile >= _LEAST_OF_SHEET * otherwise else otherwise
+        return reached[len(reached) * 9 // 10] if len(reached) >= 5 else otherwise
 
     return replace(fallback, bytes_per_ns=of(bandwidths, fallback.bytes_per_ns), flops_per_ns=of(rates, fallback.flops_per_ns))
 
@@ -110,6 +107,7 @@ def fitted_speed(samples: list[tuple[str, tuple[Shape, ...], str, int]], fallbac
 def shortest_kernel_ns(durations_ns: Column) -> int:
     """What a kernel of this device takes however little it does: the shortest hundredth of a recording's kernels.
 
-    `FLOOR_NS` where a recording has fewer than a hundred.
+    `FLOOR_NS` where a recording has fewer than a hundred, or none that does little.
     """
-    return int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else FLOOR_NS
+    shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else FLOOR_NS
+    return shortest_ns if shortest_ns <= _LONGEST_FLOOR_NS else FLOOR_NS

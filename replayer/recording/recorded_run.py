@@ -26,6 +26,8 @@ from replayer.recording.recorded_step import RecordedStep
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.model import DeviceKind, HostKind, Shape, StepKind, Trace, shapes_text
 
+_SHORT_NS = 20_000
+
 
 class RecordedRun:
     """A whole recording of one rank, step by step."""
@@ -133,7 +135,8 @@ class RecordedRun:
                     for one in instances:
                         ns = sum(step.kernels[k].duration_ns for k in one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
-                        fit.append((name.partition("|")[0], one.shapes, one.dtype, ns))
+                        if ns > _SHORT_NS * len(one.kernels):  # many short kernels show how fast launches are
+                            fit.append((name.partition("|")[0], one.shapes, one.dtype, ns))
         device = self.trace.device
         floor_ns = shortest_kernel_ns(device.duration_ns[device.kind == DeviceKind.KERNEL])
         self.speed = fitted_speed(fit, replace(self.speed, floor_ns=floor_ns))
