@@ -155,7 +155,8 @@ def main() -> None:
         out = str(Path(folder) / "run.msgpack")
         switch = install({"out": out, "grain": "phase", "warmup": 0, "clean": 0, "profiled": 0})
         found = ratios(args, switch)
-        recorder = state.recorder()
+        if (recorder := state.started()) is None:
+            raise RuntimeError("nothing was recorded")
         recorder.close()
     facts: dict[str, Any] = {"profile": args.profile}
     for clock, values in found.items():

@@ -34,7 +34,10 @@ def start(config: dict[str, Any]) -> None:
     install_all(torch)
 
 
-def _make(torch: ModuleType, config: dict[str, Any]) -> Recorder:
+def _make(torch: ModuleType, config: dict[str, Any]) -> Recorder | None:
+    """None in a DataLoader's worker, forked or spawned: its datasets and transforms may call modules, but train nothing."""
+    if torch.utils.data.get_worker_info() is not None:
+        return None
     clock = Clock()
     rank = int(os.environ.get("RANK", "0"))
     out = Path(config["out"])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class _State:
     def __init__(self) -> None:
-        self.make: Callable[[], Recorder] | None = None
+        self.make: Callable[[], Recorder | None] | None = None
         self.recorder: Recorder | None = None
         self.optimizers = Optimizers()
 
@@ -32,8 +32,8 @@ _STATE = _State()
 os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
-def start(make: Callable[[], Recorder]) -> None:
-    """Tell how this process's recorder is made; forgets one made before."""
+def start(make: Callable[[], Recorder | None]) -> None:
+    """Set how this process's recorder is made; forgets one made before. Where `make` returns None nothing is recorded."""
     _STATE.make, _STATE.recorder = make, None
 
 
@@ -41,8 +41,11 @@ def started() -> Recorder | None:
     return _STATE.recorder
 
 
-def recorder() -> Recorder:
-    """This process's recorder. RuntimeError if none was started, which is a mistake of ours, not of the script."""
+def recorder() -> Recorder | None:
+    """This process's recorder; None in a process that is not recorded, as a DataLoader's workers are not.
+
+    Raises RuntimeError if none was started, which is a mistake of ours, not of the script.
+    """
     if _STATE.recorder is None:
         if _STATE.make is None:
             raise RuntimeError("no recorder was started in this process")

@@ -21,16 +21,18 @@ from traces.order import repointed
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
     """Process ids by rank, in the order of the ranks. `traces` is by process id; `main` is the script's own process.
 
-    Several processes may say that they are the same rank: a DataLoader's workers inherit it. Those that trained
-    come before those that only evaluated, among these the main one counts, else the one with most steps, else with most GPU
-    work. A process that neither
-    made a step nor used the GPU (torchrun's own, which asks what GPUs there are) counts where no other did more.
+    Several processes may say that they are the same rank: whatever a rank forks or spawns inherits its number. Those that
+    trained come before those that only evaluated, then those that used the GPU before those that did not; among these the main
+    one counts, else the one with most steps, else with most GPU work. A process that neither made a step nor used the GPU
+    (torchrun's own, which asks what GPUs there are) counts where no other did more.
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
-    def claim(pid: int) -> tuple[bool, bool, int, int]:
-        trained = bool((worked[pid].steps.kind != StepKind.EVALUATION).any())
-        return trained, pid == main, len(worked[pid].steps), len(worked[pid].device)
+    def claim(pid: int) -> tuple[bool, bool, bool, int, int]:
+        trace = worked[pid]
+        trained = bool((trace.steps.kind != StepKind.EVALUATION).any())
+        used_gpu = bool(len(trace.device) or (trace.phases.device != NONE).any())
+        return trained, used_gpu, pid == main, len(trace.steps), len(trace.device)
 
     by_rank: dict[int, int] = {}
     for pid, trace in worked.items():

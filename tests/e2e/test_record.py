@@ -286,6 +286,68 @@ def test_recording_needs_no_textual(place: Path) -> None:
     assert done.returncode == 0 and (place / "train.msgpack").exists(), done.stderr
 
 
+WORKERS = """
+import torch
+from torch import nn
+
+class Augmented(torch.utils.data.Dataset):
+    def __init__(self):
+        self.augment = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        with torch.no_grad():
+            return self.augment(torch.full((8,), float(index)))
+
+if __name__ == "__main__":
+    model = nn.Linear(8, 1)
+    model(torch.zeros(1, 8))  # the recorder is there before the workers are
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for context in ("fork", "spawn"):
+        loader = torch.utils.data.DataLoader(Augmented(), 4, num_workers=2, multiprocessing_context=context)
+        for x in loader:
+            model(x).sum().backward()
+            optimizer.step()
+"""
+
+
+def test_a_loaders_workers_are_not_recorded_though_their_datasets_call_modules(tmp_path: Path) -> None:
+    (tmp_path / "workers.py").write_text(WORKERS)
+    done = record("--grain", "phase", "workers.py", cwd=tmp_path)
+    assert done.returncode == 0 and "processes" not in done.stderr, done.stderr
+    trace = load(tmp_path / "workers.msgpack")
+    assert len(trace.steps) == 12 and not (trace.steps.kind == StepKind.EVALUATION).any()
+
+
+BY_HAND = """
+import sys
+import torch
+from torch import nn
+
+device = sys.argv[1]
+model, criterion = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(device), nn.CrossEntropyLoss()
+x, y = torch.ones(4, 8, device=device), torch.zeros(4, dtype=torch.long, device=device)
+for _ in range(10):
+    model.zero_grad()
+    criterion(model(x), y).backward()
+    for p in model.parameters():
+        p.data.add_(p.grad, alpha=-0.1)
+"""
+
+
+def test_a_script_that_updates_its_weights_itself_is_recorded_and_replayed_in_steps(tmp_path: Path, phase_trace: Path) -> None:
+    (tmp_path / "by_hand.py").write_text(BY_HAND)
+    done = record("--on", phase_trace, "--grain", "phase", "-o", "a.msgpack", "by_hand.py", "cuda", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = [sys.executable, "-m", "tui.cli", "replay", "-o", "b.msgpack", "by_hand.py", "cuda", "--trace", "a.msgpack"]
+    again = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    for name in ("a.msgpack", "b.msgpack"):
+        trace = load(tmp_path / name)
+        assert len(trace.steps) == 10 and not (trace.steps.kind == StepKind.EVALUATION).any(), name
+        assert {"forward", "loss", "backward", "other"} <= set(phase_times(trace)), name
+
+
 def test_long_runs_do_not_grow(place: Path) -> None:
     """Rows are streamed: what a process holds after many steps is what it held after few."""
     watch = "step in (1500, 3500) and print('kib', int(open('/proc/self/statm').read().split()[1]) * 4)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tracer.state import recorder
+from tracer.recorder import Recorder
 from tracer.surfaces.listening import before
 from traces.patching import patch
 
@@ -18,8 +18,8 @@ from traces.patching import patch
 def install(torch: ModuleType) -> None:
     """Wrap the two methods that work on the device; torch.cuda.amp.GradScaler inherits them."""
 
-    def tell() -> None:
-        recorder().aside_called()
+    def report(recorder: Recorder) -> None:
+        recorder.aside_called()
 
     cls: Any = torch.amp.GradScaler
-    patch(cls, _unscale_grads_=before(cls._unscale_grads_, tell), update=before(cls.update, tell))
+    patch(cls, _unscale_grads_=before(cls._unscale_grads_, report), update=before(cls.update, report))

@@ -27,6 +27,7 @@ from typing import Any
 
 from tracer.calls import Call
 from tracer.marks import Mark
+from tracer.recorder import Recorder
 from tracer.state import recorder, started
 from tracer.surfaces.torch_distributed_work import Works
 from traces.model import NONE, Ending
@@ -147,14 +148,13 @@ class _Collectives:
                 if outer.is_composed and input_of is not None:
                     outer.add(input_of(args, kwargs))
                 return call(*args, **kwargs)
-            group = group_of(args, kwargs)
-            if group is None:
+            group, to = group_of(args, kwargs), recorder()
+            if group is None or to is None:
                 return call(*args, **kwargs)
             here.call = operation = _Call(is_composed=input_of is None)
             if input_of is not None:
                 operation.add(input_of(args, kwargs))
             stream = None if self._is_collecting(group) else self._stream(operation.device)
-            to = recorder()
             start_ns, began_ns = to.clock.now_ns(), time.time_ns()
             begin = None if stream is None else to.begin_call(stream)
             try:
@@ -163,7 +163,7 @@ class _Collectives:
                 here.call = None
                 if to.flight is not None:
                     to.flight.called(began_ns)
-            self._note(name, operation, group, start_ns, result, begin, stream)
+            self._note(to, name, operation, group, start_ns, result, begin, stream)
             return result
 
         return noted
@@ -190,11 +190,18 @@ class _Collectives:
         return self._cuda.current_stream(device) if device is not None and device.type == "cuda" else None
 
     def _note(
-        self, name: str, operation: _Call, group: Any, start_ns: int, result: Any, begin: Mark | None, stream: Any
+        self,
+        to: Recorder,
+        name: str,
+        operation: _Call,
+        group: Any,
+        start_ns: int,
+        result: Any,
+        begin: Mark | None,
+        stream: Any,
     ) -> None:
         size_bytes = operation.bytes if operation.dtypes or _INPUTS.get(name) else NONE
         backend = self._backend(group, operation.device)
-        to = recorder()
 
         def so_far() -> Call:
             facts = name, operation.dtype, group.group_name, group.size(), backend, size_bytes, start_ns

@@ -83,11 +83,10 @@ class Works:
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
-            ticket = self._ticket(waitable) if self._tickets else None
-            if ticket is None or ticket.is_used:
+            ticket, to = self._ticket(waitable) if self._tickets else None, recorder()
+            if ticket is None or ticket.is_used or to is None:
                 return call(waitable, *args, **kwargs)
             stream = self._torch.cuda.current_stream(ticket.under_way.begin.device)
-            to = recorder()
             before = to.begin_call(stream)
             result = call(waitable, *args, **kwargs)
             if not ticket.is_used:

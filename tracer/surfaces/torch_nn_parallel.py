@@ -41,7 +41,9 @@ class _Part:
         self._range: Any = None
 
     def __enter__(self) -> Self:
-        to = recorder()
+        to = self._recorder = recorder()
+        if to is None:
+            return self
         self._begun = to.begin_part(self._stream())
         if to.profiling:
             self._range = self._torch.autograd.profiler.record_function(f"DataParallel.{self._name}{self._label}")
@@ -51,7 +53,8 @@ class _Part:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._range is not None:
             self._range.__exit__(kind, error, trace)
-        recorder().end_part(self._name, self._begun, self._stream(), self._thread)
+        if self._recorder is not None:
+            self._recorder.end_part(self._name, self._begun, self._stream(), self._thread)
 
     def _stream(self) -> Any:
         """The device's current stream for this thread, or None for that of the current device."""
@@ -92,7 +95,8 @@ class _Parallel:
         def as_forward(*args: Any, **kwargs: Any) -> Any:
             if in_module() or "forward" in self._here.names:
                 return call(*args, **kwargs)
-            recorder().module_called(module_of(args, kwargs), is_grad_enabled())
+            if (to := recorder()) is not None:
+                to.module_called(module_of(args, kwargs), is_grad_enabled())
             self._here.names.add("forward")
             try:
                 return call(*args, **kwargs)

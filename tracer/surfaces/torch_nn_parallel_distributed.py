@@ -28,7 +28,8 @@ def install(torch: ModuleType) -> None:
     @wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        recorder().distributes(self)
+        if (to := recorder()) is not None:
+            to.distributes(self)
 
     destroy = dist.distributed_c10d.destroy_process_group
     group_of = argument(destroy, "group")

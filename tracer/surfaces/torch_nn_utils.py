@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tracer.state import recorder
+from tracer.recorder import Recorder
 from tracer.surfaces.listening import before
 from traces.patching import patch
 
@@ -17,11 +17,11 @@ _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_nor
 def install(torch: ModuleType) -> None:
     """Wrap where they are defined and where torch.nn.utils copied them."""
 
-    def tell() -> None:
-        recorder().aside_called()
+    def report(recorder: Recorder) -> None:
+        recorder.aside_called()
 
     for name in _CLIPPING.split():
         if hasattr(torch.nn.utils.clip_grad, name):
-            wrapped = before(getattr(torch.nn.utils.clip_grad, name), tell)
+            wrapped = before(getattr(torch.nn.utils.clip_grad, name), report)
             patch(torch.nn.utils.clip_grad, **{name: wrapped})
             patch(torch.nn.utils, **{name: wrapped})

@@ -73,8 +73,9 @@ def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) 
             result = call(*args, **kwargs)
         finally:
             _WITHIN.another = False
-        for found in see(result, *args, **kwargs):
-            recorder().found(*found)
+        if (to := recorder()) is not None:
+            for found in see(result, *args, **kwargs):
+                to.found(*found)
         return result
 
     return noted

@@ -90,8 +90,9 @@ def _note(tensor: Any, host: Any) -> None:
         return
     with Quiet():
         nested = host.tolist() if hasattr(host, "tolist") else host
-    recorder().aside_called()
-    recorder().read("aten::copy_", str(tensor.dtype).removeprefix("torch."), _flat(nested))
+    if (to := recorder()) is not None:
+        to.aside_called()
+        to.read("aten::copy_", str(tensor.dtype).removeprefix("torch."), _flat(nested))
 
 
 def _flat(nested: Any) -> list[float]:
@@ -103,13 +104,14 @@ def _flat(nested: Any) -> list[float]:
 def _scalar_read(read: Callable[..., Any], reads: Callable[[Any], bool]) -> Callable[..., Any]:
     @wraps(read)
     def noted(self: Any, *args: Any) -> Any:
-        if not reads(self):
+        to = recorder() if reads(self) else None
+        if to is None:
             return read(self, *args)
-        recorder().aside_called()
+        to.aside_called()
         with Quiet():
             value = read(self, *args)
         if not isinstance(value, complex):
-            recorder().read("aten::_local_scalar_dense", str(self.dtype).removeprefix("torch."), [float(value)])
+            to.read("aten::_local_scalar_dense", str(self.dtype).removeprefix("torch."), [float(value)])
         return value
 
     return noted
@@ -199,7 +201,8 @@ def _comparison(compare: Callable[..., Any], reads: Callable[[Any], bool], name:
             return compare(one, other, *args, **kwargs)
         with Quiet():
             answer = compare(one, other, *args, **kwargs)
-        recorder().read(f"aten::{name}", "bool", [float(answer)])
+        if (to := recorder()) is not None:
+            to.read(f"aten::{name}", "bool", [float(answer)])
         return answer
 
     return compared

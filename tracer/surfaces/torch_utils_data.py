@@ -39,6 +39,8 @@ def install(torch_module: ModuleType) -> None:
     @wraps(fetch)
     def fetch_as_phase(self: Any) -> Any:
         to = recorder()
+        if to is None:
+            return fetch(self)
         start_ns = to.clock.now_ns()
         batch = load(self)
         loader = to.loader_of(self._recorded_loader, lambda: _describe(self._recorded_loader))
@@ -69,6 +71,8 @@ def _recorded_loop(module: Any) -> Any:
     @wraps(pin)
     def recorded_pin(data: Any, device: Any = None) -> Any:
         to = recorder()
+        if to is None:
+            return pin(data, device)
         start_ns = to.clock.now_ns()
         depth[0] += 1
         try:
