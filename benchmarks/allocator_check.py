@@ -4,9 +4,9 @@
     python benchmarks/allocator_check.py compare events.json [--json result.json]
 
 `run` trains a few steps, empties the cache, uses a side stream and trains again, while PyTorch keeps the history of its
-allocator from the very first byte. `compare` gives the same requests to replayer/allocator.py and compares, after each, the
-segment and the offset of the block; which segments were taken; and at the end all statistics. The settings of
-PYTORCH_ALLOC_CONF under which it ran are kept too: run it once more with expandable_segments:True.
+allocator from the very first byte. `compare` gives the same requests to replayer/memory/caching_allocator.py and compares,
+after each, the segment and the offset of the block; which segments were taken; and at the end all statistics. The settings
+of PYTORCH_ALLOC_CONF under which it ran are kept too: run it once more with expandable_segments:True.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from replayer.memory.caching_allocator import Block, DeviceMemory  # noqa: E402
+from replayer.memory.blocks import Block  # noqa: E402
+from replayer.memory.caching_allocator import DeviceMemory  # noqa: E402
 from replayer.memory.expandable_segments import ExpandablePool  # noqa: E402
 from replayer.memory.settings import parse_settings  # noqa: E402
 

@@ -133,7 +133,7 @@ def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
         "values": config["values"],
         "reads_unrecorded": None if config["values"] == "compute" else stats.reads_unrecorded,
         "events_never_recorded": stats.events_never_recorded,
-        "memory": [device.memory.facts() | {"given": bool(config["gpu_memory_bytes"])} for device in gpu.devices],
+        "memory": [device.memory.usage_of_run() | {"given": bool(config["gpu_memory_bytes"])} for device in gpu.devices],
     }
     return Trace(
         grain=trace.grain,

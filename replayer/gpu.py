@@ -28,9 +28,9 @@ from replayer.cost_model.collectives import Call, CollectiveCosts, Times, Transf
 from replayer.cost_model.copies import Transfers
 from replayer.cost_model.device_properties import DeviceProperties
 from replayer.memory.caching_allocator import DeviceMemory
-from replayer.memory.capacity import room_of
+from replayer.memory.capacity import capacity_of
 from replayer.memory.cublas_workspaces import BlasWorkspaces
-from replayer.memory.deferred import DeferredAllocator
+from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
 from replayer.recording.output_sizes import RecordedOutputSizes
 from replayer.recording.recorded_run import RecordedRun
@@ -61,14 +61,14 @@ class VirtualDevice:
     index: int
     name: str
     properties: RecordedProperties
-    allocator: DeferredAllocator  # by which tensors use the memory
+    allocator: TensorAllocator  # by which tensors use the memory
     default_stream: VirtualStream
     _memory: DeviceMemory
 
     @property
     def memory(self) -> DeviceMemory:
-        """The device's memory with all allocations and frees so far done."""
-        return self.allocator.look()
+        """The device's memory with all allocations and frees so far executed."""
+        return self.allocator.flush()
 
 
 class _Looking:
@@ -152,14 +152,14 @@ class VirtualGpu:
         self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.recording.devices)]
 
     def _device(self, index: int, device: Device, given_bytes: int | None) -> VirtualDevice:
-        room = room_of(self.machine, device, given_bytes)
+        capacity = capacity_of(self.machine, device, given_bytes)
         thread = self.thread()
 
         def wait_until(time_ns: int) -> None:
             self.simulator.scheduler.block(thread, time_ns)
 
-        memory = DeviceMemory(index, *room, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
-        allocator = DeferredAllocator(memory, lambda: thread.host_ns, self.timeline.memory)
+        memory = DeviceMemory(index, *capacity, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
+        allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory)
         stream = self.simulator.scheduler.stream(index, 0)
         return VirtualDevice(index, device.name, device.properties, allocator, stream, memory)
 
@@ -339,8 +339,12 @@ class VirtualGpu:
             event.awaited = True
             self.simulator.stats.events_never_recorded += 1
 
+    def has_passed(self, time_ns: int) -> bool:
+        """Whether this virtual time has passed."""
+        return time_ns <= self.clock.now_ns()
+
     def query_event(self, event: VirtualEvent) -> bool:
-        return event.time_ns is None or event.time_ns <= self.clock.now_ns()
+        return event.time_ns is None or self.has_passed(event.time_ns)
 
     def query_stream(self, stream: VirtualStream) -> bool:
         self.flush()

@@ -100,7 +100,7 @@ def host_memory() -> HostMemory:
         if _STATE.host_memory is None:
             _STATE.host_memory = HostMemory(
                 PageLocks(_STATE.run_folder),
-                is_done=lambda event: _STATE.gpu is None or _STATE.gpu.query_event(event),
+                has_passed=lambda time_ns: _STATE.gpu is None or _STATE.gpu.has_passed(time_ns),
             )
         return _STATE.host_memory
 

@@ -30,20 +30,13 @@ FLOORS = (
     "state",
     "torch_shortcuts",
     "gpu",
-    "memory",
     "timing",
     "recording",
+    "memory",
     "cost_model",
     "op_signature",
     "errors",
 )
-# Imports that still run up, and why. An entry that is no longer needed fails the test, so that the list only shrinks.
-KNOWN_UPWARD = {
-    ("memory", "tensor"): "cublas_workspaces raises the script's error, whose maker belongs in memory/oom.py",
-    ("memory", "gpu"): "cublas_workspaces takes a device where an allocator and an index would do",
-    ("recording", "memory"): "workspaces.py holds what takes the memory beside what reads the recording",
-    ("recording", "gpu"): "the same",
-}
 # What users and tests hold must not reach into what only a checkout has.
 UNINSTALLED = {"tests", "examples", "benchmarks"}
 
@@ -97,8 +90,7 @@ def test_imports_in_the_replayer_run_down_the_floors() -> None:
         for other in replayer_imports(file.read_text(encoding="utf-8")):
             if FLOORS.index(other) < FLOORS.index(own):
                 upward.setdefault((own, other), []).append(str(file.relative_to(ROOT)))
-    assert not {arrow: files for arrow, files in upward.items() if arrow not in KNOWN_UPWARD}
-    assert not set(KNOWN_UPWARD) - set(upward), "these run up no more: take them out of KNOWN_UPWARD"
+    assert not upward
 
 
 def test_the_library_imports_itself_at_the_top_of_its_modules_only() -> None:

@@ -1,8 +1,8 @@
-"""Where the virtual driver puts segments: virtual addresses that look like CUDA's and are used again once freed.
+"""The virtual driver's address space: addresses of segments, which look like CUDA's and are reused once freed.
 
 Segments are multiples of 2 MiB on 2 MiB boundaries, as the driver returns them for the sizes that PyTorch asks for. The
-lowest hole that is large enough is taken. Devices lie 1 TiB apart, so an address tells its device; the ranges that
-expandable segments reserve lie in spaces of their own, 5 TiB for each device.
+lowest hole that is large enough is taken. Devices are 1 TiB apart, so that addresses are unique; expandable segments have
+spaces of their own, 5 TiB for each device.
 
     space = AddressSpace(device=0)
     first = space.take(2 << 20)  # 0x7f0000000000
@@ -28,8 +28,10 @@ class AddressSpace:
         self._sizes = [_RESERVED_SPAN if reserved else _SPAN]
 
     def take(self, size_bytes: int) -> int:
-        """The address of a new segment. Raises RuntimeError if no hole is large enough, which for segments with memory
-        their device's capacity rules out."""
+        """The address of a new segment.
+
+        Raises RuntimeError if no hole is large enough, which can only happen to address ranges without memory.
+        """
         hole = next((i for i, size in enumerate(self._sizes) if size >= size_bytes), None)
         if hole is None:
             raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")

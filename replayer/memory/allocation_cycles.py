@@ -1,184 +1,172 @@
-"""Memory used as before: steps of a script that a device's allocator need not go through again.
+"""Steps that request and free device memory exactly as earlier steps did, and so need not be executed by the allocator.
 
-    rounds.log.note(asked, tickets, table)          # what the deferred allocator did
-    round = rounds.end_step(memory)                 # the steps so far, if they left the allocator as they found it, else None
-    next(round.coming)                              # the ticket of the next request, if it comes as in the round
-    round.follow(pending)                           # takes the requests that come as in the round
-    round.catch_up(memory, blocks)                  # does them after all
+    cycle = detector.end_step(memory, events)           # None, or the steps so far if they repeat the allocator's state
+    cycle.next_request(freed, size_bytes, stream)       # the handle of the next request, if it is the same as last time
+    cycle.catch_up(memory)                              # execute everything after all
 
 Note [Allocation cycles]
-    A training script in its steady state asks for memory and frees it in each step in the same order, and after a step or a few
-    (a loss that lives until the next one is made takes turns between two places) the allocator is as it was: every block
-    where it was, in use or free. From the same state the same requests get the same blocks. So the requests of such a round
-    get its tickets again, addresses and all, and are only compared with it, while the allocator stays where the round began. At
-    the first other request, or when anybody looks, it catches up: whole rounds add to its totals and to nothing else, and
-    what came since the last whole one is done. Nobody can tell.
-
-    A ticket is free when its request comes again, since its address is: that is how the round went. Where a script has kept
-    it this time, the request is another one. What a round frees and has not asked for is what its last time left in use: the
-    ticket there is the one that the round itself leaves at that address.
+    In its steady state a training script requests and frees the same memory in each step, in the same order, and after one
+    step or a few the allocator is as it was: the same blocks, in use or free. (A loss that lives until the next one is
+    computed alternates between two places, a cycle of two steps.) From the same state the same requests get the same blocks.
+    So once the state has repeated, requests and frees are only compared with those of the recorded steps, and get their
+    handles, addresses included, again, while the allocator stays where the cycle began. At the first difference, or
+    when anybody reads the allocator's state, it catches up: the complete repetitions only add to its totals, and the part
+    of the last one is executed. The result is the same as if everything had been executed at once, which a test compares.
 """
 
 from __future__ import annotations
 
-import operator
 from collections import deque
-from dataclasses import dataclass, field
-from itertools import cycle
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replayer.memory.caching_allocator import Block, DeviceMemory
+from replayer.memory.caching_allocator import DeviceMemory, Layout
 from traces.model import Column
 
 if TYPE_CHECKING:
-    from replayer.memory.deferred import AllocationHandle
+    from replayer.memory.tensor_allocator import AllocationHandle
 
-_STEPS = 4  # of a round at most
-_LOGGED = 30_000  # requests and frees of a step that are remembered at most
-_ADDRESS = 3  # of a row of the memory table
+_MAX_STEPS = 4  # of a cycle
 
-Layout = tuple[tuple[int, ...], ...]
-
-
-@dataclass(slots=True)
-class Log:
-    """The requests and frees of a step, in order."""
-
-    asked: list[int] = field(default_factory=list)  # bytes; of a free, minus the address
-    tickets: list[AllocationHandle] = field(default_factory=list)
-    tables: list[Column] = field(default_factory=list)  # their rows of the memory table
-    whole: bool = True  # nothing is left out, and nobody looked meanwhile
-
-    def note(self, asked: list[int], tickets: list[AllocationHandle], table: Column) -> None:
-        """More of them."""
-        if not self.whole:
-            return
-        self.asked += asked
-        self.tickets += tickets
-        self.tables.append(table)
-        if len(self.asked) > _LOGGED:
-            self.spoil()
-
-    def spoil(self) -> None:
-        """It is no part of a round, whatever comes."""
-        self.whole = False
-        self.asked, self.tickets, self.tables = [], [], []
+# An executed request or free: handle, bytes of its block (negative for a free), address, reserved bytes afterwards.
+Event = tuple["AllocationHandle", int, int, int]
 
 
-@dataclass(slots=True)
-class Mark:
-    """A step's end: its log, and, where it may be that of a round, the allocator's state."""
+def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
+    """The events as rows of a trace's memory table (device, 0, bytes, address, allocated, reserved).
 
-    log: Log
-    held_bytes: int
-    layout: Layout | None = None
-    totals: list[int] = field(default_factory=list)
+    `before_bytes` were allocated before the first of them. Shape (len(events), 6), int64.
+    """
+    rows = np.zeros((len(events), 6), np.int64)
+    rows[:, 0] = device
+    if events:
+        rows[:, [2, 3, 5]] = [event[1:] for event in events]
+        rows[:, 4] = before_bytes + np.cumsum(rows[:, 2])
+    return rows
 
 
 class AllocationCycle:
-    """One round, and how far it has come again. `coming` gives its requests' tickets, over and over; `totals` is by how much it
-    raises the allocator's sums."""
+    """A sequence of requests and frees that leaves the allocator in the state in which it began.
 
-    def __init__(self, logs: list[Log], totals: list[int]) -> None:
-        tables = [table for log in logs for table in log.tables]
-        self._rows = np.concatenate(tables) if tables else np.empty((0, 6), np.int64)
-        self._addresses: list[int] = self._rows[:, _ADDRESS].tolist()
-        self._asked = [asked for log in logs for asked in log.asked]
-        tickets = [ticket for log in logs for ticket in log.tickets]
-        own = {id(ticket) for ticket, asked in zip(tickets, self._asked, strict=True) if asked > 0}
-        self._left: dict[int, AllocationHandle] = {}  # in use at the end, and so at the beginning of the next time, by address
-        for ticket, asked, address in zip(tickets, self._asked, self._addresses, strict=True):
-            if asked > 0:
-                self._left[address] = ticket
-            else:
-                self._left.pop(address, None)
-        self._tickets = [
-            ticket if id(ticket) in own else self._left[address]
-            for ticket, address in zip(tickets, self._addresses, strict=True)
-        ]
-        requests = [(ticket, at) for ticket, asked, at in zip(tickets, self._asked, self._addresses, strict=True) if asked > 0]
-        for ticket, address in requests:
-            ticket.at = address
-        self.coming = cycle([ticket for ticket, _ in requests])
-        self._ends = {int(end) for end in np.cumsum([len(log.asked) for log in logs])}  # of its steps
+    Args:
+        steps: the events of each step of the cycle.
+        before_bytes: allocated when it began.
+        totals: by how much it raises `DeviceMemory.totals`.
+    """
+
+    def __init__(self, steps: list[list[Event]], device: int, before_bytes: int, totals: list[int]) -> None:
+        events = [event for step in steps for event in step]
+        self._step_ends = {int(end) for end in np.cumsum([len(step) for step in steps])}
+        self._rows = memory_rows(events, device, before_bytes)
         self._totals = totals
-        self._times = 0
-        self._at = 0
+        self._repetitions = 0  # complete ones
+        self._at = 0  # index of the next event
+        self._rows_taken = 0
+        # The cycle frees what the repetition before it has left allocated. When recorded, these were other handles at the same
+        # addresses; from now on they are those that the cycle itself leaves allocated at its end.
+        left = {}
+        own = set()
+        for handle, size_bytes, address, _ in events:
+            if size_bytes > 0:
+                left[address] = handle
+                own.add(id(handle))
+            else:
+                left.pop(address, None)
+        handles = [handle if id(handle) in own else left[address] for handle, _, address, _ in events]
+        # One of the two per event is None; after the last event both are.
+        self._requests = [handle if event[1] > 0 else None for handle, event in zip(handles, events, strict=True)] + [None]
+        self._frees = [handle if event[1] < 0 else None for handle, event in zip(handles, events, strict=True)] + [None]
 
-    def follow(self, pending: list[AllocationHandle]) -> Column:
-        """Take from `pending` what comes as in the round; returns its rows of the memory table, but for the time."""
-        begin = self._at
-        tickets = pending[:]
-        expected = self._tickets[begin : begin + len(tickets)]
-        count = len(tickets)
-        if tickets != expected:
-            same = map(operator.is_, tickets, expected)
-            count = next((i for i, is_same in enumerate(same) if not is_same), len(expected))
-        del pending[:count]  # others may have noted more since
-        self._at = begin + count
-        return self._rows[begin : self._at]
+    def next_request(self, freed: list[AllocationHandle], size_bytes: int, stream: int) -> AllocationHandle | None:
+        """The handle for a request, if it and the frees before it are the next events of the cycle, else None."""
+        if freed and not self.follow(freed):
+            return None
+        handle = self._requests[self._at]
+        if handle is None or handle.size_bytes != size_bytes or handle.stream != stream:
+            return None
+        self._at += 1
+        return handle
 
-    def end_step(self) -> bool:
-        """A step has ended: whether one of the round's does here. With the last one the round begins again."""
-        if self._at not in self._ends:
-            return False
-        if self._at == len(self._asked):
-            self._times += 1
-            self._at = 0
+    def follow(self, freed: list[AllocationHandle]) -> bool:
+        """Take frees out of the queue `freed` as far as they are the next events; False if another free is next."""
+        while freed:
+            if freed[0] is not self._frees[self._at]:
+                return False
+            del freed[0]
+            self._at += 1
         return True
 
-    def catch_up(self, memory: DeviceMemory, blocks: dict[int, Block]) -> None:
-        """Bring the allocator from the round's begin to where the round has come. `blocks` are those in use, by address."""
-        memory.raise_totals([self._times * total for total in self._totals])
-        for ticket in self._tickets:
-            ticket.at = 0
-        for address, ticket in self._left.items():
-            ticket.at = address
-        done = slice(self._at)
-        for asked, ticket, address in zip(self._asked[done], self._tickets[done], self._addresses[done], strict=True):
-            if asked < 0:
-                ticket.at = 0
-                memory.free(blocks.pop(address))
-                continue
-            block = memory.malloc(asked, ticket.stream)
-            assert block is not None and block.address == address
-            ticket.at = address
-            blocks[address] = block
+    def take_rows(self) -> Column:
+        """The memory table's rows of the events since the last call."""
+        rows = self._rows[self._rows_taken : self._at]
+        self._rows_taken = self._at
+        return rows
+
+    def end_step(self) -> bool:
+        """A step has ended, and its rows have been taken: False if no step of the cycle ends here."""
+        if self._at not in self._step_ends:
+            return False
+        if self._at == len(self._rows):
+            self._repetitions += 1
+            self._at = self._rows_taken = 0
+        return True
+
+    def catch_up(self, memory: DeviceMemory) -> None:
+        """Bring the allocator from the state at the cycle's beginning to the current one."""
+        memory.raise_totals([self._repetitions * total for total in self._totals])
+        for requested, freed in zip(self._requests[: self._at], self._frees[: self._at], strict=True):
+            if freed is not None:
+                memory.free(freed.block)
+            elif requested is not None:
+                block = memory.malloc(requested.size_bytes, requested.stream)
+                assert block is not None and block.address == requested.address
+                requested.block = block
 
 
-class AllocationCycleCache:
-    """Finds the rounds of one deferred allocator."""
+@dataclass(slots=True)
+class _Step:
+    """An executed step: its events, and the allocator's state after it."""
+
+    events: list[Event]
+    allocated_bytes: int
+    layout: Layout | None = None  # taken only if the step may end a cycle
+    totals: list[int] | None = None
+
+
+class CycleDetector:
+    """Finds the cycles of one allocator."""
 
     def __init__(self) -> None:
-        self.log = Log()  # of the step under way
-        self._marks: deque[Mark] = deque(maxlen=_STEPS)
+        self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS)
         self._driver_calls = -1
 
-    def spoil(self) -> None:
-        """The allocator was looked at or changed by others: what came before is no part of a round."""
-        self.log.spoil()
-        self._marks.clear()
+    def clear(self) -> None:
+        """The allocator's state was read or changed by others: the steps so far are part of no cycle."""
+        self._steps.clear()
 
-    def end_step(self, memory: DeviceMemory) -> AllocationCycle | None:
-        """A step has ended; returns the round that has ended with it, if one has."""
-        log, self.log = self.log, Log()
-        if memory.driver_calls != self._driver_calls or not log.whole:
-            self._marks.clear()
+    def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
+        """The cycle that ends with this step, if any. `events` are all of the step's; None if they are not known."""
+        if memory.driver_calls != self._driver_calls or events is None:
+            self._steps.clear()
         self._driver_calls = memory.driver_calls
-        mark = Mark(log, memory.allocated_bytes)
-        if memory.sure_bytes > 0 and any(self._alike(mark, other) for other in self._marks):
-            mark.layout, mark.totals = memory.layout(), memory.totals()
-        steps = [mark]
-        for other in reversed(self._marks):
-            if mark.layout is not None and mark.layout == other.layout:
-                raised = [now - before for now, before in zip(mark.totals, other.totals, strict=True)]
-                return AllocationCycle([step.log for step in reversed(steps)], raised)
+        if events is None:
+            return None
+        step = _Step(events, memory.allocated_bytes)
+        if any(self._alike(step, other) for other in self._steps):
+            step.layout, step.totals = memory.layout(), memory.totals()
+        steps = [step]
+        for other in reversed(self._steps):
+            if step.layout is not None and step.layout == other.layout:
+                assert step.totals is not None and other.totals is not None
+                raised = [after - before for after, before in zip(step.totals, other.totals, strict=True)]
+                events_of_steps = [each.events for each in reversed(steps)]
+                return AllocationCycle(events_of_steps, memory.device, other.allocated_bytes, raised)
             steps.append(other)
-        self._marks.append(mark)
+        self._steps.append(step)
         return None
 
-    def _alike(self, mark: Mark, other: Mark) -> bool:
-        """Whether it is worth to compare the whole state."""
-        return mark.held_bytes == other.held_bytes and len(mark.log.asked) == len(other.log.asked)
+    def _alike(self, step: _Step, other: _Step) -> bool:
+        """Whether comparing the whole state may be worth it."""
+        return step.allocated_bytes == other.allocated_bytes and len(step.events) == len(other.events)

@@ -1,11 +1,12 @@
-"""Blocks of device memory, and the pools that keep the free ones in order of best fit.
+"""Blocks of device memory, and the pools that hold the free ones in order of size.
 
-    pool = Pool(stats, stream=0, split_from_bytes=512)
+    pool = Pool(stats, stream=0, min_split_bytes=512)
     pool.add(Block(0x7F0000000000, 2 << 20, pool))
+    pool.blocks[pool.best_fit(3000)]
 
-A segment is what the driver gave: a chain of blocks (`prev`, `next`) without gaps. A block is handed out (`in_use`),
-waits for other streams (neither), or is free (`in_pool`); free neighbours are merged. Expandable segments have a fourth
-kind, `Unmapped`.
+A segment, as the driver returned it, is a doubly linked list of blocks (`prev`, `next`) without gaps. A block is allocated
+(`in_use`), waiting for other streams (neither flag is set), or free (`in_pool`); free neighbours are merged. Expandable
+segments have a fourth kind, `Unmapped`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from replayer.memory.stats import PoolStats
 if TYPE_CHECKING:
     from replayer.memory.expandable_segments import ExpandablePool
 
-ADDRESS_BITS = 48
+ADDRESS_BITS = 48  # of a virtual address on x86-64 and on NVIDIA GPUs
 
 
 class UsedStream(Protocol):
-    """What `record_stream` needs to know of a stream."""
+    """What the allocator needs to know of a stream that uses another stream's block."""
 
     @property
     def number(self) -> int: ...
@@ -33,7 +34,7 @@ class UsedStream(Protocol):
 
 
 class Block:
-    """A piece of a segment. `address` is stable while the block is handed out."""
+    """A piece of a segment. `address` is stable while the block is allocated."""
 
     __slots__ = (
         "address",
@@ -57,7 +58,12 @@ class Block:
         self.next: Block | None = None
         self.users: dict[int, UsedStream] | None = None  # other streams that used it, by number
         self.requested_bytes = 0
-        self.freed_at = 0  # by the count of searches in the large pools: its age when garbage is collected
+        self.freed_at = 0  # the number of searches in the large pools by then: tells its age when garbage is collected
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its segment has other blocks."""
+        return self.prev is not None or self.next is not None
 
 
 class Unmapped(Block):
@@ -69,38 +75,55 @@ class Unmapped(Block):
 class Pool:
     """The free blocks of one stream, all small (up to 1 MiB) or all large.
 
-    `blocks[i]` is filed under `keys[i]`, size and address in one integer: the first large enough is the best fit.
+    `keys[i]` is the size of `blocks[i]` and, in the lower 48 bits, its address: as one integer, because tuples compare slower.
     """
 
-    __slots__ = ("blocks", "expandable", "keys", "small", "split_from_bytes", "stats", "stream")
+    __slots__ = ("blocks", "expandable", "keys", "min_split_bytes", "small", "stats", "stream")
 
-    def __init__(self, stats: PoolStats, stream: int, split_from_bytes: int, *, small: bool = False) -> None:
+    def __init__(self, stats: PoolStats, stream: int, min_split_bytes: int, *, small: bool = False) -> None:
         self.keys: list[int] = []
         self.blocks: list[Block] = []
         self.stats = stats
         self.stream = stream
         self.small = small
-        self.split_from_bytes = split_from_bytes  # the least remainder that is split off
+        self.min_split_bytes = min_split_bytes  # the smallest remainder that is split off a block
         self.expandable: ExpandablePool | None = None  # the free blocks of this stream's expandable segments, once it has any
 
-    def add(self, block: Block) -> int:
-        """File a free block; returns its index."""
+    def best_fit(self, size_bytes: int) -> int:
+        """Index of the first block by (size, address) with at least `size_bytes`; `len(blocks)` if there is none."""
+        return bisect_left(self.keys, size_bytes << ADDRESS_BITS)
+
+    def add(self, block: Block) -> None:
+        """File a free block."""
         key = block.size_bytes << ADDRESS_BITS | block.address
         at = bisect_left(self.keys, key)
         self.keys.insert(at, key)
         self.blocks.insert(at, block)
         block.in_pool = True
-        return at
-
-    def index(self, block: Block) -> int:
-        """Where a free block is filed."""
-        return bisect_left(self.keys, block.size_bytes << ADDRESS_BITS | block.address)
 
     def remove(self, block: Block) -> None:
-        at = self.index(block)
+        at = bisect_left(self.keys, block.size_bytes << ADDRESS_BITS | block.address)
         del self.keys[at], self.blocks[at]
         block.in_pool = False
 
     def whole_segments(self) -> list[Block]:
         """The free blocks that are all of their segment."""
-        return [block for block in self.blocks if block.prev is None and block.next is None]
+        return [block for block in self.blocks if not block.is_split]
+
+
+def link(before: Block | None, after: Block | None) -> None:
+    """Make two blocks neighbours; None is the end of the segment."""
+    if before is not None:
+        before.next = after
+    if after is not None:
+        after.prev = before
+
+
+def absorb(block: Block, neighbour: Block) -> None:
+    """Extend `block` over the place of its neighbour, which is dropped from the segment."""
+    if neighbour is block.prev:
+        block.address = neighbour.address
+        link(neighbour.prev, block)
+    else:
+        link(block, neighbour.next)
+    block.size_bytes += neighbour.size_bytes

@@ -1,8 +1,8 @@
-"""How much memory a virtual device has, and how the recorded PyTorch says that there is no more.
+"""How much memory a virtual device has, and the recorded PyTorch's message when it is full.
 
-    room = room_of(trace.machine_of(0), device)            # as recorded
-    room = room_of(trace.machine_of(0), device, 8 << 30)   # `--gpu-memory 8GiB`: would it fit on a smaller card?
-    room.capacity_bytes - room.outside_bytes            # what PyTorch can reserve
+    capacity = capacity_of(trace.machine_of(0), device)            # as recorded
+    capacity = capacity_of(trace.machine_of(0), device, 8 << 30)   # `--gpu-memory 8GiB`: would it fit on a smaller card?
+    capacity.capacity_bytes - capacity.outside_bytes               # what PyTorch can reserve
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from replayer.cost_model.device_properties import chip_of
-from replayer.memory.oom_text import TODAY
+from replayer.memory.oom import DEFAULT_OOM_TEXT
 from traces.machine import Machine
 from traces.model import Device
 
 
-class Room(NamedTuple):
-    """`outside_bytes`: what is taken beside PyTorch (CUDA context, NCCL buffers). `oom_text`: see oom_text.py."""
+class Capacity(NamedTuple):
+    """`outside_bytes`: used outside of PyTorch's allocator (CUDA context, NCCL buffers). `oom_text`: see oom.py."""
 
     capacity_bytes: int
     outside_bytes: int
     oom_text: str
 
 
-def room_of(machine: Machine, device: Device, given_bytes: int | None = None) -> Room:
-    """The room on a recorded device. A capacity that was not recorded is that of the usual board with its chip."""
+def capacity_of(machine: Machine, device: Device, given_bytes: int | None = None) -> Capacity:
+    """The capacity of a recorded device; if it was not recorded, that of the usual board with its chip."""
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else chip_of(device.name).memory_bytes
-    return Room(given_bytes or recorded_bytes, max(device.outside_bytes, 0), machine.oom_text or TODAY)
+    return Capacity(given_bytes or recorded_bytes, max(device.outside_bytes, 0), machine.oom_text or DEFAULT_OOM_TEXT)

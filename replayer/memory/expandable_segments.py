@@ -1,26 +1,26 @@
 """Expandable segments: one range of addresses per stream and kind of pool, which gets memory page by page as it grows.
 
-With `PYTORCH_ALLOC_CONF=expandable_segments:True` what lies side by side can be merged and handed out as one, whatever
-sizes it was asked for in; and pages without a block in use go back to the device one by one. The rules are those of
-c10/cuda/CUDACachingAllocator.cpp, its Note [Expandable Segments].
+With `PYTORCH_ALLOC_CONF=expandable_segments:True` neighbouring free blocks can be merged whatever their sizes, and pages
+without a block in use are returned to the device one by one. The rules are those of c10/cuda/CUDACachingAllocator.cpp, its
+Note [Expandable Segments].
 
     expandable = ExpandableSegments(segments, note)
-    block = expandable.allocate(pool, 30 << 20)     # free, of at least this size, filed in pool.expandable; None: no room
-    expandable.release(pool.expandable)             # the pages that are empty
+    block = expandable.allocate(pool, 30 << 20)     # free, of at least this size, in pool.expandable; None: no room
+    expandable.release(pool.expandable)             # return the empty pages
 
-A range is a chain of blocks like any segment; where it has no memory, the block is an `Unmapped`. The last one always
+A range is a linked list of blocks like any segment; where it has no memory, the block is an `Unmapped`. The last one always
 is, since a range has an eighth more addresses than the device has memory.
 
-Private pools, which would have ranges of their own, are not emulated at all (surfaces/torch_cuda_memory.py).
+Private pools, which would have ranges of their own, are refused (surfaces/torch_cuda_memory.py).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from replayer.memory.blocks import ADDRESS_BITS, Block, Pool, Unmapped
+from replayer.memory.blocks import Block, Pool, Unmapped, absorb, link
 from replayer.memory.segments import Segments
 from replayer.memory.settings import BLOCK_BYTES
 
@@ -29,12 +29,12 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap",
 
 @dataclass(slots=True)
 class Reservation:
-    """A range of addresses. Memory comes in pages, counted from its begin."""
+    """A range of addresses. Pages are counted from its start."""
 
     address: int
     size_bytes: int
     page_bytes: int
-    tail: Block  # its last block, from which the chain hangs
+    tail: Block  # its last block
 
     def page_end(self, address: int) -> int:
         """The first end of a page at or after `address`."""
@@ -46,12 +46,12 @@ class Reservation:
 
 
 class ExpandablePool(Pool):
-    """The free blocks of one stream's ranges, and what of the ranges is unmapped; both lists by address."""
+    """The free blocks of one stream's ranges, and the unmapped parts of the ranges; the latter by address."""
 
     __slots__ = ("reservations", "unmapped")
 
-    def __init__(self, beside: Pool) -> None:
-        super().__init__(beside.stats.of_expandable(), beside.stream, BLOCK_BYTES, small=beside.small)
+    def __init__(self, plain: Pool) -> None:
+        super().__init__(plain.stats.of_expandable(), plain.stream, BLOCK_BYTES, small=plain.small)
         self.reservations: list[Reservation] = []
         self.unmapped: list[Unmapped] = []
 
@@ -60,50 +60,52 @@ class ExpandablePool(Pool):
         return self.reservations[at]
 
 
-def best_fit(plain: Pool, size: int) -> tuple[Pool, int] | None:
-    """Where the free block for `size` bytes is filed, in the stream's expandable pool or in `plain` itself.
+def best_fit(plain: Pool, size: int) -> Block | None:
+    """The free block for `size` bytes, of the stream's expandable pool or of `plain` itself; None if none is large enough.
 
-    A block that can grow counts with what it can grow to: a larger one in the midst goes before the range's end.
+    A block that can grow counts with the size it can grow to, so a larger one between others goes before the range's end.
     Reference: get_free_block.
     """
-    candidates = _in_order(plain, size << ADDRESS_BITS)
+    candidates = _by_size(plain, size)
     found = next(candidates, None)
     if found is None:
         return None
     for other in candidates:
-        if _reach_bytes(*other) >= _reach_bytes(*found):
+        if _reach_bytes(other) >= _reach_bytes(found):
             break
         found = other
     return found
 
 
-def grown_first(plain: Pool, size: int) -> bool:
-    """Whether the first free block of both pools that has `size` bytes is one of the expandable."""
-    return plain.expandable is not None and next(_in_order(plain, size << ADDRESS_BITS), (plain, 0))[0] is not plain
+def expandable_fits_first(plain: Pool, size: int) -> bool:
+    """Whether the smallest free block with `size` bytes lies in an expandable segment."""
+    if plain.expandable is None:
+        return False
+    first = next(_by_size(plain, size), None)
+    return first is not None and first.pool is not plain
 
 
-def _in_order(plain: Pool, least: int) -> Iterator[tuple[Pool, int]]:
-    """The free blocks of both pools from the key `least` on, by size and address."""
-    grown = plain.expandable
-    assert grown is not None
-    here, there = bisect_left(plain.keys, least), bisect_left(grown.keys, least)
-    while here < len(plain.keys) or there < len(grown.keys):
-        if there == len(grown.keys) or (here < len(plain.keys) and plain.keys[here] < grown.keys[there]):
-            yield plain, here
-            here += 1
+def _by_size(plain: Pool, size: int) -> Iterator[Block]:
+    """The free blocks of both pools with at least `size` bytes, by size and address."""
+    expandable = plain.expandable
+    assert expandable is not None
+    i, j = plain.best_fit(size), expandable.best_fit(size)
+    while i < len(plain.keys) or j < len(expandable.keys):
+        if j == len(expandable.keys) or (i < len(plain.keys) and plain.keys[i] < expandable.keys[j]):
+            yield plain.blocks[i]
+            i += 1
         else:
-            yield grown, there
-            there += 1
+            yield expandable.blocks[j]
+            j += 1
 
 
-def _reach_bytes(pool: Pool, at: int) -> int:
-    block = pool.blocks[at]
+def _reach_bytes(block: Block) -> int:
     after = block.next
     return block.size_bytes + after.size_bytes if type(after) is Unmapped else block.size_bytes
 
 
 class ExpandableSegments:
-    """The ranges of one device. `note` is told what is mapped and unmapped."""
+    """The ranges of one device. `note` is called for what is mapped and unmapped."""
 
     def __init__(self, segments: Segments, note: Note) -> None:
         self._segments = segments
@@ -133,7 +135,7 @@ class ExpandableSegments:
         return block
 
     def release(self, pool: ExpandablePool) -> None:
-        """Give back all pages on which no block is in use, and ranges that have no others. Reference: release_blocks."""
+        """Return all empty pages, and the addresses of ranges without any pages. Reference: release_blocks."""
         for block in list(pool.blocks):
             unmapped = self._unmap(pool, block)
             if unmapped is not None and unmapped.prev is None and unmapped.next is None:
@@ -142,14 +144,13 @@ class ExpandableSegments:
                 self._segments.unreserve(unmapped.address, unmapped.size_bytes)
 
     def _place(self, pool: ExpandablePool, size: int, page_bytes: int) -> Block:
-        """The first of free and unmapped blocks that together have room, at the lowest address. Reference:
-        find_expandable_block."""
+        """The first block of the lowest run of free and unmapped blocks that has room. Reference: find_expandable_block."""
         for unmapped in pool.unmapped:
             first = unmapped.prev if unmapped.prev is not None and unmapped.prev.in_pool else unmapped
-            room_bytes, at = 0, first
-            while at is not None and room_bytes < size and (at.in_pool or type(at) is Unmapped):
-                room_bytes += at.size_bytes
-                at = at.next  # type: ignore[assignment]
+            room_bytes, block = 0, first
+            while block is not None and room_bytes < size and (block.in_pool or type(block) is Unmapped):
+                room_bytes += block.size_bytes
+                block = block.next  # type: ignore[assignment]
             if room_bytes >= size:
                 return first
         return self._reserve(pool, page_bytes)
@@ -159,12 +160,14 @@ class ExpandableSegments:
         size_bytes = -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
         whole = Unmapped(self._segments.reserve(size_bytes), size_bytes, pool)
         insort(pool.reservations, Reservation(whole.address, size_bytes, page_bytes, whole), key=lambda one: one.address)
-        _file(pool, whole)
+        _add_unmapped(pool, whole)
         return whole
 
     def _map(self, pool: ExpandablePool, unmapped: Unmapped, size: int) -> Block | None:
-        """Memory for the first `size` bytes of an unmapped block, up to the end of the page: a free block, merged with its
-        neighbours. None if the device has not so much. Reference: map_block."""
+        """Map the first `size` bytes of an unmapped block, up to the end of the page: a free block, merged with its neighbours.
+
+        None if the device has no room. Reference: map_block.
+        """
         reservation = pool.reservation_of(unmapped)
         size_bytes = reservation.page_end(unmapped.address + size) - unmapped.address
         if not self._segments.map(size_bytes, pool.stats):
@@ -172,25 +175,25 @@ class ExpandableSegments:
         self._note("segment_map", unmapped.address, size_bytes, pool.stream)
         block = Block(unmapped.address, size_bytes, pool)
         if size_bytes < unmapped.size_bytes:
-            _link(unmapped.prev, block)
-            _link(block, unmapped)
+            link(unmapped.prev, block)
+            link(block, unmapped)
             unmapped.address += size_bytes
             unmapped.size_bytes -= size_bytes
         else:
-            _link(unmapped.prev, block)
-            _link(block, unmapped.next)
+            link(unmapped.prev, block)
+            link(block, unmapped.next)
             pool.unmapped.remove(unmapped)
         if block.prev is not None and block.prev.in_pool:
             pool.remove(block.prev)
-            _absorb(block, block.prev)
+            absorb(block, block.prev)
         if block.next is not None and block.next.in_pool:
             pool.remove(block.next)
-            _absorb(block, block.next)
+            absorb(block, block.next)
         pool.add(block)
         return block
 
     def _unmap(self, pool: ExpandablePool, block: Block) -> Unmapped | None:
-        """Give back the whole pages within a free block, if it has any. Reference: unmap_block."""
+        """Return the whole pages within a free block, if it has any. Reference: unmap_block."""
         reservation = pool.reservation_of(block)
         start, end = reservation.page_end(block.address), reservation.page_start(block.address + block.size_bytes)
         if start >= end:
@@ -200,43 +203,26 @@ class ExpandableSegments:
         before, after = block.prev, block.next
         if start > block.address:
             before = Block(block.address, start - block.address, pool)
-            _link(block.prev, before)
+            link(block.prev, before)
             pool.add(before)
         if block.address + block.size_bytes > end:
             after = Block(end, block.address + block.size_bytes - end, pool)
-            _link(after, block.next)
+            link(after, block.next)
             pool.add(after)
-        _link(before, unmapped)
-        _link(unmapped, after)
+        link(before, unmapped)
+        link(unmapped, after)
         self._segments.unmap(unmapped.size_bytes, pool.stats)
         self._note("segment_unmap", unmapped.address, unmapped.size_bytes, pool.stream)
         for neighbour in (unmapped.prev, unmapped.next):
             if isinstance(neighbour, Unmapped):
                 pool.unmapped.remove(neighbour)
-                _absorb(unmapped, neighbour)
+                absorb(unmapped, neighbour)
                 if neighbour is reservation.tail:
                     reservation.tail = unmapped
-        _file(pool, unmapped)
+        _add_unmapped(pool, unmapped)
         return unmapped
 
 
-def _file(pool: ExpandablePool, unmapped: Unmapped) -> None:
+def _add_unmapped(pool: ExpandablePool, unmapped: Unmapped) -> None:
     insort(pool.unmapped, unmapped, key=lambda one: one.address)
 
-
-def _link(before: Block | None, after: Block | None) -> None:
-    """Make them neighbours; None is the chain's end."""
-    if before is not None:
-        before.next = after
-    if after is not None:
-        after.prev = before
-
-
-def _absorb(block: Block, neighbour: Block) -> None:
-    """`block` takes the neighbour's place too."""
-    if neighbour is block.prev:
-        block.address = neighbour.address
-        _link(neighbour.prev, block)
-    else:
-        _link(block, neighbour.next)
-    block.size_bytes += neighbour.size_bytes

@@ -1,13 +1,12 @@
-"""What the allocator did and who asked for it, kept once a script calls `torch.cuda.memory._record_memory_history`.
+"""The allocator's history, kept once a script calls `torch.cuda.memory._record_memory_history`.
 
-Entries have the keys and words of torch's own (torch/csrc/cuda/Module.cpp), so that its viewers take them.
+Entries have the keys and values of torch's own (torch/csrc/cuda/Module.cpp), so that its viewers read them.
 
     memory.history = history = History("all")
     memory.malloc(3 << 20, stream=0)
     list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]
 
-Frames are those of Python; there is no C++ beneath them to tell of. Frees are told with the frames of the moment in which the
-script let go.
+Frames are Python frames only. A free has the frames of the moment in which the script freed the tensor.
 """
 
 from __future__ import annotations
@@ -32,22 +31,25 @@ _OURS = f"{Path(__file__).parents[1]}/"
 
 
 class History:
-    """`context` says whose frames are kept: None, "state" (of live blocks), "alloc" (of allocations too), "all" (of frees too).
+    """The actions of one device.
 
-    `most` is how many entries are kept, the last ones; `skipped` are actions without entries.
+    Args:
+        context: which frames are kept: None, "state" (of live blocks), "alloc" (of allocations too), "all" (of frees too).
+        max_entries: how many entries are kept, the last ones.
+        skipped: actions without entries.
     """
 
-    def __init__(self, context: str | None, most: int = sys.maxsize, skipped: Container[str] = ()) -> None:
+    def __init__(self, context: str | None, max_entries: int = sys.maxsize, skipped: Container[str] = ()) -> None:
         self.context = context
         self.skipped = skipped
         self.metadata = ""  # torch.cuda.memory._set_memory_metadata
-        self.entries: deque[dict[str, Any]] = deque(maxlen=min(most, sys.maxsize))
+        self.entries: deque[dict[str, Any]] = deque(maxlen=min(max_entries, sys.maxsize))
         self._of_block: dict[int, list[Frame]] = {}  # by address, of blocks that are in use
-        self._of_free: dict[int, list[Frame]] = {}  # by address, of blocks whose free is put off
+        self._of_free: dict[int, list[Frame]] = {}  # by address, of blocks whose free is queued
         self._known: dict[tuple[CodeType, int], Frame] = {}
 
     def carry_on(self, before: History, *, with_entries: bool) -> None:
-        """Take over what an earlier history knew."""
+        """Take over the state of an earlier history."""
         self.metadata = before.metadata
         self._of_block = before._of_block
         if with_entries:
@@ -57,11 +59,11 @@ class History:
         frames = self._frames()
         if frames:
             self._of_block[block.address] = frames
-        told = [] if self.context == "state" else frames
-        self._note("alloc", block.address, block.requested_bytes, block.pool.stream, told)
+        own_frames = [] if self.context == "state" else frames
+        self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
 
-    def let_go(self, address: int) -> None:
-        """The script lets go of a block, which is freed a little later."""
+    def free_queued(self, address: int) -> None:
+        """The script frees a block; `free_requested` follows when the free is executed."""
         if self.context == "all":
             self._of_free[address] = self._frames()
 
@@ -84,7 +86,7 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[Frame]:
-        """Who asked for the live block at this address; empty if unknown."""
+        """The frames that allocated the live block at this address; empty if unknown."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:
@@ -104,18 +106,18 @@ class History:
         )
 
     def _frames(self) -> list[Frame]:
-        """The calling Python frames, innermost first, without ours."""
+        """The calling Python frames, innermost first, without those of the replayer."""
         if self.context is None:
             return []
         frames = []
-        at = sys._getframe(1)
-        while at is not None:
-            code, line = at.f_code, at.f_lineno
+        frame = sys._getframe(1)
+        while frame is not None:
+            code, line = frame.f_code, frame.f_lineno
             if not code.co_filename.startswith(_OURS):
                 known = self._known.get((code, line))
                 if known is None:
                     known = {"filename": code.co_filename, "line": line, "name": code.co_name}
                     self._known[code, line] = known
                 frames.append(known)
-            at = at.f_back  # type: ignore[assignment]
+            frame = frame.f_back  # type: ignore[assignment]
         return frames

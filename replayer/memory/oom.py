@@ -1,22 +1,50 @@
-"""Running out of device memory, in PyTorch's words.
+"""Out of device memory: the error, with a message in the words of the PyTorch that was recorded.
 
-    raise OutOfMemory(Figures(device=0, asked_bytes=20 << 20, capacity_bytes=16 << 30, free_bytes=0, ...), TODAY)
-    # CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 16.00 GiB of which 0 bytes is ...
+The wording changes between releases, so the recorder provokes one absurd allocation and stores the literal message. It serves
+as a template: each figure is recognized by the words next to it and replaced; all other text stays.
+
+    fill("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
+    # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
+
+Without a recorded message, that of PyTorch 2.10 to 2.13 is used, two double spaces included.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from replayer.memory.oom_text import Figures, fill
+import torch
 
-OomObserver = Callable[[int, int, int, int], None]  # device, bytes asked for, allowed or all, free
+OomObserver = Callable[[int, int, int, int], None]  # device, bytes asked for, limit in bytes, free bytes
+
+DEFAULT_OOM_TEXT = (
+    "CUDA out of memory. Tried to allocate 0 bytes. GPU 0 has a total capacity of 0 bytes of which 0 bytes is free. Including"
+    " non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 0 bytes is allocated by PyTorch, and"
+    " 0 bytes is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting"
+    " PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory"
+    " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+)
+
+
+class Figures(NamedTuple):
+    """The numbers of a message: bytes, except for `device`."""
+
+    device: int
+    asked_bytes: int  # the segment's size, not the tensor's
+    capacity_bytes: int
+    free_bytes: int
+    process_bytes: int  # all memory of this process on the device, inside and outside of PyTorch's allocator
+    allowed_bytes: int | None  # None unless a memory fraction was set
+    allocated_bytes: int
+    reserved_bytes: int
 
 
 class OutOfMemory(MemoryError):
-    """The device is full. `figures` are those at that moment; `template` is the recorded machine's own message, or today's.
+    """An allocation failed. `template` is the message of the recorded PyTorch.
 
-    Whoever passes it on to the script tells the `observers` first, as PyTorch does: outside of the allocator.
+    `to_torch` turns it into the error that the script gets.
     """
 
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
@@ -24,9 +52,60 @@ class OutOfMemory(MemoryError):
         self._observers = observers
         super().__init__(fill(template, figures))
 
-    def tell(self) -> None:
-        """Tell the observers."""
-        now = self.figures
-        most_bytes = now.capacity_bytes if now.allowed_bytes is None else now.allowed_bytes
+    def to_torch(self) -> torch.OutOfMemoryError:
+        """Call the script's observers, as PyTorch does, and return the error to raise."""
+        figures = self.figures
+        limit_bytes = figures.capacity_bytes if figures.allowed_bytes is None else figures.allowed_bytes
         for observer in self._observers:
-            observer(now.device, now.asked_bytes, most_bytes, now.free_bytes)
+            observer(figures.device, figures.asked_bytes, limit_bytes, figures.free_bytes)
+        return torch.OutOfMemoryError(str(self))
+
+
+_SIZE = r"\d+(?:\.\d+)? (?:bytes|[KMGTPE]iB)"
+
+# A figure by the words around it: in the messages of PyTorch 1.0 to 2.0 ("cached" until 1.3), and in those from 2.1 on.
+_PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
+    (rf"(?<=Tried to allocate ){_SIZE}", lambda figures: figures.asked_bytes),
+    (rf"{_SIZE}(?= total capacity)|(?<=total capacity of ){_SIZE}", lambda figures: figures.capacity_bytes),
+    (rf"{_SIZE}(?= free\b)|(?<=of which ){_SIZE}(?= is free)", lambda figures: figures.free_bytes),
+    (rf"(?<=this process has ){_SIZE}(?= memory in use)", lambda figures: figures.process_bytes),
+    (rf"{_SIZE}(?= already allocated| is allocated by PyTorch)", lambda figures: figures.allocated_bytes),
+    (rf"{_SIZE}(?= reserved in total by PyTorch| cached\))", lambda figures: figures.reserved_bytes),
+    (
+        rf"{_SIZE}(?= is reserved by PyTorch but unallocated)",
+        lambda figures: figures.reserved_bytes - figures.allocated_bytes,
+    ),
+)
+
+# Clauses on other processes, private pools and the limit: a replay has neither of the first two, the limit is inserted anew.
+_OPTIONAL_CLAUSES = (
+    rf" Process \d+ has {_SIZE} memory in use\.",
+    rf" with {_SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),",
+    rf"{_SIZE} allowed; ",
+)
+_BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
+
+
+def fill(template: str, figures: Figures) -> str:
+    """The message with these figures. A template that is no out-of-memory message is replaced by the default."""
+    if not re.search(rf"Tried to allocate {_SIZE}", template):
+        template = DEFAULT_OOM_TEXT
+    text = template
+    for clause in _OPTIONAL_CLAUSES:
+        text = re.sub(clause, "", text)
+    if figures.allowed_bytes is not None and (place := _BEFORE_ALLOWED.search(text)):
+        text = f"{text[: place.end()]}{size_text(figures.allowed_bytes)} allowed; {text[place.end() :]}"
+    text = re.sub(r"\bGPU \d+", f"GPU {figures.device}", text, count=1)
+    for pattern, value in _PLACES:
+        text = re.sub(pattern, size_text(value(figures)), text, count=1)
+    return text
+
+
+def size_text(size_bytes: int) -> str:
+    """As CUDACachingAllocator's format_size: "1024 bytes", "1.50 KiB", "20.00 MiB", "16.00 GiB"."""
+    if size_bytes <= 1 << 10:
+        return f"{size_bytes} bytes"
+    for unit, shift in (("KiB", 10), ("MiB", 20)):
+        if size_bytes <= 1 << shift + 10:
+            return f"{size_bytes / (1 << shift):.2f} {unit}"
+    return f"{size_bytes / (1 << 30):.2f} GiB"

@@ -1,17 +1,17 @@
-"""Pinned host memory: PyTorch's caching host allocator over memory that is really allocated and really page-locked.
+"""Pinned host memory: PyTorch's caching host allocator, over memory that is really allocated and page-locked.
 
-What studies of data loading measure is real here: the first batches pay for getting and locking pages, later ones find
-a free block; sizes are rounded up to powers of two; and a block that an asynchronous copy reads is not handed out again
-before that copy's virtual end. The rules are those of ATen/core/CachingHostAllocator.h.
+So a replay measures what data loading costs: the first batches pay for allocating and locking pages, later ones reuse a
+free block; sizes are rounded up to powers of two; and a block that an asynchronous copy reads is not reused before the
+virtual end of that copy. The rules are those of ATen/core/CachingHostAllocator.h.
 
-    memory = HostMemory(PageLocks(), is_done=gpu.query_event)
-    lease = memory.allocate(77_070_336)        # a memoryview of it; 128 MiB are locked
-    del lease                                  # the block is free, and stays locked for the next one
+    memory = HostMemory(PageLocks(), has_passed=gpu_has_passed)
+    view = memory.allocate(77_070_336)         # a memoryview; 128 MiB are locked
+    del view                                   # the block is free, and stays locked for the next request
 
-Note [Leases]
-    A block's lease is the object that a tensor's storage keeps alive. When the last storage, view or numpy array on it is
-    gone, Python finalizes the lease, in whatever thread and in the midst of whatever. So a finalizer only notes; what it
-    noted is settled when the allocator is next asked for anything, as CUDA's events are.
+Note [Frees of pinned blocks]
+    A tensor's storage keeps the memoryview of its block alive. When the last storage, view or numpy array on it is gone,
+    Python runs the finalizer, in any thread and in the middle of anything. So the finalizer only queues the block; the
+    queue is processed when the allocator is next called, as PyTorch does with CUDA's events.
 """
 
 from __future__ import annotations
@@ -24,17 +24,24 @@ import weakref
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from replayer.memory.page_locks import PageLocks
 from replayer.memory.pinned_stats import HostStats
-from replayer.timing.stream import VirtualEvent, VirtualStream
+
+
+class CopyStream(Protocol):
+    """What the allocator needs to know of a stream that copies from or to pinned memory."""
+
+    @property
+    def ready_ns(self) -> int:
+        """When the work queued on it so far will have ended."""
 
 
 class HostBlock:
-    """One piece of host memory from the system; `size_bytes` is rounded, `locked` says whether its pages are."""
+    """One piece of host memory from the system; `size_bytes` is rounded, `locked` says whether its pages are locked."""
 
-    __slots__ = ("address", "event", "locked", "memory", "size_bytes", "streams")
+    __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
         # Private: a forked worker must not write into its parent's batches.
@@ -42,80 +49,76 @@ class HostBlock:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes
         self.locked = False
-        self.streams: set[VirtualStream] = set()  # whose asynchronous copies use it
-        self.event: VirtualEvent | None = None  # after which it may be handed out again
+        self.streams: set[CopyStream] = set()  # whose asynchronous copies use it
+        self.ready_ns = 0  # when those copies have ended; once it is freed
 
 
 class HostMemory:
-    """The pinned memory of one process.
+    """The pinned memory of one process. `has_passed` tells whether a virtual time in nanoseconds has passed."""
 
-    `is_done` tells of an event whether the device has passed it.
-    """
-
-    def __init__(self, locks: PageLocks, is_done: Callable[[VirtualEvent], bool]) -> None:
+    def __init__(self, locks: PageLocks, has_passed: Callable[[int], bool]) -> None:
         self.locks = locks
-        self._is_over = is_done
+        self._has_passed = has_passed
         self._lock = threading.Lock()
-        self._returned: deque[HostBlock] = deque()  # freed, perhaps still in use by a copy; oldest first
+        self._returned: deque[HostBlock] = deque()  # freed, perhaps still used by a copy; oldest first
         self._free: dict[int, list[HostBlock]] = {}  # by size
         self._ranges: dict[int, tuple[int, HostBlock | None]] = {}  # address -> size, block; None: registered by the script
         self._addresses: list[int] = []  # the keys of `_ranges`, sorted
         self.stats = HostStats()
 
-    # --- memory of our own
+    # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Pinned memory of exactly this size, writable; given back when nothing refers to it. See Note [Leases].
+        """Pinned memory of exactly this size, writable; freed when nothing refers to it. See Note [Frees of pinned blocks].
 
         Raises OSError if the system has no such memory.
         """
         rounded_bytes = 1 << (size_bytes - 1).bit_length()
         with self._lock:
-            self._settle()
+            self._process_returned()
             free = self._free.get(rounded_bytes)
             block = free.pop() if free else None
             if block is not None:
-                self.stats.handed_out(rounded_bytes)
+                self.stats.allocated(rounded_bytes)
         if block is None:
             block = self._new(rounded_bytes)
-        lease = memoryview(block.memory)[:size_bytes]
-        weakref.finalize(lease, self._give_back, block).atexit = False
-        return lease
+        view = memoryview(block.memory)[:size_bytes]
+        weakref.finalize(view, self._give_back, block).atexit = False
+        return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """A block from the system. Without the lock: other threads need not wait until its pages are there."""
+        """A block from the system. Without the lock, so that other threads need not wait until its pages are there."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)
         took_ns = time.perf_counter_ns() - began_ns
         with self._lock:
             self._add_range(block.address, size_bytes, block)
-            self.stats.grown(size_bytes, took_ns, block.locked)
-            self.stats.handed_out(size_bytes)
+            self.stats.block_added(size_bytes, took_ns, block.locked)
+            self.stats.allocated(size_bytes)
         return block
 
     def _give_back(self, block: HostBlock) -> None:
-        """The finalizer of a lease."""
+        """The finalizer of a block's memoryview."""
         if block.streams:
-            # Work that was noted but not yet played may be missing here; the copies themselves never are.
-            block.event = VirtualEvent()
-            block.event.time_ns = max(stream.ready_ns for stream in block.streams)
+            # Other ops that are queued but not simulated yet may be missing here; copies never are.
+            block.ready_ns = max(stream.ready_ns for stream in block.streams)
             block.streams = set()
         self._returned.append(block)
 
-    def _settle(self) -> None:
-        """Make free what has been given back, up to the first block that a copy still uses. Under the lock."""
+    def _process_returned(self) -> None:
+        """Make freed blocks available, up to the first one that a copy still uses. Called with the lock held."""
         returned = self._returned
-        while returned and ((event := returned[0].event) is None or self._is_over(event)):
+        while returned and (not returned[0].ready_ns or self._has_passed(returned[0].ready_ns)):
             block = returned.popleft()
-            block.event = None
+            block.ready_ns = 0
             self._free.setdefault(block.size_bytes, []).append(block)
-            self.stats.taken_back(block.size_bytes)
+            self.stats.freed(block.size_bytes)
 
     def empty_cache(self) -> None:
-        """Give free blocks back to the system (torch.accelerator.empty_host_cache)."""
+        """Return free blocks to the system (torch.accelerator.empty_host_cache)."""
         with self._lock:
-            self._settle()
+            self._process_returned()
             blocks = [block for free in self._free.values() for block in free]
             self._free.clear()
             for block in blocks:
@@ -126,13 +129,13 @@ class HostMemory:
                 self.locks.unlock(block.address, block.size_bytes)
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
-                self.stats.shrunk(block.size_bytes, took_ns, block.locked)
-        # The memory goes with the last reference to it, for a lease may still be in the midst of its end.
+                self.stats.block_removed(block.size_bytes, took_ns, block.locked)
+        # The memory itself goes with the last reference, because a memoryview may still be being finalized.
 
-    # --- memory that the script brings (cudaHostRegister)
+    # --- memory of the script (cudaHostRegister)
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Lock memory of the script's own and call it pinned. False if some of it is pinned already."""
+        """Lock memory that the script has allocated, and count it as pinned. False if some of it is pinned already."""
         with self._lock:
             i = bisect_right(self._addresses, address + size_bytes - 1)
             if i and self._addresses[i - 1] + self._ranges[self._addresses[i - 1]][0] > address:
@@ -151,22 +154,22 @@ class HostMemory:
         self.locks.unlock(address, size_bytes)
         return True
 
-    # --- questions
+    # --- queries
 
     def holds(self, address: int) -> bool:
         """Whether this address lies in pinned memory."""
         return self._find(address) is not None
 
-    def use(self, address: int, stream: VirtualStream) -> None:
-        """An asynchronous copy on `stream` uses the memory there: its block is not handed out again before that is over."""
+    def use(self, address: int, stream: CopyStream) -> None:
+        """An asynchronous copy on `stream` uses the memory there: its block is not reused before the copy has ended."""
         found = self._find(address)
         if found is not None and found[1] is not None:
             found[1].streams.add(stream)
 
     def statistics(self) -> dict[str, Any]:
-        """What `torch.cuda.host_memory_stats_as_nested_dict` gives."""
+        """As `torch.cuda.host_memory_stats_as_nested_dict`."""
         with self._lock:
-            self._settle()
+            self._process_returned()
             return self.stats.as_dict()
 
     def _find(self, address: int) -> tuple[int, HostBlock | None] | None:

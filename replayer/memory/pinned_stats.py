@@ -1,11 +1,12 @@
-"""The host allocator's statistics, those of `torch.cuda.host_memory_stats`.
+"""The pinned memory statistics, those of `torch.cuda.host_memory_stats`.
 
-stats = HostStats()
-stats.grown(1 << 20, took_ns=300_000, locked=True)
-stats.handed_out(1 << 20)
-stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
+    stats = HostStats()
+    stats.block_added(1 << 20, took_ns=300_000, locked=True)
+    stats.allocated(1 << 20)
+    stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, what is active is counted per block size, and its peak is the sum of the sizes' own peaks: at least the true one.
+As in PyTorch, active blocks are counted per block size, and their peak is the sum of the peaks of all sizes, which is an upper
+bound of the true peak.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Amount:
         self.allocated += amount
         self.peak = max(self.peak, self.current)
 
-    def take(self, amount: int) -> None:
+    def subtract(self, amount: int) -> None:
         self.current -= amount
         self.freed += amount
 
@@ -76,32 +77,32 @@ class Durations:
 
 @dataclass(slots=True)
 class HostStats:
-    """`owned` is what was got from the system, `active` what the script has; `locked_bytes` is our own, of `owned`."""
+    """`owned`: got from the system; `active`: allocated by the script. PyTorch has no `locked_bytes`: those of `owned`."""
 
     owned: Amount = field(default_factory=Amount)
     owned_bytes: Amount = field(default_factory=Amount)
-    active: dict[int, Amount] = field(default_factory=dict)  # blocks in the script's hands, by their size
+    active: dict[int, Amount] = field(default_factory=dict)  # allocated blocks, by their size
     alloc_time: Durations = field(default_factory=Durations)
     free_time: Durations = field(default_factory=Durations)
     locked_bytes: int = 0
 
-    def grown(self, size_bytes: int, took_ns: int, locked: bool) -> None:
+    def block_added(self, size_bytes: int, took_ns: int, locked: bool) -> None:
         self.owned.add(1)
         self.owned_bytes.add(size_bytes)
         self.alloc_time.add(took_ns)
         self.locked_bytes += size_bytes if locked else 0
 
-    def shrunk(self, size_bytes: int, took_ns: int, locked: bool) -> None:
-        self.owned.take(1)
-        self.owned_bytes.take(size_bytes)
+    def block_removed(self, size_bytes: int, took_ns: int, locked: bool) -> None:
+        self.owned.subtract(1)
+        self.owned_bytes.subtract(size_bytes)
         self.free_time.add(took_ns)
         self.locked_bytes -= size_bytes if locked else 0
 
-    def handed_out(self, size_bytes: int) -> None:
+    def allocated(self, size_bytes: int) -> None:
         self.active.setdefault(size_bytes, Amount()).add(1)
 
-    def taken_back(self, size_bytes: int) -> None:
-        self.active[size_bytes].take(1)
+    def freed(self, size_bytes: int) -> None:
+        self.active[size_bytes].subtract(1)
 
     def reset_accumulated(self) -> None:
         for each in self._all():

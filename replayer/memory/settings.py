@@ -1,19 +1,19 @@
 """The allocator's settings, as PYTORCH_CUDA_ALLOC_CONF (PYTORCH_HIP_ALLOC_CONF, PYTORCH_ALLOC_CONF) spells them.
 
-What changes which bytes are reserved is honoured, refused by name, or named in `not_emulated`; nothing is guessed.
+Every setting that changes what is reserved is honoured, refused by name, or listed in `not_emulated`.
 
     settings = parse_settings("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     settings.max_split_bytes  # 134217728
 
     honoured          max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, roundup_power2_divisions,
                       garbage_collection_threshold, per_process_memory_fraction, expandable_segments, backend:native
-    not emulated      those of NOT_EMULATED: what differs is said there, and in a warning
-    refused           backend:cudaMallocAsync, whose figures follow other rules
-    of no consequence those of FREE_OF_CONSEQUENCE: they change what the host does meanwhile, or graphs, which are not
-                      captured; no size, address or time here depends on them
+    not emulated      those in NOT_EMULATED, each with what applies instead; a warning says so
+    refused           backend:cudaMallocAsync, which follows other rules
+    ignored           those in IGNORED: they change host threads and CUDA graphs, which are not captured; no size, address or
+                      time depends on them here
 
 Ranges and messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15), so that a
-typo fails here as it would on the GPU.
+typo fails as it does on a GPU.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from dataclasses import dataclass, replace
 from replayer.errors import NotEmulated
 
 MIB = 1 << 20
-BLOCK_BYTES = 512  # the least block; block sizes are multiples of it
+BLOCK_BYTES = 512  # the smallest block; block sizes are multiples of it
 UNLIMITED = 1 << 62
 POWER2_INTERVALS = 16  # one per power of two from 1 MiB to 64 GiB
+NO_DIVISIONS = (0,) * POWER2_INTERVALS
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set counts
 
-# Keys of truth values that change nothing here.
-FREE_OF_CONSEQUENCE = frozenset(
+# Boolean keys without effect here.
+IGNORED = frozenset(
     {
         "graph_capture_record_stream_reuse",
         "pinned_free_catch_all",
@@ -45,7 +46,7 @@ FREE_OF_CONSEQUENCE = frozenset(
     }
 )
 _REGISTER_THREADS = 128  # at most; a power of two
-# Keys that change something there but nothing here, and what holds here instead.
+# Keys that have an effect in PyTorch but not here, and what applies here instead.
 NOT_EMULATED = {
     "throw_on_cudamalloc_oom": "what is over the fraction fails as out of memory all the same, counted by num_ooms alone",
     "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",
@@ -59,42 +60,31 @@ _ITEM = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^:,\[\]]+)(?:,|$)")
 
 
 class SettingsError(ValueError):
-    """A setting that PyTorch refuses too."""
+    """PyTorch refuses this setting too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`power2_divisions[i]` rounds requests of the i-th power of two from 1 MiB on; 0 and 1 do nothing."""
+    """`power2_divisions[i]` rounds requests from 2^i MiB up to 2^(i+1) MiB; 0 and 1 do nothing."""
 
     max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = 20 * MIB
     large_segment_bytes: int = 20 * MIB
-    power2_divisions: tuple[int, ...] = (0,) * POWER2_INTERVALS
+    power2_divisions: tuple[int, ...] = NO_DIVISIONS
     garbage_collection_threshold: float = 0.0
     expandable_segments: bool = False
     memory_fraction: float | None = None
     not_emulated: tuple[str, ...] = ()  # one line per key that was given and has no effect here
 
     @property
-    def are_plain(self) -> bool:
-        """Whether every request is rounded, fitted and split by the fixed rules."""
-        return self._changes_no_size and not self.expandable_segments
-
-    @property
-    def are_bounded(self) -> bool:
-        """Whether a request takes at most itself and 20 MiB more of the device. See deferred.py."""
-        return self._changes_no_size and self.large_segment_bytes <= 20 * MIB
-
-    @property
-    def _changes_no_size(self) -> bool:
-        return (
-            self.max_split_bytes == UNLIMITED
-            and max(self.power2_divisions) <= 1
-            and self.garbage_collection_threshold == 0
-        )
+    def fit_depends_on_layout_only(self) -> bool:
+        """Whether the blocks in memory alone decide which block a request gets, not their ages, nor oversize rules."""
+        return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
-        """The block for a request: a multiple of 512, or the next of `divisions` steps between two powers of two."""
+        """The block size for a request: a multiple of 512, or the next of `divisions` steps between two powers of two."""
+        if self.power2_divisions is NO_DIVISIONS:
+            return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         interval = min(max(size_bytes.bit_length() - MIB.bit_length(), 0), POWER2_INTERVALS - 1)
         divisions = self.power2_divisions[interval]
         if divisions > 1 and size_bytes > BLOCK_BYTES * divisions:
@@ -110,22 +100,22 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Sett
 
 
 def parse_settings(text: str, before: Settings | None = None) -> Settings:
-    """`before`, changed as `text` says.
+    """`before` (default: the default settings) with the changes that `text` makes.
 
     Raises SettingsError for what PyTorch refuses too, NotEmulated for another backend.
     """
-    settings, rest = replace(before or Settings(), not_emulated=()), re.sub(r"\s", "", text)
-    while rest:
-        item = _ITEM.match(rest)
+    settings, remaining = replace(before or Settings(), not_emulated=()), re.sub(r"\s", "", text)
+    while remaining:
+        item = _ITEM.match(remaining)
         if item is None:
-            raise SettingsError(f"Error parsing CachingAllocator settings at {rest!r}: write key:value,key:value")
-        settings, rest = _with(settings, *item.groups()), rest[item.end() :]
+            raise SettingsError(f"Error parsing CachingAllocator settings at {remaining!r}: write key:value,key:value")
+        settings, remaining = _with(settings, *item.groups()), remaining[item.end() :]
     return settings
 
 
 def _with(settings: Settings, key: str, value: str) -> Settings:
     if key in ("large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb"):
-        return _with_size(settings, key, _whole(key, value) * MIB)
+        return _with_size(settings, key, _integer(key, value) * MIB)
     if key == "garbage_collection_threshold":
         threshold = _number(key, value)
         if not 0 < threshold < 1:
@@ -139,18 +129,18 @@ def _with(settings: Settings, key: str, value: str) -> Settings:
     if key == "roundup_power2_divisions":
         return replace(settings, power2_divisions=_divisions(value))
     if key == "expandable_segments":
-        return replace(settings, expandable_segments=_truth(key, value))
+        return replace(settings, expandable_segments=_boolean(key, value))
     if key == "backend":
         if value not in ("native", "cudaMallocAsync"):
             raise SettingsError("Unknown allocator backend, options are native and cudaMallocAsync")
         if value != "native":
             raise NotEmulated(f"allocator setting backend:{value}", "only backend:native is; unset it")
         return settings
-    if key in FREE_OF_CONSEQUENCE:
-        _truth(key, value)
+    if key in IGNORED:
+        _boolean(key, value)
         return settings
     if key == "pinned_num_register_threads":
-        threads = _whole(key, value)
+        threads = _integer(key, value)
         if threads.bit_count() != 1 or threads > _REGISTER_THREADS:
             raise SettingsError(f"Number of register threads has to be power of 2, at most {_REGISTER_THREADS}, got {threads}")
         return settings
@@ -160,10 +150,10 @@ def _with(settings: Settings, key: str, value: str) -> Settings:
 
 
 def _without_effect(settings: Settings, key: str, value: str) -> Settings:
-    if key == "throw_on_cudamalloc_oom" and not _truth(key, value):
+    if key == "throw_on_cudamalloc_oom" and not _boolean(key, value):
         return settings
     if key.endswith("_mb"):
-        size_mb = _whole(key, value)
+        size_mb = _integer(key, value)
         if key == "pinned_reserve_segment_size_mb" and not size_mb:
             raise SettingsError("Pinned reserve segment size has to be greater than 0")
     note = f"allocator setting {key}:{value} has no effect on the virtual GPU: {NOT_EMULATED[key]}; unset it to silence this"
@@ -176,8 +166,8 @@ def _with_size(settings: Settings, key: str, size_bytes: int) -> Settings:
             raise SettingsError("CachingAllocator option large_segment_size_mb must be > 10 MB")
         return replace(settings, large_segment_bytes=size_bytes)
     if size_bytes < settings.large_segment_bytes:
-        least = settings.large_segment_bytes // MIB
-        raise SettingsError(f"CachingAllocator option {key} too small, must be >= {least}")
+        minimum_mb = settings.large_segment_bytes // MIB
+        raise SettingsError(f"CachingAllocator option {key} too small, must be >= {minimum_mb}")
     size_bytes = min(size_bytes, UNLIMITED)
     if key == "max_split_size_mb":
         return replace(settings, max_split_bytes=size_bytes)
@@ -205,19 +195,19 @@ def _divisions(value: str) -> tuple[int, ...]:
 
 
 def _power_of_two(text: str, what: str) -> int:
-    number = _whole("roundup_power2_divisions", text)
+    number = _integer("roundup_power2_divisions", text)
     if number.bit_count() != 1:
         raise SettingsError(f"For roundups, the {what} to be power of 2 ")
     return number
 
 
-def _truth(key: str, value: str) -> bool:
+def _boolean(key: str, value: str) -> bool:
     if value not in ("True", "False"):
         raise SettingsError(f"Expected 'True' or 'False' for {key} but got {value!r}")
     return value == "True"
 
 
-def _whole(key: str, text: str) -> int:
+def _integer(key: str, text: str) -> int:
     if not text.isdecimal():
         raise SettingsError(f"allocator setting {key} needs a whole number, not {text!r}")
     return int(text)

@@ -3,7 +3,7 @@
     snapshot = memory.snapshot()
     snapshot[0]["blocks"][0]   # {"address": ..., "size": 3145728, "state": "active_allocated", "frames": [...], ...}
 
-Keys and words are those of torch/csrc/cuda/Module.cpp in 2.13; the viewers of PyTorch read them (torch/cuda/_memory_viz.py).
+Keys and values are those of torch/csrc/cuda/Module.cpp in 2.13, which PyTorch's viewers read (torch/cuda/_memory_viz.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replayer.memory.settings import MIB, UNLIMITED, Settings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
-    """The blocks of the chain that ends with `tail`, in order, cut where an expandable segment has no memory."""
+    """The blocks of the segment whose last one is `tail`, by address; an expandable one is cut where it has no memory."""
     ranges: list[list[Block]] = [[]]
     at: Block | None = tail
     while at is not None:
@@ -29,7 +29,7 @@ def mapped_ranges(tail: Block) -> list[list[Block]]:
     return [blocks[::-1] for blocks in reversed(ranges) if blocks]
 
 
-def segment(blocks: list[Block], device: int, history: History | None) -> dict[str, Any]:
+def segment_dict(blocks: list[Block], device: int, history: History | None) -> dict[str, Any]:
     """The segment, or the part of an expandable one, that consists of these blocks."""
     pool = blocks[0].pool
     active = [block for block in blocks if not block.in_pool]
@@ -45,11 +45,11 @@ def segment(blocks: list[Block], device: int, history: History | None) -> dict[s
         "segment_pool_id": (0, 0),
         "is_expandable": isinstance(pool, ExpandablePool),
         "frames": [],
-        "blocks": [_block(block, history) for block in blocks],
+        "blocks": [_block_dict(block, history) for block in blocks],
     }
 
 
-def _block(block: Block, history: History | None) -> dict[str, Any]:
+def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
     state = "active_allocated" if block.in_use else "inactive" if block.in_pool else "active_awaiting_free"
     return {
         "address": block.address,
@@ -60,8 +60,8 @@ def _block(block: Block, history: History | None) -> dict[str, Any]:
     }
 
 
-def settings_told(settings: Settings, text: str) -> dict[str, Any]:
-    """The snapshot's `allocator_settings`; `text` is what the environment said."""
+def settings_dict(settings: Settings, text: str) -> dict[str, Any]:
+    """The snapshot's `allocator_settings`; `text` is the value of the environment variable."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": text,
         "max_split_size": -1 if settings.max_split_bytes == UNLIMITED else settings.max_split_bytes,

@@ -1,25 +1,21 @@
-"""The allocator's statistics, those of `torch.cuda.memory_stats`: current, peak, allocated and freed of each quantity.
+"""The allocator's statistics, as `torch.cuda.memory_stats` reports them: current, peak, allocated and freed.
 
-Each quantity is counted for the pools of small blocks and for those of large blocks; of both together only the peak is
-kept, for the rest is the sum. Of a count the current value, its peak and the sum of all increases are kept: what went
-away follows.
+Each quantity is counted for the pools of small blocks and for those of large blocks; the sum of both has a peak of its own.
 
-    tallies = MemoryStats()
-    tallies.small.segments.add(1)
-    tallies.as_dicts()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
+    stats = MemoryStats()
+    stats.small.segments.add(1)
+    stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-Note [Peaks from afar]
-Peaks are exact, yet the hot path makes one comparison per count and leaves the peaks alone. As long as a count is at
-most its `watch`, no peak is exceeded: `watch` is at most the count's peak, and the two of a quantity sum up to at most
-the peak of both together. Only beyond, that is close to a peak, `note` looks at the figures, and shares out anew what
-room there is.
+Reference: c10/core/CachingDeviceAllocator.h (Stat), and c10/cuda/CUDACachingAllocator.cpp for when each is counted.
 """
 
 from __future__ import annotations
 
-Counted = dict[str, int]  # by torch's names: current, peak, allocated, freed
+from typing import Any
 
-# torch's names of our quantities. "active" is what is not free: handed out or waiting.
+Counted = dict[str, int]  # under torch's names: current, peak, allocated, freed
+
+# torch's names of our quantities. "active" blocks are those that are not free: allocated, or waiting for other streams.
 _NAMES = {
     "allocation": "blocks",
     "segment": "segments",
@@ -33,7 +29,7 @@ _ACTIVE = {"active": ("blocks", "waiting"), "active_bytes": ("blocks_bytes", "wa
 
 
 class Quantity:
-    """One quantity of both kinds of pools. `peak` is that of both together."""
+    """One quantity of both kinds of pools. `peak` is that of their sum."""
 
     __slots__ = ("large", "peak", "small")
 
@@ -45,27 +41,8 @@ class Quantity:
     def now(self) -> int:
         return self.small.now + self.large.now
 
-    def note(self) -> None:
-        """A count has risen above its `watch`."""
-        small, large = self.small, self.large
-        if small.now > small.peak:
-            small.peak = small.now
-        if large.now > large.peak:
-            large.peak = large.now
-        both = small.now + large.now
-        if both > self.peak:
-            self.peak = both
-        room = self.peak - both
-        small_wants, large_wants = small.peak - small.now, large.peak - large.now
-        if small_wants + large_wants <= room:
-            small.watch, large.watch = small.peak, large.peak
-        else:
-            share = room * small_wants // (small_wants + large_wants)
-            small.watch, large.watch = small.now + share, large.now + room - share
-
     def reset_peak(self) -> None:
-        self.small.peak = self.large.peak = self.peak = 0
-        self.note()
+        self.small.peak, self.large.peak, self.peak = self.small.now, self.large.now, self.now
 
     def reset_accumulated(self) -> None:
         for count in (self.small, self.large):
@@ -73,21 +50,33 @@ class Quantity:
 
 
 class Count:
-    """One quantity of one kind of pool. The allocator's hot path does what `add` does itself: a call would double it."""
+    """One quantity of one kind of pool. To decrease it, subtract from `now`."""
 
-    __slots__ = ("base", "now", "peak", "quantity", "total", "watch")
+    __slots__ = ("base", "now", "peak", "quantity", "total")
 
     def __init__(self, quantity: Quantity) -> None:
         self.quantity = quantity
-        self.now = self.peak = self.total = 0
+        self.now = self.peak = 0
+        self.total = 0  # the sum of all increases
         self.base = 0  # `now` when `total` was last set to 0
-        self.watch = 0  # Note [Peaks from afar]
 
     def add(self, amount: int) -> None:
+        """Increase by `amount`, which is positive."""
         self.total += amount
-        self.now += amount
-        if self.now > self.watch:
-            self.quantity.note()
+        self.now = now = self.now + amount
+        if now > self.peak:
+            self.peak = now
+        quantity = self.quantity
+        both = quantity.small.now + quantity.large.now
+        if both > quantity.peak:
+            quantity.peak = both
+
+    def change(self, amount: int) -> None:
+        """Increase, or decrease if `amount` is negative."""
+        if amount > 0:
+            self.add(amount)
+        else:
+            self.now += amount
 
     def as_dict(self) -> Counted:
         return _counted(self.now, self.peak, self.total, self.base)
@@ -108,20 +97,20 @@ class PoolStats:
         "waiting_bytes",
     )
 
-    blocks: Count  # handed out
+    blocks: Count  # allocated
     blocks_bytes: Count
     requested_bytes: Count  # what the script asked for, before rounding; until the block is free again
     reserved_bytes: Count  # taken from the driver
     segments: Count
-    split_free: Count  # free, but the segment is partly in use
+    split_free: Count  # free, but another block of the segment is in use
     split_free_bytes: Count
-    # Let go of by the script while other streams still used it. Here `peak` is that of blocks + waiting, seen only while
-    # anything waits; at all other times that sum is `blocks`, whose own peak counts.
+    # Freed by the script while other streams still used it. `peak` here is that of blocks + waiting while anything waits;
+    # at all other times that sum is `blocks`, which has its own peak.
     waiting: Count
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """The same quantities, but what is split and free is counted nowhere, for its empty pages can be given back.
+        """The same counts, except that split free blocks are not counted: their empty pages can be returned.
 
         Reference: free_block in c10/cuda/CUDACachingAllocator.cpp.
         """
@@ -133,43 +122,91 @@ class PoolStats:
 
 
 class MemoryStats:
-    """The statistics of one device, but for oversize blocks and calls."""
+    """The statistics of one device."""
 
     def __init__(self) -> None:
         self.small, self.large = PoolStats(), PoolStats()
-        self.of = {name: Quantity() for name in PoolStats.__slots__}
-        for name, quantity in self.of.items():
+        self.quantities = {name: Quantity() for name in PoolStats.__slots__}
+        for name, quantity in self.quantities.items():
             setattr(self.small, name, quantity.small)
             setattr(self.large, name, quantity.large)
+        self.oversize_blocks, self.oversize_segments = Quantity().large, Quantity().large  # beyond max_split_size
+        self.retries = self.ooms = self.stream_syncs = 0
+        self._ignored_ooms = self._earlier_ooms = 0
+        self._earlier_peak_bytes = 0, 0  # allocated, reserved
 
     def note_active(self) -> None:
-        """A block was handed out while others wait for their streams."""
+        """A block was allocated while others wait for their streams: the peak of "active" may have risen."""
         for name, waiting_name in _ACTIVE.values():
-            blocks, waiting = self.of[name], self.of[waiting_name]
+            blocks, waiting = self.quantities[name], self.quantities[waiting_name]
             waiting.small.peak = max(waiting.small.peak, blocks.small.now + waiting.small.now)
             waiting.large.peak = max(waiting.large.peak, blocks.large.now + waiting.large.now)
             waiting.peak = max(waiting.peak, blocks.now + waiting.now)
 
     def reset_peaks(self) -> None:
-        for quantity in self.of.values():
+        """As torch.cuda.reset_peak_memory_stats."""
+        self._earlier_peak_bytes = self._run_peak_bytes()
+        for quantity in (*self.quantities.values(), self.oversize_blocks.quantity, self.oversize_segments.quantity):
             quantity.reset_peak()
         self.note_active()
 
     def reset_accumulated(self) -> None:
-        for quantity in self.of.values():
+        """As torch.cuda.reset_accumulated_memory_stats."""
+        self._earlier_ooms += self.ooms
+        for quantity in (*self.quantities.values(), self.oversize_blocks.quantity, self.oversize_segments.quantity):
             quantity.reset_accumulated()
+        self.retries = self.ooms = self.stream_syncs = 0
 
-    def as_dicts(self) -> dict[str, dict[str, Counted]]:
-        """By torch's name of the quantity, then "all", "small_pool" or "large_pool"."""
-        result = {}
+    def ignore_last_oom(self) -> None:
+        """`of_run` does not count it."""
+        self._ignored_ooms += 1
+
+    def of_run(self) -> dict[str, int]:
+        """Peaks and failed allocations of the whole run, whatever the script has reset."""
+        allocated_bytes, reserved_bytes = self._run_peak_bytes()
+        return {
+            "most_allocated_bytes": allocated_bytes,
+            "most_reserved_bytes": reserved_bytes,
+            "ooms": self._earlier_ooms + self.ooms - self._ignored_ooms,
+        }
+
+    def _run_peak_bytes(self) -> tuple[int, int]:
+        allocated_bytes, reserved_bytes = self._earlier_peak_bytes
+        return (
+            max(allocated_bytes, self.quantities["blocks_bytes"].peak),
+            max(reserved_bytes, self.quantities["reserved_bytes"].peak),
+        )
+
+    def totals(self) -> list[int]:
+        """The sum of all increases of each count, for `raise_totals`."""
+        return [count.total for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
+
+    def raise_totals(self, amounts: list[int]) -> None:
+        """Add to each of `totals` what was allocated and freed again without being executed. See allocation_cycles.py."""
+        counts = [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
+        for count, amount in zip(counts, amounts, strict=True):
+            count.total += amount
+
+    def as_dict(self) -> dict[str, Any]:
+        """By torch's name of the quantity, then "all", "small_pool" or "large_pool"; and plain counts."""
+        result: dict[str, Any] = {}
         for torch_name, name in _NAMES.items():
-            quantity = self.of[name]
+            quantity = self.quantities[name]
             result[torch_name] = _by_pool(quantity.small.as_dict(), quantity.large.as_dict(), quantity.peak)
         for torch_name, (name, waiting_name) in _ACTIVE.items():
-            blocks, waiting = self.of[name], self.of[waiting_name]
+            blocks, waiting = self.quantities[name], self.quantities[waiting_name]
             small, large = _active(blocks.small, waiting.small), _active(blocks.large, waiting.large)
             result[torch_name] = _by_pool(small, large, max(blocks.peak, waiting.peak))
-        return result
+        return {
+            "num_alloc_retries": self.retries,
+            "num_ooms": self.ooms,
+            "num_sync_all_streams": self.stream_syncs,
+            "num_oom_rejections": 0,
+            **result,
+            "reserved_bytes_by_private_pools": {},
+            "oversize_allocations": self.oversize_blocks.as_dict(),
+            "oversize_segments": self.oversize_segments.as_dict(),
+        }
 
 
 def _by_pool(small: Counted, large: Counted, peak: int) -> dict[str, Counted]:
@@ -177,10 +214,10 @@ def _by_pool(small: Counted, large: Counted, peak: int) -> dict[str, Counted]:
     return {"all": {**both, "peak": peak}, "small_pool": small, "large_pool": large}
 
 
-def _active(handed_out: Count, waiting: Count) -> Counted:
-    """A block becomes active as it is handed out, and stops to be as it is free."""
-    now, base = handed_out.now + waiting.now, handed_out.base + waiting.base
-    return _counted(now, max(handed_out.peak, waiting.peak), handed_out.total, base)
+def _active(allocated: Count, waiting: Count) -> Counted:
+    """A block becomes active when it is allocated, and stops being active when it is free."""
+    now, base = allocated.now + waiting.now, allocated.base + waiting.base
+    return _counted(now, max(allocated.peak, waiting.peak), allocated.total, base)
 
 
 def _counted(now: int, peak: int, total: int, base: int) -> Counted:

@@ -1,17 +1,16 @@
-"""Memory that an op takes for itself and gives back before it returns: cuDNN's and cuBLAS's workspaces, from the recording.
+"""Workspaces of cuDNN and cuBLAS, read from a recording: memory that an op allocates and frees before it returns.
 
-Shapes cannot tell them, for they depend on which algorithm the library chose; but a recording with memory events shows them.
-An allocation in a recorded op's window that is freed in the same window is not one of its results.
+They cannot be derived from shapes, because they depend on the algorithm that the library chose; but a recording with memory
+events shows them: an allocation during a recorded op that is freed during the same op is not one of its results.
 
-    workspaces = Workspaces.of(trace, recording)
-    workspaces.of_op(signature, recording.keys(signature))     # ((), (56623104, -56623104)): after the op's first output
+    workspaces = Workspaces.of(trace, recording, rank)
+    workspaces.of_op(recording.keys(signature))     # ((), (56623104, -56623104)): after the op's first output
 
-A `WorkspaceSequence` says what to allocate (positive) and free (negative, the latest of that size) before the op's first
-output, after it, after the second... so that blocks are handed out in the recorded order.
+memory/workspaces.py allocates them in a replay.
 
 Note [Block sizes are not requests]
-    Recordings hold the sizes of blocks; up to 1 MiB of a large one may be a tail that was not split off. The least size that
-    calls of one kind were given is therefore taken for what they asked for.
+    Recordings have the sizes of blocks; up to 1 MiB of a large one may be a tail that was not split off. The smallest size
+    among calls of one kind is therefore taken as the requested size.
 """
 
 from __future__ import annotations
@@ -22,21 +21,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from replayer.memory.caching_allocator import OutOfMemory
-from replayer.memory.deferred import AllocationHandle
-from replayer.op_signature import MatchKeys, OpSignature
+from replayer.op_signature import MatchKeys
 from traces.equivalents import canonical_op
 from traces.model import Column, HostKind, MemoryEvents, Trace, parse_shapes
 
 if TYPE_CHECKING:
-    from replayer.gpu import VirtualDevice
     from replayer.recording.recorded_run import RecordedRun
 
+# The sizes in bytes that an op allocates (positive) and frees (negative, the latest of that size): before its first output,
+# after it, after the second...
 WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 
 class Workspaces:
-    """The programs of one recording, by the keys under which ops are matched."""
+    """The workspace sequences of one recording, by the keys with which ops are matched."""
 
     def __init__(self) -> None:
         self._exact: dict[str, WorkspaceSequence] = {}
@@ -44,92 +42,26 @@ class Workspaces:
 
     @classmethod
     def of(cls, trace: Trace, recording: RecordedRun, rank: int) -> Workspaces:
-        """Read off the memory events of all devices of a rank; without any there are no workspaces."""
+        """From the memory events of all devices of a rank; without any there are no workspaces."""
         made = cls()
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         equivalent: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         strings = trace.strings
-        for (name, shapes, dtypes, outermost), programs in _programs(trace, rank).items():
+        for (name, shapes, dtypes, outermost), sequences in _sequences_by_call(trace, rank).items():
             op, dtype = strings[name], strings[dtypes].partition(";")[0] if dtypes >= 0 else ""
             keys = recording.keys_of(op, parse_shapes(strings[shapes]) if shapes >= 0 else (), dtype)
-            exact[keys.exact] += programs
+            exact[keys.exact] += sequences
             if outermost:
-                equivalent[keys.equivalent] += programs
+                equivalent[keys.equivalent] += sequences
         if recording.has_shapes:  # without shapes all calls of an op look alike
-            made._exact = {key: _usual(of_key) for key, of_key in exact.items()}  # () too: such a call is known to need none
-            made._equivalent = {key: program for key, of_key in equivalent.items() if (program := _usual(of_key))}
+            made._exact = {key: _usual(of_key) for key, of_key in exact.items()}  # () too: such a call is known to have none
+            made._equivalent = {key: sequence for key, of_key in equivalent.items() if (sequence := _usual(of_key))}
         return made
 
     def of_op(self, keys: MatchKeys) -> WorkspaceSequence:
-        """What an op with these keys takes for itself; () if nothing or unknown."""
-        program = self._exact.get(keys.exact)
-        return self._equivalent.get(keys.equivalent, ()) if program is None else program
-
-
-class ScratchScope:
-    """The workspaces of one call. `after_output` is called before the first output and after each."""
-
-    __slots__ = ("_allocator", "_at", "_device", "_open", "_program", "_site", "_stream")
-
-    def __init__(self, device: VirtualDevice, stream: int, signature: OpSignature, program: WorkspaceSequence) -> None:
-        self._device = device
-        self._allocator = device.allocator
-        self._stream = stream
-        self._site = signature
-        self._program = program
-        self._at = 0
-        self._open: list[AllocationHandle] = []
-
-    def after_output(self) -> None:
-        """Go on to what lies between this output and the next. Raises OutOfMemory, but not for a convolution's."""
-        at = self._at
-        if at < len(self._program):
-            self._at = at + 1
-            if sizes := self._program[at]:
-                self._do(sizes)
-
-    def end(self) -> None:
-        """Do the rest: the recorded op made more outputs than this one."""
-        for sizes in self._program[self._at :]:
-            self._do(sizes)
-
-    def abandon(self) -> None:
-        """Give back what is open, also if the call failed."""
-        while self._open:
-            self._allocator.free(self._open.pop())
-
-    def _do(self, sizes: tuple[int, ...]) -> None:
-        for size_bytes in sizes:
-            if size_bytes > 0:
-                ticket = _taken(self._device, self._stream, self._site, size_bytes)
-                if ticket is not None:
-                    self._open.append(ticket)
-                continue
-            for i in range(len(self._open) - 1, -1, -1):
-                if self._open[i].size_bytes == -size_bytes:
-                    self._allocator.free(self._open.pop(i))
-                    break
-
-
-def use_scratch(device: VirtualDevice, stream: int, signature: OpSignature, size_bytes: int) -> None:
-    """Take memory and give it back before anything else is taken. Raises OutOfMemory, but not for a convolution's."""
-    ticket = _taken(device, stream, signature, size_bytes)
-    if ticket is not None:
-        device.allocator.free(ticket)
-
-
-def _taken(device: VirtualDevice, stream: int, signature: OpSignature, size_bytes: int) -> AllocationHandle | None:
-    """Memory for an op's own use; None where a convolution finds no room.
-
-    cuDNN's callers take an algorithm that needs less then (ATen/native/cudnn/Conv_v8.cpp). Raises OutOfMemory for other ops.
-    """
-    try:
-        return device.allocator.malloc(size_bytes, stream)
-    except OutOfMemory:
-        if not canonical_op(signature.op).startswith("convolution"):
-            raise
-        device.memory.excuse_oom()
-        return None
+        """The workspaces of an op with these keys; () if none or unknown."""
+        sequence = self._exact.get(keys.exact)
+        return self._equivalent.get(keys.equivalent, ()) if sequence is None else sequence
 
 
 class _Call(NamedTuple):
@@ -141,8 +73,8 @@ class _Call(NamedTuple):
     outermost: bool
 
 
-def _programs(trace: Trace, rank: int) -> dict[_Call, list[WorkspaceSequence]]:
-    """The program of every recorded op that allocated anything, by kind of call."""
+def _sequences_by_call(trace: Trace, rank: int) -> dict[_Call, list[WorkspaceSequence]]:
+    """The sequences of all recorded ops that allocated anything, by kind of call."""
     host = trace.host
     parent, is_op = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
     name, shapes, dtypes = host.name.tolist(), host.shapes.tolist(), host.dtypes.tolist()
@@ -165,18 +97,18 @@ def _programs(trace: Trace, rank: int) -> dict[_Call, list[WorkspaceSequence]]:
                 while row >= 0:
                     if is_op[row] and name[row] in canonical:
                         if sizes[event] > 0 or times_ns[event] < ends_ns[row]:
-                            inside[row].append(event)  # a free at the very end is that of a result which nobody kept
+                            inside[row].append(event)  # a free at the very end is that of an unused result
                         within.update(inner for inner in below if canonical[name[inner]] == canonical[name[row]])
                         below.append(row)
                     row = parent[row]
             for row, indices in inside.items():
                 call = _Call(name[row], shapes[row], dtypes[row], row not in within)
-                found[call].append(_program(here, indices))
+                found[call].append(_sequence(here, indices))
     return found
 
 
 def _innermost(trace: Trace, thread: int, events: MemoryEvents) -> list[int]:
-    """For each event of a thread the innermost host span around it, or NONE."""
+    """For each event of a thread the row of the innermost host span around it, or NONE."""
     host = trace.host
     rows = np.flatnonzero(host.thread == thread)
     at = np.searchsorted(host.start_ns[rows], events.time_ns, side="right") - 1
@@ -188,8 +120,8 @@ def _innermost(trace: Trace, thread: int, events: MemoryEvents) -> list[int]:
         found = np.where(over, host.parent[np.maximum(found, 0)], found)
 
 
-def _program(events: MemoryEvents, indices: Iterable[int]) -> WorkspaceSequence:
-    """What was allocated and freed again within one call, split at its other allocations."""
+def _sequence(events: MemoryEvents, indices: Iterable[int]) -> WorkspaceSequence:
+    """The allocations that one call frees again, split at its other allocations, which are its outputs."""
     chosen = list(indices)
     sizes = events.bytes[chosen].tolist()
     addresses = events.address[chosen].tolist()
@@ -200,33 +132,33 @@ def _program(events: MemoryEvents, indices: Iterable[int]) -> WorkspaceSequence:
                 if j not in partner and sizes[j] == -size and addresses[j] == addresses[i]:
                     partner[i], partner[j] = j, i
                     break
-    program: list[list[int]] = [[]]
+    sequence: list[list[int]] = [[]]
     for i, size in enumerate(sizes):
         if i in partner:
-            program[-1].append(size)
+            sequence[-1].append(size)
         elif size > 0:
-            program.append([])
-    while program and not program[-1]:
-        program.pop()
-    return tuple(map(tuple, program))
+            sequence.append([])
+    while sequence and not sequence[-1]:
+        sequence.pop()
+    return tuple(map(tuple, sequence))
 
 
-def _usual(programs: list[WorkspaceSequence]) -> WorkspaceSequence:
-    """The most frequent form of a call, with the least sizes seen of it; see Note [Block sizes are not requests]."""
-    forms = Counter(_form(program) for program in programs)
+def _usual(sequences: list[WorkspaceSequence]) -> WorkspaceSequence:
+    """The most frequent form of a call, with its smallest sizes; see Note [Block sizes are not requests]."""
+    forms = Counter(_form(sequence) for sequence in sequences)
     form = max(forms, key=lambda form: (forms[form], len(str(form))))
-    alike = [program for program in programs if _form(program) == form]
-    least: dict[int, int] = {}  # by the place of the allocation
-    for program in alike:
-        for place, size in enumerate(size for sizes in program for size in sizes if size > 0):
-            least[place] = min(least.get(place, size), size)
-    return tuple(tuple(_with_least(entries, least)) for entries in _by_place(alike[0]))
+    alike = [sequence for sequence in sequences if _form(sequence) == form]
+    smallest: dict[int, int] = {}  # by the position of the allocation
+    for sequence in alike:
+        for position, size in enumerate(size for sizes in sequence for size in sizes if size > 0):
+            smallest[position] = min(smallest.get(position, size), size)
+    return tuple(tuple(_with_sizes(entries, smallest)) for entries in _by_position(alike[0]))
 
 
-def _by_place(program: WorkspaceSequence) -> list[list[tuple[int, bool]]]:
-    """Each allocation as (its place, True), each free as (the place of its allocation, False)."""
+def _by_position(sequence: WorkspaceSequence) -> list[list[tuple[int, bool]]]:
+    """Each allocation as (its position, True), each free as (the position of its allocation, False)."""
     count, opened, result = 0, [], []
-    for sizes in program:
+    for sizes in sequence:
         entries = []
         for size in sizes:
             if size > 0:
@@ -240,9 +172,9 @@ def _by_place(program: WorkspaceSequence) -> list[list[tuple[int, bool]]]:
     return result
 
 
-def _form(program: WorkspaceSequence) -> tuple[tuple[tuple[int, bool], ...], ...]:
-    return tuple(tuple(entries) for entries in _by_place(program))
+def _form(sequence: WorkspaceSequence) -> tuple[tuple[tuple[int, bool], ...], ...]:
+    return tuple(tuple(entries) for entries in _by_position(sequence))
 
 
-def _with_least(entries: list[tuple[int, bool]], least: dict[int, int]) -> Iterable[int]:
-    return (least[place] if taken else -least[place] for place, taken in entries)
+def _with_sizes(entries: list[tuple[int, bool]], smallest: dict[int, int]) -> Iterable[int]:
+    return (smallest[position] if allocated else -smallest[position] for position, allocated in entries)

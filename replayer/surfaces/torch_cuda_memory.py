@@ -1,7 +1,7 @@
 """torch.cuda.memory: how much device memory is used, how much is left, and the allocator's statistics.
 
-torch's own Python asks C functions (`torch._C._cuda_memoryStats`...), and those are ours: they answer from
-`replayer.allocator.DeviceMemory`. The four figures that training loops print at each step are answered directly, for
+torch's own Python calls C functions (`torch._C._cuda_memoryStats`...), which are replaced: they answer from
+`DeviceMemory` (memory/caching_allocator.py). The four figures that training loops print at each step are answered directly, for
 torch's Python builds and sorts the whole table of statistics for each of them.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
@@ -17,11 +17,12 @@ from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
-from replayer.memory.caching_allocator import Block, DeviceMemory, OutOfMemory
+from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.oom import OutOfMemory
 from replayer.memory.settings import parse_settings
+from replayer.memory.tensor_allocator import AllocationHandle
 from replayer.state import gpu
 from replayer.surfaces.patching import refusal, refuse, refuse_construction
-from replayer.tensor.allocation import out_of_memory
 from traces.patching import patch
 
 _POOL = "drop the pool: the allocator's own pools are emulated"
@@ -56,29 +57,29 @@ def memory_of(index: int) -> DeviceMemory:
 
 
 class RawBlocks:
-    """What caching_allocator_alloc gave out, by address: other libraries hand back bare pointers."""
+    """The allocations of torch.cuda.caching_allocator_alloc by address: other libraries return bare pointers."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, tuple[DeviceMemory, Block]] = {}
+        self._handles: dict[int, AllocationHandle] = {}
 
     def allocate(self, size_bytes: int, stream: int) -> int:
-        memory = memory_of(gpu().current_device())
+        here = gpu()
         try:
-            block = memory.malloc(size_bytes, stream)
+            handle = here.devices[here.current_device()].allocator.malloc(size_bytes, stream)
         except OutOfMemory as full:
-            raise out_of_memory(full) from None
-        if block is None:
+            raise full.to_torch() from None
+        if handle is None:
             return 0
-        self._blocks[block.address] = (memory, block)
-        return block.address
+        self._handles[handle.address] = handle
+        return handle.address
 
     def delete(self, address: int) -> None:
         if not address:
             return
-        if address not in self._blocks:
+        if address not in self._handles:
             raise RuntimeError(f"invalid device pointer: {address:#x}")
-        memory, block = self._blocks.pop(address)
-        memory.free(block)
+        handle = self._handles.pop(address)
+        handle.allocator.free(handle)
 
 
 def enable_caching(enabled: bool) -> None:

@@ -4,8 +4,8 @@
     train()
     torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
 
-torch's own Python stands; the C functions beneath it are ours. While a history is kept every allocation is done at its own
-call, which costs about a third more host time.
+torch's own Python stands; the C functions beneath it are ours. While a history is kept, no steps
+are skipped as repetitions (memory/allocation_cycles.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from replayer.errors import NotEmulated
 from replayer.memory.history import ACTIONS, Frame, History
 from replayer.memory.settings import VARIABLES
-from replayer.memory.snapshot import settings_told
+from replayer.memory.snapshot import settings_dict
 from replayer.state import gpu
 from traces.patching import patch
 
@@ -51,13 +51,13 @@ def record_history(
         memory = device.memory
         if enabled is None or not record_cuda:
             memory.history = None
-            device.allocator.note_frees(None)
+            device.allocator.on_free = None
             continue
         made = History(context, most, frozenset(skip_actions))
         if memory.history is not None:
             made.carry_on(memory.history, with_entries=not clear_history)
         memory.history = made
-        device.allocator.note_frees(made.let_go if context == "all" else None)
+        device.allocator.on_free = made.free_queued if context == "all" else None
 
 
 def record_history_legacy(
@@ -95,7 +95,7 @@ def snapshot(wanted: tuple[Any, ...] | None = None) -> dict[str, Any]:
     return {
         "segments": [segment for device in devices for segment in device.memory.snapshot()] if in_pools else [],
         "device_traces": [list(history.entries) if history is not None else [] for history in histories],
-        "allocator_settings": settings_told(devices[0].memory.settings, text),
+        "allocator_settings": settings_dict(devices[0].memory.settings, text),
         "external_annotations": [],
     }
 

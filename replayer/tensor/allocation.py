@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from replayer.memory.caching_allocator import OutOfMemory
-from replayer.memory.deferred import AllocationHandle
+from replayer.memory.oom import OutOfMemory
+from replayer.memory.tensor_allocator import AllocationHandle
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
@@ -41,8 +41,7 @@ class Allocation:
     def __del__(self) -> None:
         block = self.block
         if block is not None:
-            block.deferred.note_free(block)  # `DeferredAllocator.free` at the cost of one call less
-            block.used = False
+            block.allocator.free(block)
 
     @property
     def address(self) -> int:
@@ -72,13 +71,7 @@ def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
     try:
         return hold(gpu.devices[device].allocator.malloc(size_bytes, gpu.current_stream(device).number))
     except OutOfMemory as full:
-        raise out_of_memory(full) from None
-
-
-def out_of_memory(full: OutOfMemory) -> torch.OutOfMemoryError:
-    """The error for the script, in PyTorch's words; its observers have been told."""
-    full.tell()
-    return torch.OutOfMemoryError(str(full))
+        raise full.to_torch() from None
 
 
 def placeholder(dtype: torch.dtype) -> float | int | bool:

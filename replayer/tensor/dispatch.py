@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from replayer import state
-from replayer.memory.caching_allocator import OutOfMemory
-from replayer.recording.workspaces import ScratchScope, use_scratch
+from replayer.memory.oom import OutOfMemory
+from replayer.memory.workspaces import ScratchScope, use_scratch
 from replayer.state import _STATE
-from replayer.tensor.allocation import Allocation, allocate, hold, out_of_memory
+from replayer.tensor.allocation import Allocation, allocate, hold
 from replayer.tensor.known_values import fold
 from replayer.tensor.plan import Constant, Kind, New, Plan, Reshaped, Same, View, Where
 from replayer.tensor.plan_cache import PlanCache
@@ -80,7 +80,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             try:
                 block = gpu.devices[device].allocator.malloc(plan.size_bytes, gpu.current_stream(device).number)
             except OutOfMemory as full:
-                raise out_of_memory(full) from None
+                raise full.to_torch() from None
             result = wrap(*meta.wrapping)
             result.__dict__ = {"meta": meta, "allocation": hold(block)}
         elif kind == same:
@@ -101,7 +101,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
                 try:
                     block = memory.malloc(size_bytes, stream)
                 except OutOfMemory as full:
-                    raise out_of_memory(full) from None
+                    raise full.to_torch() from None
                 made = wrap(*meta.wrapping)
                 made.__dict__ = {"meta": meta, "allocation": hold(block)}
                 result.append(made)
@@ -124,13 +124,12 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
         return dispatch(route.func, (), args, kwargs, plainly=True)
 
     def lend(gpu: VirtualGpu, plan: Plan) -> Any:
-        on, stream, signature = gpu.devices[plan.device], gpu.current_stream(plan.device).number, plan.signature
-        memory = on.allocator
+        memory, stream, op = gpu.devices[plan.device].allocator, gpu.current_stream(plan.device).number, plan.signature.op
         results: list[Any] = []
         try:
             for sizes, pair in zip(plan.lends, plan.news, strict=False):
                 for size_bytes in sizes:
-                    use_scratch(on, stream, signature, size_bytes)
+                    use_scratch(memory, stream, op, size_bytes)
                 if pair is None:
                     results.append(None)
                     continue
@@ -141,30 +140,32 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
                 results.append(made)
             for sizes in plan.lends[len(plan.news) :]:
                 for size_bytes in sizes:
-                    use_scratch(on, stream, signature, size_bytes)
+                    use_scratch(memory, stream, op, size_bytes)
         except OutOfMemory as full:
-            raise out_of_memory(full) from None
+            raise full.to_torch() from None
         return results if plan.meta is None else results[0]
 
     def with_workspaces(plan: Plan, args: Any, kwargs: Any) -> Any:
         gpu, device = state.gpu(), plan.device
-        loan = ScratchScope(gpu.devices[device], gpu.current_stream(device).number, plan.signature, plan.workspaces)
+        scratch = ScratchScope(
+            gpu.devices[device].allocator, gpu.current_stream(device).number, plan.signature.op, plan.workspaces
+        )
         try:
-            loan.after_output()
-            result = build(plan.outcome, device, args, kwargs, loan)
-            loan.end()
+            scratch.after_output()
+            result = build(plan.outcome, device, args, kwargs, scratch)
+            scratch.end()
         except OutOfMemory as full:
-            raise out_of_memory(full) from None
+            raise full.to_torch() from None
         finally:
-            loan.abandon()
+            scratch.close()
         return result
 
-    def build(outcome: Any, device: int, args: Any, kwargs: Any, loan: ScratchScope | None = None) -> Any:
+    def build(outcome: Any, device: int, args: Any, kwargs: Any, scratch: ScratchScope | None = None) -> Any:
         kind = type(outcome)
         if kind is New:
             made = make(outcome.meta, allocate(state.gpu(), device, outcome.size_bytes))
-            if loan is not None:
-                loan.after_output()
+            if scratch is not None:
+                scratch.after_output()
             return made
         if kind is View:
             return make(outcome.meta, pick(outcome.of, args, kwargs).allocation)
@@ -172,7 +173,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             return pick(outcome.of, args, kwargs)
         if kind is Constant:
             return outcome.value
-        return [build(part, device, args, kwargs, loan) for part in outcome.parts]
+        return [build(part, device, args, kwargs, scratch) for part in outcome.parts]
 
     def reshape(changes: tuple[Reshaped, ...], args: Any, kwargs: Any) -> None:
         for change in changes:

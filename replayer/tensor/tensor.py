@@ -114,7 +114,7 @@ class VirtualTensor(torch.Tensor):
         block = self.allocation.block
         if block is not None:
             virtual: VirtualStream = stream.virtual if hasattr(stream, "virtual") else stream
-            block.deferred.record_stream(block, virtual)
+            block.allocator.record_stream(block, virtual)
 
     # -- its memory ------------------------------------------------------------------------------------------------
 

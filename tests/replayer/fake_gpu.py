@@ -59,8 +59,11 @@ class SurfaceGpu(FakeGpu):
     def stream_wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
         stream.wait(other.ready_ns)
 
+    def has_passed(self, time_ns: int) -> bool:
+        return time_ns <= self.now_ns
+
     def query_event(self, event: VirtualEvent) -> bool:
-        return event.time_ns is None or event.time_ns <= self.now_ns
+        return event.time_ns is None or self.has_passed(event.time_ns)
 
     def query_stream(self, stream: VirtualStream) -> bool:
         return stream.ready_ns <= self.now_ns

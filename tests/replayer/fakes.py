@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.cublas_workspaces import BlasWorkspaces
-from replayer.memory.deferred import DeferredAllocator
+from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
 from replayer.recording.workspaces import WorkspaceSequence
 from replayer.timing.stream import VirtualStream
@@ -17,12 +17,12 @@ class FakeDevice:
         self.name = "Fake GPU"
         self.properties = DeviceProperties(major=8, minor=0)
         self._memory = DeviceMemory(index, capacity_bytes)
-        self.allocator = DeferredAllocator(self._memory)
+        self.allocator = TensorAllocator(self._memory)
         self.default_stream = VirtualStream(index, 0)
 
     @property
     def memory(self) -> DeviceMemory:
-        return self.allocator.look()
+        return self.allocator.flush()
 
 
 class FakeGpu:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import orjson
 
-from replayer.memory.blocks import Pool
-from replayer.memory.caching_allocator import Block, DeviceMemory
+from replayer.memory.blocks import Block, Pool
+from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.settings import MIB, Settings
 
 SEGMENT_STEP = 2 * MIB

@@ -1,12 +1,13 @@
-"""Allocation cycles: steps that use memory as the step before are not done again, and nobody can tell."""
+"""Allocation cycles: steps that use memory as earlier ones are not executed again, with the same results as if they were."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.memory.caching_allocator import Block, DeviceMemory
-from replayer.memory.deferred import AllocationHandle, DeferredAllocator
+from replayer.memory.blocks import Block
+from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
 from traces.model import Column
 
 MIB = 1 << 20
@@ -27,13 +28,13 @@ class Other:
 
 
 class Twin:
-    """The same program on an allocator that does everything at once, and on an allocator."""
+    """The same program on DeviceMemory directly and through a TensorAllocator."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
         self.expected: list[tuple[int, ...]] = []
         self.at_once, self.behind = DeviceMemory(0, CAPACITY_BYTES), DeviceMemory(0, CAPACITY_BYTES)
-        self.allocator = DeferredAllocator(self.behind, note=self._note)
+        self.allocator = TensorAllocator(self.behind, note=self._note)
         self.live: list[tuple[Block, AllocationHandle]] = []
 
     def _note(self, table: Column, time_ns: int) -> None:
@@ -44,16 +45,16 @@ class Twin:
         self.expected.append((0, 0, size_bytes, address, self.at_once.allocated_bytes, self.at_once.reserved_bytes))
 
     def malloc(self, size_bytes: int, stream: int) -> None:
-        block, ticket = self.at_once.malloc(size_bytes, stream), self.allocator.malloc(size_bytes, stream)
-        assert block is not None and ticket is not None
-        self.live.append((block, ticket))
+        block, handle = self.at_once.malloc(size_bytes, stream), self.allocator.malloc(size_bytes, stream)
+        assert block is not None and handle is not None
+        self.live.append((block, handle))
         self._expect(block.size_bytes, block.address)
 
     def free(self, which: int) -> None:
-        block, ticket = self.live.pop(which)
+        block, handle = self.live.pop(which)
         size_bytes, address = block.size_bytes, block.address
         self.at_once.free(block)
-        self.allocator.free(ticket)
+        self.allocator.free(handle)
         self._expect(-size_bytes, address)
 
     def step(self, moves: list[Move], kept: int) -> None:
@@ -67,44 +68,44 @@ class Twin:
             self.free(0)
         self.allocator.end_step()
 
-    def look(self) -> None:
-        assert [ticket.address for _, ticket in self.live] == [block.address for block, _ in self.live]
-        assert self.allocator.look().stats() == self.at_once.stats()
+    def compare(self) -> None:
+        assert [handle.address for _, handle in self.live] == [block.address for block, _ in self.live]
+        assert self.allocator.flush().stats() == self.at_once.stats()
         assert self.rows == self.expected
 
 
 @given(steps, steps, st.integers(0, 4), st.integers(0, 6), st.integers(0, 3))
 def test_steps_that_come_again_and_again_give_the_same_addresses_statistics_and_rows(
-    usual: list[Move], other: list[Move], kept: int, look_after: int, interruption: int
+    usual: list[Move], other: list[Move], kept: int, compare_after: int, interruption: int
 ) -> None:
     twin = Twin()
-    # WHEN the usual step comes often enough to be a round, then something else happens, in its midst or after it
+    # WHEN the usual step repeats often enough to be a cycle, then something else happens, in the middle of it or after it
     for i in range(8):
         twin.step(usual, kept)
-        assert [ticket.address for _, ticket in twin.live] == [block.address for block, _ in twin.live]
-        if i == look_after:
-            twin.look()
+        assert [handle.address for _, handle in twin.live] == [block.address for block, _ in twin.live]
+        if i == compare_after:
+            twin.compare()
     for size, which in usual[: len(usual) // 2]:
         if size is not None:
             twin.malloc(size, which)
     if interruption == 1:
-        for memory in (twin.at_once, twin.allocator.look()):
+        for memory in (twin.at_once, twin.allocator.flush()):
             memory.reset_peak()
     elif interruption == 2 and twin.live:
-        block, ticket = twin.live[0]
+        block, handle = twin.live[0]
         twin.at_once.record_stream(block, Other())
-        twin.allocator.record_stream(ticket, Other())
+        twin.allocator.record_stream(handle, Other())
     elif interruption == 3:
-        for memory in (twin.at_once, twin.allocator.look()):
+        for memory in (twin.at_once, twin.allocator.flush()):
             memory.empty_cache()
     for _ in range(6):
         twin.step(other, kept)
-    # THEN nobody can tell that it was not done each time
-    twin.look()
+    # THEN the results are as if each step had been executed
+    twin.compare()
 
 
 class Counting(DeviceMemory):
-    """Counts what is really done."""
+    """Counts what is executed."""
 
     mallocs = 0
 
@@ -113,19 +114,19 @@ class Counting(DeviceMemory):
         return super().malloc(size_bytes, stream)
 
 
-def play(allocator: DeferredAllocator, held: list[AllocationHandle | None]) -> None:
+def play(allocator: TensorAllocator, held: list[AllocationHandle | None]) -> None:
     for size in (MIB, 3 * MIB, 700):
         held.append(allocator.malloc(size, 0))
     while len(held) > 1:
-        ticket = held.pop(0)
-        assert ticket is not None
-        allocator.free(ticket)
+        handle = held.pop(0)
+        assert handle is not None
+        allocator.free(handle)
     allocator.end_step()
 
 
-def test_a_round_is_not_done_again_until_anybody_looks() -> None:
+def test_a_cycle_is_not_executed_again_until_somebody_reads_the_state() -> None:
     memory = Counting(0, CAPACITY_BYTES)
-    allocator = DeferredAllocator(memory)
+    allocator = TensorAllocator(memory)
     held: list[AllocationHandle | None] = []
     for _ in range(20):
         play(allocator, held)
@@ -134,24 +135,24 @@ def test_a_round_is_not_done_again_until_anybody_looks() -> None:
     for _ in range(100):
         play(allocator, held)
     assert memory.mallocs == done
-    # WHEN somebody looks, THEN all of it was done, at the cost of no more than one round
-    assert allocator.look().stats()["allocation"]["all"]["allocated"] == 360
+    # WHEN somebody reads it, THEN all of it counts, and at most one repetition is executed
+    assert allocator.flush().stats()["allocation"]["all"]["allocated"] == 360
     assert memory.mallocs <= done + 3
 
 
-def test_a_script_that_looks_in_each_step_has_no_rounds() -> None:
+def test_a_script_that_reads_the_state_in_each_step_has_no_cycles() -> None:
     memory = Counting(0, CAPACITY_BYTES)
-    allocator = DeferredAllocator(memory)
+    allocator = TensorAllocator(memory)
     held: list[AllocationHandle | None] = []
     for _ in range(20):
         play(allocator, held)
-        allocator.look()
+        allocator.flush()
     assert memory.mallocs == 60
 
 
 def test_what_a_script_keeps_longer_this_time_is_not_given_out_again() -> None:
     # GIVEN steps that each make a result and let the one before go
-    allocator = DeferredAllocator(DeviceMemory(0, CAPACITY_BYTES))
+    allocator = TensorAllocator(DeviceMemory(0, CAPACITY_BYTES))
     kept = allocator.malloc(MIB, 0)
     for _ in range(10):
         assert kept is not None
@@ -164,5 +165,5 @@ def test_what_a_script_keeps_longer_this_time_is_not_given_out_again() -> None:
     assert kept is not None and result is not None and result is not kept
     assert result.address != kept.address
     allocator.free(kept)
-    assert allocator.look().allocated_bytes == MIB
+    assert allocator.flush().allocated_bytes == MIB
     assert allocator.block_of(result).address == result.address

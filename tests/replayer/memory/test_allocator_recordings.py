@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from replayer.memory import allocator_segments
+from replayer.memory import caching_allocator
 from replayer.memory.blocks import Pool
 from replayer.memory.settings import MIB
 from replayer.memory.stats import PoolStats
@@ -73,23 +73,23 @@ def test_the_proof_notices_a_wrong_rule(shared_traces: Path, monkeypatch: pytest
     """GIVEN one rule changed WHEN the events are played THEN they no longer agree.
 
     Splitting large blocks too eagerly is the one change that recordings cannot show: they hold the sizes of blocks, not
-    of requests. test_allocator.py has a case for it.
+    of requests. test_caching_allocator.py has a case for it.
     """
     events = device_events(shared_traces / "a100_particle_fwd_bs512.json.gz")
     extents, _ = fitted(events, free_at_start(events))
     right = Pool.__init__
 
-    def wrong_pool(self: Pool, tally: PoolStats, stream: int, split_from_bytes: int, *, small: bool = False) -> None:
-        if wrong == "small split" and split_from_bytes == 512:
-            split_from_bytes = 1024
-        elif wrong == "large split" and split_from_bytes > MIB:
-            split_from_bytes = 2 * MIB
-        right(self, tally, stream, split_from_bytes, small=small)
+    def wrong_pool(self: Pool, stats: PoolStats, stream: int, min_split_bytes: int, *, small: bool = False) -> None:
+        if wrong == "small split" and min_split_bytes == 512:
+            min_split_bytes = 1024
+        elif wrong == "large split" and min_split_bytes > MIB:
+            min_split_bytes = 2 * MIB
+        right(self, stats, stream, min_split_bytes, small=small)
 
     if wrong.endswith("split"):
         monkeypatch.setattr(Pool, "__init__", wrong_pool)
     else:
-        monkeypatch.setattr(allocator_segments, wrong, 4 * MIB)
+        monkeypatch.setattr(caching_allocator, wrong, 4 * MIB)
     agreement = Replay(events, extents).agreement()
     assert agreement.allocated < len(events) or agreement.reserved < len(events)
 

@@ -10,8 +10,9 @@ from functools import partial
 
 import pytest
 
-from replayer.memory.caching_allocator import Block, DeviceMemory, OutOfMemory
-from replayer.memory.oom_text import size_text
+from replayer.memory.blocks import Block
+from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.oom import OutOfMemory, size_text
 from replayer.memory.settings import MIB, Settings, parse_settings
 from replayer.timing.stream import VirtualStream
 
@@ -328,23 +329,6 @@ def test_a_block_cannot_be_freed_twice() -> None:
     memory.free(block)
     with pytest.raises(ValueError, match="0x7f0000000000 was freed twice"):
         memory.free(block)
-
-
-def test_a_tensor_may_die_while_the_allocator_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a collection in the middle of malloc WHEN it frees a block THEN the block is put back afterwards."""
-    memory = memory_of()
-    dying = take(memory, 512)
-    reserve = memory._reserve
-
-    def reserve_with_a_collection(*args: object) -> Block:
-        memory.free(dying)
-        assert dying.in_use
-        return reserve(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(memory, "_reserve", reserve_with_a_collection)
-    take(memory, 5 * MIB)
-    assert memory.stats()["allocation"]["all"]["current"] == 1
-    assert not dying.in_use
 
 
 def test_threads_share_one_allocator() -> None:

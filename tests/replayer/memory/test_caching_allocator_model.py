@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from replayer.memory.address_space import AddressSpace
-from replayer.memory.caching_allocator import Block, DeviceMemory, OutOfMemory
+from replayer.memory.blocks import Block
+from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.oom import OutOfMemory
 from replayer.memory.settings import MIB, Settings
 
 CAPACITY_BYTES = 96 * MIB

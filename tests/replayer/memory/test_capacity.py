@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.memory.capacity import room_of
-from replayer.memory.oom_text import TODAY
+from replayer.memory.capacity import capacity_of
+from replayer.memory.oom import DEFAULT_OOM_TEXT
 from traces.machine import Machine
 from traces.model import Device
 
@@ -22,14 +22,14 @@ GIB = 1 << 30
     ],
 )
 def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: int) -> None:
-    assert room_of(Machine(), device, given_bytes) == (capacity_bytes, 0, TODAY)
+    assert capacity_of(Machine(), device, given_bytes) == (capacity_bytes, 0, DEFAULT_OOM_TEXT)
 
 
 def test_what_is_taken_beside_pytorch() -> None:
-    assert room_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=500)).outside_bytes == 500
-    assert room_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=-5)).outside_bytes == 0
+    assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=500)).outside_bytes == 500
+    assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=-5)).outside_bytes == 0
 
 
 def test_the_recorded_words() -> None:
-    assert room_of(Machine(oom_text="no room"), Device(0, 0, "GPU", GIB)).oom_text == "no room"
-    assert room_of(Machine(), Device(0, 0, "GPU", GIB)).oom_text == TODAY
+    assert capacity_of(Machine(oom_text="no room"), Device(0, 0, "GPU", GIB)).oom_text == "no room"
+    assert capacity_of(Machine(), Device(0, 0, "GPU", GIB)).oom_text == DEFAULT_OOM_TEXT

@@ -6,10 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from replayer.memory.caching_allocator import Block, DeviceMemory, OutOfMemory
-from replayer.memory.deferred import DeferredAllocator
+from replayer.memory.blocks import Block
+from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.history import History
+from replayer.memory.oom import OutOfMemory
 from replayer.memory.settings import MIB, parse_settings
+from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.timing.stream import VirtualStream
 
 GIB = 1 << 30
@@ -211,27 +213,27 @@ def test_the_history_tells_what_was_mapped_and_unmapped() -> None:
     assert told == [("segment_map", 0, page), ("segment_map", page, page), ("segment_unmap", page, page)]
 
 
-def test_a_steady_program_settles_into_rounds() -> None:
+def test_a_steady_program_becomes_a_cycle() -> None:
     """GIVEN an allocator over expandable segments WHEN steps repeat THEN each has the first's addresses, and totals rise."""
     memory = memory_of()
-    allocator = DeferredAllocator(memory)
+    allocator = TensorAllocator(memory)
     seen = []
     for _ in range(12):
-        tickets = [allocator.malloc(size, 0) for size in (3 * MIB, 700, 30 * MIB)]
-        seen.append([ticket.address for ticket in tickets if ticket is not None])
-        for ticket in tickets:
-            assert ticket is not None
-            allocator.free(ticket)
+        handles = [allocator.malloc(size, 0) for size in (3 * MIB, 700, 30 * MIB)]
+        seen.append([handle.address for handle in handles if handle is not None])
+        for handle in handles:
+            assert handle is not None
+            allocator.free(handle)
         allocator.end_step()
-    assert allocator._round is not None
+    assert allocator._cycle is not None
     assert seen == [seen[0]] * 12
-    assert allocator.look().stats()["allocation"]["all"]["allocated"] == 36
+    assert allocator.flush().stats()["allocation"]["all"]["allocated"] == 36
 
 
-def test_a_large_page_is_not_put_off_as_if_it_were_of_20_mib() -> None:
+def test_large_pages_are_reserved_at_the_call_that_needs_them() -> None:
     """GIVEN pages of 64 MiB on a device of 100 WHEN two streams ask for a little THEN the second runs out at its own call."""
     for settings in ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64"):
-        allocator = DeferredAllocator(memory_of(capacity_bytes=100 * MIB, settings=settings))
+        allocator = TensorAllocator(memory_of(capacity_bytes=100 * MIB, settings=settings))
         assert allocator.malloc(2 * MIB, 0) is not None
         with pytest.raises(OutOfMemory):
             allocator.malloc(2 * MIB, 7)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from replayer.memory.address_space import AddressSpace
-from replayer.memory.caching_allocator import Block, DeviceMemory, OutOfMemory
+from replayer.memory.blocks import Block
+from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.oom import OutOfMemory
 from replayer.memory.settings import MIB, parse_settings
 from tests.replayer.memory.test_caching_allocator_model import CAPACITY_BYTES, SIZES, SideStream
 

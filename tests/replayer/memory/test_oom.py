@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.memory.oom_text import TODAY, Figures, fill, size_text
+from replayer.memory.oom import DEFAULT_OOM_TEXT, Figures, fill, size_text
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -61,7 +61,7 @@ def test_the_old_message() -> None:
 
 
 def test_todays_message() -> None:
-    assert fill(TODAY, NOW) == (
+    assert fill(DEFAULT_OOM_TEXT, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB. GPU 1 has a total capacity of 7.79 GiB of which 269.38 MiB is"
         " free. Including non-PyTorch memory, this process has 6.00 GiB memory in use. Of the allocated memory 5.61 GiB is"
         " allocated by PyTorch, and 81.92 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory"
@@ -72,10 +72,10 @@ def test_todays_message() -> None:
 
 def test_what_was_so_on_the_recorded_machine_only_is_left_out() -> None:
     """GIVEN a message with other processes, private pools and a fraction WHEN filled THEN only its wording is left."""
-    assert fill(SHARED, NOW) == fill(TODAY, NOW).replace("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    assert fill(SHARED, NOW) == fill(DEFAULT_OOM_TEXT, NOW).replace("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-@pytest.mark.parametrize("template", [OLD, OLDER, OLDEST, SHARED, TODAY])
+@pytest.mark.parametrize("template", [OLD, OLDER, OLDEST, SHARED, DEFAULT_OOM_TEXT])
 def test_what_a_fraction_allows_is_told_in_its_place(template: str) -> None:
     limited = NOW._replace(allowed_bytes=4 * GIB)
     text = fill(template, limited)
@@ -87,13 +87,17 @@ def test_what_a_fraction_allows_is_told_in_its_place(template: str) -> None:
     "template", ["", "CUDA error: out of memory", "CUDA out of memory. Tried to allocate more than 1EB memory."]
 )
 def test_what_is_no_such_message_counts_as_none(template: str) -> None:
-    assert fill(template, NOW) == fill(TODAY, NOW)
+    assert fill(template, NOW) == fill(DEFAULT_OOM_TEXT, NOW)
 
 
 SIZES = st.integers(0, 1 << 41)
 
 
-@given(st.sampled_from([OLD, OLDER, OLDEST, SHARED, TODAY]), st.lists(SIZES, min_size=6, max_size=6), st.none() | SIZES)
+@given(
+    st.sampled_from([OLD, OLDER, OLDEST, SHARED, DEFAULT_OOM_TEXT]),
+    st.lists(SIZES, min_size=6, max_size=6),
+    st.none() | SIZES,
+)
 def test_every_figure_is_there_and_no_recorded_one(template: str, sizes: list[int], allowed: int | None) -> None:
     asked, capacity, free, process, allocated, unallocated = sizes
     now = Figures(5, asked, capacity, free, process, allowed, allocated, allocated + unallocated)

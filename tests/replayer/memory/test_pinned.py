@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from replayer.memory.page_locks import PageLocks
 from replayer.memory.pinned import HostMemory
-from replayer.timing.stream import VirtualEvent, VirtualStream
+from replayer.timing.stream import VirtualStream
 from tests.limits import locks_limited_to
 
 ROOT = Path(__file__).parents[3]
@@ -43,14 +43,14 @@ class _Device:
     def __init__(self) -> None:
         self.now_ns = 0
         self.locks = _NoLocks()
-        self.memory = HostMemory(self.locks, self.is_done)
+        self.memory = HostMemory(self.locks, self.has_passed)
 
-    def is_done(self, event: VirtualEvent) -> bool:
-        return event.time_ns is None or event.time_ns <= self.now_ns
+    def has_passed(self, time_ns: int) -> bool:
+        return time_ns <= self.now_ns
 
 
-def _address(lease: memoryview) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(lease))
+def _address(buffer: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def _address(lease: memoryview) -> int:
 )
 def test_sizes_are_rounded_up_to_powers_of_two(asked: int, rounded: int) -> None:
     device = _Device()
-    lease = device.memory.allocate(asked)
-    assert (len(lease), lease.readonly) == (asked, False)
+    buffer = device.memory.allocate(asked)
+    assert (len(buffer), buffer.readonly) == (asked, False)
     assert list(device.locks.locked.values()) == [rounded]
     assert device.memory.statistics()["active_bytes"]["current"] == rounded
 
 
 def test_a_block_is_free_with_the_last_thing_on_it_and_goes_to_the_next_of_its_size() -> None:
     device = _Device()
-    lease = device.memory.allocate(5_000)
-    address, view = _address(lease), lease[100:200]
+    buffer = device.memory.allocate(5_000)
+    address, view = _address(buffer), buffer[100:200]
     assert device.memory.holds(address + 8_191) and not device.memory.holds(address + 8_192)
     assert not device.memory.holds(address - 1)
-    del lease, view
+    del buffer, view
     gc.collect()
     assert device.memory.statistics()["active_requests"]["current"] == 0
     assert _address(device.memory.allocate(8_000)) == address
@@ -90,11 +90,11 @@ def test_the_last_block_freed_is_the_first_one_taken() -> None:
 
 def test_a_block_that_an_asynchronous_copy_reads_is_not_handed_out_before_its_end() -> None:
     device, stream = _Device(), VirtualStream(0, 0)
-    lease = device.memory.allocate(4_096)
-    address = _address(lease)
+    buffer = device.memory.allocate(4_096)
+    address = _address(buffer)
     stream.push(0, 0, 0, 1_000)
     device.memory.use(address + 100, stream)
-    del lease
+    del buffer
     device.now_ns = 999
     busy = device.memory.allocate(4_096)
     assert _address(busy) != address
@@ -145,8 +145,8 @@ def test_memory_of_the_scripts_own_is_pinned_while_it_is_registered() -> None:
     assert device.memory.unregister(address)
     assert not device.memory.unregister(address)
     assert not device.memory.holds(address) and device.locks.locked == {}
-    lease = device.memory.allocate(64)
-    assert not device.memory.unregister(_address(lease))  # the allocator's own
+    buffer = device.memory.allocate(64)
+    assert not device.memory.unregister(_address(buffer))  # the allocator's own
 
 
 class HostMemoryModel(RuleBasedStateMachine):
@@ -156,7 +156,7 @@ class HostMemoryModel(RuleBasedStateMachine):
         super().__init__()
         self.device = _Device()
         self.stream = VirtualStream(0, 0)
-        self.live: list[tuple[int, int, memoryview, int]] = []  # address, size, lease, end of its copies
+        self.live: list[tuple[int, int, memoryview, int]] = []  # address, size, buffer, end of its copies
         self.returned: list[tuple[int, int, int]] = []  # address, size, when
         self.free: dict[int, list[int]] = {}
 
@@ -172,26 +172,26 @@ class HostMemoryModel(RuleBasedStateMachine):
             size *= 2
         self._settle()
         expected = self.free[size].pop() if self.free.get(size) else None
-        lease = self.device.memory.allocate(size_bytes)
-        address = _address(lease)
+        buffer = self.device.memory.allocate(size_bytes)
+        address = _address(buffer)
         assert expected in (None, address)
         assert all(address != other for other, *_ in self.live) and all(address != other for other, *_ in self.returned)
-        self.live.append((address, size, lease, 0))
+        self.live.append((address, size, buffer, 0))
 
     @precondition(lambda self: self.live)
     @rule(which=st.integers(0, 99), duration_ns=st.integers(1, 50))
     def copy(self, which: int, duration_ns: int) -> None:
-        address, size, lease, _ = self.live.pop(which % len(self.live))
+        address, size, buffer, _ = self.live.pop(which % len(self.live))
         self.stream.push(self.device.now_ns, 0, 0, duration_ns)
         self.device.memory.use(address, self.stream)
-        self.live.append((address, size, lease, 1))
+        self.live.append((address, size, buffer, 1))
 
     @precondition(lambda self: self.live)
     @rule(which=st.integers(0, 99))
     def drop(self, which: int) -> None:
-        address, size, lease, used = self.live.pop(which % len(self.live))
+        address, size, buffer, used = self.live.pop(which % len(self.live))
         self.returned.append((address, size, self.stream.ready_ns if used else 0))
-        del lease
+        del buffer
 
     @rule(by_ns=st.integers(1, 60))
     def pass_time(self, by_ns: int) -> None:
@@ -231,14 +231,14 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 @needs_proc
 def test_locked_memory_shows_in_vmlck_until_the_cache_is_emptied() -> None:
     locks = PageLocks()
-    memory = HostMemory(locks, lambda event: True)
+    memory = HostMemory(locks, lambda time_ns: True)
     before = _vm_locked_bytes()
-    lease = memory.allocate(3 << 20)  # within the 8 MiB that most systems allow anybody
+    buffer = memory.allocate(3 << 20)  # within the 8 MiB that most systems allow anybody
     if locks.refused:
         pytest.skip("this system does not let us lock 4 MiB")
     assert _vm_locked_bytes() - before == 4 << 20
-    lease[:] = bytes(3 << 20)
-    del lease
+    buffer[:] = bytes(3 << 20)
+    del buffer
     assert _vm_locked_bytes() - before == 4 << 20
     memory.empty_cache()
     assert _vm_locked_bytes() == before
@@ -250,9 +250,9 @@ from pathlib import Path
 from replayer.memory.page_locks import PageLocks
 from replayer.memory.pinned import HostMemory
 
-memory = HostMemory(PageLocks(Path(sys.argv[1])), lambda event: True)
-leases = [memory.allocate(1 << 20) for _ in range(3)]
-leases[2][:] = bytes(1 << 20)
+memory = HostMemory(PageLocks(Path(sys.argv[1])), lambda time_ns: True)
+buffers = [memory.allocate(1 << 20) for _ in range(3)]
+buffers[2][:] = bytes(1 << 20)
 status = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmLck"))
 print(memory.locks.refused, memory.stats.locked_bytes, int(status.split()[1]) << 10, memory.stats.owned_bytes.current)
 """

@@ -13,7 +13,7 @@ import torch
 from replayer.errors import NotEmulated, NotEmulatedWarning
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.settings import (
-    FREE_OF_CONSEQUENCE,
+    IGNORED,
     MIB,
     NOT_EMULATED,
     Settings,
@@ -98,7 +98,7 @@ def test_what_has_no_effect_is_said_once_it_is_used(key: str) -> None:
 
 def test_what_changes_nothing_here_is_taken_in_silence() -> None:
     """GIVEN keys of no consequence WHEN they are set THEN nothing is said, nothing changes, and a typo is an error."""
-    for key in FREE_OF_CONSEQUENCE:
+    for key in IGNORED:
         assert parse_settings(f"{key}:True") == Settings()
         with pytest.raises(SettingsError, match=f"'True' or 'False' for {key}"):
             parse_settings(f"{key}:yes")
@@ -113,7 +113,7 @@ def test_torch_knows_every_key_that_is_named_here() -> None:
     listed = header.read_text().partition("keys{")[2].partition("}")[0]
     keys = re.findall(r'"(\w+)"', re.sub(r'"\s+"', "", re.sub(r"//.*", "", listed)))
     assert "throw_on_cudamalloc_oom" in keys and "release_lock_on_cudamalloc" in keys
-    values = dict.fromkeys(("throw_on_cudamalloc_oom", *FREE_OF_CONSEQUENCE), "True")
+    values = dict.fromkeys(("throw_on_cudamalloc_oom", *IGNORED), "True")
     values |= {"backend": "native", "per_process_memory_fraction": "0.5"}
     for key in keys:
         assert accepts(f"{key}:{values.get(key, '8')}"), key

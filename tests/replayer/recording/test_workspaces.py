@@ -1,16 +1,14 @@
-"""Workspaces: what recorded memory events say that ops take for themselves, and how a replayed op takes it."""
+"""Workspaces, read from recorded memory events."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.workspaces import ScratchScope, Workspaces, WorkspaceSequence
-from tests.replayer.fakes import FakeDevice
+from replayer.recording.workspaces import Workspaces, WorkspaceSequence
 from tests.replayer.recordings import US, Op, make_recording
 from traces.kineto import read_kineto
 from traces.model import MemoryEvents, Trace
@@ -94,50 +92,6 @@ def test_without_shapes_or_memory_events_nothing_is_known() -> None:
     trace.host.shapes = np.full_like(trace.host.shapes, -1)
     assert program(trace, "aten::convolution") == ()
     assert program(conv_trace(), "aten::convolution") == ()
-
-
-def sizes_of(device: FakeDevice) -> list[int]:
-    """What the allocator has noted and will do, as signed sizes."""
-    seen: set[int] = set()
-    signed = []
-    for ticket in device.allocator._pending:
-        signed.append(-ticket.size_bytes if id(ticket) in seen else ticket.size_bytes)
-        seen.add(id(ticket))
-    return signed
-
-
-def test_a_loan_follows_the_program_between_the_outputs() -> None:
-    device = FakeDevice(0, 1 << 30)
-    device.allocator.malloc(512, 0)  # from then on the allocator knows what room there is
-    device.allocator.settle()
-    loan = ScratchScope(device, 0, OpSignature("aten::mm", (), ()), ((3 * MIB,), (5 * MIB, -5 * MIB), (-3 * MIB,), (7 * MIB,)))  # type: ignore[arg-type]
-    loan.after_output()
-    device.allocator.malloc(512, 0)
-    loan.after_output()
-    assert sizes_of(device) == [3 * MIB, 512, 5 * MIB, -5 * MIB]
-    loan.end()
-    loan.abandon()
-    assert sizes_of(device) == [3 * MIB, 512, 5 * MIB, -5 * MIB, -3 * MIB, 7 * MIB, -7 * MIB]
-    assert device.memory.allocated_bytes == 1024
-
-
-def test_a_convolution_does_without_what_does_not_fit() -> None:
-    """cuDNN takes another algorithm; it is no failure of the script's."""
-    device = FakeDevice(0, 64 * MIB)
-    loan = ScratchScope(device, 0, OpSignature("aten::cudnn_convolution", (), ()), ((80 * MIB, -80 * MIB, 4 * MIB, -4 * MIB),))  # type: ignore[arg-type]
-    loan.after_output()
-    loan.end()
-    assert device.memory.stats()["num_ooms"] == 1 and device.memory.facts()["ooms"] == 0
-    assert device.memory.facts()["most_allocated_bytes"] == 4 * MIB
-
-
-def test_another_op_fails_for_want_of_its_workspace() -> None:
-    device = FakeDevice(0, 64 * MIB)
-    loan = ScratchScope(device, 0, OpSignature("aten::mm", (), ()), ((4 * MIB, 80 * MIB, -80 * MIB, -4 * MIB),))  # type: ignore[arg-type]
-    with pytest.raises(MemoryError, match=r"Tried to allocate 80\.00 MiB"):
-        loan.after_output()
-    loan.abandon()
-    assert device.memory.allocated_bytes == 0 and device.memory.facts()["ooms"] == 1
 
 
 def test_a_real_recording_tells_cudnns_workspaces(shared_traces: Path) -> None:

@@ -314,4 +314,4 @@ def test_memory_that_another_stream_uses_is_marked() -> None:
     x: Any = torch.empty(1 << 20, device="cuda")
     assert x.data_ptr() != 0  # worked out by now
     x.record_stream(side)
-    assert list(x.allocation.block.deferred.block_of(x.allocation.block).users) == [side.virtual.number]
+    assert list(x.allocation.block.allocator.block_of(x.allocation.block).users) == [side.virtual.number]

@@ -1,0 +1,171 @@
+"""Device memory as tensors use it: allocations have handles, and a free may come at any time, from any thread.
+
+    allocator = TensorAllocator(memory)
+    handle = allocator.malloc(4096, stream=0)
+    handle.address
+    allocator.free(handle)
+    allocator.flush().allocated_bytes     # the memory, with all frees executed
+
+Note [Frees from finalizers]
+    A tensor dies wherever Python drops it: in another thread, or in a garbage collection that starts in the middle of
+    `malloc`. So `free` takes no lock and only queues the handle; the next `malloc` or `flush` executes the queue. Which block
+    a request gets depends on the order of requests and frees alone, so this is not observable.
+
+Steps that request and free the same memory as the steps before are compared with them instead of executed: see
+Note [Allocation cycles] in allocation_cycles.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from replayer.memory.allocation_cycles import AllocationCycle, CycleDetector, Event, memory_rows
+from replayer.memory.blocks import Block, UsedStream
+from replayer.memory.caching_allocator import DeviceMemory
+from traces.model import Column
+
+USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save
+_MAX_STEP_EVENTS = 30_000  # of a step that is kept for comparison
+
+
+class AllocationHandle:
+    """One allocation: `size_bytes` as requested, and its address.
+
+    In an allocation cycle each step gets the handles of the steps before again; `block` is then that of the last execution.
+    """
+
+    __slots__ = ("address", "allocator", "block", "size_bytes", "stream")
+
+    def __init__(self, allocator: TensorAllocator, size_bytes: int, stream: int, block: Block) -> None:
+        self.allocator = allocator
+        self.size_bytes = size_bytes
+        self.stream = stream
+        self.block = block
+        self.address = block.address
+
+
+class TensorAllocator:
+    """Allocates the memory of one device for tensors.
+
+    Args:
+        memory: the device's memory, which nobody else may allocate from.
+        now_ns: the virtual time for `note`.
+        note: called with rows of a trace's memory table (device, 0, bytes, address, allocated, reserved) and their time.
+    """
+
+    def __init__(
+        self, memory: DeviceMemory, now_ns: Callable[[], int] = int, note: Callable[[Column, int], None] | None = None
+    ) -> None:
+        self.on_free: Callable[[int], None] | None = None  # called with the address as soon as the script frees it
+        self._memory = memory
+        self._now_ns = now_ns
+        self._note = note
+        self._lock = threading.RLock()
+        self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
+        self._events: list[Event] = []  # executed in this step
+        self._noted = 0  # events that have been passed to `note`
+        self._step_is_complete = True  # `_events` holds all of this step
+        self._detector = CycleDetector()
+        self._cycle: AllocationCycle | None = None  # followed instead of executing requests
+
+    def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
+        """Device memory for `stream`; None for 0 bytes. Raises OutOfMemory."""
+        if size_bytes <= 0:
+            return None
+        with self._lock:
+            if self._cycle is not None:
+                handle = self._cycle.next_request(self._freed, size_bytes, stream)
+                if handle is not None:
+                    return handle
+                self._leave_cycle()
+            if self._freed:
+                self._execute_frees()
+            memory = self._memory
+            block = memory.malloc(size_bytes, stream)
+            assert block is not None
+            handle = AllocationHandle(self, size_bytes, stream, block)
+            self._events.append((handle, block.size_bytes, block.address, memory.reserved_bytes))
+            return handle
+
+    def free(self, handle: AllocationHandle) -> None:
+        """Free an allocation. Takes no lock: may be called from a finalizer."""
+        if self.on_free is not None:
+            self.on_free(handle.address)
+        self._freed.append(handle)
+
+    def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
+        """`stream` uses the memory too: it is waited for before the memory is allocated again."""
+        with self._lock:
+            self.flush().record_stream(handle.block, stream)
+
+    def block_of(self, handle: AllocationHandle) -> Block:
+        """The block of an allocation that has not been freed."""
+        with self._lock:
+            self.flush()
+            return handle.block
+
+    def flush(self) -> DeviceMemory:
+        """The memory with everything executed, for callers who read or change its state."""
+        with self._lock:
+            self.settle()
+            self._leave_cycle()
+            self._forget_steps()
+            return self._memory
+
+    def settle(self) -> None:
+        """Execute the frees so far, and pass on the rows of all that was executed."""
+        with self._lock:
+            if self._cycle is not None:
+                if self._cycle.follow(self._freed):
+                    self._note_rows(self._cycle.take_rows())
+                    return
+                self._leave_cycle()
+            self._execute_frees()
+            self._note_events()
+
+    def end_step(self) -> None:
+        """A training step has ended; the next one may request the same memory."""
+        with self._lock:
+            self.settle()
+            if self._cycle is not None:
+                if not self._cycle.end_step():
+                    self._leave_cycle()
+                return
+            if USE_CYCLES:
+                self._cycle = self._detector.end_step(self._memory, self._events if self._step_is_complete else None)
+            self._events, self._noted, self._step_is_complete = [], 0, True
+
+    def _execute_frees(self) -> None:
+        freed, memory, reserved_bytes = self._freed, self._memory, self._memory.reserved_bytes
+        while freed:  # a garbage collection may append more
+            handle = freed.pop(0)
+            block = handle.block
+            self._events.append((handle, -block.size_bytes, block.address, reserved_bytes))
+            memory.free(block)
+
+    def _leave_cycle(self) -> None:
+        """Execute what was only compared so far."""
+        if self._cycle is not None:
+            cycle, self._cycle = self._cycle, None
+            self._note_rows(cycle.take_rows())
+            cycle.catch_up(self._memory)
+            self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        """Neither the steps so far nor the current one are part of a cycle."""
+        self._detector.clear()
+        self._events, self._noted, self._step_is_complete = [], 0, False
+
+    def _note_events(self) -> None:
+        events = self._events[self._noted :]
+        self._noted = len(self._events)
+        if self._note is not None and events:
+            before_bytes = self._memory.allocated_bytes - sum(size_bytes for _, size_bytes, _, _ in events)
+            self._note_rows(memory_rows(events, self._memory.device, before_bytes))
+        if self._noted > _MAX_STEP_EVENTS or not self._step_is_complete:
+            self._events, self._noted, self._step_is_complete = [], 0, False
+
+    def _note_rows(self, rows: Column) -> None:
+        if self._note is not None and len(rows):
+            self._note(rows, self._now_ns())

@@ -1,0 +1,142 @@
+"""Allocations of tensors: the blocks and figures of the allocator beneath, whenever frees come."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.memory import caching_allocator
+from replayer.memory.blocks import Block
+from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.history import History
+from replayer.memory.oom import OutOfMemory
+from replayer.memory.settings import Settings, parse_settings
+from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
+
+MIB = 1 << 20
+
+# (size, None): a malloc; (None, n): the n-th of the live allocations is freed
+moves = st.lists(
+    st.one_of(st.tuples(st.integers(1, 30 * MIB), st.none()), st.tuples(st.none(), st.integers(0, 40))), max_size=60
+)
+
+
+@given(moves, st.integers(0, 5))
+def test_blocks_and_statistics_are_those_of_doing_everything_at_once(
+    program: list[tuple[int | None, int | None]], read_every: int
+) -> None:
+    at_once, behind = DeviceMemory(0, 1 << 30), DeviceMemory(0, 1 << 30)
+    allocator = TensorAllocator(behind)
+    blocks: list[Block] = []
+    handles: list[AllocationHandle] = []
+    for i, (size, which) in enumerate(program):
+        if size is not None:
+            try:
+                block = at_once.malloc(size, 0)
+            except OutOfMemory:
+                with pytest.raises(OutOfMemory):
+                    allocator.malloc(size, 0)
+                continue
+            handle = allocator.malloc(size, 0)
+            assert block is not None and handle is not None
+            blocks.append(block)
+            handles.append(handle)
+        elif which is not None and which < len(blocks):
+            at_once.free(blocks.pop(which))
+            allocator.free(handles.pop(which))
+        if read_every and i % read_every == 0 and handles:
+            assert handles[-1].address == blocks[-1].address
+    allocator.settle()
+    assert [handle.address for handle in handles] == [block.address for block in blocks]
+    assert behind.stats() == at_once.stats()
+
+
+def test_out_of_memory_comes_at_the_allocation_that_does_not_fit() -> None:
+    allocator = TensorAllocator(DeviceMemory(0, 100 * MIB))
+    held = [allocator.malloc(40 * MIB, 0), allocator.malloc(40 * MIB, 0)]
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(40 * MIB, 0)
+    assert held[0] is not None
+    allocator.free(held[0])
+    assert allocator.malloc(40 * MIB, 0) is not None
+
+
+def test_a_tensor_may_die_while_the_allocator_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a collection in the middle of malloc WHEN it frees a block THEN the block is put back afterwards."""
+    memory = DeviceMemory(0, 16 << 30)
+    allocator = TensorAllocator(memory)
+    dying = allocator.malloc(512, 0)
+    assert dying is not None
+    reserve = memory._reserve
+
+    def reserve_with_a_collection(*args: object) -> Block:
+        allocator.free(dying)
+        assert dying.block.in_use
+        return reserve(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(memory, "_reserve", reserve_with_a_collection)
+    allocator.malloc(5 * MIB, 0)
+    assert allocator.flush().stats()["allocation"]["all"]["current"] == 1
+    assert not dying.block.in_use
+
+
+def test_a_finalizer_that_allocates_in_the_middle_of_an_allocation_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be allocated while the free lists are being changed: an error, not a deadlock."""
+    monkeypatch.setattr(caching_allocator, "_LOCK_TIMEOUT_S", 0.01)
+    memory = DeviceMemory(0, 16 << 30)
+    allocator = TensorAllocator(memory)
+    monkeypatch.setattr(memory, "_reserve", lambda *_: allocator.malloc(512, 0))
+    with pytest.raises(RuntimeError, match="did a finalizer ask for memory"):
+        allocator.malloc(5 * MIB, 0)
+
+
+def test_a_stream_that_uses_the_memory_too_is_waited_for() -> None:
+    class Stream:
+        number = 7
+        ready_ns = 1_000
+
+    memory = DeviceMemory(0, 1 << 30, host_now_ns=lambda: 0)
+    allocator = TensorAllocator(memory)
+    handle = allocator.malloc(MIB, 0)
+    assert handle is not None
+    allocator.record_stream(handle, Stream())
+    address = handle.address
+    allocator.free(handle)
+    other = allocator.malloc(MIB, 0)
+    assert other is not None and other.address != address
+
+
+def test_a_limit_set_in_between_holds_at_the_very_next_call() -> None:
+    """GIVEN much room WHEN the script limits its share of it THEN the allocation beyond fails at its own call, not later."""
+    allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=Settings()))
+    allocator.malloc(MIB, 0)
+    allocator.flush().set_memory_fraction(0.1)
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(200 * MIB, 0)
+    kept = [allocator.malloc(20 * MIB, 0) for _ in range(4)]  # 80 of the 102 MiB, and 2 for the first
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(21 * MIB, 0)
+    assert len(kept) == 4
+
+
+def test_the_rounded_size_decides_whether_a_request_fits() -> None:
+    """Half as much again: GIVEN room for the sizes asked for but not for the rounded ones THEN the call fails itself."""
+    allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=parse_settings("roundup_power2_divisions:2")))
+    kept = [allocator.malloc(260 * MIB, 0), allocator.malloc(260 * MIB, 0)]  # 384 MiB each
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(260 * MIB, 0)
+    assert len(kept) == 2
+
+
+def test_with_a_history_each_allocation_is_done_at_its_own_call() -> None:
+    allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=Settings()))
+    memory = allocator.flush()
+    memory.history = history = History(context=None)
+    allocator.on_free = history.free_queued
+    handle = allocator.malloc(MIB, 0)
+    assert [entry["action"] for entry in history.entries] == ["segment_alloc", "alloc"]
+    assert handle is not None
+    allocator.free(handle)
+    allocator.settle()
+    assert [entry["action"] for entry in history.entries][2:] == ["free_requested", "free_completed"]

@@ -1,0 +1,51 @@
+"""Allocating the workspaces of ops."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.memory.workspaces import ScratchScope
+from tests.replayer.fakes import FakeDevice
+
+MIB = 1 << 20
+
+
+def sizes_of(device: FakeDevice) -> list[int]:
+    """What the allocator was asked for since the step began, as signed sizes."""
+    allocator = device.allocator
+    executed = [handle.size_bytes if size_bytes > 0 else -handle.size_bytes for handle, size_bytes, _, _ in allocator._events]
+    return executed + [-handle.size_bytes for handle in allocator._freed]
+
+
+def test_workspaces_are_allocated_between_the_outputs_in_the_recorded_order() -> None:
+    device = FakeDevice(0, 1 << 30)
+    device.allocator.malloc(512, 0)
+    device.allocator.end_step()
+    scratch = ScratchScope(device.allocator, 0, "aten::mm", ((3 * MIB,), (5 * MIB, -5 * MIB), (-3 * MIB,), (7 * MIB,)))
+    scratch.after_output()
+    device.allocator.malloc(512, 0)
+    scratch.after_output()
+    assert sizes_of(device) == [3 * MIB, 512, 5 * MIB, -5 * MIB]
+    scratch.end()
+    scratch.close()
+    assert sizes_of(device) == [3 * MIB, 512, 5 * MIB, -5 * MIB, -3 * MIB, 7 * MIB, -7 * MIB]
+    assert device.memory.allocated_bytes == 1024
+
+
+def test_a_convolution_does_without_what_does_not_fit() -> None:
+    """cuDNN takes another algorithm; it is no failure of the script's."""
+    device = FakeDevice(0, 64 * MIB)
+    scratch = ScratchScope(device.allocator, 0, "aten::cudnn_convolution", ((80 * MIB, -80 * MIB, 4 * MIB, -4 * MIB),))
+    scratch.after_output()
+    scratch.end()
+    assert device.memory.stats()["num_ooms"] == 1 and device.memory.usage_of_run()["ooms"] == 0
+    assert device.memory.usage_of_run()["most_allocated_bytes"] == 4 * MIB
+
+
+def test_another_op_fails_for_want_of_its_workspace() -> None:
+    device = FakeDevice(0, 64 * MIB)
+    scratch = ScratchScope(device.allocator, 0, "aten::mm", ((4 * MIB, 80 * MIB, -80 * MIB, -4 * MIB),))
+    with pytest.raises(MemoryError, match=r"Tried to allocate 80\.00 MiB"):
+        scratch.after_output()
+    scratch.close()
+    assert device.memory.allocated_bytes == 0 and device.memory.usage_of_run()["ooms"] == 1
