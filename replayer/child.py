@@ -141,6 +141,7 @@ def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
         threads=gpu.threads,
         machines={state.rank().number: gpu.machine},
         provenance={"source": "replay", "recorded": trace.provenance, "replay": replay, "rank": state.rank().number},
+        workload=gpu.workload.signature,
         lacks=["stacks", "runtime calls"],
     )
 

@@ -46,6 +46,7 @@ from replayer.timing.stream import VirtualEvent, VirtualStream
 from traces.machine import DeviceProperties as RecordedProperties
 from traces.model import NONE, Device, DeviceKind, Shape, Thread, Trace
 from traces.steps import Optimizers
+from traces.workload_observer import WorkloadObserver
 
 if TYPE_CHECKING:
     from replayer.timing.timeline_writer import Timeline
@@ -421,6 +422,11 @@ class VirtualGpu:
         with self._looking as thread:
             self.simulator.tracker.module_called(thread, id(module), grad_enabled)
             self._settle_in()
+
+    @property
+    def workload(self) -> WorkloadObserver:
+        """Notes what the script trains, until it is known."""
+        return self.simulator.tracker.workload
 
     def loader_exhausted(self) -> None:
         """The loader that the script has just left had no batch for it."""

@@ -31,6 +31,7 @@ from traces.model import NONE, BatchKind, Ending, Shape, Thread, Trace, shapes_t
 from traces.phases import ASIDE, LOSS, PLAIN
 from traces.script_cut import CutStep, ScriptCut
 from traces.steps import Optimizers
+from traces.workload_observer import WorkloadObserver
 
 # Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU; if it does, it may wait.
 _PENDING_STEPS = 256
@@ -104,6 +105,11 @@ class Recorder:
     def phase(self) -> str:
         """The phase that was entered by name and not left yet, or "" within none."""
         return self._script.entered
+
+    @property
+    def workload(self) -> WorkloadObserver:
+        """Notes what the script trains, until it is known."""
+        return self._script.workload
 
     @_costed
     def make_way_for_profile(self) -> None:
@@ -383,7 +389,7 @@ class Recorder:
 
     def _news(self) -> Trace | None:
         """The header, if rows or a profile need what is new in it; and now and then for its figures."""
-        extent = len(self._threads), self._facts.extent, self._profiler.facts()
+        extent = len(self._threads), self._facts.extent, self._profiler.facts(), self.workload.signature
         now_ns = self.clock.perf_ns()
         if extent == self._told_extent and now_ns < self._told_ns + _FIGURES_NS:
             return None
@@ -402,6 +408,7 @@ class Recorder:
             threads=self._threads,
             machines={self._rank: self._facts.machine()},
             provenance=provenance,
+            workload=self.workload.signature,
             lacks=lacks,
         )
 

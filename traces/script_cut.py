@@ -31,6 +31,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from traces.phases import ASIDE, LOSS, PLAIN, PhaseCut, Segment
 from traces.steps import Optimizers, StepCut, StepEnd
+from traces.workload_observer import WorkloadObserver
 
 ThreadT = TypeVar("ThreadT")
 ThreadT_contra = TypeVar("ThreadT_contra", contravariant=True)
@@ -74,6 +75,7 @@ class ScriptCut(Generic[ThreadT]):
     def __init__(self, listener: ScriptListener[ThreadT], optimizers: Optimizers) -> None:
         self._listener = listener
         self._steps, self._phases = StepCut(optimizers), PhaseCut()
+        self.workload = WorkloadObserver()
         self._thread: ThreadT | None = None
         self._has_steps = False
 
@@ -169,6 +171,7 @@ class ScriptCut(Generic[ThreadT]):
         phases = self._phases
         if not self._has_steps and phases.segments and {segment.name for segment in phases.segments} == {"other"}:
             phases.segments.clear()
+            self.workload.forget()
             self._listener.set_up_ends(thread, now_ns)
         self._listener.segment_begins(thread, phases.current, now_ns)
 
@@ -185,6 +188,7 @@ class ScriptCut(Generic[ThreadT]):
         names = {phases.current, *(segment.name for segment in phases.segments)}
         if phases.current and not self._has_steps and not names & {"loader", "backward"}:
             phases.close(now_ns)
+            self.workload.forget()
             self._listener.set_up_ends(thread, now_ns)
 
     def _end(self, thread: ThreadT, ends: StepEnd, now_ns: int) -> None:
@@ -195,5 +199,6 @@ class ScriptCut(Generic[ThreadT]):
             self._op(thread, PLAIN, now_ns)
         self._has_steps = True
         left_ns = phases.boundary_ns
+        self.workload.step_ended(is_evaluation=ends == StepEnd.EVALUATION)
         step = CutStep(ends == StepEnd.EVALUATION, phases.close(now_ns), left_ns, now_ns)
         self._listener.step_ends(thread, step)

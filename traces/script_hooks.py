@@ -21,13 +21,15 @@ Note [Outermost calls]
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from traces.model import Shape
 from traces.patching import PhaseListener, PhaseScope, patch
 from traces.steps import Optimizers
+from traces.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
 Wrapper = Callable[[Call], Call]
@@ -41,6 +43,9 @@ class CallListener(PhaseListener, Protocol):
     def optimizer_stepped(self, is_first: bool) -> None: ...
 
     def loader_exhausted(self) -> None: ...
+
+    @property
+    def workload(self) -> WorkloadObserver: ...
 
 
 class ModuleCalls(threading.local):
@@ -74,11 +79,15 @@ class ScriptHooks:
         @wraps(fetch)
         def next_batch(iterator: Any) -> Any:
             try:
-                return waiting(iterator)
+                batch = waiting(iterator)
             except StopIteration:
                 if (listener := self._listener()) is not None:
                     listener.loader_exhausted()
                 raise
+            if (listener := self._listener()) is not None and listener.workload.is_open:
+                sizes = [int(tensor.nbytes) for tensor in tensors_in(self._torch, batch)]
+                listener.workload.batch_loaded(sum(sizes) if sizes else None)
+            return batch
 
         return next_batch
 
@@ -99,7 +108,10 @@ class ScriptHooks:
                 with stepping:
                     result = hooked(optimizer, *args, **kwargs)
                 if not nested and (listener := self._listener()) is not None:
-                    listener.optimizer_stepped(known.is_first(optimizer))
+                    is_first = known.is_first(optimizer)
+                    if is_first and listener.workload.is_open:
+                        listener.workload.optimizer_stepped(type(optimizer).__name__)
+                    listener.optimizer_stepped(is_first)
                 return result
 
             return step_as_phase
@@ -142,8 +154,32 @@ class ScriptHooks:
             calls.inside = True
             try:
                 listener.module_called(module, grad_enabled())
+                if listener.workload.is_open:
+                    listener.workload.module_called(module, self._described([args, kwargs]))
                 return call(module, *args, **kwargs)
             finally:
                 calls.inside = False
 
         patch(cls, __call__=called)
+
+    def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
+        """Shape and dtype of each tensor among the arguments of a call."""
+        for tensor in tensors_in(self._torch, arguments):
+            yield tuple(map(int, tensor.shape)), str(tensor.dtype).removeprefix("torch.")
+
+
+def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
+    """The strided tensors in a batch as loaders make them: tensors, lists, dicts, named tuples, batch classes."""
+    if isinstance(batch, torch.Tensor):
+        if batch.layout is torch.strided:
+            yield batch
+    elif isinstance(batch, Mapping):
+        for item in batch.values():
+            yield from tensors_in(torch, item)
+    elif isinstance(batch, list | tuple):
+        for item in batch:
+            yield from tensors_in(torch, item)
+    elif hasattr(batch, "__dict__"):
+        for item in vars(batch).values():
+            if isinstance(item, torch.Tensor):
+                yield from tensors_in(torch, item)

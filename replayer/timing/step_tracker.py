@@ -29,6 +29,7 @@ from traces.model import NONE, Origin, StepKind
 from traces.phases import PLAIN
 from traces.script_cut import CutStep, ScriptCut
 from traces.steps import Optimizers
+from traces.workload_observer import WorkloadObserver
 
 
 class StepTracker:
@@ -72,6 +73,11 @@ class StepTracker:
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:
         return StepMatcher(step, self._histories)
+
+    @property
+    def workload(self) -> WorkloadObserver:
+        """Notes what the script trains, until it is known."""
+        return self._script.workload
 
     @property
     def number(self) -> int:

@@ -17,6 +17,7 @@ from tests.replayer.recordings import phase_recording
 from traces.file import load, save
 from traces.measure import phase_times
 from traces.model import BatchKind, HostKind, StepKind, Trace
+from traces.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
 
 pytestmark = pytest.mark.real_time
 
@@ -346,6 +347,47 @@ def test_a_script_that_updates_its_weights_itself_is_recorded_and_replayed_in_st
         trace = load(tmp_path / name)
         assert len(trace.steps) == 10 and not (trace.steps.kind == StepKind.EVALUATION).any(), name
         assert {"forward", "loss", "backward", "other"} <= set(phase_times(trace)), name
+
+
+WORKLOAD = """
+import sys
+import torch
+from torch import nn
+
+batch, width = int(sys.argv[1]), int(sys.argv[2])
+model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+data = torch.utils.data.TensorDataset(torch.randn(4 * batch, 8), torch.randint(0, 4, (4 * batch,)))
+for x, y in torch.utils.data.DataLoader(data, batch_size=batch):
+    nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+    optimizer.step()
+"""
+
+
+def test_a_recording_and_its_replay_tell_the_same_workload(tmp_path: Path, phase_trace: Path) -> None:
+    (tmp_path / "train.py").write_text(WORKLOAD)
+    done = record("--on", phase_trace, "--grain", "phase", "-o", "a.msgpack", "train.py", "4", "16", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    recorded = load(tmp_path / "a.msgpack").workload
+    linear = 8 * 16 + 16 + 16 * 4 + 4
+    assert recorded == WorkloadSignature(
+        parameters=linear,
+        parameter_bytes=4 * linear,
+        modules={"Linear": 2, "ReLU": 1, "Sequential": 1},
+        inputs=(InputTensor((4, 8), "float32"),),
+        batch_bytes=4 * (8 * 4 + 8),
+        optimizer="Adam",
+    )
+    likeness = []
+    for i, arguments in enumerate((("4", "16"), ("8", "16"), ("4", "32"))):
+        options = ["--clock", "virtual", "-o", f"{i}.msgpack", "--trace", "a.msgpack"]
+        words = [sys.executable, "-m", "tui.cli", "replay", *options, "train.py", *arguments]
+        again = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert again.returncode == 0, again.stderr
+        replayed = load(tmp_path / f"{i}.msgpack").workload
+        assert recorded is not None and replayed is not None
+        likeness.append(compare_workloads(recorded, replayed).likeness)
+    assert likeness == [Likeness.SAME, Likeness.OTHER_BATCH_SIZE, Likeness.OTHER_MODEL]
 
 
 def test_long_runs_do_not_grow(place: Path) -> None:

@@ -9,6 +9,7 @@ from replayer.op_signature import OpSignature
 from replayer.recording.workspaces import WorkspaceSequence
 from replayer.timing.stream import VirtualStream
 from traces.machine import DeviceProperties, Machine
+from traces.workload_observer import WorkloadObserver
 
 
 class FakeDevice:
@@ -88,6 +89,8 @@ class FakeGpu:
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         pass
+
+    workload = WorkloadObserver()
 
     def loader_exhausted(self) -> None:
         pass

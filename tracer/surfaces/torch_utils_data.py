@@ -20,7 +20,7 @@ from tracer.state import optimizers, recorder
 from tracer.surfaces.torch_tensor import Quiet
 from traces.model import NONE
 from traces.patching import patch
-from traces.script_hooks import ScriptHooks
+from traces.script_hooks import ScriptHooks, tensors_in
 
 
 def install(torch_module: ModuleType) -> None:
@@ -44,7 +44,7 @@ def install(torch_module: ModuleType) -> None:
         start_ns = to.clock.now_ns()
         batch = load(self)
         loader = to.loader_of(self._recorded_loader, lambda: _describe(self._recorded_loader))
-        to.waited(loader, start_ns, to.clock.now_ns(), size_of(batch))
+        to.waited(loader, start_ns, to.clock.now_ns(), _size_of(batch))
         return batch
 
     @wraps(make)
@@ -80,7 +80,7 @@ def _recorded_loop(module: Any) -> Any:
         finally:
             depth[0] -= 1
         if not depth[0]:
-            to.pinned(0, start_ns, to.clock.now_ns(), size_of(pinned))
+            to.pinned(0, start_ns, to.clock.now_ns(), _size_of(pinned))
         return pinned
 
     return recorded_loop
@@ -99,19 +99,7 @@ def _describe(loader: Any) -> dict[str, Any]:
     }
 
 
-def size_of(batch: object) -> int:
-    """The bytes of all tensors in a batch as loaders make them (tensors, lists, dicts, named tuples), or NONE without any."""
-    sizes = _sizes(batch)
+def _size_of(batch: object) -> int:
+    """The bytes of all tensors in a batch, or NONE without any."""
+    sizes = [int(tensor.nbytes) for tensor in tensors_in(torch, batch)]
     return sum(sizes) if sizes else NONE
-
-
-def _sizes(batch: Any) -> list[int]:
-    if isinstance(batch, torch.Tensor):
-        return [int(batch.nbytes)] if batch.layout is torch.strided else []
-    if isinstance(batch, dict):
-        return [size for item in batch.values() for size in _sizes(item)]
-    if isinstance(batch, list | tuple):
-        return [size for item in batch for size in _sizes(item)]
-    if hasattr(batch, "__dict__"):  # a batch class of the user's
-        return [size for item in vars(batch).values() if isinstance(item, torch.Tensor) for size in _sizes(item)]
-    return []

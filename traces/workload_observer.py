@@ -1,0 +1,73 @@
+"""Fills a workload signature (traces/workload.py) from what a script calls: the same code in the recorder and the replayer.
+
+    observer = WorkloadObserver()
+    observer.batch_loaded(19_267_840)
+    observer.module_called(model, [((32, 3, 224, 224), "float32")])
+    observer.optimizer_stepped("SGD")
+    observer.step_ended(is_evaluation=False)
+    observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
+
+The signature is that of the first training step; of a script that only evaluates, that of its first batch. Once it is known,
+`is_open` is False and nothing more is looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from traces.model import Shape
+from traces.workload import InputTensor, WorkloadSignature
+
+
+class WorkloadObserver:
+    """Notes the outermost modules of the step under way. Threads other than the first that calls a module are left out."""
+
+    def __init__(self) -> None:
+        self.signature: WorkloadSignature | None = None
+        self.is_open = True
+        self._thread = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """What came so far was set-up, or a step that is over."""
+        self._modules: dict[int, Any] = {}  # by id
+        self._inputs: tuple[InputTensor, ...] | None = None
+        self._batch_bytes: int | None = None
+        self._optimizer: str | None = None
+
+    def batch_loaded(self, size_bytes: int | None) -> None:
+        """A DataLoader gave a batch (None: without tensors); of a step's several the first counts."""
+        if self._batch_bytes is None:
+            self._batch_bytes = size_bytes
+
+    def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]]) -> None:
+        """An outermost torch.nn.Module is called with tensors of these shapes and dtypes."""
+        self._thread = self._thread or threading.get_ident()
+        if self._thread != threading.get_ident():
+            return
+        if self._inputs is None:
+            self._inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
+        self._modules.setdefault(id(module), module)
+
+    def optimizer_stepped(self, class_name: str) -> None:
+        """The optimizer that ends the step has stepped."""
+        self._optimizer = class_name
+
+    def step_ended(self, is_evaluation: bool) -> None:
+        """Work out the signature, unless there is one of a step of this kind."""
+        if self.is_open and (self._modules or self._batch_bytes is not None):
+            if self.signature is None or not is_evaluation:
+                self.signature = self._signature()
+            self.is_open = is_evaluation
+        self.forget()
+
+    def _signature(self) -> WorkloadSignature:
+        modules = {id(part): part for module in self._modules.values() for part in module.modules()}
+        parameters = {id(p): p for module in self._modules.values() for p in module.parameters()}
+        signature = WorkloadSignature(inputs=self._inputs, batch_bytes=self._batch_bytes, optimizer=self._optimizer)
+        if not modules:
+            return signature
+        sizes = [(p.numel(), p.numel() * p.element_size()) for p in parameters.values()]
+        return signature.with_model(sizes, [type(module).__name__ for module in modules.values()])
