@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import TYPE_CHECKING, Any
 
+from replayer.cost_model.chips import known_properties
 from replayer.cost_model.collectives import Call, CollectiveCosts, Times, Transfer
 from replayer.cost_model.copies import Transfers
-from replayer.cost_model.device_properties import DeviceProperties
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.capacity import capacity_of
 from replayer.memory.cublas_workspaces import BlasWorkspaces
@@ -43,7 +43,7 @@ from replayer.timing.host_threads import HostThreads
 from replayer.timing.scheduler import Caller, HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualEvent, VirtualStream
-from traces.machine import DeviceProperties as RecordedProperties
+from traces.machine import DeviceProperties
 from traces.model import NONE, Device, DeviceKind, Shape, Thread, Trace
 from traces.steps import Optimizers
 from traces.workload_observer import WorkloadObserver
@@ -61,7 +61,7 @@ class VirtualDevice:
 
     index: int
     name: str
-    properties: RecordedProperties
+    properties: DeviceProperties  # all that are known, of the recording and of the card
     allocator: TensorAllocator  # by which tensors use the memory
     default_stream: VirtualStream
     _memory: DeviceMemory
@@ -136,7 +136,7 @@ class VirtualGpu:
         self.collective_costs = CollectiveCosts.of(trace)
         self._peers: list[Callable[[bool], None]] = []  # settle what goes on between this process and others
         self._workspaces = Workspaces.of(trace, self.recording, rank)
-        majors = [DeviceProperties.of(d.name, d.total_memory_bytes, d.properties).major for d in self.recording.devices]
+        majors = [known_properties(device).major or 0 for device in self.recording.devices]
         self.blas = BlasWorkspaces(self.machine, majors)
         self._values = RecordedValues.of(trace, rank)
         self._selections = RecordedOutputSizes.of(trace, rank)
@@ -162,7 +162,7 @@ class VirtualGpu:
         memory = DeviceMemory(index, *capacity, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
         allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory)
         stream = self.simulator.scheduler.stream(index, 0)
-        return VirtualDevice(index, device.name, device.properties, allocator, stream, memory)
+        return VirtualDevice(index, device.name, known_properties(device), allocator, stream, memory)
 
     def device_count(self) -> int:
         return len(self.devices)

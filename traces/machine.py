@@ -77,6 +77,9 @@ class Settings:
     allocator: str | None = None  # PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF
 
 
+DEFAULT_SETTINGS = Settings()
+
+
 @dataclass(frozen=True)
 class Machine:
     """What one rank's process ran on and with."""
@@ -91,7 +94,7 @@ class Machine:
     system: str | None = None  # "Linux x86_64"
     processors: int | None = None
     oom_text: str | None = None  # how this PyTorch words an out-of-memory error
-    settings: Settings = Settings()
+    settings: Settings = DEFAULT_SETTINGS
 
     @property
     def release(self) -> tuple[int, int] | None:

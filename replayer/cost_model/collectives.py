@@ -3,7 +3,7 @@
 The recording tells for the operations, sizes and groups that it holds; from these a latency and a bandwidth are fitted for
 others. A recorded kernel lasts from when its own rank was ready until the slowest one's data had come, so of the ranks'
 durations of one operation the shortest is what the transfer itself took. Without recorded operations latency and bandwidth are
-those of the links that GPUs of this name have (links.py). An operation of which only is known how long it can have lasted at
+those of the links that GPUs of this name have (chips.py). An operation of which only is known how long it can have lasted at
 most is none that such an estimate could be made from, but it caps the estimate for its like.
 
     costs = CollectiveCosts.of(trace)
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.cost_model.links import link_of
+from replayer.cost_model.chips import card_of
 from traces.communication import communication_kernels
 from traces.model import NONE, Ending, Origin, Trace
 
@@ -96,7 +96,7 @@ class CollectiveCosts:
         self._at_most_ns: dict[Key, int] = {}
         self._played: dict[Key, int] = {}
         self._kernels: dict[str, int] = {}
-        self._link = link_of(device_name)
+        self._link = card_of(device_name).link
         self._bytes_per_ns = self._link.ring_gbps
         self._recorded_latency_ns: int | None = None
         self._origin = Origin.PUBLISHED

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.cost_model.links import link_of
+from replayer.cost_model.chips import card_of
 from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed
 from traces.model import DeviceKind, Origin, Trace
 
@@ -65,7 +65,7 @@ class Transfers:
             ("d2h", True): (PUBLISHED_PINNED_GBPS, Origin.ROOFLINE),
             ("d2h", False): (PUBLISHED_PAGEABLE_GBPS, Origin.ROOFLINE),
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),  # read and written
-            ("p2p", False): (link_of(device_name).copy_gbps, Origin.ROOFLINE),
+            ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
         self._latencies_ns: dict[Kind, int] = {}  # what a copy of nothing takes, where small copies were recorded
         self._others: dict[Kind, frozenset[int]] = {}

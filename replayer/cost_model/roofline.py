@@ -9,11 +9,14 @@ recorded takes its own roofline time. Both are estimates and are marked as such 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
+from replayer.cost_model.chips import card_of
+from traces.machine import DEFAULT_SETTINGS, Settings
 from traces.model import Column, Shape
 
 _ITEMSIZE = {
@@ -21,19 +24,12 @@ _ITEMSIZE = {
     "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
+_UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
+
 _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
 # A kernel takes about this long however little it does, where the recording does not tell (`shortest_kernel_ns`).
 FLOOR_NS = 1_500
-
-# Peak memory bandwidth in GB/s and fp32 (AMD: fp32 vector) TFLOP/s by the vendors' data sheets, matched by a part of the
-# recorded device name, the longest first.
-_DATA_SHEETS = {
-    "K80": (240, 4.1), "M40": (288, 6.8), "P100": (732, 9.3), "GP100": (717, 10.3), "V100": (900, 15.7),
-    "T4": (320, 8.1), "2080 Ti": (616, 13.4), "RTX 6000": (672, 16.3), "A100": (1555, 19.5), "A10": (600, 31.2),
-    "H100": (3350, 66.9), "H200": (4800, 66.9), "B200": (8000, 75.0), "MI250": (3277, 47.9), "MI300X": (5300, 163.4),
-}  # fmt: skip
-_UNKNOWN_DEVICE = (600.0, 10.0)
 
 # The share of its data sheet that a device reaches in ordinary kernels; only used where the trace has no kernels to fit.
 _REACHED = 0.6
@@ -70,38 +66,69 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """What a device reaches: bytes and floating-point operations per nanosecond (that is GB/s and GFLOP/s)."""
+    """What a device reaches: bytes and floating-point operations per nanosecond (that is GB/s and GFLOP/s).
+
+    `flops_per_ns` is that of fp32, and `rates` are those of what runs on faster or slower units: "fp64", "tf32", "fp16"...
+    """
 
     bytes_per_ns: float
     flops_per_ns: float
     floor_ns: int = FLOOR_NS  # what a kernel takes however little it does
+    rates: Mapping[str, float] = field(default_factory=dict, hash=False)
+    settings: Settings = DEFAULT_SETTINGS
 
     def duration_ns(self, op: str, shapes: tuple[Shape, ...], dtype: str) -> int:
         """The roofline time of a canonical op."""
         memory_ns = size_bytes(shapes, dtype) / self.bytes_per_ns
-        return int(max(memory_ns, flops(op, shapes) / self.flops_per_ns)) + self.floor_ns
+        work = flops(op, shapes)
+        work_ns = work / self.rates.get(self.unit(op, dtype), self.flops_per_ns) if work else 0.0
+        return int(max(memory_ns, work_ns)) + self.floor_ns
+
+    def unit(self, op: str, dtype: str) -> str:
+        """By which of `rates` a matrix product or convolution of this dtype goes; "fp32" where there is none of its own.
+
+        float32 runs as TF32 where the recorded script allowed it. PyTorch's defaults since 1.12: in cuDNN's convolutions and
+        recurrent networks, but not in matrix products.
+        """
+        unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
+        if unit == "fp32":
+            is_cudnn = op.startswith(("convolution", "_cudnn"))
+            told = self.settings.tf32_cudnn if is_cudnn else self.settings.tf32_matmul
+            unit = "tf32" if (is_cudnn if told is None else told) else "fp32"
+        return unit if unit in self.rates else "fp32"
 
 
-def data_sheet_speed(device_name: str) -> DeviceSpeed:
+def data_sheet_speed(device_name: str, settings: Settings = DEFAULT_SETTINGS) -> DeviceSpeed:
     """The speed of a device known only by name."""
-    part = max((part for part in _DATA_SHEETS if part in device_name), key=len, default="")
-    bandwidth_gbps, tflops = _DATA_SHEETS.get(part, _UNKNOWN_DEVICE)
-    return DeviceSpeed(bandwidth_gbps * _REACHED, tflops * 1000 * _REACHED)
+    card = card_of(device_name)
+    rates = {unit: tflops * 1000 * _REACHED for unit, tflops in card.tflops.items()}
+    return DeviceSpeed(card.memory_gbps * _REACHED, rates.pop("fp32"), rates=rates, settings=settings)
 
 
 def fitted_speed(samples: list[tuple[str, tuple[Shape, ...], str, int]], fallback: DeviceSpeed) -> DeviceSpeed:
     """The speed that recorded ops reached: samples are (canonical op, shapes, dtype, duration in ns).
 
-    The upper decile of what ops longer than 20 us reached, so that a slow kernel does not make the device look slow; each
-    of the two figures falls back where fewer than five samples tell.    """
+    The upper decile of what ops longer than 20 us reached, so that a slow kernel does not make the device look slow; the
+    bandwidth and the rate of each unit fall back where fewer than five samples tell.
+    """
     long = [sample for sample in samples if sample[3] > 20_000]
     moved = [(size_bytes(shapes, dtype), ns) for op, shapes, dtype, ns in long if not flops(op, shapes)]
-    bandwidths = sorted(bytes_ / ns for bytes_, ns in moved if bytes_)
-    rates = sorted(flops(op, shapes) / ns for op, shapes, _, ns in long if flops(op, shapes))
-    def of(reached: list[float], otherwise: float) -> float:
-        return reached[len(reached) * 9 // 10] if len(reached) >= 5 else otherwise
+    reached: dict[str, list[float]] = {}
+    for op, shapes, dtype, ns in long:
+        if work := flops(op, shapes):
+            reached.setdefault(fallback.unit(op, dtype), []).append(work / ns)
+    rates = {unit: _upper_decile(those) for unit, those in reached.items() if len(those) >= 5}
+    bandwidths = [bytes_ / ns for bytes_, ns in moved if bytes_]
+    return replace(
+        fallback,
+        bytes_per_ns=_upper_decile(bandwidths) if len(bandwidths) >= 5 else fallback.bytes_per_ns,
+        flops_per_ns=rates.pop("fp32", fallback.flops_per_ns),
+        rates={**fallback.rates, **rates},
+    )
 
-    return replace(fallback, bytes_per_ns=of(bandwidths, fallback.bytes_per_ns), flops_per_ns=of(rates, fallback.flops_per_ns))
+
+def _upper_decile(values: list[float]) -> float:
+    return sorted(values)[len(values) * 9 // 10]
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:

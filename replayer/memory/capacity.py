@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replayer.cost_model.device_properties import chip_of
+from replayer.cost_model.chips import card_of
 from replayer.memory.oom import DEFAULT_OOM_TEXT
 from traces.machine import Machine
 from traces.model import Device
@@ -25,5 +25,5 @@ class Capacity(NamedTuple):
 
 def capacity_of(machine: Machine, device: Device, given_bytes: int | None = None) -> Capacity:
     """The capacity of a recorded device; if it was not recorded, that of the usual board with its chip."""
-    recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else chip_of(device.name).memory_bytes
+    recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card_of(device.name).memory_bytes
     return Capacity(given_bytes or recorded_bytes, max(device.outside_bytes, 0), machine.oom_text or DEFAULT_OOM_TEXT)

@@ -48,7 +48,9 @@ class RecordedRun:
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
-        self.speed: DeviceSpeed = data_sheet_speed(self.devices[0].name if self.devices else "")
+        self.speed: DeviceSpeed = data_sheet_speed(
+            self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
+        )
 
     @classmethod
     def of(cls, trace: Trace, rank: int = 0) -> RecordedRun:

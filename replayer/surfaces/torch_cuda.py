@@ -16,10 +16,10 @@ import re
 from types import ModuleType
 from typing import Any
 
-from replayer.cost_model.device_properties import DeviceProperties
 from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
 from replayer.surfaces.torch_cuda_cudart import VirtualCudart
+from replayer.surfaces.torch_cuda_device_properties import DeviceProperties
 from replayer.tensor.device_args import checked
 from traces.patching import patch
 

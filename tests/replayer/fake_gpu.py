@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from replayer import state
+from replayer.cost_model.chips import known_properties
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from tests.replayer.fakes import FakeGpu
 from traces.machine import DeviceProperties, Machine
+from traces.model import Device
 
 GIB = 1 << 30
 
@@ -33,7 +35,8 @@ class SurfaceGpu(FakeGpu):
         self.streams: list[VirtualStream] = []
         self._streams: dict[int, VirtualStream] = {}
         for device in self.devices:
-            device.name, device.properties = name, DeviceProperties(**properties)
+            recorded = Device(0, device.index, name, properties=DeviceProperties(**properties))
+            device.name, device.properties = name, known_properties(recorded)
 
     def work(self, stream: VirtualStream, duration_ns: int) -> None:
         stream.push(self.now_ns, 0, 0, duration_ns)

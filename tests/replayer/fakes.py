@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from replayer.cost_model.chips import UNKNOWN_CARD
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from replayer.memory.tensor_allocator import TensorAllocator
@@ -16,7 +17,7 @@ class FakeDevice:
     def __init__(self, index: int, capacity_bytes: int) -> None:
         self.index = index
         self.name = "Fake GPU"
-        self.properties = DeviceProperties(major=8, minor=0)
+        self.properties = DeviceProperties(major=8, minor=0).completed_by(UNKNOWN_CARD.properties)
         self._memory = DeviceMemory(index, capacity_bytes)
         self.allocator = TensorAllocator(self._memory)
         self.default_stream = VirtualStream(index, 0)

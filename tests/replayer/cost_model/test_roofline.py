@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed, data_sheet_speed, fitted_speed, flops, size_bytes
+from traces.machine import Settings
 from traces.model import Shape
 
 SPEED = DeviceSpeed(bytes_per_ns=500.0, flops_per_ns=10_000.0)
@@ -47,3 +48,34 @@ def test_the_fitted_speed_is_what_long_ops_reached() -> None:
     assert speed.bytes_per_ns == pytest.approx(4_000_000 / 40_000)
     assert speed.flops_per_ns == pytest.approx(2e9 / 200_000)
     assert fitted_speed(samples[:3], SPEED) == SPEED
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "settings", "tflops"),
+    [
+        ("mm", "float32", Settings(), 19.5),
+        ("mm", "float32", Settings(tf32_matmul=True), 156),
+        ("convolution", "float32", Settings(), 156),
+        ("convolution", "float32", Settings(tf32_cudnn=False), 19.5),
+        ("mm", "float16", Settings(), 312),
+        ("convolution", "bfloat16", Settings(), 312),
+        ("mm", "float64", Settings(), 19.5),
+        ("mm", "", Settings(), 19.5),
+        ("mm", "float8_e4m3fn", Settings(), 19.5),  # an A100 has no such unit
+    ],
+)
+def test_a_product_goes_at_the_peak_of_its_dtype(op: str, dtype: str, settings: Settings, tflops: float) -> None:
+    speed = data_sheet_speed("NVIDIA A100-SXM4-40GB", settings)
+    shapes: tuple[Shape, ...] = ((8192, 8192), (8192, 8192))
+    if op == "convolution":
+        shapes = ((256, 256, 56, 56), (256, 256, 3, 3))
+    expected_ns = flops(op, shapes) / (tflops * 1000 * 0.6)
+    assert speed.duration_ns(op, shapes, dtype) == pytest.approx(expected_ns + FLOOR_NS, rel=0.001)
+
+
+def test_each_unit_is_fitted_from_its_own_ops() -> None:
+    fallback = data_sheet_speed("NVIDIA A100-SXM4-40GB")
+    samples = [("mm", ((1000, 1000), (1000, 1000)), "float16", 25_000)] * 6
+    speed = fitted_speed(samples, fallback)  # type: ignore[arg-type]
+    assert speed.rates["fp16"] == pytest.approx(2e9 / 25_000) and speed.flops_per_ns == fallback.flops_per_ns
+    assert speed.rates["tf32"] == fallback.rates["tf32"]
