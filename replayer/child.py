@@ -3,9 +3,9 @@
 `start(config)` is called by the bootstrap when torch has been imported, in the script's process and in all its descendants.
 `share(config)` comes before it where a process is forked into ranks.
 Config keys: `trace` (path of the recording), `out` (directory for this run's timelines, one per process that used the GPU),
-`loader` ("real" or "recorded"), `strict` (bool), `clock` ("wall" or "virtual"), `speed` (of recorded time against the
-script's), `launcher` (process id of `trace replay`, whose child the script's process is), `gpu_memory_bytes` (a list: empty for
-the recorded sizes, one for all devices, or one each), `gpus` (how many there are, 0: as recorded), `link_gbps` (0: as
+`loader` ("real" or "recorded"), `strict` (bool), `clock` ("wall", "virtual" or "recorded"), `speed` (of recorded time against
+the script's), `launcher` (process id of `trace replay`, whose child the script's process is), `gpu_memory_bytes` (a list:
+empty for the recorded sizes, one for all devices, or one each), `gpus` (how many there are, 0: as recorded), `link_gbps` (0: as
 recorded), `values` ("recorded" or "compute"), `live` (bool: somebody watches the timelines grow).
 """
 
@@ -22,7 +22,7 @@ from replayer.gpu import VirtualGpu
 from replayer.recording.replicas import devices_for
 from replayer.surfaces import install_all
 from replayer.surfaces.time import ScriptTime
-from replayer.timing.clock import Clock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
+from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.stats import ReplayStats
 from replayer.timing.timeline_writer import Timeline
 from traces.deferred_signals import at_exit
@@ -61,7 +61,9 @@ def share(config: dict[str, Any]) -> None:
 
 
 def _script_time(config: dict[str, Any]) -> ScriptTime | None:
-    return ScriptTime(VirtualClock()) if config["clock"] == "virtual" else None
+    if config["clock"] == "wall":
+        return None
+    return ScriptTime(RecordedClock() if config["clock"] == "recorded" else VirtualClock())
 
 
 def _install(config: dict[str, Any]) -> None:

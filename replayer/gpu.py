@@ -345,11 +345,11 @@ class VirtualGpu:
         return time_ns <= self.clock.now_ns()
 
     def query_event(self, event: VirtualEvent) -> bool:
-        return event.time_ns is None or self.has_passed(event.time_ns)
+        return event.time_ns is None or event.time_ns <= self.clock.poll_ns()
 
     def query_stream(self, stream: VirtualStream) -> bool:
         self.flush()
-        return stream.ready_ns <= self.clock.now_ns()
+        return stream.ready_ns <= self.clock.poll_ns()
 
     def synchronize_event(self, event: VirtualEvent) -> None:
         if event.time_ns is None:

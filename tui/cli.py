@@ -48,6 +48,7 @@ class Values(StrEnum):
 class Clock(StrEnum):
     wall = "wall"
     virtual = "virtual"
+    recorded = "recorded"
 
 
 TraceArgument = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a name in the bundled library.")]
@@ -173,7 +174,11 @@ def replay(
     ] = Values.recorded,
     clock: Annotated[
         Clock,
-        typer.Option("--clock", help="Really wait for the GPU, or only move the clock that the script reads (virtual)."),
+        typer.Option(
+            "--clock",
+            help="Really wait for the GPU; only move the clock that the script reads (virtual); or leave this machine's"
+            " own time out altogether (recorded).",
+        ),
     ] = Clock.wall,
     view: Annotated[
         bool, typer.Option("--view", help="Open the timeline app beside the replay, and follow it step by step.")

@@ -26,6 +26,8 @@ def pace_sentences(comparison: Comparison) -> list[str]:
         said.append(
             "Data loading was not real: on the virtual clock, waiting for the GPU gave a loader's workers no time to load in."
         )
+    if comparison.clock == "recorded":
+        said.append("This machine's own time is left out: what passed is recorded host pace, waits for data and GPU time.")
     return said
 
 

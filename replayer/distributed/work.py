@@ -98,7 +98,7 @@ class VirtualWork(_Work):  # type: ignore[misc]
     def is_completed(self) -> bool:
         if self.end_ns is None and not self.all_arrived():
             return False
-        return self.settle() <= gpu().clock.now_ns()
+        return self.settle() <= gpu().clock.poll_ns()
 
     def is_success(self) -> bool:
         return self.is_completed()

@@ -1,4 +1,4 @@
-"""Python's own `time`, under `--clock virtual`: the script's clocks jump over its waits for the GPU, and its sleeps take none.
+"""Python's own `time`, under `--clock virtual` and `recorded`: its clocks jump over waits, sleeps take no time.
 
     ScriptTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
@@ -50,6 +50,7 @@ class ScriptTime:
     def install(self) -> None:
         """From now on this process has virtual time. Without effect where it has it already."""
         self._jumps = True
+        self.clock.replays()
         if time.sleep not in self._calls:
             return
         by_id = {id(real): call for real, call in self._calls.items()}  # by id, for what modules hold may not compare
@@ -67,10 +68,10 @@ class ScriptTime:
         clock, offset_ns = self.clock, real_ns() - self.clock.now_ns()
 
         def told() -> float:
-            return real() if _caller_waits_for_real() else (clock.now_ns() + offset_ns) / 1e9
+            return real() if _caller_waits_for_real() else (clock.poll_ns() + offset_ns) / 1e9
 
         def told_ns() -> int:
-            return real_ns() if _caller_waits_for_real() else clock.now_ns() + offset_ns
+            return real_ns() if _caller_waits_for_real() else clock.poll_ns() + offset_ns
 
         return {real: _like(real, told), real_ns: _like(real_ns, told_ns)}
 

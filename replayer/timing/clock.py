@@ -2,6 +2,7 @@
 
     clock = WallClock()                         # --clock wall: the machine's time, and really waiting
     clock = VirtualClock()                      # --clock virtual: a wait only moves the clock
+    clock = RecordedClock()                     # --clock recorded: nothing but waits moves the clock
     clock = ScaledClock(WallClock(), "2")       # --speed 2: recorded time, which flows twice as fast as the script's
     clock.wait_until(clock.now_ns() + 2_000_000)
 
@@ -19,6 +20,12 @@ Note [Virtual time]
     the time it takes, a loop that polls the clock or an event ends, and only waiting costs nothing. Time jumps for all
     threads of the process at once. Other processes, a loader's workers above all, go at the machine's pace: within a wait of
     100 ms that took none they have done nothing, so waiting for data tells nothing about the recorded machine or this one.
+
+Note [A clock that stands still]
+    On the recorded clock this machine's own time does not count at all: what passes is the recorded host's pace, the recorded
+    waits for data, and the GPU's time, so a replay is the same on an idle machine and on a busy one. A loop that asks for the
+    time, or whether an event has happened, until it has, must end nevertheless: every such question moves the clock by
+    `POLL_NS`. A thread beside the main one that sleeps takes its time for real and then moves the clock to its deadline.
 """
 
 from __future__ import annotations
@@ -36,6 +43,7 @@ _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # what may be saved up for waits in quick succession
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
+POLL_NS = 1_000  # what a question to a clock that stands still takes; on real machines some 50 to 2 000 ns
 
 
 class Clock(Protocol):
@@ -50,6 +58,9 @@ class Clock(Protocol):
         """Its nanoseconds per nanosecond of the script's time."""
 
     def now_ns(self) -> int: ...
+
+    def poll_ns(self) -> int:
+        """`now_ns`, for a script that may ask until something has happened. See Note [A clock that stands still]."""
 
     def wait_until(self, deadline_ns: int) -> None:
         """Return at `deadline_ns`, or at once if that is past."""
@@ -72,6 +83,9 @@ class WallClock:
 
     def now_ns(self) -> int:
         return perf_counter_ns() + self.ahead_ns
+
+    def poll_ns(self) -> int:
+        return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
         deadline_ns -= self.ahead_ns
@@ -114,6 +128,9 @@ class VirtualClock:
         paused_ns, ahead_ns = self._state
         return (perf_counter_ns() if paused_ns is None else paused_ns) + ahead_ns
 
+    def poll_ns(self) -> int:
+        return self.now_ns()
+
     def wait_until(self, deadline_ns: int) -> None:
         with self._jumped:
             skipped_ns = deadline_ns - self.now_ns()
@@ -144,6 +161,44 @@ class VirtualClock:
         self._jumped = threading.Condition()
         self.resume()
 
+    def replays(self) -> None:
+        """This process, maybe forked from another that does, plays a recording from here on."""
+
+
+class RecordedClock(VirtualClock):
+    """Moved by waits only; in a forked child that does not use the GPU, a virtual clock. Note [A clock that stands still]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stands = True
+        self.pause()
+
+    def poll_ns(self) -> int:
+        if self._stands:
+            self.wait_until(self.now_ns() + POLL_NS)
+        return self.now_ns()
+
+    def stand_by(self, deadline_ns: int) -> None:
+        if not self._stands:
+            return super().stand_by(deadline_ns)
+        give_up_ns = perf_counter_ns() + deadline_ns - self.now_ns()
+        with self._jumped:
+            while self.now_ns() < deadline_ns and (left_ns := give_up_ns - perf_counter_ns()) > 0:
+                self._jumped.wait(min(left_ns * 1e-9, threading.TIMEOUT_MAX))
+        self.wait_until(deadline_ns)  # nobody has moved it there: the main thread may be waiting for this one
+
+    def resume(self) -> None:
+        if not self._stands:
+            super().resume()
+
+    def after_fork(self) -> None:
+        self._stands = False
+        super().after_fork()
+
+    def replays(self) -> None:
+        self._stands = True
+        self.pause()
+
 
 class ScaledClock:
     """Recorded time for a script that runs on `clock`. See Note [Recorded time and the script's time].
@@ -161,6 +216,10 @@ class ScaledClock:
     def now_ns(self) -> int:
         passed_ns = self._clock.now_ns() - self._begin_ns
         return self._begin_ns + passed_ns * self.speed.numerator // self.speed.denominator
+
+    def poll_ns(self) -> int:
+        self._clock.poll_ns()
+        return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
         due_ns = -(-(deadline_ns - self._begin_ns) * self.speed.denominator // self.speed.numerator)

@@ -55,6 +55,9 @@ class FakeClock:
     def now_ns(self) -> int:
         return self.time_ns
 
+    def poll_ns(self) -> int:
+        return self.now_ns()
+
     def wait_until(self, deadline_ns: int) -> None:
         if deadline_ns > self.time_ns:
             self.waits.append(deadline_ns)

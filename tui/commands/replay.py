@@ -99,7 +99,8 @@ def child_config(replay: Replay, path: Path, out: str, memory_bytes: list[int]) 
     return {
         "trace": str(path),
         "out": out,
-        "loader": replay.loader,
+        # Where this machine's time does not count, waits for data are the recorded ones.
+        "loader": "recorded" if replay.clock == "recorded" else replay.loader,
         "strict": replay.strict,
         "gpus": replay.gpus,
         "link_gbps": replay.link_gbps,

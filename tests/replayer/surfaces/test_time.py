@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from replayer.surfaces.time import ScriptTime
-from replayer.timing.clock import VirtualClock
+from replayer.timing.clock import POLL_NS, RecordedClock, VirtualClock
 
 HOUR = 3_600.0
 CLOCKS = ("time", "perf_counter", "monotonic")
@@ -44,6 +44,14 @@ def test_a_wait_for_the_gpu_shows_on_the_scripts_clocks() -> None:
     began = time.perf_counter()
     clock.wait_until(clock.now_ns() + int(HOUR * 10**9))
     assert HOUR <= time.perf_counter() - began < HOUR + 60
+
+
+def test_a_loop_that_reads_the_time_until_it_has_come_ends_on_the_recorded_clock() -> None:
+    ScriptTime(RecordedClock()).install()
+    began_ns, asked = time.monotonic_ns(), 0
+    while time.monotonic_ns() < began_ns + 1_000_000:
+        asked += 1
+    assert asked == 1_000_000 // POLL_NS - 1
 
 
 def test_names_that_were_taken_before_are_virtual_too_and_installing_twice_is_once() -> None:

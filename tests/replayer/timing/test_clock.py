@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.timing import clock as clocks
-from replayer.timing.clock import ScaledClock, VirtualClock, WallClock
+from replayer.timing.clock import POLL_NS, RecordedClock, ScaledClock, VirtualClock, WallClock
 from tests.replayer.recordings import FakeClock
 
 MS = 1_000_000
@@ -105,6 +105,53 @@ def test_a_paused_virtual_clock_moves_by_waits_only(monkeypatch: pytest.MonkeyPa
     assert clock.now_ns() == begin_ns + 3 * MS
     machine.now_ns += MS
     assert clock.now_ns() == begin_ns + 4 * MS
+
+
+def test_a_recorded_clock_moves_by_waits_and_questions_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    clock = RecordedClock()
+    begin_ns = clock.now_ns()
+    machine.now_ns += 40 * MS
+    clock.pause()
+    clock.resume()
+    machine.now_ns += 40 * MS
+    assert clock.now_ns() == begin_ns
+    clock.wait_until(begin_ns + 3 * MS)
+    assert clock.now_ns() == begin_ns + 3 * MS
+    assert clock.poll_ns() == clock.now_ns() == begin_ns + 3 * MS + POLL_NS
+    assert ScaledClock(clock, "2").speed == 2 and machine.slept_ns == 0
+
+
+def test_asking_until_something_has_happened_ends_on_a_recorded_clock_whatever_its_speed() -> None:
+    clock = ScaledClock(RecordedClock(), "0.5")
+    begin_ns, asked = clock.now_ns(), 0
+    while clock.poll_ns() < begin_ns + MS:
+        asked += 1
+    assert asked == 2 * MS // POLL_NS - 1
+
+
+def test_a_recorded_clock_goes_at_the_machines_pace_in_a_forked_child_until_that_replays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch)
+    clock = RecordedClock()
+    begin_ns = clock.now_ns()
+    machine.now_ns += 5 * MS
+    clock.after_fork()
+    machine.now_ns += 7 * MS
+    assert clock.poll_ns() == begin_ns + 7 * MS
+    clock.replays()
+    machine.now_ns += MS
+    assert clock.now_ns() == begin_ns + 7 * MS
+
+
+def test_a_thread_that_stands_by_moves_a_recorded_clock_that_nobody_else_moves() -> None:
+    clock = RecordedClock()
+    deadline_ns = clock.now_ns() + 2 * MS
+    sleeper = threading.Thread(target=clock.stand_by, args=(deadline_ns,), daemon=True)
+    sleeper.start()
+    sleeper.join(timeout=30)
+    assert not sleeper.is_alive() and clock.now_ns() == deadline_ns
 
 
 def test_a_thread_that_stands_by_goes_on_when_another_has_moved_the_clock() -> None:
