@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replayer.memory import tensor_allocator
 from replayer.memory.blocks import Block
 from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.oom import OutOfMemory
 from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
 from traces.model import Column
 
@@ -167,3 +170,37 @@ def test_what_a_script_keeps_longer_this_time_is_not_given_out_again() -> None:
     allocator.free(kept)
     assert allocator.flush().allocated_bytes == MIB
     assert allocator.block_of(result).address == result.address
+
+
+def test_in_a_cycle_too_memory_runs_out_at_the_request_that_does_not_fit() -> None:
+    """GIVEN a cycle of a result of 400 MiB WHEN the script keeps its results THEN the one too many fails at its own call."""
+    allocator = TensorAllocator(DeviceMemory(0, 1000 * MIB))
+    for _ in range(10):
+        result = allocator.malloc(400 * MIB, 0)
+        assert result is not None
+        allocator.free(result)
+        allocator.end_step()
+    assert allocator._cycle is not None
+    kept = [allocator.malloc(400 * MIB, 0), allocator.malloc(400 * MIB, 0)]
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(400 * MIB, 0)
+    assert len({handle.address for handle in kept if handle is not None}) == 2
+
+
+def test_cycles_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them the same program executes every request, and gets the same addresses."""
+    addresses, mallocs = [], []
+    for use_cycles in (True, False):
+        monkeypatch.setattr(tensor_allocator, "USE_CYCLES", use_cycles)
+        memory = Counting(0, CAPACITY_BYTES)
+        allocator = TensorAllocator(memory)
+        held: list[AllocationHandle | None] = []
+        seen = []
+        for _ in range(20):
+            play(allocator, held)
+            seen += [handle.address for handle in held if handle is not None]
+        addresses.append(seen)
+        mallocs.append(memory.mallocs)
+        assert allocator.flush().stats()["allocation"]["all"]["allocated"] == 60
+    assert addresses[0] == addresses[1]
+    assert mallocs[0] < mallocs[1] == 60
