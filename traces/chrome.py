@@ -4,8 +4,8 @@
 
 One file per rank, as all these tools want it: a trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz
 and so on, and a path that is a folder gets rank0.json.gz and so on inside. The format is the one that torch.profiler
-writes since 2.4, so that the file can be imported again: microseconds with up to three decimals since
-`baseTimeNanoseconds`, which loses nothing. What the events are is told in chrome_events.py.
+writes since 2.4: microseconds with up to three decimals since `baseTimeNanoseconds`, which loses nothing. What the events
+are is told in chrome_events.py, what else the file holds, so that an import gives the same trace back, in export_notes.py.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import itertools
 import json
 import os
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import orjson
 
 from traces.chrome_events import RankEvents
+from traces.export_notes import HEADER_KEY
 from traces.machine import to_kineto
-from traces.model import Trace
-from traces.typed_json import to_json
+from traces.model import NONE, Trace
 
 _BATCH = 4096  # events turned into text at a time: what bounds the memory
 
@@ -41,21 +41,38 @@ def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
         elif len(trace.ranks) > 1:
             stem, dot, endings = path.name.partition(".json")
             target = path.with_name(f"{stem}_rank{rank}{dot}{endings}")
-        _write_file(RankEvents(trace, rank), target)
+        _write_file(RankEvents(trace, rank), _header(trace, rank), target)
         written.append(target)
     return written
 
 
-def _write_file(events: RankEvents, path: Path) -> None:
+def _header(trace: Trace, rank: int) -> dict[str, Any]:
+    told = trace.provenance_of(rank).get("distributed")
+    distributed = told if isinstance(told, dict) else {}
+    devices = [
+        {**to_kineto(device.properties), "id": device.index, "name": device.name}
+        | ({"totalGlobalMem": device.total_memory_bytes} if device.total_memory_bytes != NONE else {})
+        for device in trace.devices
+        if device.rank == rank
+    ]
+    return {
+        "schemaVersion": 1,
+        "distributedInfo": {"rank": rank, "world_size": len(trace.ranks)} | distributed | {"rank": rank},
+        "deviceProperties": devices,
+        "displayTimeUnit": "ms",
+    }
+
+
+def _write_file(events: RankEvents, header: dict[str, Any], path: Path) -> None:
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as raw:
             if path.suffix == ".gz":
                 # Neither name nor time in the gzip header: the same trace gives the same bytes.
                 with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
-                    _write_json(events, packed)
+                    _write_json(events, header, packed)
             else:
-                _write_json(events, raw)
+                _write_json(events, header, raw)
             raw.flush()
             os.fsync(raw.fileno())
         part.replace(path)
@@ -63,26 +80,8 @@ def _write_file(events: RankEvents, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _write_json(events: RankEvents, file: IO[bytes] | gzip.GzipFile) -> None:
-    trace, rank = events.trace, events.rank
-    header = {
-        "schemaVersion": 1,
-        "distributedInfo": {"rank": rank, "world_size": len(trace.ranks)},
-        "deviceProperties": [
-            {
-                **to_kineto(device.properties),
-                "id": device.index,
-                "name": device.name,
-                "totalGlobalMem": device.total_memory_bytes,
-            }
-            for device in trace.devices
-            if device.rank == rank
-        ],
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": events.base_ns,
-        "machine": to_json(trace.machine_of(rank)),
-        "provenance": trace.provenance,
-    }
+def _write_json(events: RankEvents, header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
+    header = {**header, "baseTimeNanoseconds": events.base_ns, HEADER_KEY: events.notes()}
     # A line for each, with a space after the colon: Holistic Trace Analysis looks for the rank with a pattern, by line.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')

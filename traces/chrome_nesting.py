@@ -33,11 +33,15 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
     return np.asarray(starts)
 
 
-def nested_ends(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False) -> Column:
+def nested_ends(
+    tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
+) -> Column:
     """The ends of the spans, clipped so that on each track any two are apart or one is within the other.
 
-    See Note [Strict nesting]. `keep_later`: of two that cross always the earlier is clipped, where the later starts.
+    See Note [Strict nesting]. `keep_later`: of two that cross always the earlier is clipped, where the later starts. Of a span
+    in the mask `uncut` and another that crosses it, the other is clipped.
     """
+    whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()
     order = np.lexsort((-end_ns, start_ns, *tracks))
     starts = start_ns.tolist()
@@ -53,7 +57,10 @@ def nested_ends(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *,
             open_spans.pop()
         if open_spans and ends[open_spans[-1]] < ends[row]:
             inner_end = ends[open_spans[-1]]
-            if not keep_later and ends[row] - inner_end <= inner_end - start:
+            clips_row = not keep_later and ends[row] - inner_end <= inner_end - start
+            if whole[row] != whole[open_spans[-1]]:
+                clips_row = whole[open_spans[-1]]
+            if clips_row:
                 ends[row] = inner_end
             else:
                 while open_spans and ends[open_spans[-1]] < ends[row]:

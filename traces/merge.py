@@ -33,7 +33,7 @@ from traces.model import (
     Thread,
     Trace,
 )
-from traces.order import in_order, repointed, taken
+from traces.order import in_order, place_of_each, repointed, taken
 from traces.time_windows import TimeWindows
 
 NO_KERNELS = "kernels: the profiler saw no device work"
@@ -80,6 +80,37 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
             for (number, _), part in zip(ordered, parts, strict=True)
         }
     return merged
+
+
+def of_rank(trace: Trace, rank: int) -> Trace:
+    """What `trace` holds of one rank, with the strings, provenance, problems and lacks of the whole.
+
+    A row belongs to the rank that it names, else to that of its thread, device, step or phase, else to the first.
+    """
+    of_threads = np.array([*(thread.rank for thread in trace.threads), NONE])
+    of_devices = np.array([*(device.rank for device in trace.devices), NONE])
+    of_steps = np.append(trace.steps.rank, NONE)
+    of_phases = np.append(of_steps[trace.phases.step], NONE)
+    memory, parts = trace.memory, trace.parts
+    owners: dict[str, Sequence[Column]] = {
+        "phases": [of_phases[:-1]],
+        "host": [of_threads[trace.host.thread]],
+        "device": [of_devices[trace.device.device]],
+        "memory": [of_devices[memory.device], of_threads[memory.thread]],
+        "parts": [of_threads[parts.thread], of_devices[parts.device], of_phases[parts.phase]],
+    }
+    rows = {}
+    for name in TABLES:
+        owner = np.full(len(getattr(trace, name)), NONE)
+        for known in owners.get(name) or [getattr(trace, name).rank]:
+            owner = np.where(owner == NONE, known, owner)
+        rows[name] = np.flatnonzero(np.where(owner == NONE, trace.ranks[0], owner) == rank)
+    part = taken(trace, rows)
+    threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
+    devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
+    places = {"threads": place_of_each(threads, len(trace.threads)), "devices": place_of_each(devices, len(trace.devices))}
+    part = repointed(part, places)
+    return replace(part, threads=[trace.threads[row] for row in threads], devices=[trace.devices[row] for row in devices])
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:

@@ -7,7 +7,7 @@ Writers that follow several threads or streams at once append rows as they come;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ def in_order(trace: Trace) -> Trace:
     step_order = np.argsort(steps.start_ns, kind="stable")
     orders = {
         "steps": step_order,
-        "phases": np.lexsort((phases.start_ns, _places(step_order, len(steps))[phases.step])),
+        "phases": np.lexsort((phases.start_ns, place_of_each(step_order, len(steps))[phases.step])),
         "host": np.lexsort((-host.duration_ns, host.start_ns, host.thread)),
         "device": np.lexsort((device.start_ns, device.stream, device.device)),
         "memory": np.argsort(trace.memory.time_ns, kind="stable"),
@@ -43,7 +43,7 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
     """Of each table named, the rows with these numbers in this order. What pointed at them still does; what pointed at a
     row that was left out is NONE."""
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
-    places = {name: _places(order, len(getattr(trace, name))) for name, order in rows.items()}
+    places = {name: place_of_each(order, len(getattr(trace, name))) for name, order in rows.items()}
     return repointed(replace(trace, **tables), places)
 
 
@@ -60,8 +60,8 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     return replace(trace, **changed)
 
 
-def _places(order: Column, rows: int) -> Column:
+def place_of_each(order: Column | Sequence[int], rows: int) -> Column:
     """Where each of `rows` rows went when they were taken in `order`; NONE for what was left out, and stays NONE."""
     place = np.full(rows + 1, NONE, dtype="i8")
-    place[order] = np.arange(len(order))
+    place[np.asarray(order, "i8")] = np.arange(len(order))
     return place

@@ -69,7 +69,7 @@ def _trace(version: Annotated[bool, typer.Option("--version", help="Print the ve
 def import_(
     recording: Annotated[
         Path,
-        typer.Argument(metavar="FILE|DIR", help="A Kineto trace (.json or .json.gz), or a folder of one per rank."),
+        typer.Argument(metavar="FILE|DIR", help="A Kineto trace (.json or .json.gz), or a folder or archive of one per rank."),
     ],
     output: Annotated[
         Path | None,

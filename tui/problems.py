@@ -20,11 +20,13 @@ _EXPLANATIONS = {
     "non-finite-number": "NaN, Infinity or N/A stands where a number should: it was taken as missing",
     "other-phase-event": "an event of a kind that says nothing about time (a counter, a sample) was left out",
     "partial-overlap": "a host span overlaps its neighbour without lying inside it: it was kept beside it",
+    "skipped-file": "a file among the recordings is none: it was left out; `trace info` has its name under skipped_files",
     "trailing-comma": "a comma before a closing bracket was passed over",
     "truncated-file": "the file ends early: everything before the cut was read",
     "truncated-gzip": "the compressed data ends early: everything before the cut was read",
     "truncated-json": "the file ends in the midst of an event: all whole events before that were read",
     "unescaped-quote": "a quotation mark inside a name was not escaped: it was taken as part of the name",
+    "unknown-category": "events of a category that is not known: those that last were kept, as nobody's work",
     "unreadable-duration": "a duration is no number: it was set to 0",
     "unreadable-event": "an event could not be understood and was left out",
     "unreadable-header": "what the file says about devices and versions could not be read",
@@ -33,4 +35,4 @@ _EXPLANATIONS = {
 
 
 def explain(kind: str) -> str:
-    return _EXPLANATIONS.get(kind, "counted while reading")
+    return _EXPLANATIONS.get(kind.partition(" ")[0], "counted while reading")

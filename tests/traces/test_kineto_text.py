@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import tarfile
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -147,14 +149,116 @@ def test_gzip_of_several_members_and_damaged_gzip(tmp_path: Path) -> None:
     assert "damaged-gzip" in trace.problems
 
 
-@pytest.mark.parametrize("names", [("rank0.json", "rank10.json", "rank2.json"), ("a.json", "b.json", "c.json")])
-def test_ranks_are_told_by_the_files_names_or_order(tmp_path: Path, names: tuple[str, ...]) -> None:
+def folder_of(folder: Path, names: tuple[str, ...], **header: Any) -> Path:
     for index, name in enumerate(names):
-        (tmp_path / name).write_bytes(orjson.dumps({"traceEvents": [op(f"op{index}", index, 1)]}))
-    trace = read_kineto(tmp_path)
-    assert trace.ranks == ([0, 2, 10] if names[0] == "rank0.json" else [0, 1, 2])
+        (folder / name).write_bytes(orjson.dumps({**header, "traceEvents": [op(f"op{index}", index, 1)]}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (("rank0.json", "rank10.json", "rank2.json"), [0, 2, 10]),
+        (("worker1.170.pt.trace.json", "worker0.169.pt.trace.json"), [0, 1]),
+        (("kineto_0.json", "kineto_1.json", "kineto_2.json"), [0, 1, 2]),
+    ],
+)
+def test_ranks_are_told_by_the_files_names(tmp_path: Path, names: tuple[str, ...], ranks: list[int]) -> None:
+    trace = read_kineto(folder_of(tmp_path, names))
+    assert trace.ranks == ranks
     files = [trace.provenance["ranks"][str(rank)]["file"] for rank in trace.ranks]
     assert files == sorted(names, key=lambda name: (len(name), name))
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("a.json", "b.json", "c.json"), "a.json does not say which rank it is"),
+        (("resnet18.json", "resnet50.json"), "resnet18.json does not say which rank it is"),  # numbers may be anything
+        (("rank0.json", "bert.json"), "bert.json does not say which rank it is"),
+        (("rank4.one.json", "rank4.two.json", "rank5.json"), "rank4.one.json and rank4.two.json are both of rank 4"),
+    ],
+)
+def test_files_that_are_not_told_apart_are_refused_by_name(tmp_path: Path, names: tuple[str, ...], says: str) -> None:
+    with pytest.raises(TraceImportError, match=says):
+        read_kineto(folder_of(tmp_path, names))
+
+
+def test_files_of_runs_of_different_sizes_are_refused(tmp_path: Path) -> None:
+    folder_of(tmp_path, ("a.json",), distributedInfo={"rank": 0, "world_size": 2})
+    folder_of(tmp_path, ("b.json",), distributedInfo={"rank": 1, "world_size": 8})
+    with pytest.raises(TraceImportError, match=r"a\.json is of 2 ranks and b\.json of 8: not one run"):
+        read_kineto(tmp_path)
+
+
+def test_strangers_in_a_folder_are_skipped_counted_and_named(tmp_path: Path) -> None:
+    folder_of(tmp_path, ("rank0.json", "rank1.json"))
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    (tmp_path / "empty.json").write_text("")
+    foreign = {"ph": "X", "cat": "ebpf", "name": "x", "ts": 1, "dur": 1}
+    (tmp_path / "ebpf.json").write_text(json.dumps({"traceEvents": [foreign]}))
+    (tmp_path / "notes.txt").write_text("not looked at")
+    trace = read_kineto(tmp_path)
+    assert trace.ranks == [0, 1] and trace.problems == {"skipped-file": 3}
+    skipped = trace.provenance["skipped_files"]
+    assert list(skipped) == ["config.json", "ebpf.json", "empty.json"] and "ebpf" in skipped["ebpf.json"]
+    # alone each is refused, and so is a folder that has nothing else
+    for name in skipped:
+        with pytest.raises(TraceImportError, match=name):
+            read_kineto(tmp_path / name)
+    for name in ("rank0.json", "rank1.json"):
+        (tmp_path / name).unlink()
+    with pytest.raises(TraceImportError):
+        read_kineto(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
+def test_an_archive_is_read_as_the_folder_of_its_files(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder_of(folder, ("rank0.json", "rank1.json"))
+    (folder / "rank2.json.gz").write_bytes(gzip.compress((folder / "rank1.json").read_bytes()))
+    (folder / "._rank0.json").write_bytes(b"a file beside the file")
+    path = tmp_path / f"run.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in sorted(folder.iterdir()):
+                archive.write(file, f"run/{file.name}")
+    else:
+        with tarfile.open(path, "w:gz" if kind == "tar.gz" else "w") as archive:
+            archive.add(folder, "run")
+    trace = read_kineto(path)
+    assert trace.ranks == [0, 1, 2] and trace.problems == {}
+    assert trace.provenance["ranks"]["1"]["file"] == "run/rank1.json"
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b'"op1"')] if kind == "tar" else data[:-300])
+    with pytest.raises(TraceImportError, match="damaged archive"):
+        read_kineto(path)
+
+
+def test_several_ranks_in_one_file_are_split() -> None:
+    # GIVEN what a tool makes that lays ranks into one file: ranks in the arguments, processes and devices moved apart
+    events = []
+    for rank in (0, 3):
+        for event in (op("aten::add", 10 + rank, 5), call(3, 12 + rank), kernel(3, 20 + rank, device=rank)):
+            moved = {**event, "pid": event["pid"] + rank * 100_000_000}
+            events.append(moved | {"args": {**event["args"], "rank": rank}})
+        events[-1]["args"]["device"] += rank * 100_000_000
+        named = {"ph": "M", "name": "thread_name", "pid": 7 + rank * 100_000_000, "tid": 7, "args": {"name": "python"}}
+        events.append(named)
+    trace = read_kineto_bytes(orjson.dumps({"schemaVersion": 1, "traceEvents": events}), "merged.json")
+    assert trace.ranks == [0, 3] and trace.problems == {}
+    assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (3, 3)]
+    assert [(thread.rank, thread.name) for thread in trace.threads] == [(0, "python"), (3, "python")]
+    assert trace.host.parent[trace.device.launch].tolist() == [0, 2]
+
+
+def test_unknown_categories_are_counted_by_name() -> None:
+    categories = ("cpu_op", "mtia_ccp_events", "mtia_ccp_events", "\x1b[31m")
+    events = [op("a", at, 1, cat=category) for at, category in enumerate(categories)]
+    trace = read_kineto_bytes(orjson.dumps({"traceEvents": events}))
+    assert trace.problems == {"unknown-category mtia_ccp_events": 2, "unknown-category (unreadable)": 1}
+    assert len(trace.host) == 4
 
 
 # --- the op tree

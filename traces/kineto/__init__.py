@@ -3,9 +3,10 @@
     trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}
 
-The way through this package: `text` (bytes to events), `groups` with `rows` (by kind), `columns` (to numpy), `spans` with
-`nesting`, `shapes` and `roles` (the tables), `steps` (steps and phases), `comms` and `parts` (collectives, parts of
-nn.DataParallel), `ranks` (one trace). `eras` has what differs by version.
+The way through this package: `sources` (files, folders, archives), `text` (bytes to events), `groups` with `rows` (by rank
+and kind), `columns` (to numpy), `spans` with `nesting`, `shapes`, `out_variants`, `launch_configs` and `roles` (the tables),
+`devices`, `steps` (steps and phases), `comms` and `parts` (collectives, parts of nn.DataParallel), `ranks` (one trace). `eras`
+has what differs by version. Files that `trace export` wrote say what they were made from (traces/export_notes.py).
 """
 
 from __future__ import annotations
@@ -17,38 +18,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from traces.kineto.groups import Piece
 from traces.kineto.ranks import assemble
-from traces.kineto.text import parse, read_bytes
-from traces.model import Trace, TraceImportError
+from traces.kineto.sources import Source, holds_several, recordings_in
+from traces.model import Trace
 
 __all__ = ["read_kineto", "read_kineto_bytes"]
 
-_SUFFIXES = (".json", ".json.gz")
-
 
 def read_kineto(path: str | os.PathLike[str]) -> Trace:
-    """Import a recording: a .json or .json.gz file, or a folder of them, one per rank.
+    """Import a recording: a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) of them, one per rank.
 
-    What cannot be read is counted by kind in the trace's `problems`. Raises TraceImportError if nothing can.
+    What cannot be read is counted by kind in the trace's `problems`. Raises TraceImportError if nothing can, or if the files
+    are not told apart by their ranks.
     """
     path = Path(path)
     problems: Counter[str] = Counter()
-    files = [path]
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file())
-        if not files:
-            raise TraceImportError(f"{path}: has no .json or .json.gz files; give the folder of the ranks' traces")
     with _collector_off():
-        documents = ((file.name, parse(read_bytes(file, problems), problems, str(file), Piece.of)) for file in files)
-        return assemble(documents, problems)
+        return assemble(recordings_in(path, problems), problems, strangers=holds_several(path))
 
 
 def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:
     """Import a recording of one rank from the bytes of its JSON."""
     problems: Counter[str] = Counter()
     with _collector_off():
-        return assemble([(name, parse(data, problems, name, Piece.of))], problems)
+        return assemble([Source(name, name, data)], problems)
 
 
 @contextmanager

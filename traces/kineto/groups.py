@@ -12,11 +12,15 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any, Self
 
+from traces.kineto.eras import KNOWN_CATEGORIES
 from traces.kineto.rows import Event, Rows, Taken, taken
 
 _FLOWS = ("s", "t", "f")
 _INSTANTS = ("i", "I")
+_PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
+_SAMPLED = 32  # so many events at a piece's begin and end tell whether they carry ranks
+_PIDS_PER_RANK = 100_000_000
 _CLOCK_EVENTS = 64  # so many of the first events tell what kind of clock theirs is
 
 
@@ -31,9 +35,19 @@ class Piece:
     others: dict[Any, list[Event]]
     stamps: list[Any]  # of the very first events
     unreadable: int
+    rank: int | None = None  # see Note [Merged ranks]
 
     @classmethod
     def of(cls, events: list[Any]) -> list[Self]:
+        by_rank = _by_rank(events)
+        pieces = []
+        for rank, own in by_rank.items():
+            pieces.append(cls._of_one(own))
+            pieces[-1].rank = rank
+        return pieces
+
+    @classmethod
+    def _of_one(cls, events: list[Any]) -> Self:
         by_kind: defaultdict[Any, list[Event]] = defaultdict(list)
         unreadable = 0
         try:
@@ -57,7 +71,40 @@ class Piece:
                 piece.others[kind] = [event for event in members if event.get("name") == "[memory]"]
             else:
                 piece.others[kind] = [] if phase in _FLOWS else members
-        return [piece]
+        return piece
+
+
+def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
+    """The events by the rank that they carry; of an ordinary file all under None.
+
+    Note [Merged ranks]
+        Tools that lay the files of several ranks into one write each event's rank into its arguments, and so that the
+        processes of several hosts stay apart, add a multiple of 100 000 000 to what is a number in `pid` and `device` (no
+        process of Linux has such a number). Metadata events without a rank belong to that of their `pid`. Once split,
+        each rank is read as a file of its own.
+    """
+    sample = events[:_SAMPLED] + events[-_SAMPLED:]
+    if not any(_rank_of(event) is not None for event in sample):
+        return {None: events}
+    by_rank: defaultdict[int | None, list[Any]] = defaultdict(list)
+    for event in events:
+        rank = _rank_of(event)
+        if isinstance(event, dict):
+            pid = event.get("pid")
+            if type(pid) is int and pid >= 0:
+                rank = pid // _PIDS_PER_RANK if rank is None else rank
+                event["pid"] = pid % _PIDS_PER_RANK
+            args = event.get("args")
+            if isinstance(args, dict) and type(args.get("device")) is int and args["device"] >= _PIDS_PER_RANK:
+                args["device"] %= _PIDS_PER_RANK
+        by_rank[rank].append(event)
+    return by_rank
+
+
+def _rank_of(event: Any) -> int | None:
+    args = event.get("args") if isinstance(event, dict) else None
+    rank = args.get("rank") if isinstance(args, dict) else None
+    return rank if type(rank) is int and 0 <= rank < 1 << 31 else None
 
 
 @dataclass
@@ -97,7 +144,15 @@ class Groups:
                 groups.memory += members
             elif phase not in _FLOWS:
                 problems["other-phase-event"] += len(members)
+        for category, rows in groups.complete.items():
+            if category and category not in KNOWN_CATEGORIES:
+                label = category if _PLAIN_NAME.fullmatch(category) else "(unreadable)"
+                problems[f"unknown-category {label}"] += len(rows)
         return groups
+
+    def is_foreign(self) -> bool:
+        """Whether there are events, and none is of a kind that torch.profiler writes."""
+        return bool(self.categories or self.complete) and not (self.categories & KNOWN_CATEGORIES) and not self.memory
 
     def thread_names(self) -> dict[tuple[Any, Any], str]:
         """What the operating system called the threads, by the file's pid and tid; the last word counts."""

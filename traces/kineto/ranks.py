@@ -1,6 +1,6 @@
 """One trace out of the recordings of one or several ranks.
 
-    trace = assemble([("rank0.json", document0), ("rank1.json", document1)], problems)
+    trace = assemble([Source("rank0.json", "rank0.json", text0), Source("rank1.json", "rank1.json", text1)], problems)
 
 Each file becomes a trace of its own, and `traces.merge` makes one of them.
 """
@@ -10,25 +10,32 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from traces.export_notes import HEADER_KEY, ExportNotes
 from traces.kineto.comms import read_collectives
+from traces.kineto.devices import read_devices
 from traces.kineto.eras import TORCH_OF_ERA, Clock, era
-from traces.kineto.groups import Groups
+from traces.kineto.groups import Groups, Piece
 from traces.kineto.parts import read_parts
 from traces.kineto.rows import Rows
+from traces.kineto.sources import Source
 from traces.kineto.spans import Tables, read_tables
 from traces.kineto.steps import read_steps
-from traces.kineto.text import Document
-from traces.machine import Machine, from_kineto, hip_version, runtime_version
+from traces.kineto.text import Document, parse
+from traces.machine import Machine, hip_version, runtime_version
 from traces.merge import merge_ranks
-from traces.model import NONE, Column, Device, HostKind, Strings, Trace
-from traces.typed_json import from_json
+from traces.model import NONE, Column, Device, HostKind, Strings, Trace, TraceImportError
 
-_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)|(\d+)(?=\D*$)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?=\D*$)")
+_OF_ALL_RANKS = ("backend", "world_size", "pg_count", "pg_config", "nccl_version")  # of `distributedInfo`
+_EXPORTED = "exported"  # in the provenance of a rank that came from an export of ours, for a while
+# What only torch.profiler writes beside the events; a file with one of these is its, whatever is in the events.
+_KINETO_KEYS = frozenset(("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds"))
 _HEADER_FACTS = (
     "cupti_version",
     "roctracer_version",
@@ -41,35 +48,120 @@ _HEADER_FACTS = (
 )
 
 
-def assemble(documents: Iterable[tuple[str, Document]], problems: Counter[str]) -> Trace:
-    """Make the trace out of documents and their files' names."""
+def assemble(sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False) -> Trace:
+    """Make the trace out of the texts of files.
+
+    With `strangers`, files that are no recordings are skipped, counted and named in `provenance["skipped_files"]`, as long as
+    one is left. Raises TraceImportError if none can be read, or if it cannot be told which ranks they are.
+    """
     recordings: list[Trace] = []
-    for name, document in documents:
-        recordings.append(_read_rank(name, document, problems))
-        del document  # before the next is read: it is several times the size of what is kept
+    skipped: dict[str, str] = {}
+    failure = TraceImportError("no recording in it")
+    for source in sources:
+        found: Counter[str] = Counter()
+        try:
+            document = parse(source.text, found, source.label, Piece.of)
+            for rank, events in _by_rank(document.events).items():
+                recordings.append(_read_rank(source, replace(document, events=events), rank, found))
+            del document  # before the next is read: it is several times the size of what is kept
+        except TraceImportError as error:
+            if not strangers:
+                raise
+            skipped[source.name], failure = str(error).removeprefix(f"{source.label}: "), error
+            continue
+        problems.update(found)
+    return _joined(recordings, skipped, failure, problems)
+
+
+def _joined(recordings: list[Trace], skipped: dict[str, str], failure: TraceImportError, problems: Counter[str]) -> Trace:
+    if not recordings:
+        raise failure
+    if skipped:
+        problems["skipped-file"] += len(skipped)
     numbers = _rank_numbers(recordings)
+    exported = recordings[0].provenance.get(_EXPORTED)
+    if exported and all(part.provenance.get(_EXPORTED) == exported for part in recordings):
+        return _as_exported(recordings, numbers, exported, problems)
+    for part in recordings:
+        part.provenance.pop(_EXPORTED, None)
     own = [{key: part.provenance.pop(key) for key in ("file", "distributed") if key in part.provenance} for part in recordings]
     trace = merge_ranks(recordings, numbers)
     differ = trace.provenance.pop("ranks", {})
     ranks = {str(number): facts | differ.get(str(number), {}) for number, facts in zip(numbers, own, strict=True)}
     trace.provenance["ranks"] = {str(number): ranks[str(number)] for number in sorted(numbers)}
+    if skipped:
+        trace.provenance["skipped_files"] = skipped
     trace.problems = dict(sorted(problems.items()))
     trace.lacks = sorted(trace.lacks)
     return trace
 
 
-def _rank_numbers(ranks: list[Trace]) -> list[int]:
-    """Each recording's rank: as its file says, else as the file's name does, else its place; the first way that tells
-    all of them apart is taken."""
-    told = [part.provenance.get("distributed", {}).get("rank") for part in ranks]
-    said = [rank for rank in told if type(rank) is int and 0 <= rank < 1 << 31]
-    if len(set(said)) == len(ranks):
-        return said
-    if len(ranks) == 1:
-        return [0]
-    matches = [_RANK_IN_NAME.search(str(part.provenance["file"]).partition(".")[0]) for part in ranks]
-    named = [int(next(filter(None, match.groups()))[:9]) for match in matches if match]
-    return named if len(set(named)) == len(ranks) else list(range(len(ranks)))
+def _as_exported(recordings: list[Trace], numbers: list[int], whole: dict[str, Any], problems: Counter[str]) -> Trace:
+    """The trace that the files were exported from, as far as they are all there."""
+    trace = merge_ranks(recordings, numbers)
+    trace.grain, trace.provenance, trace.lacks = whole["grain"], dict(whole["provenance"]), list(whole["lacks"])
+    ranks = trace.provenance.get("ranks")
+    if isinstance(ranks, dict) and sorted(numbers) != whole["ranks"]:
+        trace.provenance["ranks"] = {number: facts for number, facts in ranks.items() if number in map(str, numbers)}
+    trace.problems = {kind: max(whole["problems"].get(kind, 0), problems[kind]) for kind in whole["problems"] | problems}
+    return trace
+
+
+def _rank_numbers(recordings: list[Trace]) -> list[int]:
+    """Each recording's rank: as its events or its file say, else as the file's name does. Nothing else tells, and no rank is
+    given twice: raises TraceImportError with the names of the files."""
+    files = [str(part.provenance["file"]) for part in recordings]
+    sizes: dict[int, str] = {}
+    numbers: list[int | None] = []
+    for part, file in zip(recordings, files, strict=True):
+        told = part.provenance.get("distributed", {})
+        rank, size = told.get("rank"), told.get("world_size")
+        numbers.append(rank if type(rank) is int and 0 <= rank < 1 << 31 else None)
+        if type(size) is int:
+            sizes.setdefault(size, file)
+    if len(sizes) > 1:
+        (one, first), (other, second) = list(sizes.items())[:2]
+        raise TraceImportError(
+            f"{first} is of {one} ranks and {second} of {other}: not one run; put the recordings of each run into a folder"
+        )
+    if len(recordings) == 1:
+        return [numbers[0] or 0]
+    if None in numbers:
+        numbers = [own if own is not None else named for own, named in zip(numbers, _ranks_in_names(files), strict=True)]
+    for file, number in zip(files, numbers, strict=True):
+        if number is None:
+            raise TraceImportError(
+                f"{file} does not say which rank it is, and is not alone; call the files rank0.json, rank1.json..."
+            )
+        first = files[numbers.index(number)]
+        if numbers.count(number) > 1:
+            second = files[numbers.index(number, numbers.index(number) + 1)]
+            raise TraceImportError(
+                f"{first} and {second} are both of rank {number}; give each time window's recordings a folder of their own"
+            )
+    return [number for number in numbers if number is not None]
+
+
+def _ranks_in_names(files: list[str]) -> list[int | None]:
+    """ "rank3.json" and "worker3.pt.trace.json" say 3. A number alone may be anything, but if the names are the same
+    without it and the numbers are 0 to one less than there are files, they are ranks."""
+    stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
+    said = [_RANK_IN_NAME.search(stem) for stem in stems]
+    bare = [_NUMBER.search(stem) for stem in stems]
+    numbers = [int(match[0][:9]) if match else -1 for match in bare]
+    if not any(said) and sorted(numbers) == list(range(len(files))) and len({_NUMBER.sub("", stem) for stem in stems}) == 1:
+        return list(numbers)
+    return [int((match[1] or match[2])[:9]) if match else None for match in said]
+
+
+def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
+    """See Note [Merged ranks]. A rank has spans; what has no rank in a file where others have is left out."""
+    ranks: dict[int | None, list[Piece]] = {}
+    for piece in pieces:
+        ranks.setdefault(piece.rank, []).append(piece)
+    if len(ranks) < 2:
+        return ranks or {None: []}
+    return {rank: own for rank, own in ranks.items() if rank is not None and any(piece.complete for piece in own)}
 
 
 def _distributed(document: Document) -> dict[str, Any]:
@@ -77,32 +169,44 @@ def _distributed(document: Document) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _read_rank(name: str, document: Document, problems: Counter[str]) -> Trace:
+def _read_rank(source: Source, document: Document, rank: int | None, problems: Counter[str]) -> Trace:
     strings = Strings()
     groups = Groups.of(document.events, problems)
     header, bare = document.header, document.bare
+    if groups.is_foreign() and not (_KINETO_KEYS & header.keys()):
+        others = ", ".join(sorted(groups.categories)[:3])[:80] or "none"
+        raise TraceImportError(
+            f"{source.label}: no event is torch.profiler's (categories: {others}); give a trace that torch.profiler exported"
+        )
+    notes = _notes_of(header, strings, problems)
     clock = Clock.of(header, groups.stamps, document.exact_ns)
+    if notes:
+        clock = replace(clock, epochal=False)
     kinds = groups.categories
     first = next(iter(groups.complete.values()), Rows(""))
     fractional = any(isinstance(stamp, float) for stamp in first.column("ts")[:8])
     the_era = era(bare, header, kinds, clock, fractional)
-    tables = read_tables(groups, clock, strings, problems)
-    devices, visible = _devices(header, tables)
+    tables = read_tables(groups, clock, strings, problems, notes)
+    if notes:
+        return _from_export(source.name, tables, strings, notes, _distributed(document))
+    devices, row_of_device, visible = read_devices(header, tables)
     steps, phases, steps_from = read_steps(tables, strings)
-    row_of_device = {device.index: row for row, device in enumerate(devices)}
     for table in (tables.device, tables.memory, phases):
         table.device = _renumbered(table.device, row_of_device)
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]
     facts: dict[str, Any] = {
         "source": "kineto",
-        "file": name,
+        "file": source.name,
         "era": the_era,
         "clock": Clock.name(np.concatenate(starts) if starts else np.empty(0, "i8")),
         "steps_from": steps_from,
         "visible_devices": visible,
         **{key: header[key] for key in _HEADER_FACTS if isinstance(header.get(key), int | float | str)},
     }
-    if distributed := _distributed(document):
+    distributed = _distributed(document)
+    if rank is not None:
+        distributed = {key: told for key, told in distributed.items() if key in _OF_ALL_RANKS} | {"rank": rank}
+    if distributed:
         facts["distributed"] = distributed
     return Trace(
         strings=strings,
@@ -123,9 +227,6 @@ def _read_rank(name: str, document: Document, problems: Counter[str]) -> Trace:
 
 def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) -> Machine:
     """What a file tells of the software. The driver's number is the CUDA version that it supports."""
-    if isinstance(own := header.get("machine"), dict):  # one that was exported from a trace
-        with suppress(ValueError):
-            return from_json(Machine, own)
     supported = runtime_version(header.get("cuda_driver_version"))
     nccl = distributed.get("nccl_version")
     return Machine(
@@ -137,34 +238,41 @@ def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) ->
     )
 
 
-def _devices(header: dict[str, Any], tables: Tables) -> tuple[list[Device], int]:
-    """The GPUs that were used (if none was: those listed), and how many were visible.
+def _notes_of(header: dict[str, Any], strings: Strings, problems: Counter[str]) -> ExportNotes | None:
+    if HEADER_KEY not in header:
+        return None
+    try:
+        return ExportNotes.parse(header[HEADER_KEY], strings)
+    except ValueError:
+        problems["unreadable-header"] += 1
+        return None
 
-    Kernels on AMD carry agent numbers (2 on a machine with GPUs 0 to 7), memory events the HIP ordinal. So neither
-    looks up its properties by number, and the two are brought together by their order.
-    """
-    listed = header.get("deviceProperties", header.get("computeProperties"))
-    properties = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
-    by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}
-    memory, spans = tables.memory, tables.device
-    is_amd = any(key.startswith(("hip_", "roctracer")) for key in header) or any(
-        "AMD" in str(p.get("name", "")) for p in properties
+
+def _from_export(name: str, tables: Tables, strings: Strings, notes: ExportNotes, distributed: dict[str, Any]) -> Trace:
+    """What was exported; `provenance` has what the file says of the whole, for `_as_exported`."""
+    row_of_device = {device.index: row for row, device in enumerate(notes.devices)}
+    for index in np.unique(np.concatenate([tables.device.device, tables.memory.device])).tolist():
+        if index not in row_of_device and index != NONE:  # of an event that was added since
+            row_of_device[index] = len(notes.devices)
+            notes.devices.append(Device(0, index, ""))
+    for table in (tables.device, tables.memory):
+        table.device = _renumbered(table.device, row_of_device)
+    whole = {key: getattr(notes, key) for key in ("grain", "provenance", "problems", "lacks", "ranks")}
+    facts = {**notes.provenance_of(distributed.get("rank", 0)), "file": name, "distributed": distributed, _EXPORTED: whole}
+    stored: dict[str, Any] = notes.tables
+    return Trace(
+        grain=notes.grain,
+        strings=strings,
+        devices=notes.devices,
+        threads=tables.threads,
+        host=tables.host,
+        device=tables.device,
+        memory=tables.memory,
+        machines={0: notes.machine} if notes.machine else {},
+        provenance=facts,
+        lacks=notes.lacks,
+        **stored,
     )
-    used = np.unique(spans.device).tolist()
-    on_device = memory.device != NONE
-    allocated = np.unique(memory.device[on_device]).tolist()
-    if is_amd and used and len(allocated) <= len(used):
-        agent_of = dict(zip(allocated, used, strict=False))
-        memory.device = np.array([agent_of.get(n, NONE) for n in memory.device.tolist()], "i4")
-        allocated = used
-    numbers = sorted(set(used) | set(allocated)) or sorted(by_id)
-    devices = []
-    for number in numbers:
-        known = by_id.get(number, {}) if not is_amd or not used else (properties[0] if properties else {})
-        total = known.get("totalGlobalMem")
-        total_bytes = total if type(total) is int else NONE
-        devices.append(Device(0, number, str(known.get("name", "")), total_bytes, from_kineto(known)))
-    return devices, len(properties)
 
 
 def _lacks(tables: Tables, steps_from: str, devices: list[Device]) -> set[str]:

@@ -42,7 +42,7 @@ _ARGS_OF_OPS = {
     SHAPES: NO_SHAPES,
     COMMS: None,
 }
-_ARGS_OF_ANNOTATIONS = {COMMS: None}
+_ARGS_OF_ANNOTATIONS = {key: default for key, default in _ARGS_OF_OPS.items() if key != "External id"}
 _ARGS_OF_CALLS = {"correlation": NONE}
 _ARGS_OF_DEVICE_SPANS = {
     "device": ABSENT,
@@ -74,6 +74,9 @@ class Rows:
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)
         self.pieces: list[Taken] = []
+
+    def __len__(self) -> int:
+        return sum(len(piece[0]) for piece in self.pieces)
 
     def column(self, key: str) -> list[Any]:
         place = (*FIELDS, *self.defaults).index(key)

@@ -29,8 +29,10 @@ _BETWEEN = b',"|"],['
 class Shapes:
     """From an op's name and its `Input Dims` and `Input type`, as JSON text, to its shapes and dtypes."""
 
-    def __init__(self, strings: Strings) -> None:
+    def __init__(self, strings: Strings, only_inputs: bool = False) -> None:
+        """`only_inputs`: results are left out already, and so are arguments that are no tensors."""
         self._strings = strings
+        self._only_inputs = only_inputs
         self._inputs: dict[bytes, tuple[list[Any] | None, list[Any]]] = {}
         self._rows: dict[tuple[bytes, int], int] = {}
         self._pairs: list[tuple[int, int]] = []
@@ -42,11 +44,12 @@ class Shapes:
             if key not in self._inputs:
                 dims, types = orjson.loads(b"[%b]" % key)
                 self._inputs[key] = (dims if isinstance(dims, list) else None, types if isinstance(types, list) else [])
-        if not any(self._inputs[key][0] for key in distinct):
+        if not self._only_inputs and not any(self._inputs[key][0] for key in distinct):
             return np.full(len(keys), NONE, "i4"), np.full(len(keys), NONE, "i4")
         row_of = {key: self._row(key, 0) for key in distinct}
         rows = np.fromiter(map(row_of.__getitem__, keys), "i4", len(keys))
-        self._leave_out_results(names, keys, rows)
+        if not self._only_inputs:
+            self._leave_out_results(names, keys, rows)
         pairs = np.array(self._pairs, "i4")
         return pairs[rows, 0], pairs[rows, 1]
 
@@ -57,7 +60,7 @@ class Shapes:
             dims, types = self._inputs[key]
             pair = (NONE, NONE)
             if dims is not None:
-                shapes, dtypes = describe(dims[: len(dims) - results], types[: len(dims) - results])
+                shapes, dtypes = describe(dims[: len(dims) - results], types[: len(types) - results])
                 pair = (self._strings.add(shapes), NONE if dtypes is None else self._strings.add(dtypes))
             self._pairs.append(pair)
         return row

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from traces.export_notes import ExportNotes
 from traces.kineto import columns as cols
 from traces.kineto.eras import (
     ANNOTATION_NAME,
@@ -65,20 +66,44 @@ class _HostColumns:
     comms: dict[int, Event]
 
 
-def read_tables(groups: Groups, clock: Clock, strings: Strings, problems: Counter[str]) -> Tables:
+def read_tables(
+    groups: Groups, clock: Clock, strings: Strings, problems: Counter[str], notes: ExportNotes | None = None
+) -> Tables:
+    """`notes` are those of a file that was exported from a trace."""
     names, threads = cols.Names(strings), cols.Threads()
-    host = _read_host(groups, clock, names, threads, problems)
+    host = _read_host(groups, clock, names, threads, problems, notes)
     memory = _read_memory(groups.memory, clock, threads, problems)
-    renumber, rows = roles_of(threads, groups.thread_names(), host.spans, strings)
+    if notes:
+        renumber, rows = _as_noted(threads, host.spans, notes), notes.threads
+    else:
+        renumber, rows = roles_of(threads, groups.thread_names(), host.spans, strings)
     host.spans.thread = renumber[host.spans.thread]
     memory.thread = renumber[memory.thread]
     host = _nested(host, problems)
-    device = _read_device(groups, clock, names, host, problems)
+    device = _read_device(groups, clock, names, host, problems, notes)
     return Tables(rows, host.spans, device, memory, host.comms)
 
 
-def _read_host(groups: Groups, clock: Clock, names: cols.Names, threads: cols.Threads, problems: Counter[str]) -> _HostColumns:
-    shapes = Shapes(names.strings)
+def _as_noted(threads: cols.Threads, spans: HostSpans, notes: ExportNotes) -> Column:
+    """For each of `threads` its row in the notes. Those that are not there, and have host spans, are added to them."""
+    row_of = {track: row for row, track in enumerate(notes.tracks)}
+    used = np.bincount(spans.thread, minlength=len(threads))
+    for row, (_, tid) in enumerate(threads.keys):
+        if tid not in row_of and used[row]:
+            row_of[tid] = len(notes.threads)
+            notes.threads.append(Thread(0, tid))
+    return np.array([row_of.get(tid, NONE) for _, tid in threads.keys] or [NONE], "i4")
+
+
+def _read_host(
+    groups: Groups,
+    clock: Clock,
+    names: cols.Names,
+    threads: cols.Threads,
+    problems: Counter[str],
+    notes: ExportNotes | None,
+) -> _HostColumns:
+    shapes = Shapes(names.strings, only_inputs=notes is not None)
     parts: list[_HostColumns] = []
     comms: dict[int, Event] = {}
     first = 0
@@ -94,21 +119,26 @@ def _read_host(groups: Groups, clock: Clock, names: cols.Names, threads: cols.Th
             start_ns=read.start_ns,
             duration_ns=read.duration_ns,
         )
+        recorded = slice(None)
+        if notes:
+            recorded, spans.start_ns, spans.duration_ns = notes.corrected(category, spans.start_ns, spans.duration_ns)
         external = correlation = np.full(len(read), NONE)
-        if kind == HostKind.OP:
+        if kind in (HostKind.OP, HostKind.ANNOTATION):
             spans.shapes, spans.dtypes = shapes.ids(read.names, read.args[SHAPES])
             spans.stack = _stacks(read.args["Call stack"], names.strings)
             spans.sequence = read.numbers("Sequence number")
             forward = read.numbers("Fwd thread id")
             spans.forward_thread = np.where((forward > 0) & (forward < 1 << 31), forward, NONE).astype("i4")
+        if kind == HostKind.OP:
             external = read.numbers("External id")
             if category == "Operator":
                 spans.kind[matching(read.names, ANNOTATION_NAME, names.strings)] = HostKind.ANNOTATION
         elif kind == HostKind.RUNTIME:
             correlation = read.numbers("correlation")
-        comms.update((first + row, args) for row, args in enumerate(read.args.get(COMMS, ())) if args is not None)
-        first += len(read)
-        parts.append(_HostColumns(spans, external, correlation, {}))
+        of_comms = list(read.args.get(COMMS, ()))[recorded]
+        comms.update((first + row, args) for row, args in enumerate(of_comms) if args is not None)
+        parts.append(_HostColumns(spans.take(recorded) if notes else spans, external[recorded], correlation[recorded], {}))
+        first += len(parts[-1].spans)
     return _HostColumns(
         HostSpans.concatenated([p.spans for p in parts]),
         np.concatenate([p.external for p in parts] or [np.empty(0, "i8")]),
@@ -129,7 +159,14 @@ def _nested(host: _HostColumns, problems: Counter[str]) -> _HostColumns:
     return _HostColumns(spans, host.external[order], host.correlation[order], comms)
 
 
-def _read_device(groups: Groups, clock: Clock, names: cols.Names, host: _HostColumns, problems: Counter[str]) -> DeviceSpans:
+def _read_device(
+    groups: Groups,
+    clock: Clock,
+    names: cols.Names,
+    host: _HostColumns,
+    problems: Counter[str],
+    notes: ExportNotes | None,
+) -> DeviceSpans:
     parts: list[DeviceSpans] = []
     externals: list[Column] = [np.empty(0, "i8")]
     correlations: list[Column] = [np.empty(0, "i8")]
@@ -153,6 +190,9 @@ def _read_device(groups: Groups, clock: Clock, names: cols.Names, host: _HostCol
                 graph_node=_id(read.numbers("graph node id")),
             )
         )
+        if notes:
+            _, parts[-1].start_ns, parts[-1].duration_ns = notes.corrected(category, read.start_ns, read.duration_ns)
+            parts[-1].origin = notes.origins(category, len(read))
         external = read.numbers("External id")
         externals.append(external if external.any() else read.numbers("external id"))
         is_annotation = kind == DeviceKind.ANNOTATION
@@ -165,7 +205,7 @@ def _read_device(groups: Groups, clock: Clock, names: cols.Names, host: _HostCol
     if len(host.spans):
         early = spans.start_ns < host.spans.start_ns[spans.launch]
         _count(problems, "kernel-before-launch", (spans.launch != NONE) & early)
-    return spans.take(np.lexsort((spans.start_ns, spans.stream, spans.device)))
+    return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device)))
 
 
 def _launches(host: _HostColumns, device: DeviceSpans, external: Column, correlation: Column) -> Column:

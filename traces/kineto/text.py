@@ -77,10 +77,13 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise TraceImportError(f"{path}: cannot be read: {error.strerror}; give a Kineto .json or .json.gz") from error
-    return _decompressed(data, problems) if data.startswith(_GZIP_MAGIC) else data
+    return decompressed(data, problems)
 
 
-def _decompressed(data: bytes, problems: Counter[str]) -> bytes:
+def decompressed(data: bytes, problems: Counter[str]) -> bytes:
+    """The data, unpacked if it is gzip; of a cut or damaged gzip all that can be had."""
+    if not data.startswith(_GZIP_MAGIC):
+        return data
     pieces: list[bytes] = []
     while data.startswith(_GZIP_MAGIC):  # a gzip file may have several members
         member = zlib.decompressobj(wbits=31)

@@ -20,7 +20,8 @@ from tui.outputs import require_place_for, to_json
 from tui.problems import explain
 from tui.progress import working
 
-_ENDINGS = (".gz", ".json", ".trace", ".pt")  # of the profiler's own file names: worker0.pt.trace.json.gz
+# Of archives and of the profiler's own file names: worker0.pt.trace.json.gz.
+_ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
 
 
 def run(recording: Path, output: Path | None, json: bool) -> int:
@@ -39,6 +40,8 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
     print(f"trace: {_contents(summary)}", file=sys.stderr)
     for kind, count in sorted(trace.problems.items()):
         print(f"trace: {count} x {kind}: {explain(kind)}", file=sys.stderr)
+    for name, reason in trace.provenance.get("skipped_files", {}).items():
+        print(f"trace: skipped {name}: {reason}", file=sys.stderr)
     name = shlex.quote(str(target))
     hint = f"trace info {name}"
     if summary.counts.kernels:

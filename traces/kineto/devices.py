@@ -1,0 +1,52 @@
+"""The GPUs of one rank: which were used, what is known of them, and what torch calls them.
+
+    devices, row_of, visible = read_devices(header, tables)
+    row_of[2]   # 0: the profiler's device 2 is the first of `devices`
+
+Note [Agents]
+    NVIDIA's GPUs carry one number everywhere, which is torch's ("cuda:3"). Kernels on AMD carry agent numbers, which count the
+    processors too (2 on a machine with two of them and GPUs 0 to 7), while memory events carry torch's number. So neither
+    looks up its properties by number; the two are brought together by their order, and a GPU without memory events is
+    called by its place among those used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from traces.kineto.spans import Tables
+from traces.machine import from_kineto
+from traces.model import NONE, Device
+
+
+def read_devices(header: dict[str, Any], tables: Tables) -> tuple[list[Device], dict[int, int], int]:
+    """The GPUs that were used (if none was: those listed), their rows by the number that `tables` have, and how many were
+    visible. On AMD the numbers of memory events in `tables` become those of kernels."""
+    listed = header.get("deviceProperties", header.get("computeProperties"))
+    properties = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
+    by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}
+    memory, spans = tables.memory, tables.device
+    is_amd = any(key.startswith(("hip_", "roctracer")) for key in header) or any(
+        "AMD" in str(p.get("name", "")) for p in properties
+    )
+    used = np.unique(spans.device).tolist()
+    allocated = np.unique(memory.device[memory.device != NONE]).tolist()
+    index_of: dict[int, int] = {}
+    if is_amd and used:
+        index_of = dict(zip(used, range(len(used)), strict=True))
+        if len(allocated) <= len(used):
+            agent_of = dict(zip(allocated, used, strict=False))
+            index_of |= {agent: number for number, agent in agent_of.items() if number not in index_of.values()}
+            memory.device = np.array([agent_of.get(n, NONE) for n in memory.device.tolist()], "i4")
+            allocated = used
+    numbers = sorted(set(used) | set(allocated)) or sorted(by_id)
+    devices = []
+    for number in numbers:
+        known = by_id.get(number, {}) if not index_of else (properties[0] if properties else {})
+        total = known.get("totalGlobalMem")
+        total_bytes = total if type(total) is int else NONE
+        name = str(known.get("name", ""))
+        devices.append(Device(0, index_of.get(number, number), name, total_bytes, from_kineto(known)))
+    return devices, {number: row for row, number in enumerate(numbers)}, len(properties)
