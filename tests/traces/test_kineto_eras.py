@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from traces.kineto import read_kineto_bytes
+from traces.kineto.annotations import phase_of_annotation
 from traces.machine import DeviceProperties
 from traces.model import NONE, DeviceKind, HostKind, StepKind, Trace, TraceImportError
 
@@ -276,6 +277,54 @@ def test_a_plain_step_is_cut_into_its_phases(backward_tid: int) -> None:
     assert (trace.steps.number.tolist(), trace.steps.kind.tolist()) == ([5], [StepKind.STEADY])
 
 
+def phases_of(*events: Event) -> list[tuple[str, int]]:
+    """The phases of a step from 0 to 100, and their ends."""
+    trace = imported([op("ProfilerStep#5", 0, 100, cat="user_annotation"), *events])
+    ends = ((trace.phases.end_ns - T0 * 1000) // 1000).tolist()
+    return list(zip((trace.strings[i] for i in trace.phases.name), ends, strict=True))
+
+
+def range_(name: str, start: float, dur: float) -> Event:
+    return op(name, start, dur, cat="user_annotation")
+
+
+def test_annotations_of_libraries_tell_phases_where_torch_has_no_range() -> None:
+    backward = op("NllLossBackward0", 60, 10, tid=8, Fwd_thread_id=1)
+    torchrec = [
+        range_("## wait_for_batch ##", 0, 10),
+        range_("## copy_batch_to_gpu ##", 10, 10),
+        range_("## forward ##", 20, 20),
+        op("aten::mm", 21, 2, Sequence_number=1),
+        op("aten::mse_loss", 30, 2, Sequence_number=2),
+        op("aten::add", 33, 2, Sequence_number=3),
+        op("aten::index_select", 45, 2),  # of the next batch
+        backward,
+        range_("## optimizer ##", 75, 20),
+        op("aten::add_", 80, 2),
+        op("aten::topk", 96, 2),  # metrics
+    ]
+    assert phases_of(*torchrec) == [
+        ("loader", 10), ("h2d", 20), ("forward", 30), ("loss", 45), ("other", 60), ("backward", 70), ("optimizer", 95),
+        ("other", 100),
+    ]  # fmt: skip
+    lightning = [
+        range_("[pl][profile][_TrainingEpochLoop].train_dataloader_next", 0, 10),
+        range_("[pl][profile][Strategy]SingleDeviceStrategy.batch_to_device", 10, 10),
+        op("aten::mm", 21, 2, Sequence_number=1),
+        backward,
+        range_("[pl][module]torch.optim.optimizer_step", 75, 20),
+    ]
+    assert [name for name, _ in phases_of(*lightning)] == ["loader", "h2d", "forward", "backward", "optimizer"]
+    # torch's own ranges tell more exactly
+    within = [range_("## optimizer ##", 50, 40), range_("Optimizer.step#SGD.step", 60, 20), op("aten::mm", 1, 2)]
+    assert phases_of(*within) == [("forward", 60), ("optimizer", 100)]
+
+
+@pytest.mark.parametrize("text", ["## forward:over_arch ##", "forward_hook", "## backward ##", "nccl:all_reduce", "", "[pl]"])
+def test_other_annotations_mean_no_phase(text: str) -> None:
+    assert phase_of_annotation(text) == ""
+
+
 def test_device_markers_wait_for_what_was_launched_before() -> None:
     trace = imported([op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0)])
     ends = dict(zip((trace.strings[i] for i in trace.phases.name), trace.phases.device_end_ns.tolist(), strict=True))
@@ -303,10 +352,59 @@ def test_without_marks_each_optimizer_step_ends_a_step() -> None:
     assert trace.steps.number.tolist() == [0, 1]
 
 
-def test_without_any_training_there_are_no_steps() -> None:
-    trace = imported([op("aten::add", 0, 5)])
-    assert (len(trace.steps), trace.provenance["steps_from"]) == (0, "none")
-    assert "steps" in trace.lacks
+def seen(events: list[Event]) -> tuple[str, list[str], list[int]]:
+    """Where steps come from, their kinds, and their ends in microseconds."""
+    trace = imported(events)
+    kinds = [StepKind(kind).name for kind in trace.steps.kind.tolist()]
+    return trace.provenance["steps_from"], kinds, ((trace.steps.end_ns - T0 * 1000) // 1000).tolist()
+
+
+def shifted(events: list[Event], us: int) -> list[Event]:
+    return [{**event, "ts": event["ts"] + us} for event in events]
+
+
+def test_a_recording_without_marks_and_training_is_one_step_of_inference() -> None:
+    assert seen([op("aten::add", 0, 5), op("aten::mul", 7, 5)]) == ("whole", ["EVALUATION"], [12])
+    assert "steps" in imported([op("aten::add", 0, 5)]).lacks
+    assert seen([kernel(1, 2)]) == ("none", [], [])
+
+
+def test_inference_is_cut_into_its_batches() -> None:
+    batch = [op("enumerate(DataLoader)#_Iter.__next__", 0, 5, cat="user_annotation"), op("aten::conv2d", 10, 8)]
+    assert seen(batch + shifted(batch, 20) + shifted(batch[:1], 40)) == ("inference", ["EVALUATION"] * 2, [20, 45])
+    mark = op("ProfilerStep#4", 0, 100, cat="user_annotation")
+    assert seen([mark, *batch, *shifted(batch, 20)]) == ("batches", ["EVALUATION"] * 2, [20, 100])
+    assert seen([mark, *batch]) == ("profiler", ["EVALUATION"], [100])
+    module = [op("nn.Module: Net_0", 1, 15, cat="python_function"), op("nn.Module: Linear_1", 2, 5, cat="python_function")]
+    calls = [*module, op("aten::mm", 3, 2), *shifted([*module, op("aten::mm", 3, 2)], 50)]
+    assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
+
+
+def test_a_mark_around_several_training_steps_is_cut_at_the_optimizer() -> None:
+    mark = op("ProfilerStep#4", 0, 300, cat="user_annotation")
+    events = [mark, *training_step(0), *training_step(100), *training_step(200)]
+    assert seen(events) == ("batches", ["STEADY"] * 3, [80, 180, 300])
+    assert imported(events).steps.number.tolist() == [4, 5, 6]
+
+
+def test_training_without_an_optimizers_range_is_cut_before_each_forward_pass() -> None:
+    step = [event for event in training_step(0) if "Optimizer" not in event["name"] and "DataLoader" not in event["name"]]
+    events = [*step, op("aten::add_", 75, 5), *shifted(step, 100), op("aten::add_", 175, 5)]
+    assert seen(events) == ("backward", ["STEADY"] * 2, [130, 180])
+
+
+def test_slow_first_steps_are_warm_up_and_a_last_one_without_its_work_is_incomplete() -> None:
+    marks = [op(f"ProfilerStep#{n}", 100 * n, 100, cat="user_annotation") for n in range(4)]
+    events = [event for n in range(4) for event in training_step(100 * n)]
+    tuning = shifted([op("ProfilerStep#0", 0, 500, cat="user_annotation"), *training_step(0)], -500)
+    steady = ["STEADY"] * 4
+    assert seen([*tuning, *marks, *events])[1] == ["WARMUP", *steady]
+    empty = op("ProfilerStep#4", 400, 3, cat="user_annotation")
+    assert seen([*marks, *events, empty])[1] == [*steady, "INCOMPLETE"]
+    begun = [op("ProfilerStep#4", 400, 50, cat="user_annotation"), op("aten::conv2d", 410, 5, Sequence_number=9)]
+    assert seen([*marks, *events, *begun])[1] == [*steady, "INCOMPLETE"]
+    validated = [begun[0], op("aten::conv2d", 410, 5)]
+    assert seen([*marks, *events, *validated])[1] == [*steady, "EVALUATION"]
 
 
 # --- memory
@@ -372,7 +470,7 @@ def test_of_a_key_given_twice_the_last_counts() -> None:
 def test_half_characters_do_not_reach_the_string_table() -> None:
     event = orjson.dumps(op("NAME", 0, 1)).replace(b"NAME", b"x\\ud800y")
     trace = read_kineto_bytes(b'{"traceEvents":[' + event + b"]}")
-    assert trace.strings.texts == ["x\ufffdy"]
+    assert trace.strings.texts == ["x\ufffdy", "forward"]
     assert trace.problems == {"half-character": 1}
 
 

@@ -1,10 +1,27 @@
 """Training steps, and their phases by the shared rule of `traces.phases`.
 
     steps, phases, source = read_steps(tables, strings)
-    source  # "profiler" (ProfilerStep marks), "optimizer" (each ends one), or "none"
+    source  # "profiler", see Note [Whose steps]
 
 What the rule is fed: the main thread's outermost ops and known annotations, and the runs of the autograd engine,
 wherever it ran. See Note [The profiler's own ops] and Note [The engine's run].
+
+Note [Whose steps]
+    "profiler"    one for each ProfilerStep mark
+    "batches"     marks again, of which some hold several batches: those are cut by the rule of `traces.steps`
+    "optimizer"   no marks: the same rule over the whole recording, in which each step of the first optimizer ends one
+    "inference"   no marks and no optimizer, nor backward: the same rule, batch by batch
+    "backward"    no marks and no optimizer's range: each forward pass after a backward one begins a step
+    "whole"       none of these: the whole recording is one step
+    "none"        nothing happened on the host
+
+    What the rule wants to know of modules is told by `nn.Module` rows where Python functions were recorded. Without them a
+    recording that never trains counts as one that calls a module once for each batch of its DataLoader.
+
+Note [Kinds of imported steps]
+    A step without backward and optimizer is an EVALUATION, that is inference. The first training steps are WARMUP as long as
+    each takes twice the median of those after it, waits for data left out: they tuned, or made their plans. The last is
+    INCOMPLETE if the others train and this one did not get so far, or if it is empty: what is left when the profiler stops.
 """
 
 from __future__ import annotations
@@ -14,11 +31,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from traces.intervals import Intervals
+from traces.kineto.annotations import phase_of_annotation
 from traces.kineto.roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
 from traces.kineto.spans import Tables
 from traces.kineto.tables import matching
-from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, Steps, Strings
-from traces.phases import PhaseCut, Segment, op_class
+from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, StepKind, Steps, Strings
+from traces.phases import PLAIN, PhaseCut, Segment, op_class
+from traces.steps import Optimizers, StepCut
 
 _EXPLICIT = (
     ("loader", re.compile(r"enumerate\(DataLoader\)#")),
@@ -28,6 +48,9 @@ _EXPLICIT = (
 _COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
 _HOST_TO_DEVICE = re.compile(r"Memcpy HtoD")
 _SEED_OPS = re.compile(r"aten::ones_like$")
+_MODULE = re.compile(r"nn\.Module: ")
+_SLOW_START = 2.0  # times the median of what follows
+_FEWEST_STEADY = 2  # training steps that are left when slow first ones are taken for warm-up
 _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
@@ -40,41 +63,142 @@ class _Event(NamedTuple):
     kind: int  # the op's class, as traces.phases has it
     seeds: bool  # an op that makes the first gradient, if a backward follows at once
     quiet: bool  # an op that autograd did not record: within the engine's run it is the engine's
+    leads: bool = False  # a step of the optimizer that stepped first
 
 
 def read_steps(tables: Tables, strings: Strings) -> tuple[Steps, Phases, str]:
-    steps, source = _find_steps(tables.host, strings)
-    return steps, _read_phases(steps, tables, strings), source
+    events = _top_events(tables, strings)
+    steps, source = _find_steps(tables.host, events, strings)
+    steps.kind = _kinds(steps, events)
+    return steps, _read_phases(steps, events, tables, strings), source
 
 
-def _find_steps(host: HostSpans, strings: Strings) -> tuple[Steps, str]:
-    on_main = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
-    marks = on_main[matching(host.name[on_main], STEP_MARK, strings)]
+def _find_steps(host: HostSpans, events: list[_Event], strings: Strings) -> tuple[Steps, str]:
+    on_main = np.flatnonzero((host.thread == 0) & (host.kind != HostKind.PYTHON))
+    if not len(on_main):
+        return Steps.empty(), "none"
+    ranges = on_main[host.kind[on_main] == HostKind.ANNOTATION]
+    marks = ranges[matching(host.name[ranges], STEP_MARK, strings)]
+    batches = _Batches(host, events, strings)
     if len(marks):
         numbers = [int(match[1]) if (match := STEP_MARK.match(strings[i])) else NONE for i in host.name[marks].tolist()]
-        starts, ends, source = host.start_ns[marks], host.end_ns[marks], "profiler"
-    else:
-        ends = _optimizer_ends(host, on_main[matching(host.name[on_main], OPTIMIZER_STEP, strings)])
-        if not len(ends):
-            return Steps.empty(), "none"
-        first = host.start_ns[(host.thread == 0) & (host.kind != HostKind.PYTHON)].min()
-        starts, numbers, source = np.r_[first, ends[:-1]], list(range(len(ends))), "optimizer"
-    return Steps.of(number=numbers, start_ns=starts, duration_ns=ends - starts), source
+        windows = list(zip(host.start_ns[marks].tolist(), host.end_ns[marks].tolist(), strict=True))
+        cut = [[*batches.between(begin, end), end] for begin, end in windows]
+        starts = [start for (begin, _), ends in zip(windows, cut, strict=True) for start in (begin, *ends[:-1])]
+        ends = [end for own in cut for end in own]
+        if len(ends) > len(marks):
+            return _steps(list(range(numbers[0], numbers[0] + len(ends))), starts, ends), "batches"
+        return _steps(numbers, starts, ends), "profiler"
+    first, last = int(host.start_ns[on_main].min()), int(host.end_ns[on_main].max())
+    ends, source = batches.of_recording(first, last)
+    return _steps(list(range(len(ends))), [first, *ends[:-1]], ends), source
 
 
-def _optimizer_ends(host: HostSpans, rows: Column) -> Column:
-    """When each step of the optimizer that stepped first ended. A range may be recorded twice, one within the other."""
-    if not len(rows):
-        return np.empty(0, "i8")
-    rows = rows[host.name[rows] == host.name[rows[0]]]
-    ends = host.end_ns[rows]
-    return np.asarray(ends[np.r_[True, host.start_ns[rows[1:]] >= np.maximum.accumulate(ends)[:-1]]])
+def _steps(numbers: list[int], starts: list[int], ends: list[int]) -> Steps:
+    return Steps.of(number=numbers, start_ns=starts, duration_ns=np.array(ends, "i8") - np.array(starts, "i8"))
 
 
-def _read_phases(steps: Steps, tables: Tables, strings: Strings) -> Phases:
+class _Batches:
+    """Where the batches of a recording end, by the rule of `traces.steps`."""
+
+    def __init__(self, host: HostSpans, events: list[_Event], strings: Strings) -> None:
+        self._events = events
+        self._trains = any(event.name in ("engine", "optimizer") for event in events)
+        self._with_gradient = bool((host.sequence != NONE).any())
+        # Outermost calls of modules on the main thread: (start, name).
+        rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.PYTHON))
+        rows = rows[matching(host.name[rows], _MODULE, strings)]
+        ends = np.maximum.accumulate(host.end_ns[rows])
+        rows = rows[np.r_[True, host.start_ns[rows[1:]] >= ends[:-1]]] if len(rows) else rows
+        self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
+
+    def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
+        """The ends of all steps of a recording without marks, and what they are by; see Note [Whose steps]."""
+        ends, begun = self._cut(first_ns, last_ns, begins_before=True)
+        if any(event.leads for event in self._events):
+            return ends or [last_ns], "optimizer"
+        if self._trains:
+            return [*self._forward_after_backward(), last_ns], "backward"
+        return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
+
+    def between(self, begin_ns: int, end_ns: int) -> list[int]:
+        """Where batches end within a mark, but for the last one, which ends with the mark."""
+        ends, begun = self._cut(begin_ns, end_ns)
+        return ends if begun else ends[:-1]
+
+    def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
+        """Where steps end in that time, and whether an evaluated batch is under way at its end. `begins_before`: modules that
+        were called before that time count as well, for their calls are around the first op."""
+        inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
+        calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
+        told = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
+        told.sort(key=lambda one: one[0])
+        guesses = not self._trains and not self._modules
+        optimizers = Optimizers()
+        optimizers.add(self)  # what trains without one is left to `_forward_after_backward`
+        cut = StepCut(optimizers)
+        ends: list[int] = []
+        entered = called = False
+        for start_ns, event, module in told:
+            if event is None:
+                if cut.module_called(module, self._with_gradient):
+                    ends.append(start_ns)
+                called = True
+            elif event.name == "loader":
+                if cut.loader_entered():
+                    ends.append(start_ns)
+                entered, called = True, False
+            elif event.name == "engine":
+                cut.backward()
+            elif event.name == "optimizer":
+                if cut.optimizer_stepped(event.leads):
+                    ends.append(min(event.end_ns, end_ns))
+                    called = False
+            elif guesses and entered and not called and not event.name and event.kind == PLAIN:
+                cut.module_called(NONE, False)
+                called = True
+        return ends, called and cut.evaluating
+
+    def _forward_after_backward(self) -> list[int]:
+        found = []
+        after_backward = False
+        for event in self._events:
+            if event.name == "engine":
+                after_backward = True
+            elif after_backward and (event.name == "loader" or (not event.name and not event.quiet and event.kind == PLAIN)):
+                found.append(event.start_ns)
+                after_backward = False
+        return found
+
+
+def _kinds(steps: Steps, events: list[_Event]) -> Column:
+    """See Note [Kinds of imported steps]."""
+    starts = [event.start_ns for event in events]
+    bounds = np.searchsorted(starts, [steps.start_ns, steps.end_ns]).T.tolist()
+    inside = [events[first:last] for first, last in bounds]
+    goes_back = np.array([any(event.name == "engine" for event in own) for own in inside], bool)
+    steps_optimizer = np.array([any(event.name == "optimizer" for event in own) for own in inside], bool)
+    trains = goes_back | steps_optimizer
+    kinds = np.where(trains, StepKind.STEADY, StepKind.EVALUATION)
+    if len(steps) > 1:
+        records = any(not event.quiet and not event.name for event in inside[-1])
+        begins = any(not event.name and event.kind == PLAIN for event in inside[-1])
+        cut = (trains[:-1].all() and not trains[-1] and (records or not begins)) or not inside[-1]
+        if cut or (steps_optimizer[:-1].all() and not steps_optimizer[-1] and goes_back[-1]):
+            kinds[-1] = StepKind.INCOMPLETE
+    waited_ns = [sum(event.end_ns - event.start_ns for event in own if event.name == "loader") for own in inside]
+    busy_ns = steps.duration_ns - np.array(waited_ns, "i8")
+    rows = np.flatnonzero(kinds == StepKind.STEADY)
+    for place, row in enumerate(rows[:-_FEWEST_STEADY].tolist()):
+        if busy_ns[row] < _SLOW_START * np.median(busy_ns[rows[place + 1 :]]):
+            break
+        kinds[row] = StepKind.WARMUP
+    return kinds.astype("u1")
+
+
+def _read_phases(steps: Steps, events: list[_Event], tables: Tables, strings: Strings) -> Phases:
     if not len(steps):
         return Phases.empty()
-    events = _top_events(tables, strings)
     starts = [event.start_ns for event in events]
     markers = Markers(tables.host, tables.device)
     cut = PhaseCut()
@@ -118,7 +242,7 @@ def _cut(cut: PhaseCut, events: list[_Event], begin_ns: int, end_ns: int) -> lis
     def feed(event: _Event) -> None:
         if event.name:
             cut.enter(event.name, clamped(event.start_ns))
-            cut.leave(event.name, clamped(event.end_ns))
+            cut.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
         else:
             cut.op(event.kind, clamped(event.start_ns))
 
@@ -134,6 +258,8 @@ def _cut(cut: PhaseCut, events: list[_Event], begin_ns: int, end_ns: int) -> lis
 
     for event in events:
         if event.name == "engine":
+            if not run:
+                flush()  # what was before the engine began is the script's
             run += [*held, event]
             held.clear()
         elif run and event.quiet and not event.seeds and run[-1].name:
@@ -152,12 +278,9 @@ def _top_events(tables: Tables, strings: Strings) -> list[_Event]:
     host = tables.host
     engine_threads = [row for row, thread in enumerate(tables.threads) if thread.role == "backward"]
     is_range = host.kind == HostKind.ANNOTATION
-    names: dict[int, str] = {}
-    for index in np.unique(host.name[is_range]).tolist():
-        for phase, pattern in _EXPLICIT:
-            if pattern.match(strings[index]):
-                names[index] = phase
-    known = is_range & np.isin(host.name, list(names))
+    names, forward = _named_ranges(host, np.flatnonzero(is_range), strings)
+    known = np.zeros(len(host), bool)
+    known[list(names)] = True
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
@@ -167,7 +290,10 @@ def _top_events(tables: Tables, strings: Strings) -> list[_Event]:
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
     seeds = matching(host.name[tops], _SEED_OPS, strings)
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
+    optimizers = tops[[names.get(row) == "optimizer" and bool(on_main[row]) for row in tops.tolist()]]
+    first_optimizer = int(host.name[optimizers[np.argmin(host.start_ns[optimizers])]]) if len(optimizers) else NONE
     starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
+    outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
     events = []
     for place in np.argsort(host.start_ns[tops], kind="stable").tolist():
         row = int(tops[place])
@@ -179,11 +305,39 @@ def _top_events(tables: Tables, strings: Strings) -> list[_Event]:
         elif row in copies:
             name = "h2d"
         else:
-            name = names[name_id] if known[row] else ""
+            name = names.get(row, "")
         kind = 0 if name else op_class(strings[name_id])
+        if kind == PLAIN and not name and outside[place]:
+            name = "other"
         seed = bool(seeds[place]) and not name
-        events.append(_Event(starts[place], ends[place], name, kind, seed, bool(quiet[place])))
+        leads = name == "optimizer" and name_id == first_optimizer
+        events.append(_Event(starts[place], ends[place], name, kind, seed, bool(quiet[place]), leads))
     return events
+
+
+def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
+    """The rows that mean a phase, with its name, and when an annotation says that the main thread is in the forward pass.
+
+    Of an annotation and torch's own range of the same phase within it, torch's counts. Where forward passes are annotated, what
+    is outside of them is none, nor a part of the loss: copies for the next batch, metrics.
+    """
+    names: dict[int, str] = {}
+    annotated: dict[int, str] = {}
+    for index in np.unique(host.name[ranges]).tolist():
+        text = strings[index]
+        own = next((phase for phase, pattern in _EXPLICIT if pattern.match(text)), "")
+        phase = own or phase_of_annotation(text)
+        if phase:
+            (names if own else annotated).update(dict.fromkeys(ranges[host.name[ranges] == index].tolist(), phase))
+    for row, phase in list(names.items()):
+        above = int(host.parent[row])
+        while above != NONE:
+            if annotated.get(above) == phase:
+                del annotated[above]
+            above = int(host.parent[above])
+    forward = np.array([row for row, phase in annotated.items() if phase == "forward" and host.thread[row] == 0], "i8")
+    names |= {row: phase for row, phase in annotated.items() if phase != "forward"}
+    return names, Intervals(host.start_ns[forward], host.end_ns[forward])
 
 
 def _outermost(rows: Column, parent: Column, see_through: Column) -> Column:
