@@ -22,12 +22,14 @@ from traces.measure import (
     compute_side_ns,
     kernel_table,
     memory_peaks,
+    op_of,
     op_table,
     profiled_steps,
     steady_steps,
     window_ns,
+    work_rows,
 )
-from traces.model import DeviceKind, HostKind, StepKind, Trace
+from traces.model import NONE, DeviceKind, HostKind, StepKind, Trace
 from traces.phase_medians import PhaseMedians, phase_medians
 from traces.pipeline import (
     CollectiveTotals,
@@ -49,7 +51,7 @@ TOP = 10  # rows of the tables of kernels and ops
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
     name: str
-    total_memory_bytes: int  # -1 where not recorded
+    total_memory_bytes: int | None
     rank: int
     index: int
 
@@ -105,6 +107,8 @@ class Summary:
     counts: Counts
     window_ns: int
     gpu_busy_ns: int
+    without_op_ns: int  # of the sum of all kernels, copies and memsets: what no recorded op launched
+    work_ns: int  # that sum
     gpus: dict[str, GpuUse]  # devices that did any work
     steps: list[StepSummary]
     step_median_ns: int | None
@@ -156,11 +160,16 @@ def summarize(trace: Trace) -> Summary:
     start_ns, end_ns = window_ns(trace)
     compute_ns = compute_side_ns(trace)
     steps = trace.steps
+    work = work_rows(trace)
+    durations_ns = trace.device.duration_ns[work]
     return Summary(
         version=VERSION,
         grain=trace.grain,
         ranks=trace.ranks,
-        devices=[DeviceSummary(d.name, d.total_memory_bytes, d.rank, d.index) for d in trace.devices],
+        devices=[
+            DeviceSummary(d.name, d.total_memory_bytes if d.total_memory_bytes != NONE else None, d.rank, d.index)
+            for d in trace.devices
+        ],
         counts=Counts(
             kernels=int((trace.device.kind == DeviceKind.KERNEL).sum()),
             copies=int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
@@ -170,6 +179,8 @@ def summarize(trace: Trace) -> Summary:
         ),
         window_ns=end_ns - start_ns,
         gpu_busy_ns=busy_ns(trace),
+        without_op_ns=int(durations_ns[op_of(trace)[work] == NONE].sum()),
+        work_ns=int(durations_ns.sum()),
         gpus=_gpus(trace),
         steps=[
             StepSummary(

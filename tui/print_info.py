@@ -120,13 +120,21 @@ def _devices(summary: Summary, width: int) -> list[str]:
 
 
 def _counts(summary: Summary) -> list[str]:
-    counts = summary.counts
-    return [
+    counts, ranks = summary.counts, len(summary.ranks)
+    steps = counted(counts.steps, "step")
+    if ranks > 1:
+        each = counts.steps // ranks
+        steps = f"{counted(each, 'step')} of each rank" if each * ranks == counts.steps else f"{steps} of {ranks} ranks"
+    lines = [
         f"  {count_text(counts.kernels)} kernels, {count_text(counts.copies)} copies and memsets,"
         f" {count_text(counts.host_ops)} host ops,",
-        f"  {count_text(counts.memory_events)} memory events, {counted(counts.steps, 'step')},"
+        f"  {count_text(counts.memory_events)} memory events, {steps},"
         f" over {time_text(summary.window_ns)}; GPU busy {time_text(summary.gpu_busy_ns)}",
     ]
+    if summary.without_op_ns and summary.grain == "kernel":
+        share = share_text(summary.without_op_ns / summary.work_ns)
+        lines.append(f"  {share} of the GPU's work was launched by no op that was recorded")
+    return lines
 
 
 def _steps(summary: Summary, width: int) -> list[str]:
