@@ -21,7 +21,7 @@ from replayer import backend, state
 from replayer.gpu import VirtualGpu
 from replayer.recording.replicas import devices_for
 from replayer.surfaces import install_all
-from replayer.surfaces.time import ScriptTime
+from replayer.surfaces.time import PatchedTime
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.stats import ReplayStats
 from replayer.timing.timeline_writer import Timeline
@@ -38,10 +38,10 @@ _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distribut
 
 def start(config: dict[str, Any]) -> None:
     """Put the virtual GPU behind torch. It is made, and the recording read, at the script's first use of CUDA."""
-    script_time = config.get("script_time") or _script_time(config)
-    if script_time is not None and os.getppid() == config["launcher"]:
-        script_time.install()  # in the script's process from the start, in its descendants if they use the GPU: workers do not
-    state.start(lambda: _make(config, script_time), run_folder=Path(config["out"]))
+    patched_time = config.get("patched_time") or _patched_time(config)
+    if patched_time is not None and os.getppid() == config["launcher"]:
+        patched_time.install()  # in the script's process from the start, in its descendants if they use the GPU: workers do not
+    state.start(lambda: _make(config, patched_time), run_folder=Path(config["out"]))
     _install(config)
 
 
@@ -55,15 +55,15 @@ def share(config: dict[str, Any]) -> None:
         importlib.import_module(module)
     config["recorded"] = load(Path(config["trace"]))
     config["launcher"] = os.getpid()
-    config["script_time"] = _script_time(config)
-    if config["script_time"] is not None:
-        config["script_time"].install()
+    config["patched_time"] = _patched_time(config)
+    if config["patched_time"] is not None:
+        config["patched_time"].install()
 
 
-def _script_time(config: dict[str, Any]) -> ScriptTime | None:
+def _patched_time(config: dict[str, Any]) -> PatchedTime | None:
     if config["clock"] == "wall":
         return None
-    return ScriptTime(RecordedClock() if config["clock"] == "recorded" else VirtualClock())
+    return PatchedTime(RecordedClock() if config["clock"] == "recorded" else VirtualClock())
 
 
 def _install(config: dict[str, Any]) -> None:
@@ -72,18 +72,18 @@ def _install(config: dict[str, Any]) -> None:
         install_all(sys.modules["torch"])
 
 
-def _clock(config: dict[str, Any], script_time: ScriptTime | None) -> Clock:
+def _clock(config: dict[str, Any], patched_time: PatchedTime | None) -> Clock:
     clock: Clock
-    if script_time is None:
+    if patched_time is None:
         lower_timer_slack()
         clock = WallClock()
     else:
-        script_time.install()
-        clock = script_time.clock
+        patched_time.install()
+        clock = patched_time.clock
     return clock if config["speed"] == 1 else ScaledClock(clock, str(config["speed"]))
 
 
-def _make(config: dict[str, Any], script_time: ScriptTime | None) -> VirtualGpu:
+def _make(config: dict[str, Any], patched_time: PatchedTime | None) -> VirtualGpu:
     trace = config.get("recorded") or load(Path(config["trace"]))
     path = Path(config["out"]) / f"replay-{os.getpid()}.msgpack"
     rank = state.rank()
@@ -91,7 +91,7 @@ def _make(config: dict[str, Any], script_time: ScriptTime | None) -> VirtualGpu:
     gpu = VirtualGpu(
         trace,
         rank=rank.recorded(trace.ranks),
-        clock=_clock(config, script_time),
+        clock=_clock(config, patched_time),
         timeline=Timeline(TraceStream(path), trace, devices=devices_for(devices, config["gpus"]), live=bool(config["live"])),
         strict=bool(config["strict"]),
         pad_loader=config["loader"] == "recorded",

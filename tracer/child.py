@@ -16,7 +16,7 @@ from typing import Any
 
 from tracer import state
 from tracer.clock import Clock
-from tracer.flight import Flight
+from tracer.flight_recorder import FlightRecorder
 from tracer.marks import Marks
 from tracer.output import Output
 from tracer.profile import Profiler
@@ -54,7 +54,7 @@ def _make(torch: ModuleType, config: dict[str, Any]) -> Recorder | None:
         clock=clock,
         rank=rank,
         optimizers=state.optimizers(),
-        flight=Flight(torch, clock) if distributed and not in_depth else None,
+        flight=FlightRecorder(torch, clock) if distributed and not in_depth else None,
     )
     if distributed and torch.distributed.is_initialized():
         recorder.joined(torch.distributed.get_rank())

@@ -5,7 +5,7 @@
     marks.settle([mark])        # True once it is done; then mark.time_ns says when the GPU got there
 
 Note [One clock out of many events]
-    Events tell only differences, as floats of milliseconds. Each event is measured against the one before it on its
+    Events give only differences, as floats of milliseconds. Each event is measured against the one before it on its
     device, so the differences stay short and exact, and the sum is kept in whole nanoseconds. The first event of a device
     is waited for and set to the host's time; that is the only time the recorder makes the host wait. An event cannot be
     done before the host has recorded it: where the sum says so, the GPU's clock has run slower, and it is set forward.

@@ -5,7 +5,7 @@
     output.flush(header)        # a Trace without tables: devices, threads, provenance so far; None: as before
     output.close(header)
 
-A disk that fills up must not stop the training: the first failure ends the recording, is told in a line, and everything
+A disk that fills up must not stop the training: the first failure ends the recording, is reported in one line, and everything
 written before stays readable.
 """
 

@@ -9,8 +9,8 @@ A script may profile itself. Then ours stays away, or ends its window early: two
 
 Note [Memory or threads]
     The profiler follows the thread that started it and those of autograd. nn.DataParallel runs its replicas in threads of
-    Python's, which it follows only when told to profile all threads; and then, in 2.13, it notes no memory events. So it is
-    told that only where replicas have been seen.
+    Python's, which it follows only with `profile_all_threads`; and then, in 2.13, it records no memory events. So that is
+    set only where replicas have been seen.
 
 Note [What Kineto says]
     Some releases of Kineto write "USDT:" lines to stderr when a recording begins and ends, at any log level. stderr belongs to

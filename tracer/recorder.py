@@ -1,6 +1,6 @@
-"""The recorder: cuts a running script into steps and phases, and notes what the host waited for and read.
+"""The recorder: cuts a running script into steps and phases, and records what the host waited for and read.
 
-The surfaces tell it what the script does; it takes a mark on the GPU at each boundary (`marks.py`), and writes steps,
+The surfaces report to it what the script does; it takes a mark on the GPU at each boundary (`marks.py`), and writes steps,
 phases, values, batches, parts and collectives as they are done (`output.py`). It costs a few microseconds per boundary and
 counts them. The same `ScriptCut` cuts a replay.
 
@@ -17,15 +17,15 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
-from tracer.calls import Call, Calls, UnderWay
 from tracer.clock import Clock
-from tracer.ended import Ended, EndedStep, Found, Part, Read
-from tracer.flight import Flight
+from tracer.collectives import CollectiveCall, CollectiveWriter, PendingCollective
+from tracer.flight_recorder import FlightRecorder
 from tracer.marks import Mark, Marks
 from tracer.output import Output
 from tracer.profile import Profiler
 from tracer.provenance import Facts
 from tracer.schedule import Schedule
+from tracer.step_writer import EndedStep, Found, Part, Read, StepWriter
 from traces.deferred_signals import deferred_signals
 from traces.model import NONE, BatchKind, Ending, Shape, Thread, Trace, shapes_text
 from traces.phases import ASIDE, LOSS, PLAIN
@@ -35,9 +35,9 @@ from traces.workload_observer import WorkloadObserver
 
 # Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU; if it does, it may wait.
 _PENDING_STEPS = 256
-# Steps that are read and written one after another: each by itself would find the processor's caches full of other things.
+# Steps that are written together: one at a time would find the processor's caches cold each time.
 _TOGETHER = 16
-# How old the figures in the header of a run that is killed may be: what the recorder cost, say.
+# After how long the header is written again for its figures alone (the recorder's overhead, say).
 _FIGURES_NS = 10_000_000_000
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -71,7 +71,7 @@ class Recorder:
         clock: Clock,
         rank: int,
         optimizers: Optimizers,
-        flight: Flight | None = None,
+        flight: FlightRecorder | None = None,
     ) -> None:
         """`optimizers` are those of the process.
 
@@ -89,7 +89,7 @@ class Recorder:
         self._threads = [Thread(rank, threading.get_native_id(), threading.current_thread().name, "main")]
         self._thread_rows: dict[int | str, int] = {self._script_thread: 0}  # by role or identity
         self._number = 0
-        self._start_ns = NONE  # of the step under way; NONE before its first event, if none went before
+        self._start_ns = NONE  # of the current step; NONE before the first event of the first step
         self._at: dict[int, Mark] = {}
         self._taken: list[Mark] = []
         self._parts: list[Part] = []
@@ -97,9 +97,9 @@ class Recorder:
         self._steps_ns = 0  # time in steps so far
         self._reads: list[Read] = []  # since the last step ended
         self._found: list[Found] = []  # likewise
-        self._told_extent: tuple[Any, ...] = ()  # of what the file's header tells
-        self._told_ns = 0
-        self._ended, self._calls = Ended(output, facts), Calls(output, facts)
+        self._written_extent: tuple[Any, ...] = ()  # of what the file's header holds
+        self._written_ns = 0
+        self._step_writer, self._collectives = StepWriter(output, facts), CollectiveWriter(output, facts)
 
     @property
     def phase(self) -> str:
@@ -113,7 +113,7 @@ class Recorder:
 
     @_costed
     def make_way_for_profile(self) -> None:
-        """Somebody is about to use torch's profiler."""
+        """The script or the recorder is about to start a torch profiler."""
         self._profiler.make_way()
 
     # --- phases and steps
@@ -143,7 +143,7 @@ class Recorder:
 
     @_costed
     def aside_called(self) -> None:
-        """Something that belongs to no pass: clipping, unscaling, a value read."""
+        """Something that is neither forward nor backward: clipping, unscaling, a value read."""
         self._script.op(threading.get_ident(), ASIDE, self.clock.now_ns())
 
     @_costed
@@ -221,7 +221,7 @@ class Recorder:
             with deferred_signals():
                 self._write_done(wait=len(self._pending) > _PENDING_STEPS)
                 if due:
-                    self._output.flush(self._news())
+                    self._output.flush(self._changed_header())
 
     def _turn_profiler(self) -> None:
         """The profiler's own work between two steps is no step's, so it does not count as the recorder's share of one."""
@@ -230,11 +230,11 @@ class Recorder:
         self._profiler.begin_step(self._number, self._schedule.profile)
         self.cost_ns -= self.clock.perf_ns() - began_ns
 
-    # --- what is noted beside
+    # --- values, batches, collectives
 
     @_costed
     def joined(self, rank: int) -> None:
-        """The script has joined a process group, which says what rank it is; rows from before become that rank's at the end."""
+        """The script has joined a process group, which gives its rank; earlier rows get that rank in the end."""
         self._rank = rank
         self._facts.joined(rank)
         if self.flight is not None:
@@ -248,21 +248,21 @@ class Recorder:
 
     @_costed
     def leaving(self, is_all: bool) -> None:
-        """A process group is about to be destroyed, or all are, and what its models have logged with it."""
+        """A process group is about to be destroyed (or all are), and with it what its models have logged."""
         self._facts.read_reducers()
         if is_all:
             self._look(last=True)
 
     def _look(self, last: bool = False) -> None:
-        """Write the collectives that no call of Python's began."""
+        """Write the collectives that C++ started by itself."""
         if self.flight is None:
             return
         began_ns = self.clock.perf_ns()
-        for call, duration_ns in self.flight.look(last):
+        for call, duration_ns in self.flight.read(last):
             if duration_ns == NONE:
-                self._calls.write(call, self._rank, 0, Ending.UNSEEN)
+                self._collectives.write(call, self._rank, 0, Ending.UNSEEN)
             else:
-                self._calls.write(call, self._rank, duration_ns, Ending.SEEN, self._facts.current_device_row())
+                self._collectives.write(call, self._rank, duration_ns, Ending.SEEN, self._facts.current_device_row())
         self.flight.spent_ns += self.clock.perf_ns() - began_ns
 
     @_costed
@@ -292,12 +292,12 @@ class Recorder:
 
     @_costed
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
-        """The host read `values` from a device; they belong to the step under way, as in a replay."""
+        """The host read `values` from a device; they belong to the current step, as in a replay."""
         self._reads.append((self._output.text(op), self._output.text(dtype), values))
 
     @_costed
     def found(self, op: str, searched: Shape, size: int) -> None:
-        """An op whose result is as large as values say: by the shape of the tensor with the values, and how large (or NONE)."""
+        """An op with a data-dependent result size (nonzero, unique): the shape of its input, and that size (or NONE)."""
         self._found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     @property
@@ -307,14 +307,14 @@ class Recorder:
 
     @_costed
     def begin_part(self, stream: Any = None) -> tuple[int, Mark | None]:
-        """The beginning of a part, for `end_part`. Of a forward pass that no module's call has told, it is the first sign."""
+        """The beginning of a part, for `end_part`. Without a module's call it shows that a forward pass begins."""
         now_ns = self.clock.now_ns()
         self._script.op(threading.get_ident(), PLAIN, now_ns)
         return now_ns, self._take(stream)
 
     @_costed
     def end_part(self, name: str, begun: tuple[int, Mark | None], stream: Any = None, thread: str = "") -> None:
-        """`thread` is the role of a thread that is made anew for each part; see `_thread`."""
+        """`thread` is the role of a thread that is created for each part; see `_thread`."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
         self._parts.append(Part(name, self._thread(thread), start_ns, self.clock.now_ns(), begin, self._take(stream)))
@@ -327,47 +327,47 @@ class Recorder:
 
     @_costed
     def begin_call(self, stream: Any) -> Mark | None:
-        """An operation between ranks is about to be called, for which that stream will wait, or to be waited for there."""
+        """A collective is about to be called, or waited for, on this stream. Returns the mark before it."""
         return self._take(stream)
 
     @_costed
     def communicated(
-        self, call: Call, begin: Mark | None = None, stream: Any = None, ending: Ending = Ending.SEEN
+        self, call: CollectiveCall, begin: Mark | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
-        """It has returned and, as far as the host can tell, is done; where there was a mark, when the stream gets here."""
-        self._calls.add(call, self._rank, begin, None if begin is None else self._take(stream), ending)
-        self._write_calls()
+        """It has returned and is done for the host; with a mark `begin` it ends where the stream is now."""
+        self._collectives.add(call, self._rank, begin, None if begin is None else self._take(stream), ending)
+        self._write_collectives()
 
     @_costed
-    def communicates(self, call: Call, begin: Mark, works: int) -> UnderWay:
-        """It has returned, and goes on until so many works are done; for `waited_for`."""
-        return self._calls.open(call, self._rank, begin, works)
+    def communicates(self, call: CollectiveCall, begin: Mark, works: int) -> PendingCollective:
+        """It has returned and is asynchronous, with so many works to wait for. The result is for `waited_for`."""
+        return self._collectives.open(call, self._rank, begin, works)
 
     @_costed
-    def waited_for(self, under_way: UnderWay, before: Mark | None, stream: Any) -> None:
-        """That stream waits, since that mark, for one of the works of an operation."""
-        self._calls.waited(under_way, before, None if before is None else self._take(stream))
-        self._write_calls()
+    def waited_for(self, pending: PendingCollective, before: Mark | None, stream: Any) -> None:
+        """The stream has waited for one of the works of a collective, since the mark `before`."""
+        self._collectives.waited(pending, before, None if before is None else self._take(stream))
+        self._write_collectives()
 
-    def give_up_call(self, under_way: UnderWay) -> None:
-        """Nobody can wait for it any more. Takes no lock, for it may be told in the midst of anything."""
-        self._calls.give_up(under_way)
+    def give_up_call(self, pending: PendingCollective) -> None:
+        """Its works are gone without a wait. Takes no lock: finalizers call it at any time."""
+        self._collectives.give_up(pending)
 
-    def _write_calls(self) -> None:
+    def _write_collectives(self) -> None:
         if not self._pending and self._marks.settle(self._taken):
-            self._taken.clear()  # of a script that has no steps they would never end
-        self._calls.write_done()
+            self._taken.clear()  # without steps they would pile up
+        self._collectives.write_done()
 
     # --- writing
 
     def _write_done(self, wait: bool = False) -> None:
         """Write the steps that the GPU has finished, in order."""
         while self._pending and self._marks.settle(self._pending[0].taken, wait):
-            self._ended.write(self._pending.popleft(), self._rank)
-        self._calls.write_done()
+            self._step_writer.write(self._pending.popleft(), self._rank)
+        self._collectives.write_done()
 
     def _thread(self, role: str = "") -> int:
-        """The row of the calling thread. Threads that are made anew for each step share a row by their `role`, "replica 1"."""
+        """The row of the calling thread. Threads that are created for each step share a row by their `role`, "replica 1"."""
         ident = threading.get_ident()
         key = ident if ident == self._script_thread else role or ident
         row = self._thread_rows.get(key)
@@ -387,13 +387,13 @@ class Recorder:
             self._script_thread, self._thread_rows[ident] = ident, 0
             self._threads[0] = Thread(self._rank, threading.get_native_id(), threading.current_thread().name, "main")
 
-    def _news(self) -> Trace | None:
-        """The header, if rows or a profile need what is new in it; and now and then for its figures."""
+    def _changed_header(self) -> Trace | None:
+        """The header if it has changed since it was written, or if its figures are old; else None."""
         extent = len(self._threads), self._facts.extent, self._profiler.facts(), self.workload.signature
         now_ns = self.clock.perf_ns()
-        if extent == self._told_extent and now_ns < self._told_ns + _FIGURES_NS:
+        if extent == self._written_extent and now_ns < self._written_ns + _FIGURES_NS:
             return None
-        self._told_extent, self._told_ns = extent, now_ns
+        self._written_extent, self._written_ns = extent, now_ns
         return self._header()
 
     def _header(self) -> Trace:
@@ -401,7 +401,7 @@ class Recorder:
         lacks = self._facts.lacks(has_profile=bool(self._profiler.wanted))
         if self.flight is not None:
             lacks += self.flight.lacks()
-            provenance |= {"flight_recorder": told} if (told := self.flight.facts()) else {}
+            provenance |= {"flight_recorder": facts} if (facts := self.flight.facts()) else {}
         return Trace(
             grain="phase",
             devices=self._facts.devices,
@@ -413,7 +413,7 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """The script ends: write everything that is known. The step under way is not one."""
+        """The script ends: write everything that is known. An unfinished training step is dropped."""
         with deferred_signals(), self._lock:
             if self.closed:
                 return
@@ -422,10 +422,10 @@ class Recorder:
             self._profiler.stop()
             self._write_done(wait=True)
             if self._marks.settle(self._taken):  # but not for a rank that never comes
-                self._calls.write_done()
-            self._calls.write_open()
+                self._collectives.write_done()
+            self._collectives.write_open()
             self._look(last=True)
-            self._ended.write_reads(self._reads, NONE, self._rank)
-            self._ended.write_found(self._found, NONE, self._rank)
+            self._step_writer.write_reads(self._reads, NONE, self._rank)
+            self._step_writer.write_found(self._found, NONE, self._rank)
             self._facts.at_end()
             self._output.close(self._header())

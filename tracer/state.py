@@ -1,4 +1,4 @@
-"""The one place of module-level state of the recorder: torch's patched functions are global, so what they tell is too.
+"""The one place of module-level state of the recorder: torch's patched functions are global, so their recorder is too.
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # made at the first thing worth recording: a worker that trains nothing leaves no file
@@ -24,7 +24,7 @@ class _State:
         self.optimizers = Optimizers()
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's file is the parent's. A child that trains by itself is recorded on its own."""
+        """In a forked child: the file belongs to the parent. A child that trains gets a recorder and a file of its own."""
         self.recorder = None
 
 

@@ -1,6 +1,6 @@
 """Python's own `time`, under `--clock virtual` and `recorded`: its clocks jump over waits, sleeps take no time.
 
-    ScriptTime(clock).install()
+    PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 `time`, `perf_counter`, `monotonic` and their `_ns` twins tell the virtual time (Note [Virtual time] in clock.py), and `sleep`
@@ -36,7 +36,7 @@ _OURS = ("replayer", "tracer", "traces", "_trace_")
 _CLOCKS = ("time", "perf_counter", "monotonic")
 
 
-class ScriptTime:
+class PatchedTime:
     """The functions of `time` for one process, told by `clock`."""
 
     def __init__(self, clock: VirtualClock) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tracer.flight import Flown
+from tracer.flight_recorder import FlightRecord
 from tracer.marks import Marks
 from tracer.output import Output
 from tracer.recorder import Recorder
@@ -145,14 +145,14 @@ class FakeFacts:
     def at_end(self) -> None: ...
 
 
-class FakeFlight:
+class FakeFlightRecorder:
     """A flight recorder of which each look takes `look_ns` and finds what `found` holds; due after every second step."""
 
     def __init__(self) -> None:
         self.clock: FakeClock | None = None
         self.look_ns = 0
-        self.found: list[Flown] = []
-        self.looks: list[bool] = []
+        self.found: list[FlightRecord] = []
+        self.reads: list[bool] = []
         self.steps = self.spent_ns = 0
 
     def joined(self) -> None: ...
@@ -161,15 +161,15 @@ class FakeFlight:
         self.steps += 1
         return self.steps % 2 == 0
 
-    def look(self, last: bool = False) -> list[Flown]:
-        self.looks.append(last)
+    def read(self, last: bool = False) -> list[FlightRecord]:
+        self.reads.append(last)
         if self.clock is not None:
             self.clock.ns += self.look_ns
         found, self.found = self.found, []
         return found
 
     def facts(self) -> dict[str, int]:
-        return {"looks": len(self.looks)}
+        return {"looks": len(self.reads)}
 
     def lacks(self) -> list[str]:
         return ["some"]
@@ -182,7 +182,7 @@ class Bench:
         self,
         folder: Path,
         schedule: Schedule | None = None,
-        flight: FakeFlight | None = None,
+        flight: FakeFlightRecorder | None = None,
         optimizers: Optimizers | None = None,
     ) -> None:
         self.clock = FakeClock()

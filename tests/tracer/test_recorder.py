@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tracer.fakes import Bench, FakeFlight, FakeStream
-from tracer.calls import Call, UnderWay
-from tracer.flight import Flown
+from tests.tracer.fakes import Bench, FakeFlightRecorder, FakeStream
+from tracer.collectives import CollectiveCall, PendingCollective
+from tracer.flight_recorder import FlightRecord
 from tracer.output import _FLUSH_NS
 from tracer.recorder import _FIGURES_NS
 from tracer.schedule import Schedule
@@ -187,8 +187,8 @@ def test_parts_lie_in_their_phase(bench: Bench) -> None:
     assert trace.parts.device_end_ns[0] - trace.parts.device_start_ns[0] == 500
 
 
-def call_at(bench: Bench, name: str = "all_reduce") -> Call:
-    return Call(name, "float32", "0", 2, "nccl", 400, bench.clock.ns, bench.clock.ns)
+def call_at(bench: Bench, name: str = "all_reduce") -> CollectiveCall:
+    return CollectiveCall(name, "float32", "0", 2, "nccl", 400, bench.clock.ns, bench.clock.ns)
 
 
 def test_an_operation_for_which_the_stream_waits_lasts_from_mark_to_mark(bench: Bench) -> None:
@@ -226,7 +226,7 @@ def test_operations_of_a_script_without_steps_are_written_as_they_are_done(bench
     assert recorded(bench).collectives.duration_ns.tolist() == [700] * 5
 
 
-def let_go(bench: Bench, duration_ns: int, works: int = 1) -> UnderWay:
+def let_go(bench: Bench, duration_ns: int, works: int = 1) -> PendingCollective:
     """An operation on a stream of its own, beside the script's."""
     begin = bench.recorder.begin_call(FakeStream(0))
     assert begin is not None
@@ -234,12 +234,12 @@ def let_go(bench: Bench, duration_ns: int, works: int = 1) -> UnderWay:
     return bench.recorder.communicates(call_at(bench), begin, works)
 
 
-def wait_for(bench: Bench, under_way: UnderWay, host_ns: int = 2_000) -> None:
+def wait_for(bench: Bench, pending: PendingCollective, host_ns: int = 2_000) -> None:
     """The host takes so long to tell the stream that it is to wait, as NCCL's works do."""
     before = bench.recorder.begin_call(FakeStream(0))
     bench.clock.ns += host_ns
     bench.cuda.busy_until_ns[0] = max(bench.cuda.busy_until_ns.get(0, 0), bench.operation_ends_ns)
-    bench.recorder.waited_for(under_way, before, FakeStream(0))
+    bench.recorder.waited_for(pending, before, FakeStream(0))
 
 
 @pytest.mark.parametrize(
@@ -256,9 +256,9 @@ def test_an_operation_beside_the_script_ends_where_a_stream_stood_still_for_it(
 ) -> None:
     bench.train_step()
     bench.run(10_000)  # the GPU has caught up
-    under_way = let_go(bench, 90_000)
+    pending = let_go(bench, 90_000)
     bench.cuda.launch(busy_ns)
-    wait_for(bench, under_way, host_ns)
+    wait_for(bench, pending, host_ns)
     bench.run(400_000)
     bench.train_step()
     calls = recorded(bench).collectives
@@ -266,12 +266,12 @@ def test_an_operation_beside_the_script_ends_where_a_stream_stood_still_for_it(
 
 
 def test_an_operation_of_several_works_ends_with_the_last_one(bench: Bench) -> None:
-    under_way = let_go(bench, 20_000, works=2)
-    wait_for(bench, under_way)
+    pending = let_go(bench, 20_000, works=2)
+    wait_for(bench, pending)
     bench.run(100_000)
     bench.operation_ends_ns = bench.clock.ns + 50_000
     assert bench.output.count("collectives") == 0
-    wait_for(bench, under_way)
+    wait_for(bench, pending)
     bench.run(100_000)
     calls = recorded(bench).collectives
     assert calls.ending.tolist() == [Ending.SEEN] and 150_000 <= calls.duration_ns[0] < 170_000
@@ -283,7 +283,7 @@ def test_what_nobody_waits_for_has_the_time_of_its_call_and_says_so(bench: Bench
     bench.recorder.give_up_call(forgotten)
     bench.cuda.capturing = True
     wait_for(bench, captured)
-    assert left in bench.recorder._calls._open
+    assert left in bench.recorder._collectives._open
     calls = recorded(bench).collectives
     assert calls.ending.tolist() == [Ending.UNSEEN] * 3
     assert calls.duration_ns.tolist() == [0] * 3 and calls.device.tolist() == [NONE] * 3
@@ -291,18 +291,19 @@ def test_what_nobody_waits_for_has_the_time_of_its_call_and_says_so(bench: Bench
 
 def test_what_the_flight_recorder_tells_is_written_between_steps(tmp_path: Path) -> None:
     """WHEN a look takes longer than a step THEN no step is longer for it."""
-    flight = FakeFlight()
+    flight = FakeFlightRecorder()
     bench = Bench(tmp_path, flight=flight)
     flight.clock, flight.look_ns = bench.clock, 5_000
     call = call_at(bench)
     for _ in range(4):
-        flight.found = [Flown(call, NONE), Flown(call._replace(name="broadcast", start_ns=bench.clock.ns + 1), 700)]
+        timed_call = call._replace(name="broadcast", start_ns=bench.clock.ns + 1)
+        flight.found = [FlightRecord(call, NONE), FlightRecord(timed_call, 700)]
         bench.train_step()
     bench.recorder.leaving(is_all=False)
-    assert flight.looks == [False, False] and flight.spent_ns == 10_000
+    assert flight.reads == [False, False] and flight.spent_ns == 10_000
     bench.recorder.leaving(is_all=True)
     trace = recorded(bench)
-    assert flight.looks == [False, False, True, True]
+    assert flight.reads == [False, False, True, True]
     assert set(trace.steps.duration_ns.tolist()) == {350}
     assert trace.steps.start_ns[2] == trace.steps.end_ns[1] + 5_000
     calls = trace.collectives

@@ -1,6 +1,6 @@
 """The surfaces of torch that the recorder listens at, one per file and named after it.
 
-None changes what torch does; each tells the recorder and calls what was there before, be it torch's own or a replayer's.
+None changes what torch does; each reports to the recorder and calls the original, be it torch's own or the replayer's.
 """
 
 from __future__ import annotations

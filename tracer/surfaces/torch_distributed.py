@@ -4,14 +4,14 @@
     dist.all_gather_object(facts, x)    # made of several collectives: one row with the bytes of all
 
 Note [When a collective has ended]
-    A blocking call has ended when it returns; with NCCL the stream waits rather than the host, so marks around the call tell.
-    For one that goes on beside the script, gloo's future tells in gloo's own thread, to which it makes no difference. NCCL's
-    would run our word on a stream of its own, and hold the result's memory for that; so there marks around the script's wait
-    tell (torch_distributed_work.py). What nobody waits for where it can be seen has the time of its call and says so
+    A blocking call has ended when it returns; with NCCL the stream waits rather than the host, so marks around the call
+    measure it. For an asynchronous one, gloo's future calls back in gloo's own thread, which disturbs nothing. NCCL's would run
+    the callback on a stream of its own, and hold the result's memory for that; so there marks around the script's wait measure
+    it (torch_distributed_work.py). A collective whose wait cannot be seen has the duration of its call and is marked
     (`Ending.UNSEEN`), as has what a manager only collects, and on the host whatever has no future.
 
 What PyTorch starts in C++ (DistributedDataParallel's buckets, functional collectives) passes here only where the process group
-is written in Python. Otherwise the profile has it, or PyTorch's flight recorder (tracer/flight.py).
+is written in Python. Otherwise the profile has it, or PyTorch's flight recorder (tracer/flight_recorder.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any
 
-from tracer.calls import Call
+from tracer.collectives import CollectiveCall
 from tracer.marks import Mark
 from tracer.recorder import Recorder
 from tracer.state import recorder, started
@@ -99,7 +99,7 @@ class _Here(threading.local):
 
 
 class _Call:
-    """One operation under way; a composed one consists of others, and its bytes are theirs."""
+    """One collective in progress; a composed one consists of others, and its bytes are theirs."""
 
     def __init__(self, is_composed: bool) -> None:
         self.is_composed = is_composed
@@ -129,7 +129,7 @@ class _Collectives:
         self._dist, self._cuda = torch.distributed, torch.cuda
         self._works = Works(torch)
         self._here = _Here()
-        self._heard: set[type] = set()  # classes of process groups
+        self._patched: set[type] = set()  # classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
         """`call`, noted when it has ended well. What fails, and what a rank outside the group does, is not communication."""
@@ -203,22 +203,23 @@ class _Collectives:
         size_bytes = operation.bytes if operation.dtypes or _INPUTS.get(name) else NONE
         backend = self._backend(group, operation.device)
 
-        def so_far() -> Call:
+        def call_until_now() -> CollectiveCall:
             facts = name, operation.dtype, group.group_name, group.size(), backend, size_bytes, start_ns
-            return Call(*facts, to.clock.now_ns())
+            return CollectiveCall(*facts, to.clock.now_ns())
 
         if self._is_collecting(group):
-            to.communicated(so_far(), ending=Ending.UNSEEN)
+            to.communicated(call_until_now(), ending=Ending.UNSEEN)
         elif result is None and backend == "gloo":
-            to.communicated(so_far())
+            to.communicated(call_until_now())
         elif result is None:  # without a mark on a stream that waits, as while a graph is captured, nobody knows
-            to.communicated(so_far(), begin, stream, Ending.UNSEEN if begin is None and stream is not None else Ending.SEEN)
+            is_unseen = begin is None and stream is not None
+            to.communicated(call_until_now(), begin, stream, Ending.UNSEEN if is_unseen else Ending.SEEN)
         elif backend == "gloo" and (future := _future(result)) is not None:
-            future.add_done_callback(lambda _: to.communicated(so_far()))
+            future.add_done_callback(lambda _: to.communicated(call_until_now()))
         elif backend != "gloo" and begin is not None and (works := self._works_of(result)):
-            self._works.watch(works, to.communicates(so_far(), begin, len(works)))
+            self._works.watch(works, to.communicates(call_until_now(), begin, len(works)))
         else:
-            to.communicated(so_far(), ending=Ending.UNSEEN)
+            to.communicated(call_until_now(), ending=Ending.UNSEEN)
 
     def _is_collecting(self, group: Any) -> bool:
         """Whether a coalescing manager of this group is open, which begins when it is left what was called in it."""
@@ -266,19 +267,19 @@ class _Collectives:
             result = call(*args, **kwargs)
             if (to := started()) is not None:
                 to.joined(dist.get_rank())
-            self._hear(dist.group.WORLD)
+            self._patch_group(dist.group.WORLD)
             return result
 
         return join
 
-    def _hear(self, group: Any) -> None:
+    def _patch_group(self, group: Any) -> None:
         """What C++ begins by itself passes through a process group that is written in Python."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
-            if cls in self._heard:
+            if cls in self._patched:
                 continue
-            self._heard.add(cls)
+            self._patched.add(cls)
             for method, (name, place) in _METHODS.items():
                 if isfunction(call := vars(cls).get(method)):
                     patch(cls, **{method: self._noted(call, name, _at(place), _at(0))})
@@ -314,7 +315,7 @@ def _tensors_of(batch: Callable[..., Any]) -> Argument:
 
 
 def _future(work: Any) -> Any:
-    """The future of an operation under way, or None: gloo has none for sends, receives and batches of them."""
+    """The future of a pending operation, or None: gloo has none for sends, receives and batches of them."""
     try:
         return work.get_future()
     except (AttributeError, RuntimeError):

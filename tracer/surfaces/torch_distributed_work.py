@@ -1,6 +1,6 @@
-"""torch.distributed.Work and torch.futures.Future: when a script waits for an operation that it has let go on beside it.
+"""torch.distributed.Work and torch.futures.Future: when a script waits for an asynchronous collective.
 
-    works.watch([dist.all_reduce(gradient, async_op=True)], under_way)
+    works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # marks on the waiting stream, before and after
 
 The first wait counts, from whatever thread and on whatever stream, be it `wait`, `synchronize` or `block_current_stream`, or
@@ -19,63 +19,63 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from tracer.calls import UnderWay
+from tracer.collectives import PendingCollective
 from tracer.state import recorder, started
 from traces.patching import patch
 
 _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
-class _Ticket:
-    """One work's share in an operation, for which either it is waited or one of its futures."""
+class _WaitHandle:
+    """One work of a collective; the script waits for it or for one of its futures."""
 
-    def __init__(self, under_way: UnderWay) -> None:
-        self.under_way = under_way
+    def __init__(self, pending: PendingCollective) -> None:
+        self.pending = pending
         self.is_used = False
         self.handles = 0  # objects alive that it can be waited for by
 
     def drop(self) -> None:
         self.handles -= 1
         if not self.handles and not self.is_used and (to := started()) is not None:
-            to.give_up_call(self.under_way)
+            to.give_up_call(self.pending)
 
 
 class Works:
-    """The works that are under way, by identity: their classes may compare as they like."""
+    """Pending works, by identity: their classes may define equality as they like."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._tickets: dict[int, tuple[weakref.ref[Any], _Ticket]] = {}
-        self._heard: set[type] = set()
+        self._handles: dict[int, tuple[weakref.ref[Any], _WaitHandle]] = {}
+        self._patched: set[type] = set()
         work, future = torch.distributed.Work, torch._C.Future
-        self._hear(work)
+        self._patch_waits(work)
         patch(work, get_future=self._giving_future(work.get_future))
         patch(future, wait=self._waiting(future.wait))
 
-    def watch(self, works: Sequence[Any], under_way: UnderWay) -> None:
+    def watch(self, works: Sequence[Any], pending: PendingCollective) -> None:
         """Each of these is a part of an operation that has begun."""
         for work in works:
             for cls in type(work).__mro__:
-                if cls not in self._heard and issubclass(cls, self._torch.distributed.Work):
-                    self._hear(cls)
-            self._handle(work, _Ticket(under_way))
+                if cls not in self._patched and issubclass(cls, self._torch.distributed.Work):
+                    self._patch_waits(cls)
+            self._handle(work, _WaitHandle(pending))
 
-    def _handle(self, waitable: Any, ticket: _Ticket) -> None:
+    def _handle(self, waitable: Any, handle: _WaitHandle) -> None:
         key = id(waitable)
 
         def gone(_: object) -> None:
-            self._tickets.pop(key, None)
-            ticket.drop()
+            self._handles.pop(key, None)
+            handle.drop()
 
-        ticket.handles += 1
-        self._tickets[key] = weakref.ref(waitable, gone), ticket
+        handle.handles += 1
+        self._handles[key] = weakref.ref(waitable, gone), handle
 
-    def _ticket(self, waitable: Any) -> _Ticket | None:
-        found = self._tickets.get(id(waitable))
+    def _handle_of(self, waitable: Any) -> _WaitHandle | None:
+        found = self._handles.get(id(waitable))
         return found[1] if found is not None and found[0]() is waitable else None
 
-    def _hear(self, cls: Any) -> None:
-        self._heard.add(cls)
+    def _patch_waits(self, cls: Any) -> None:
+        self._patched.add(cls)
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,15 +83,15 @@ class Works:
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
-            ticket, to = self._ticket(waitable) if self._tickets else None, recorder()
-            if ticket is None or ticket.is_used or to is None:
+            handle, to = self._handle_of(waitable) if self._handles else None, recorder()
+            if handle is None or handle.is_used or to is None:
                 return call(waitable, *args, **kwargs)
-            stream = self._torch.cuda.current_stream(ticket.under_way.begin.device)
+            stream = self._torch.cuda.current_stream(handle.pending.begin.device)
             before = to.begin_call(stream)
             result = call(waitable, *args, **kwargs)
-            if not ticket.is_used:
-                ticket.is_used = True
-                to.waited_for(ticket.under_way, before, stream)
+            if not handle.is_used:
+                handle.is_used = True
+                to.waited_for(handle.pending, before, stream)
             return result
 
         code: Any = waiting
@@ -104,9 +104,9 @@ class Works:
         @wraps(call)
         def get_future(work: Any) -> Any:
             future = call(work)
-            ticket = self._ticket(work) if self._tickets else None
-            if ticket is not None and not ticket.is_used:
-                self._handle(future, ticket)
+            handle = self._handle_of(work) if self._handles else None
+            if handle is not None and not handle.is_used:
+                self._handle(future, handle)
             return future
 
         return get_future

@@ -2,9 +2,9 @@
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
-No call of Python's tells when a bucket is reduced, unless the process group is written in Python, and a communication hook
-would change how it is done. The operations are in PyTorch's flight recorder (tracer/flight.py); and what the reducer logs by
-itself is read when the recording is written and before the process group is destroyed.
+Python is not called when a bucket is reduced, unless the process group is written in Python, and a communication hook would
+change how it is done. The operations are in PyTorch's flight recorder (tracer/flight_recorder.py); what the reducer itself logs
+is read when the recording is written and before the process group is destroyed.
 """
 
 from __future__ import annotations

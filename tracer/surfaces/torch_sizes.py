@@ -1,4 +1,4 @@
-"""torch's functions whose results are as large as values say: how large they were is noted, in order.
+"""torch's functions with data-dependent result sizes: the sizes are recorded, in order.
 
     kept = boxes[scores > 0.5]          # noted: a replay, which has no scores, makes as many rows
     labels = labels.unique()
@@ -128,7 +128,7 @@ def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
 def _length_found(result: Any, source: Any, index: Any) -> int:
     """How many elements the masks of an index chose: the length of the result where they stand.
 
-    NONE where the parts beside them are of a kind that makes this hard to tell: lists, and tensors of more dimensions.
+    NONE where the other parts make this hard to work out: lists, and tensors of more dimensions.
     """
     parts = index if isinstance(index, tuple) else (index,)
     tensors = [part for part in parts if hasattr(part, "dim")]
@@ -171,7 +171,7 @@ def _repeat_interleave(
     result: Any, source: Any, repeats: Any = None, dim: Any = None, *, output_size: Any = None
 ) -> Iterator[Found]:
     if output_size is not None or isinstance(repeats, int):
-        return  # the shapes tell
+        return  # known from the shapes
     if repeats is None:
         yield Found("aten::repeat_interleave", tuple(source.shape), result.shape[0])
     else:  # one number for all is spread over them first

@@ -42,7 +42,7 @@ class Quiet:
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
-    """What tells of a tensor whether it counts as one on the device, and the script asks."""
+    """A predicate: whether a read of this tensor is the script's, and of a tensor on the device."""
 
     @cache
     def without_gpu() -> bool:

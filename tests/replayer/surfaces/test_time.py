@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from replayer.surfaces.time import ScriptTime
+from replayer.surfaces.time import PatchedTime
 from replayer.timing.clock import POLL_NS, RecordedClock, VirtualClock
 
 HOUR = 3_600.0
@@ -30,7 +30,7 @@ def module(name: str, text: str) -> Any:
 @pytest.mark.parametrize("name", CLOCKS)
 def test_clocks_go_on_from_where_they_are_and_jump_over_sleeps(name: str) -> None:
     before = getattr(time, name)(), getattr(time, f"{name}_ns")()
-    ScriptTime(VirtualClock()).install()
+    PatchedTime(VirtualClock()).install()
     after = getattr(time, name)(), getattr(time, f"{name}_ns")()
     assert 0 <= after[0] - before[0] < 60 and 0 <= after[1] - before[1] < 60 * 10**9
     time.sleep(HOUR)
@@ -40,14 +40,14 @@ def test_clocks_go_on_from_where_they_are_and_jump_over_sleeps(name: str) -> Non
 
 def test_a_wait_for_the_gpu_shows_on_the_scripts_clocks() -> None:
     clock = VirtualClock()
-    ScriptTime(clock).install()
+    PatchedTime(clock).install()
     began = time.perf_counter()
     clock.wait_until(clock.now_ns() + int(HOUR * 10**9))
     assert HOUR <= time.perf_counter() - began < HOUR + 60
 
 
 def test_a_loop_that_reads_the_time_until_it_has_come_ends_on_the_recorded_clock() -> None:
-    ScriptTime(RecordedClock()).install()
+    PatchedTime(RecordedClock()).install()
     began_ns, asked = time.monotonic_ns(), 0
     while time.monotonic_ns() < began_ns + 1_000_000:
         asked += 1
@@ -56,10 +56,10 @@ def test_a_loop_that_reads_the_time_until_it_has_come_ends_on_the_recorded_clock
 
 def test_names_that_were_taken_before_are_virtual_too_and_installing_twice_is_once() -> None:
     script = module("train", "from time import perf_counter as now, sleep\nimport time\n")
-    script_time = ScriptTime(VirtualClock())
-    script_time.install()
+    patched_time = PatchedTime(VirtualClock())
+    patched_time.install()
     once = time.sleep
-    script_time.install()
+    patched_time.install()
     assert time.sleep is once
     began = script.now()
     script.sleep(HOUR)
@@ -74,7 +74,7 @@ def test_modules_that_wait_in_the_operating_system_keep_the_machines_time() -> N
     other = module("multiprocessing_like", "import time\ndef now(): return time.monotonic()\n")
     real = time.monotonic
     before = [taken.now(), other.now(), named.now()]
-    ScriptTime(VirtualClock()).install()
+    PatchedTime(VirtualClock()).install()
     time.sleep(HOUR)
     assert taken.monotonic is real
     assert threading._time is real  # type: ignore[attr-defined] # what Event.wait and Condition.wait reckon by
@@ -86,7 +86,7 @@ def test_modules_that_wait_in_the_operating_system_keep_the_machines_time() -> N
 
 
 def test_a_thread_beside_the_main_one_sleeps_until_the_time_has_come() -> None:
-    ScriptTime(VirtualClock()).install()
+    PatchedTime(VirtualClock()).install()
     woken = []
 
     def poll() -> None:
@@ -104,7 +104,7 @@ def test_a_thread_beside_the_main_one_sleeps_until_the_time_has_come() -> None:
 
 
 def test_sleep_refuses_what_the_real_one_refuses() -> None:
-    ScriptTime(VirtualClock()).install()
+    PatchedTime(VirtualClock()).install()
     refused: list[tuple[Any, type[Exception]]] = [(-1, ValueError), ("1", TypeError), (float("nan"), ValueError)]
     for seconds, error in refused:
         with pytest.raises(error):
@@ -114,8 +114,8 @@ def test_sleep_refuses_what_the_real_one_refuses() -> None:
 
 def test_a_forked_child_goes_on_at_the_machines_pace_until_it_uses_the_gpu_itself() -> None:
     clock = VirtualClock()
-    script_time = ScriptTime(clock)
-    script_time.install()
+    patched_time = PatchedTime(clock)
+    patched_time.install()
     time.sleep(HOUR)
     began = time.monotonic()
     clock.pause()  # in the midst of waiting for a batch
@@ -125,7 +125,7 @@ def test_a_forked_child_goes_on_at_the_machines_pace_until_it_uses_the_gpu_itsel
         forked = time.monotonic() - began
         time.sleep(0.002)
         slept = time.monotonic() - began
-        script_time.install()
+        patched_time.install()
         time.sleep(HOUR)
         jumped = time.monotonic() - began
         os.write(writer, f"{0 <= forked < 60} {0.002 <= slept < 60} {jumped >= HOUR}".encode())

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from tests.tracer.fakes import FakeClock
 from tracer import state
-from tracer.calls import Call
 from tracer.clock import Clock
-from tracer.flight import Flight
+from tracer.collectives import CollectiveCall
+from tracer.flight_recorder import FlightRecorder
 from tracer.surfaces import torch_distributed, torch_nn_parallel_distributed
 from traces.model import NONE, Ending
 
@@ -30,9 +30,9 @@ class Notes:
         self.rank: int | None = None
         self.models: list[object] = []
         self.left = False
-        self.flight: Flight | None = None
+        self.flight: FlightRecorder | None = None
 
-    def communicated(self, call: Call, begin: None = None, stream: None = None, ending: Ending = Ending.SEEN) -> None:
+    def communicated(self, call: CollectiveCall, begin: None = None, stream: None = None, ending: Ending = Ending.SEEN) -> None:
         assert begin is None and stream is None  # on the host
         self.calls.append(call[:-2])
         self.endings.append(ending)
@@ -182,8 +182,8 @@ def test_operations_to_be_batched_are_still_known(notes: Notes) -> None:
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
 def test_the_flight_recorder_tells_what_no_call_has_begun(notes: Notes) -> None:
     """GIVEN calls of all kinds WHEN C++ broadcasts by itself THEN that alone is left, and what a manager collects is not."""
-    notes.flight = Flight(torch, Clock())
-    notes.flight.look(last=True)  # what other tests of this process have left there
+    notes.flight = FlightRecorder(torch, Clock())
+    notes.flight.read(last=True)  # what other tests of this process have left there
     for call, _, _ in CALLS.values():
         call()
     with dist.distributed_c10d._coalescing_manager() as manager:
@@ -195,7 +195,7 @@ def test_the_flight_recorder_tells_what_no_call_has_begun(notes: Notes) -> None:
     dist.all_reduce(SIX.clone(), async_op=True).wait()
     cpp: Any = dist
     cpp._broadcast_coalesced(dist.group.WORLD, [SIX.clone(), SIX.clone()], 1 << 20, 0)
-    found = notes.flight.look(last=True)
+    found = notes.flight.read(last=True)
     assert [(flown.call.name, flown.call.size_bytes, flown.call.group, flown.call.group_size) for flown in found] == [
         ("broadcast", 48, "0", 1)
     ]

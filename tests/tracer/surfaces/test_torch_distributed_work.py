@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tracer import state
-from tracer.calls import UnderWay
+from tracer.collectives import PendingCollective
 from tracer.marks import Mark
 from tracer.surfaces.torch_distributed_work import Works
 
@@ -25,19 +25,19 @@ class Notes:
 
     def __init__(self) -> None:
         self.begun = 0
-        self.waited: list[tuple[UnderWay, str]] = []
-        self.given_up: list[UnderWay] = []
+        self.waited: list[tuple[PendingCollective, str]] = []
+        self.given_up: list[PendingCollective] = []
 
     def begin_call(self, stream: str) -> str:
         self.begun += 1
         return stream
 
-    def waited_for(self, under_way: UnderWay, before: str, stream: str) -> None:
+    def waited_for(self, pending: PendingCollective, before: str, stream: str) -> None:
         assert before == stream
-        self.waited.append((under_way, stream))
+        self.waited.append((pending, stream))
 
-    def give_up_call(self, under_way: UnderWay) -> None:
-        self.given_up.append(under_way)
+    def give_up_call(self, pending: PendingCollective) -> None:
+        self.given_up.append(pending)
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def works(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
     dist.destroy_process_group()
 
 
-def under_way(works: int = 1) -> UnderWay:
+def pending(works: int = 1) -> PendingCollective:
     nothing: Any = None
-    return UnderWay(nothing, 0, Mark(None, 3, 0), works)
+    return PendingCollective(nothing, 0, Mark(None, 3, 0), works)
 
 
 def begin() -> Any:
@@ -72,7 +72,7 @@ def begin() -> Any:
 
 @pytest.mark.parametrize("how", ["wait", "synchronize"])
 def test_the_first_wait_counts_and_all_do_what_they_did(notes: Notes, works: Works, how: str) -> None:
-    work, operation = begin(), under_way()
+    work, operation = begin(), pending()
     works.watch([work], operation)
     assert isinstance(work, dist.Work) and not notes.waited
     expected = getattr(begin(), how)()
@@ -85,7 +85,7 @@ def test_the_first_wait_counts_and_all_do_what_they_did(notes: Notes, works: Wor
 
 
 def test_a_wait_in_another_thread_is_on_its_stream(notes: Notes, works: Works) -> None:
-    work, operation = begin(), under_way()
+    work, operation = begin(), pending()
     works.watch([work], operation)
     other = threading.Thread(target=work.wait, name="other")
     other.start()
@@ -94,7 +94,7 @@ def test_a_wait_in_another_thread_is_on_its_stream(notes: Notes, works: Works) -
 
 
 def test_a_future_may_be_waited_for_instead_and_outlive_its_work(notes: Notes, works: Works) -> None:
-    work, operation = begin(), under_way()
+    work, operation = begin(), pending()
     works.watch([work], operation)
     future = work.get_future()
     del work
@@ -108,7 +108,7 @@ def test_a_future_may_be_waited_for_instead_and_outlive_its_work(notes: Notes, w
 
 
 def test_no_work_lives_longer_and_one_that_nobody_waits_for_is_given_up(notes: Notes, works: Works) -> None:
-    tensor, operation = torch.ones(3), under_way()
+    tensor, operation = torch.ones(3), pending()
     work: Any = dist.all_reduce(tensor, async_op=True)
     works.watch([work], operation)
     work.get_future().wait  # noqa: B018  # looked at, not called
@@ -116,11 +116,11 @@ def test_no_work_lives_longer_and_one_that_nobody_waits_for_is_given_up(notes: N
     del work
     gc.collect()
     assert alive() is None and notes.given_up == [operation] and not notes.waited
-    assert not works._tickets
+    assert not works._handles
 
 
 def test_works_of_a_batch_are_told_one_by_one(notes: Notes, works: Works) -> None:
-    batch, operation = [begin(), begin()], under_way(works=2)
+    batch, operation = [begin(), begin()], pending(works=2)
     works.watch(batch, operation)
     for work in batch:
         work.wait()
@@ -153,7 +153,7 @@ class Bare(dist.Work):
 def test_works_written_in_python_are_told_too(notes: Notes, works: Works) -> None:
     wait = Lasting.wait
     try:
-        work, operation = Lasting(), under_way()
+        work, operation = Lasting(), pending()
         works.watch([work], operation)
         assert work.wait() is True
         assert [found for found, _ in notes.waited] == [operation]
@@ -164,7 +164,7 @@ def test_works_written_in_python_are_told_too(notes: Notes, works: Works) -> Non
 @pytest.mark.real_time
 def test_a_wait_that_fails_is_none_and_cpp_finds_its_own(notes: Notes, works: Works) -> None:
     """WHEN a class does not override C++'s wait THEN C++ does not take ours for an override and come back for ever."""
-    work, operation = Bare(), under_way()
+    work, operation = Bare(), pending()
     works.watch([work], operation)
     with pytest.raises(RuntimeError, match="timed out"):
         work.wait(timedelta(milliseconds=20))

@@ -1,7 +1,7 @@
-"""Steps that have ended on the host, and how they become rows once the GPU has passed their marks.
+"""Writes the rows of a step once the GPU has passed its marks.
 
-    ended = Ended(output, facts)
-    ended.write(step, rank=0)       # rows of steps, phases, parts, values and sizes
+    writer = StepWriter(output, facts)
+    writer.write(step, rank=0)      # rows of steps, phases, parts, values and sizes
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tracer.provenance import Facts
 from traces.model import NONE, Origin, StepKind
 from traces.phases import Segment
 
-Read = tuple[int, int, Sequence[float]]  # texts of the op and the dtype, and the values
-Found = tuple[int, int, int]  # texts of the op and the shape that was searched, and how much was found
+Read = tuple[int, int, Sequence[float]]  # string ids of the op and the dtype, and the values
+Found = tuple[int, int, int]  # string ids of the op and the searched shape, and the size of the result
 
 
 @dataclass
 class Part:
-    """A stretch within a phase: scatter, one replica's parallel_apply..."""
+    """A region of nn.DataParallel within a phase: scatter, one replica's parallel_apply..."""
 
     name: str
     thread: int
@@ -33,21 +33,21 @@ class Part:
 
 @dataclass
 class EndedStep:
-    """A step that has ended on the host; its marks may still be ahead of the GPU."""
+    """A step that has ended on the host; the GPU may not have passed its marks yet."""
 
     number: int
     kind: StepKind
     start_ns: int
     end_ns: int
     segments: Sequence[Segment]
-    marks: dict[int, Mark]  # by the host's time at the boundary
-    taken: list[Mark]  # the same and those of parts, in the order of taking
+    marks: dict[int, Mark]  # by host time of the boundary
+    taken: list[Mark]  # these and those of parts, in the order in which they were taken
     parts: list[Part]
     reads: list[Read]
     found: list[Found] = field(default_factory=list)
 
 
-class Ended:
+class StepWriter:
     """Writes steps whose marks have been read."""
 
     def __init__(self, output: Output, facts: Facts) -> None:
@@ -92,12 +92,12 @@ class Ended:
         self.write_found(step.found, row, rank)
 
     def write_found(self, found: list[Found], step: int, rank: int) -> None:
-        """How large results were in the step of that row, or outside any (NONE)."""
+        """Sizes of data-dependent results in the step of that row, or outside any step (NONE)."""
         for op, shapes, size in found:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """What the host read in the step of that row, or outside any (NONE)."""
+        """Values that the host read in the step of that row, or outside any step (NONE)."""
         for op, dtype, values in reads:
             for value in values:
                 self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)

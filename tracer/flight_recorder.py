@@ -1,22 +1,22 @@
-"""PyTorch's flight recorder: the collectives that C++ starts by itself, of which no call of Python's tells.
+"""Reads PyTorch's flight recorder: the collectives that C++ starts by itself, without a call from Python.
 
-    flight = Flight(torch, clock)
-    flight.called(begin_ns)             # what this thread has begun since then is recorded by its call
-    for flown in flight.look(): ...     # all others since the last look: DistributedDataParallel's buckets...
+    flight = FlightRecorder(torch, clock)
+    flight.called(begin_ns)             # collectives that this thread began since then were recorded by their call
+    for record in flight.read(): ...    # all others since the last read: DistributedDataParallel's buckets...
 
-It is a ring of the last collectives of each backend, kept in case of a hang and on by default (TORCH_FR_BUFFER_SIZE, 2000
-where it is not set, 0 for off; torch/csrc/distributed/c10d/FlightRecorder.hpp). It knows when each was begun, its sizes and,
-with NCCL and TORCH_NCCL_ENABLE_TIMING, how long its kernels took. Nothing is switched on or off for a recording.
+The flight recorder is a ring buffer of the last collectives of each backend, kept to debug hangs and on by default
+(TORCH_FR_BUFFER_SIZE, 2000 where it is not set, 0 for off; torch/csrc/distributed/c10d/FlightRecorder.hpp). An entry has the
+time of the call, the sizes and, with NCCL and TORCH_NCCL_ENABLE_TIMING, the duration of the kernels. No setting is changed.
 
-Note [How often to look]
-    A look gives all of the ring, new or not, at some 10 us per entry. So it waits until half of the ring may be new, as far as
-    the steps so far tell; the first looks come after one, two, four... steps. And it waits if looks would take more than a
-    thousandth of the time. What the ring has forgotten by then is counted, by the numbers of its entries.
+Note [How often to read]
+    A read dumps the whole ring, new entries or not, at some 10 us per entry. So we read when half of the ring may be new, by
+    the rate of the steps so far; the first reads come after one, two, four... steps. And we do not read if that would take more
+    than a thousandth of the time. Entries overwritten by then are counted, by the gaps in the entries' numbers.
 
 Note [Events of NCCL]
-    A look asks the events of NCCL's unfinished entries, which torch reads without a lock. They stay valid as long as their
+    A dump queries the events of NCCL's unfinished entries, which torch reads without a lock. They stay valid as long as their
     group exists and torch keeps events for reuse, as it does unless TORCH_NCCL_CUDA_EVENT_CACHE is off. So NCCL's ring is not
-    looked at without that, nor when its group is gone.
+    read without that, nor when its group is gone.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from tracer.calls import Call
 from tracer.clock import Clock
+from tracer.collectives import CollectiveCall
 from traces.model import NONE
 from traces.operations import SCALAR_TYPES, bytes_of, function_of
 
 _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
-_SHARE = 1_000  # of the time, at most one part of so many is for looking
-_ENTRY_NS = 10_000  # what a look takes per entry, until it was measured
+_SHARE = 1_000  # at most one part in so many of the time is spent on reading
+_ENTRY_NS = 10_000  # cost of a read per entry, until it was measured
 _DEFAULT_ENTRIES = 2_000
 
 Entry = dict[str, Any]
 
 
-class Flown(NamedTuple):
-    """A collective that no call of Python's began; `duration_ns` is that of its kernels, or NONE."""
+class FlightRecord(NamedTuple):
+    """A collective that C++ started by itself; `duration_ns` is that of its kernels, or NONE."""
 
-    call: Call
+    call: CollectiveCall
     duration_ns: int
 
 
 class _Ring:
-    """One backend's, and how far it was read."""
+    """One backend's ring buffer, and how far it was read."""
 
     def __init__(self, dump: Any) -> None:
         self._dump = dump
-        self._next = 0  # the number of the first entry that was not read
-        self._was_there = 0  # entries below had begun before the last look
+        self._next = 0  # record_id of the first entry that was not read
+        self._was_there = 0  # entries with a lower record_id existed at the last read
         self.forgotten = 0
         self.entries = 0
-        self.told = False  # of anything, be it what Python's calls began: gloo tells from PyTorch 2.11 on
+        self.has_entries = False  # of any collective at all: gloo's has some from PyTorch 2.11 on
 
     def new(self, last: bool) -> list[Entry]:
-        """The entries since the last look. One that is not done yet is left to the next look, as are those behind it, but once
-        only, for an entry of a captured graph never is."""
+        """The entries since the last read. One that is not retired yet is left to the next read, as are those after it, but
+        only once: an entry of a captured graph is never retired."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         self.entries = len(entries)
-        self.told |= bool(entries)
+        self.has_entries |= bool(entries)
         if entries and entries[-1]["record_id"] < self._next - 1:  # the script has reset it
             self._next = self._was_there = 0
         found: list[Entry] = []
@@ -81,33 +81,33 @@ class _Ring:
         return found
 
 
-class Flight:
-    """Reads the rings of the process's groups. The recorder's lock guards all but `called`."""
+class FlightRecorder:
+    """Reads the ring buffers of the process groups. The recorder's lock guards all methods but `called`."""
 
     def __init__(self, torch: Any, clock: Clock) -> None:
-        self.looks = 0
-        self.spent_ns = 0  # for looks, and for writing what they found
+        self.reads = 0
+        self.spent_ns = 0  # on reads, and on writing what they found
         self._torch, self._clock = torch, clock
         self._entries = _DEFAULT_ENTRIES
         self._rings: dict[str, _Ring] = {}
-        self._without: set[str] = set()  # backends that have none
+        self._without: set[str] = set()  # backends without a ring
         self._sizes: dict[str, int] = {}  # ranks by group
         self._windows: dict[int, deque[tuple[int, int]]] = {}  # by thread: begin and end, unix time
         self._rows = self._untimed = 0
-        self._steps = 0  # since the last look
+        self._steps = 0  # since the last read
         self._rate = 0  # entries per step
-        self._interval = 1  # steps from the last look to the next
+        self._interval = 1  # steps from the last read to the next
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """A call of Python's that is recorded returns to this thread; it began at that time of `time.time_ns`."""
+        """A recorded call from Python returns to this thread; it began at that `time.time_ns`."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))
         own.append((begin_ns, time.time_ns()))
 
     def joined(self) -> None:
-        """Groups may have come: find their rings. What is written in Python has none, and needs none."""
+        """There may be new process groups: find their rings. Groups written in Python have none; their calls are recorded."""
         world = self._torch.distributed.distributed_c10d._world
         native = self._torch._C._distributed_c10d
         self._entries = _ring_size()
@@ -125,7 +125,7 @@ class Flight:
                     self._rings[backend] = _Ring(dump)
 
     def is_due(self) -> bool:
-        """A step has ended: whether to look now. See Note [How often to look]."""
+        """A step has ended: whether to read now. See Note [How often to read]."""
         if not self._rings:
             return False
         self._steps += 1
@@ -133,10 +133,10 @@ class Flight:
             return False
         there = max(ring.entries for ring in self._rings.values()) + self._steps * self._rate
         expected_ns = self.spent_ns + min(there, self._entries) * _ENTRY_NS
-        return not self.looks or expected_ns * _SHARE <= self._clock.perf_ns() - self._began_ns
+        return not self.reads or expected_ns * _SHARE <= self._clock.perf_ns() - self._began_ns
 
-    def look(self, last: bool = False) -> list[Flown]:
-        """What has begun since the last look, in order, without what calls of Python's began."""
+    def read(self, last: bool = False) -> list[FlightRecord]:
+        """Collectives begun since the last read, in order, without those that calls from Python began."""
         self.joined()
         offset_ns = time.time_ns() - self._clock.now_ns()
         found, new = [], 0
@@ -145,16 +145,16 @@ class Flight:
                 continue  # see Note [Events of NCCL]
             entries = ring.new(last)
             new += len(entries)
-            found += [self._flown(entry, offset_ns) for entry in entries if not self._is_known(entry)]
+            found += [self._record_of(entry, offset_ns) for entry in entries if not self._is_known(entry)]
         if self._steps:
             rate = -(-new // self._steps)
-            self._rate = max(self._rate, rate) if self.looks > 1 else rate  # the first one finds also what was before all steps
+            self._rate = max(self._rate, rate) if self.reads > 1 else rate  # the first also finds set-up
             half = self._entries // 2
             self._interval = min(2 * self._interval, max(half // self._rate, 1) if self._rate else half)
         self._steps = 0
-        self.looks += 1
+        self.reads += 1
         self._rows += len(found)
-        self._untimed += sum(flown.duration_ns == NONE for flown in found)
+        self._untimed += sum(record.duration_ns == NONE for record in found)
         return found
 
     def _is_known(self, entry: Entry) -> bool:
@@ -166,13 +166,13 @@ class Flight:
             own.popleft()
         return bool(own) and own[0][0] <= begun_ns
 
-    def _flown(self, entry: Entry, offset_ns: int) -> Flown:
+    def _record_of(self, entry: Entry, offset_ns: int) -> FlightRecord:
         backend, name = function_of(entry["profiling_name"])
         dtypes = [SCALAR_TYPES.get(dtype, "") for dtype in entry["input_dtypes"]]
         sizes = [bytes_of(shape, dtype) for shape, dtype in zip(entry["input_sizes"], dtypes, strict=True)]
         group, start_ns = str(entry["process_group"][0]), entry["time_created_ns"] - offset_ns
         known = bool(sizes) and all(dtypes)
-        call = Call(
+        call = CollectiveCall(
             name=name,
             dtype=dtypes[0] if len(set(dtypes)) == 1 else "",
             group=group,
@@ -183,20 +183,20 @@ class Flight:
             end_ns=start_ns,
         )
         took_ms = entry.get("duration_ms")
-        return Flown(call, NONE if took_ms is None else round(took_ms * 1e6))
+        return FlightRecord(call, NONE if took_ms is None else round(took_ms * 1e6))
 
     def facts(self) -> dict[str, int]:
-        """How it went, for the provenance; empty where there was nothing to look at."""
-        return {"looks": self.looks, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
+        """Counts for the provenance; empty where there was nothing to read."""
+        return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:
-        """What a reader may miss of what C++ begins."""
+        """What the recording lacks of the collectives that C++ started."""
         lacks = []
         if self._without:
             of = ", ".join(sorted(self._without))
             lacks.append(f"collectives that PyTorch's C++ starts by itself ({of}): its flight recorder is off or has none")
-        if empty := ", ".join(backend for backend, ring in self._rings.items() if not ring.told):
-            lacks.append(f"collectives that PyTorch's C++ started by itself ({empty}): its flight recorder told of none")
+        if empty := ", ".join(backend for backend, ring in self._rings.items() if not ring.has_entries):
+            lacks.append(f"collectives that PyTorch's C++ started by itself ({empty}): its flight recorder had no entries")
         if self._forgotten:
             lacks.append("collectives that PyTorch's C++ started by itself, of which its flight recorder has forgotten some")
         if self._untimed:
@@ -205,16 +205,16 @@ class Flight:
 
     @property
     def _forgotten(self) -> int:
-        """Entries, also those that calls of Python's began."""
+        """Entries that were overwritten before they were read, also those of calls from Python."""
         return sum(ring.forgotten for ring in self._rings.values())
 
 
 def _ring_size() -> int:
-    """How many entries torch's rings have: it reads the same settings when it first uses one."""
+    """How many entries torch's rings have; torch reads the same settings when it first uses one."""
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if name in os.environ:
-            told = os.environ[name].strip()
-            return int(told) if told.isdigit() else 0
+            size = os.environ[name].strip()
+            return int(size) if size.isdigit() else 0
     return _DEFAULT_ENTRIES
 
 

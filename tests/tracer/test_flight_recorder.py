@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.tracer.fakes import FakeClock
-from tracer.flight import Flight, Flown
+from tracer.flight_recorder import FlightRecord, FlightRecorder
 from traces.model import NONE
 
 UNIX_NS = 1_790_000_000_000_000_000
@@ -53,7 +53,7 @@ class ProcessGroup:
         return 2
 
 
-def flight_of(ring: Ring, monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None, config: str = "") -> Flight:
+def flight_of(ring: Ring, monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None, config: str = "") -> FlightRecorder:
     """GIVEN a group that this ring is of."""
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", str(ring.size))
     group = ProcessGroup()
@@ -67,12 +67,12 @@ def flight_of(ring: Ring, monkeypatch: pytest.MonkeyPatch, clock: FakeClock | No
     native = SimpleNamespace(**{{"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}[ring.backend]: ring.dump})
     torch: Any = SimpleNamespace(distributed=distributed, _C=SimpleNamespace(_distributed_c10d=native))
     any_clock: Any = clock or FakeClock(UNIX_NS)
-    flight = Flight(torch, any_clock)
+    flight = FlightRecorder(torch, any_clock)
     flight.joined()
     return flight
 
 
-def told(found: list[Flown]) -> list[tuple[str, str, int]]:
+def told(found: list[FlightRecord]) -> list[tuple[str, str, int]]:
     return [(flown.call.name, flown.call.dtype, flown.call.size_bytes) for flown in found]
 
 
@@ -85,24 +85,24 @@ def test_what_no_call_began_is_told_once_with_its_bytes(monkeypatch: pytest.Monk
     flight.called(began_ns)
     ring.begin("_all_gather_base", [4], dtype="Double")
     ring.begin("barrier")
-    found = flight.look()
+    found = flight.read()
     assert told(found) == [("broadcast", "float16", 14), ("all_gather_into_tensor", "float64", 32), ("barrier", "", NONE)]
     assert {(flown.call.group, flown.call.group_size, flown.call.backend) for flown in found} == {("0", 2, "gloo")}
     assert {flown.duration_ns for flown in found} == {NONE}
-    assert flight.look() == []
+    assert flight.read() == []
     assert flight.facts() == {"looks": 2, "collectives": 3, "forgotten": 0}
     assert any("how long" in lack for lack in flight.lacks())
 
 
-def test_a_ring_that_never_told_of_anything_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_without_any_entries_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As gloo's up to PyTorch 2.10, which is there and stays empty."""
     ring = Ring()
     flight = flight_of(ring, monkeypatch)
-    assert flight.look() == []
-    assert any("told of none" in lack and "gloo" in lack for lack in flight.lacks())
+    assert flight.read() == []
+    assert any("had no entries" in lack and "gloo" in lack for lack in flight.lacks())
     ring.begin("barrier")
-    flight.look()
-    assert not any("told of none" in lack for lack in flight.lacks())
+    flight.read()
+    assert not any("had no entries" in lack for lack in flight.lacks())
 
 
 def test_a_call_of_another_thread_says_nothing_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_call_of_another_thread_says_nothing_of_this_one(monkeypatch: pytest.M
     other = threading.Thread(target=flight.called, args=(began_ns,))
     other.start()
     other.join()
-    assert told(flight.look()) == [("all_reduce", "float32", 20)]
+    assert told(flight.read()) == [("all_reduce", "float32", 20)]
 
 
 def test_the_start_is_on_the_recorders_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_the_start_is_on_the_recorders_clock(monkeypatch: pytest.MonkeyPatch) ->
     ring, clock = Ring(), FakeClock(5_000_000_000)
     flight = flight_of(ring, monkeypatch, clock)
     ring.begin("all_reduce", [5], time_created_ns=time.time_ns() - 1_000_000_000)
-    [flown] = flight.look()
+    [flown] = flight.read()
     assert flown.call.start_ns == pytest.approx(4_000_000_000, abs=500_000_000)
 
 
@@ -131,12 +131,12 @@ def test_what_is_not_done_is_left_to_the_next_look_but_once(monkeypatch: pytest.
     ring.begin("all_reduce", [1], duration_ms=0.25)
     ring.begin("all_reduce", [2], retired=False)
     ring.begin("all_reduce", [3], duration_ms=0.5)
-    assert [(flown.call.size_bytes, flown.duration_ns) for flown in flight.look()] == [(4, 250_000)]
+    assert [(flown.call.size_bytes, flown.duration_ns) for flown in flight.read()] == [(4, 250_000)]
     ring.entries[1] |= {"retired": True, "duration_ms": 1.5}
     ring.begin("all_reduce", [4], retired=False)  # of a captured graph: never
-    found = [(flown.call.size_bytes, flown.duration_ns) for flown in flight.look()]
+    found = [(flown.call.size_bytes, flown.duration_ns) for flown in flight.read()]
     assert found == [(8, 1_500_000), (12, 500_000)]
-    assert [(flown.call.size_bytes, flown.duration_ns) for flown in flight.look()] == [(16, NONE)]
+    assert [(flown.call.size_bytes, flown.duration_ns) for flown in flight.read()] == [(16, NONE)]
 
 
 def test_what_the_ring_has_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_what_the_ring_has_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch)
     flight = flight_of(ring, monkeypatch)
     for _ in range(25):
         ring.begin("all_reduce", [1])
-    assert len(flight.look()) == 10
+    assert len(flight.read()) == 10
     assert flight.facts()["forgotten"] == 15
     assert any("forgotten" in lack for lack in flight.lacks())
 
@@ -154,10 +154,10 @@ def test_a_ring_that_the_script_resets_is_read_on(monkeypatch: pytest.MonkeyPatc
     flight = flight_of(ring, monkeypatch)
     for _ in range(5):
         ring.begin("all_reduce", [1])
-    assert len(flight.look()) == 5
+    assert len(flight.read()) == 5
     ring.entries, ring.begun = [], 0
     ring.begin("all_reduce", [2])
-    assert told(flight.look()) == [("all_reduce", "float32", 8)]
+    assert told(flight.read()) == [("all_reduce", "float32", 8)]
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_looks_are_few_and_take_a_thousandth_of_the_time(
         for _ in range(5):
             ring.begin("all_reduce", [1])
         if flight.is_due():
-            found += len(flight.look())
+            found += len(flight.read())
             flight.spent_ns += len(ring.entries) * 10_000
-    found += len(flight.look(last=True))
+    found += len(flight.read(last=True))
     assert ring.dumps - 1 in looks
     assert flight.spent_ns <= step_ns
     assert flight.facts()["forgotten"] == ring.begun - found
@@ -193,7 +193,7 @@ def test_without_a_ring_that_can_be_read_the_recording_says_so(monkeypatch: pyte
     ring = Ring("nccl", size=0 if why == "off" else 2_000)
     monkeypatch.setenv("TORCH_NCCL_CUDA_EVENT_CACHE", "0" if why == "no events kept" else "1")
     flight = flight_of(ring, monkeypatch, config="cpu:mpi" if why == "absent" else "")
-    assert not flight.is_due() and flight.look() == [] and not ring.dumps and flight.facts() == {}
+    assert not flight.is_due() and flight.read() == [] and not ring.dumps and flight.facts() == {}
     [lack] = flight.lacks()
     assert f"C++ starts by itself ({'mpi' if why == 'absent' else 'nccl'})" in lack
 
@@ -203,4 +203,4 @@ def test_the_ring_of_nccl_is_not_read_when_its_group_is_gone(monkeypatch: pytest
     flight = flight_of(ring, monkeypatch)
     ring.begin("all_reduce", [1])
     flight._torch.distributed.distributed_c10d._world.pg_names.clear()
-    assert flight.look(last=True) == [] and not ring.dumps
+    assert flight.read(last=True) == [] and not ring.dumps

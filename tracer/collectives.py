@@ -1,0 +1,143 @@
+"""Collectives that the script called, written at once or when the GPU has passed the marks around them.
+
+    calls.add(CollectiveCall("all_reduce", "float32", "0", 2, "nccl", 400, start_ns, end_ns), rank, begin, end)
+    pending = calls.open(call, rank, begin, works=1)      # asynchronous
+    calls.waited(pending, before, after)                  # a stream waits for it
+    calls.write_done()      # those whose marks have been read
+
+Without marks the duration is that of the call. With marks it is the time between them on the stream that waited for the
+collective: from when this rank's input was ready until the result was.
+
+Note [Whether a stream stalled]
+    The mark after a wait is an upper bound of when the collective ended, and exact only if the stream really stalled for it.
+    A stream that does not stall passes from the mark before the wait to the one after it at once if it is behind the host,
+    else when the host has recorded the latter. So it stalled if the GPU took longer from one to the other than the host; both
+    are differences on one clock. Otherwise the collective lasted at most until then: `Ending.BY`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from tracer.marks import Mark
+from tracer.output import Output
+from tracer.provenance import Facts
+from traces.model import NONE, Ending
+
+# An idle stream passes from one event to the next in less time; the resolution of both clocks is finer.
+_AT_ONCE_NS = 5_000
+
+
+class CollectiveCall(NamedTuple):
+    """One collective as this rank called it; host times."""
+
+    name: str
+    dtype: str  # "" if not of one
+    group: str
+    group_size: int
+    backend: str
+    size_bytes: int  # of this rank's input, or NONE
+    start_ns: int
+    end_ns: int
+
+
+class PendingCollective:
+    """An asynchronous collective. It holds neither works nor tensors, so that it does not keep them alive."""
+
+    def __init__(self, call: CollectiveCall, rank: int, begin: Mark, works: int) -> None:
+        self.call, self.rank, self.begin = call, rank, begin
+        self.works = works  # how many of its works were not waited for yet
+        self.waits: list[tuple[Mark | None, Mark]] = []
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether the GPU has passed all its marks, as far as those have been read."""
+        return all(after.time_ns != NONE for _, after in self.waits)
+
+    def duration(self) -> tuple[int, Ending]:
+        """See Note [Whether a stream stalled]; of several works the last one counts."""
+        before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
+        stalled = before is None or (
+            after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS
+        )
+        return max(after.time_ns - self.begin.time_ns, 0), Ending.SEEN if stalled else Ending.BY
+
+
+class CollectiveWriter:
+    """Writes rows of the table `collectives`, in the order in which their durations become known."""
+
+    def __init__(self, output: Output, facts: Facts) -> None:
+        self._output = output
+        self._facts = facts
+        self._open: set[PendingCollective] = set()
+        self._ended: deque[PendingCollective] = deque()
+        self._given_up: deque[PendingCollective] = deque()
+
+    def add(self, call: CollectiveCall, rank: int, begin: Mark | None, end: Mark | None, ending: Ending = Ending.SEEN) -> None:
+        """A call has returned. The collective ended with it or with the mark after it, unless `ending` says otherwise."""
+        if begin is None or end is None or begin.device != end.device:
+            self.write(call, rank, call.end_ns - call.start_ns, ending)
+        else:
+            pending = PendingCollective(call, rank, begin, works=0)
+            pending.waits.append((None, end))
+            self._ended.append(pending)
+
+    def open(self, call: CollectiveCall, rank: int, begin: Mark, works: int) -> PendingCollective:
+        """An asynchronous call has returned with `works` torch.distributed.Work objects to wait for."""
+        pending = PendingCollective(call, rank, begin, works)
+        self._open.add(pending)
+        return pending
+
+    def waited(self, pending: PendingCollective, before: Mark | None, after: Mark | None) -> None:
+        """One of the works was waited for between these marks; None where no mark could be taken."""
+        if before is None or after is None or not before.device == after.device == pending.begin.device:
+            self.give_up(pending)
+            return
+        pending.waits.append((before, after))
+        pending.works -= 1
+        if not pending.works and pending in self._open:
+            self._open.discard(pending)
+            self._ended.append(pending)
+
+    def give_up(self, pending: PendingCollective) -> None:
+        """Its end will not be seen. May be called at any time from any thread, also by a finalizer within another method."""
+        self._given_up.append(pending)
+
+    def write_done(self) -> None:
+        """Write, in order, the collectives whose marks were read, and those given up."""
+        while self._given_up:
+            self._write_unseen(self._given_up.popleft())
+        while self._ended and self._ended[0].is_passed:
+            ended = self._ended.popleft()
+            device = self._facts.device_row(ended.begin.device)
+            self.write(ended.call, ended.rank, *ended.duration(), device=device)
+
+    def write_open(self) -> None:
+        """The recording ends: write what was never waited for."""
+        for pending in list(self._open):
+            self._write_unseen(pending)
+
+    def _write_unseen(self, pending: PendingCollective) -> None:
+        if pending in self._open:
+            self._open.discard(pending)
+            call = pending.call
+            self.write(call, pending.rank, call.end_ns - call.start_ns, Ending.UNSEEN)
+
+    def write(self, call: CollectiveCall, rank: int, duration_ns: int, ending: Ending, device: int = NONE) -> None:
+        """Write a row; `device` is that of the events which took the duration."""
+        text = self._output.text
+        self._output.add(
+            "collectives",
+            rank=rank,
+            name=text(call.name),
+            dtype=text(call.dtype) if call.dtype else NONE,
+            group=text(call.group),
+            group_size=call.group_size,
+            backend=text(call.backend),
+            bytes=call.size_bytes,
+            start_ns=call.start_ns,
+            duration_ns=duration_ns,
+            device=device,
+            ending=ending,
+        )
