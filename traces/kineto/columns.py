@@ -26,6 +26,7 @@ from traces.model import NONE, Column, Strings
 _MAX_DURATION_NS = 30 * 86_400 * 10**9  # a month: longer ones are overflows of an end that was never written
 
 _HUGE = 1e300
+_MOST_OF_TID = 1 << 62  # as in checks.py
 
 
 class _Odd(Exception):
@@ -57,7 +58,8 @@ class Threads:
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []  # (pid, tid) by row
         self.texts: list[str] = []  # what the file called a thread that has no number
-        self._rows: dict[tuple[Any, Any], int] = {}
+        self._rows: dict[tuple[Any, Any], int] = {}  # by pid and tid as events have them
+        self._row_of_key: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -76,8 +78,11 @@ class Threads:
         if row is None:
             process, thread = _number(pid, NONE), _number(tid, None)
             row = self._rows[pid, tid] = len(self.keys)
-            # A thread known by a word only gets a number of its own.
+            # A thread known by a word, or by a number that no system gives, gets a number of its own.
+            if thread is not None and abs(thread) >= _MOST_OF_TID:
+                thread = None
             self.keys.append((process, -2 - row if thread is None else thread))
+            self._row_of_key.setdefault(self.keys[-1], row)
             self.texts.append(str(tid) if thread is None else "")
         return row
 
@@ -85,8 +90,8 @@ class Threads:
         """The row of a thread, or None. Some files write one thread both as a number and as text."""
         row = self._rows.get((pid, tid))
         key = (_number(pid, NONE), _number(tid, None))
-        if row is None and key in self.keys:
-            row = self._rows[pid, tid] = self.keys.index(key)
+        if row is None and key in self._row_of_key:
+            row = self._rows[pid, tid] = self._row_of_key[key]
         return row
 
 

@@ -24,6 +24,7 @@ import orjson
 from traces.kineto.eras import exact_digits
 from traces.kineto.pieces import Digest, load
 from traces.model import TraceImportError
+from traces.unpack_limit import TooLarge, UnpackLimit, size_text
 
 Event = dict[str, Any]
 
@@ -31,6 +32,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _CHUNK_BYTES = 1 << 16
 _WINDOW_CHARS = 1 << 16
+_BYTES_PER_CHARACTER = 2  # that a character of compressed JSON counts towards UnpackLimit: half as much text as tables
 
 _CONTENT = re.compile(rb"[^ \t\r\n\0]")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -77,14 +79,19 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise TraceImportError(f"{path}: cannot be read: {error.strerror}; give a Kineto .json or .json.gz") from error
-    return decompressed(data, problems)
+    try:
+        return decompressed(data, problems)
+    except TooLarge as error:
+        raise TraceImportError(f"{path}: {error}") from error
 
 
 def decompressed(data: bytes, problems: Counter[str]) -> bytes:
-    """The data, unpacked if it is gzip; of a cut or damaged gzip all that can be had."""
+    """The data, unpacked if it is gzip; of a cut or damaged gzip all that can be had. Raises TooLarge."""
     if not data.startswith(_GZIP_MAGIC):
         return data
+    limit = UnpackLimit.of(len(data))
     pieces: list[bytes] = []
+    size_bytes = 0
     while data.startswith(_GZIP_MAGIC):  # a gzip file may have several members
         member = zlib.decompressobj(wbits=31)
         for begin in range(0, len(data), _CHUNK_BYTES):
@@ -92,6 +99,8 @@ def decompressed(data: bytes, problems: Counter[str]) -> bytes:
             before = member.copy()
             try:
                 pieces.append(member.decompress(chunk))
+                size_bytes += len(pieces[-1])
+                limit.check(_BYTES_PER_CHARACTER * size_bytes, f"JSON of {size_text(size_bytes)} or more")
             except zlib.error:
                 problems["damaged-gzip"] += 1
                 pieces += _salvaged(before, chunk)
