@@ -64,7 +64,8 @@ def _header(trace: Trace, rank: int) -> dict[str, Any]:
 
 
 def _write_file(events: RankEvents, header: dict[str, Any], path: Path) -> None:
-    part = path.with_name(path.name + ".part")
+    is_file = path.is_file() or not path.exists()  # else a device or a pipe: nothing to replace
+    part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
     try:
         with part.open("wb") as raw:
             if path.suffix == ".gz":
@@ -74,10 +75,13 @@ def _write_file(events: RankEvents, header: dict[str, Any], path: Path) -> None:
             else:
                 _write_json(events, header, raw)
             raw.flush()
-            os.fsync(raw.fileno())
-        part.replace(path)
+            if is_file:
+                os.fsync(raw.fileno())
+        if is_file:
+            part.replace(path)
     finally:
-        part.unlink(missing_ok=True)
+        if is_file:
+            part.unlink(missing_ok=True)  # still there only if something failed
 
 
 def _write_json(events: RankEvents, header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
@@ -88,6 +92,13 @@ def _write_json(events: RankEvents, header: dict[str, Any], file: IO[bytes] | gz
     stream = iter(events)
     separator = b""
     while batch := list(itertools.islice(stream, _BATCH)):
-        file.write(separator + b",\n".join(map(orjson.dumps, batch)))
+        file.write(separator + b",\n".join(map(_text, batch)))
         separator = b",\n"
     file.write(b"\n]}\n")
+
+
+def _text(event: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(event)
+    except TypeError:  # half a surrogate pair in a name: no UTF-8 can say it, JSON's escapes can
+        return json.dumps(event).encode()

@@ -210,12 +210,7 @@ def _replace(target: Path, data: bytes) -> None:
     """Write beside `target`, sync, rename. Never into a NAME.part that is there: a killed recorder may have left it."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
-    part = target.with_name(target.name + ".part")
-    number = 1
-    while part.exists():
-        number += 1
-        part = target.with_name(f"{target.name}.{number}.part")
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    part, file = _new_part(target)
     try:
         try:
             _write_all(file, data)
@@ -225,6 +220,17 @@ def _replace(target: Path, data: bytes) -> None:
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)  # still there only if something failed
+
+
+def _new_part(target: Path) -> tuple[Path, int]:
+    """A new file beside `target`, open for writing. Others may be at the same just now."""
+    number = 1
+    while True:
+        part = target.with_name(f"{target.name}.part" if number == 1 else f"{target.name}.{number}.part")
+        try:
+            return part, os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            number += 1
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -566,5 +566,11 @@ def shapes_text(shapes: Iterable[Shape]) -> str:
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """The inverse of `shapes_text`, without lists that were not told: ask `UNTOLD_LIST in text` for those."""
-    return tuple(tuple(map(int, part.split(","))) for part in text.split(";") if part != UNTOLD_LIST) if text else ()
+    """The inverse of `shapes_text`, without lists that were not told: ask `UNTOLD_LIST in text` for those.
+
+    Raises TraceError for any other text.
+    """
+    try:
+        return tuple(tuple(map(int, part.split(","))) for part in text.split(";") if part != UNTOLD_LIST) if text else ()
+    except ValueError:
+        raise TraceError(f"shapes that are no numbers: {text[:40]!r}") from None

@@ -22,6 +22,8 @@ from typer.core import TyperGroup
 
 from tui.argv import ScriptCommand
 from tui.errors import line_for
+from tui.figures import printable
+from tui.outputs import open_standard_streams
 
 app = typer.Typer(
     add_completion=False,
@@ -278,11 +280,12 @@ def run(words: Sequence[str]) -> int:
         line = line_for(error)
         if line is None or os.environ.get("TRACE_DEBUG") == "1":
             raise
-        print(f"trace: {line}", file=sys.stderr)
+        print(f"trace: {printable(line, colour=False)}", file=sys.stderr)
         return 2
 
 
 def main() -> None:
+    open_standard_streams()
     sys.exit(run(sys.argv[1:]))
 
 

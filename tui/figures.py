@@ -10,6 +10,7 @@ Nothing here writes to a terminal or asks what it can do: the caller says how wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 ABSENT = "-"
@@ -18,6 +19,9 @@ _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "blue": "\x1b[34m", "green": "\x1b[32m"}
 _RESET = "\x1b[0m"
+_OURS = {*_STYLES.values(), _RESET}
+# Escape sequences that choose a style, other control characters but tab and line end, and those that turn text around.
+_OBEYED = re.compile("\x1b\\[\\d*m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def time_text(time_ns: float | None, *, signed: bool = False) -> str:
@@ -69,6 +73,11 @@ def error_text(error: float | None) -> str:
 def paint(text: str, style: str, *, colour: bool) -> str:
     """`text` in a style ("bold", "dim", "red", "blue", "green"), or as it is where colour is not wanted."""
     return f"{_STYLES[style]}{text}{_RESET}" if colour and style and text else text
+
+
+def printable(text: str, *, colour: bool) -> str:
+    """`text` without what a terminal would obey: names in a recording are somebody else's. Our own styles stay."""
+    return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
 
 
 def fit(text: str, width: int) -> str:

@@ -14,12 +14,14 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tui.figures import printable
+
 if TYPE_CHECKING:
     from traces.launch import ChildResult
 
 
 def say(text: str) -> None:
-    print(f"trace: {text}", file=sys.stderr)
+    print(f"trace: {printable(text, colour=False)}", file=sys.stderr)
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:

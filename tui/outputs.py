@@ -7,10 +7,22 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
+
+
+def open_standard_streams() -> None:
+    """A stream that was closed when we began (`trace info T >&-`) leads nowhere; what its encoding lacks is written escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as we run
+        elif name == "stdout" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def to_json(facts: dict[str, Any]) -> str:

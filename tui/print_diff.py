@@ -20,6 +20,7 @@ from tui.figures import (
     fit,
     kernel_text,
     paint,
+    printable,
     share_text,
     table,
     time_text,
@@ -73,7 +74,7 @@ def diff_text(comparison: Comparison, recorded: str, other: str, *, width: int =
         *page.changes(comparison.changes.ops, "Ops"),
         *page.verdict(),
     ]
-    return "\n".join(lines)
+    return printable("\n".join(lines), colour=colour)
 
 
 class _Page:

@@ -12,7 +12,19 @@ from typing import Any
 from traces.measure import Work
 from traces.summary import Summary
 from traces.typed_json import to_json
-from tui.figures import ABSENT, count_text, counted, fit, kernel_text, paint, share_text, size_text, table, time_text
+from tui.figures import (
+    ABSENT,
+    count_text,
+    counted,
+    fit,
+    kernel_text,
+    paint,
+    printable,
+    share_text,
+    size_text,
+    table,
+    time_text,
+)
 from tui.print_communication import exposure_sentence
 
 _GRAINS = {
@@ -62,7 +74,7 @@ def info_text(summary: Summary, name: str, *, width: int = 80, colour: bool = Fa
     for title, body in sections:
         if body:
             lines += [heading(title), *body, ""]
-    return "\n".join([*lines, *_next(summary, name)])
+    return printable("\n".join([*lines, *_next(summary, name)]), colour=colour)
 
 
 def _provenance(summary: Summary, width: int) -> list[str]:

@@ -77,8 +77,8 @@ def amplified() -> Iterator[tuple[str, bytes]]:
     yield "a-header-of-lists", file_of([header(provenance={"x": [[]] * (8 << 20)})])
     yield "texts-in-the-header", file_of([header(lacks=[""] * (7 << 20))])
     yield "long-texts", file_of([start, *(strings([letter * (40 << 20)]) for letter in "abcd")], strings=5)
-    yield "devices", file_of([header(devices=[asdict(Device(0, 0, ""))] * 200_000)])
-    yield "threads", file_of([header(threads=[asdict(Thread(0, 0))] * 200_000)])
+    yield "devices", file_of([header(devices=[asdict(Device(0, 0, ""))] * 100_000)])
+    yield "threads", file_of([header(threads=[asdict(Thread(0, 0))] * 100_000)])
 
 
 def nested(levels: int) -> Iterator[tuple[str, bytes]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import threading
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -290,3 +292,25 @@ def test_real_ranks_come_back_from_an_export(shared_traces: Path, tmp_path: Path
     trace = read_kineto(shared_traces / "a100_megatron_tp8")
     assert len(export_chrome(trace, tmp_path)) == 8
     _like(trace, read_kineto(tmp_path))
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+
+    export_chrome(training(steps=1), pipe)
+
+    reader.join()
+    assert pipe.is_fifo() and json.loads(read[0])["traceEvents"]
+
+
+def test_half_a_surrogate_pair_in_a_name_is_exported(tmp_path: Path) -> None:
+    trace = training(steps=1)
+    trace.strings.texts[int(trace.device.name[0])] = "k\ud800"
+
+    export_chrome(trace, tmp_path / "t.json")
+
+    assert "k\ud800" in {event["name"] for event in json.loads((tmp_path / "t.json").read_bytes())["traceEvents"]}

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from traces.kineto.text import decompressed, read_bytes
+from traces.kineto.text import BYTES_PER_CHARACTER, decompressed, read_bytes
 from traces.model import TraceImportError
+from traces.unpack_limit import TooLarge, UnpackLimit, size_text
 
 _SUFFIXES = (".json", ".json.gz")
 _DAMAGES = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError)
@@ -49,6 +50,8 @@ def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
             for name, data in _zip_members(path) if _is_zip(path) else _tar_members(path):
                 count += 1
                 yield Source(name, f"{path}: {name}", decompressed(data, problems))
+        except TooLarge as error:
+            raise TraceImportError(f"{path}: {error}") from error
         except _DAMAGES as error:
             raise TraceImportError(f"{path}: a damaged archive ({error}); unpack what can be had, give the folder") from error
     else:
@@ -82,15 +85,21 @@ def _is_tar(path: Path) -> bool:
 
 
 def _zip_members(path: Path) -> Iterator[tuple[str, bytes]]:
+    limit, size_bytes = UnpackLimit.of(path.stat().st_size), 0
     with zipfile.ZipFile(path) as archive:
         for name in sorted(archive.namelist()):
             if name.endswith(_SUFFIXES) and not _is_hidden(name):
+                size_bytes += archive.getinfo(name).file_size
+                limit.check(BYTES_PER_CHARACTER * size_bytes, f"files of {size_text(size_bytes)}")
                 yield name, archive.read(name)
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
+    limit, size_bytes = UnpackLimit.of(path.stat().st_size), 0
     with tarfile.open(path) as archive:
         for member in archive:
+            size_bytes += member.size  # whatever it is, it is unpacked on the way
+            limit.check(BYTES_PER_CHARACTER * size_bytes, f"files of {size_text(size_bytes)}")
             if member.isfile() and member.name.endswith(_SUFFIXES) and not _is_hidden(member.name):
                 file = archive.extractfile(member)
                 if file is not None:

@@ -32,7 +32,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _CHUNK_BYTES = 1 << 16
 _WINDOW_CHARS = 1 << 16
-_BYTES_PER_CHARACTER = 2  # that a character of compressed JSON counts towards UnpackLimit: half as much text as tables
+BYTES_PER_CHARACTER = 2  # that a character of compressed JSON counts towards UnpackLimit: half as much text as tables
 
 _CONTENT = re.compile(rb"[^ \t\r\n\0]")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -100,7 +100,7 @@ def decompressed(data: bytes, problems: Counter[str]) -> bytes:
             try:
                 pieces.append(member.decompress(chunk))
                 size_bytes += len(pieces[-1])
-                limit.check(_BYTES_PER_CHARACTER * size_bytes, f"JSON of {size_text(size_bytes)} or more")
+                limit.check(BYTES_PER_CHARACTER * size_bytes, f"JSON of {size_text(size_bytes)} or more")
             except zlib.error:
                 problems["damaged-gzip"] += 1
                 pieces += _salvaged(before, chunk)
