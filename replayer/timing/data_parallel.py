@@ -1,20 +1,20 @@
-"""The script's way through the parts of a phase: nn.DataParallel's scatter, replicas, gather and what they are in backward.
+"""Tracks nn.DataParallel's regions within a phase: scatter, replicas, gather, and their backward passes.
 
-Each part of the script becomes a row of the replay's own timeline. Where all that is known of a phase is its time
-(a phase-grained recording) and the recording holds parts, the recorded time of each part is charged when it ends, on its own
-device, and what lies between two parts before the second one begins: so the replay is split as the recording was.
+Each region of the script becomes a row of the replay's timeline. In a phase-grained recording with regions, the recorded time
+of each region is charged when it ends, on its own device, and the time between two regions before the second one begins: so
+the replay's phase is split as the recorded one.
 
     parts.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_part = parts.begin(thread, "scatter", device=0)
     parts.end(thread, open_part)                        # device 0 is busy until the recorded end of scatter
     parts.leave(index)                                  # the phase ends
 
-Note [The k-th part]
-    Within a segment of a phase the k-th part of a name and device takes the time of the k-th recorded one. All of them end
-    at their place in the phase: a part that this machine's host makes longer takes the time from the next, as with phases.
+Note [The k-th region]
+    Within a segment of a phase the k-th region of a name and device takes the time of the k-th recorded one. All of them end
+    at their recorded offset in the phase: a region that this machine's host makes longer shortens the next, as with phases.
 
 Note [Devices beside the first]
-    A phase is timed on one device. What is between the parts is charged to each device that the script has used in this phase,
+    A phase is timed on one device. The time between regions is charged to each device that the script has used in this phase,
     for replicas do the same at the same time.
 """
 
@@ -31,40 +31,40 @@ if TYPE_CHECKING:
 
 
 class OpenRegion(NamedTuple):
-    """A part that the script is in. `recorded` is its counterpart, if there is one."""
+    """A region that the script is in; `recorded` is the recorded one that it matches, if any."""
 
     name: str
     device: int
     start_ns: int
     device_start_ns: int
-    number: int  # its how-manieth of this name and device in the phase
-    ops: int  # of the phase on this device before it
+    ordinal: int  # 0-based, among the segment's regions of this name and device
+    ops: int  # of the segment on this device before the region began
     recorded: RecordedRegion | None
-    segment: SegmentMatcher | None  # of the phase in which it began
+    segment: SegmentMatcher | None  # in which it began
 
 
-# A row of the timeline's parts: the phase's place in its step, then the columns from the name on.
+# A row of the timeline's table `parts`: the phase's index in its step, then the columns from `name` on.
 Row = tuple[int, str, int, int, int, int, int, int, int]
 
 
 class DataParallelTracker:
-    """Where the script is within the phase under way."""
+    """Where the script is among the regions of the current phase."""
 
     def __init__(self, scheduler: StreamScheduler) -> None:
         self._scheduler = scheduler
         self._segment: SegmentMatcher | None = None
         self._begun_ns = self._begun_device_ns = 0
-        self._counts: dict[tuple[str, int], int] = {}  # parts begun in this segment, by name and device
+        self._counts: dict[tuple[str, int], int] = {}  # regions begun in this segment, by name and device
         self._open: list[OpenRegion] = []
-        self._began = self._ops = 0  # parts begun in this segment; its ops at the last begin or end of one
-        self._ops_between: dict[tuple[str, int, int], int] = {}  # from the step before: by phase, its count, parts begun
-        self._ops_in: dict[tuple[str, int, int], int] = {}  # from the step before: by part, its device and count
-        self._rows: list[Row] = []  # of the segment under way
+        self._began = self._ops = 0  # regions begun in this segment; its ops when the last one began or ended
+        self._ops_between: dict[tuple[str, int, int], int] = {}  # in the step before: by phase, its index, regions begun
+        self._ops_in: dict[tuple[str, int, int], int] = {}  # in the step before: by region, its device and index
+        self._rows: list[Row] = []  # of the current segment
         self._done: list[Row] = []  # of the step's ended segments
 
     @property
     def recorded(self) -> list[RecordedRegion]:
-        """The parts of the segment under way by which the recorded time is split; none where kernels are known."""
+        """The recorded regions that split the current segment's time; none where kernels are known."""
         recorded = self._segment.recorded if self._segment is not None else None
         return recorded.parts if recorded is not None and recorded.phase_grained else []
 
@@ -76,25 +76,25 @@ class DataParallelTracker:
         self._began = self._ops = 0
         self._rows = []
 
-    def go_on(self, segment: SegmentMatcher | None) -> None:
-        """The segment under way turns out to be one of another step."""
+    def switch_segment(self, segment: SegmentMatcher | None) -> None:
+        """The current segment turns out to belong to another recorded step."""
         self._segment = segment
 
     def leave(self, index: int) -> None:
-        """The segment, the step's `index`-th, has ended."""
+        """The segment with this 0-based index in its step has ended."""
         self._note_ops()
         self._done += [(index, *row[1:]) for row in self._rows]
         self._rows, self._segment = [], None
 
     def begin(self, thread: HostThread, name: str, device: int) -> OpenRegion:
-        """The script enters a part of the phase under way that is timed on this device."""
+        """The script enters a region of the current phase that is timed on this device."""
         key = (name, device)
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
         alike = [part for part in self.recorded if (part.name, self._scheduler.placed(part.device)) == key]
         recorded = alike[count] if count < len(alike) else None
         if recorded is not None:
-            if recorded.begin_ns > self._reached_ns(recorded):  # something lies between this part and those before
+            if recorded.begin_ns > self._reached_ns(recorded):  # there is time between this region and those before
                 self._note_ops()
                 for other in {device, *self._busy_devices()}:
                     self._fill(other, self._filled_ns(recorded), recorded.device_begin_ns)
@@ -106,12 +106,12 @@ class DataParallelTracker:
         return part
 
     def end(self, thread: HostThread, part: OpenRegion) -> None:
-        """The script leaves the part; if that is in another phase than it began in, its time has been charged there."""
+        """The script leaves the region; if the phase in which it began is over, its time has been charged there."""
         recorded = part.recorded
         origin = Origin.EXACT
         if part.segment is self._segment is not None:
             self._open.remove(part)
-            self._ops_in[part.name, part.device, part.number] = self._ops_on(part.device) - part.ops
+            self._ops_in[part.name, part.device, part.ordinal] = self._ops_on(part.device) - part.ops
             if recorded is not None:
                 origin = Origin.PHASE
                 self._fill(part.device, part.device_start_ns - self._begun_device_ns, recorded.device_end_ns, part.name)
@@ -121,17 +121,18 @@ class DataParallelTracker:
         on_host, on_device = (part.start_ns, thread.host_ns), (part.device, part.device_start_ns, end_ns)
         self._rows.append((0, part.name, thread.row, *on_host, *on_device, int(origin)))
 
-    def settle(self) -> bool:
-        """Before the host looks at a device: charge what the ops so far are of the parts under way, or of what lies between.
+    def charge_so_far(self) -> bool:
+        """Before the host waits for or queries a device: charge the share that the ops so far have in the open regions, or in
+        the time between two regions.
 
-        Returns False where the recording splits the phase under way into no parts.
+        Returns False where the recording has no regions in the current phase.
         """
         parts = self.recorded
         if not parts:
             return False
         for part in self._open:
             ops = self._ops_on(part.device) - part.ops
-            expected = self._ops_in.get((part.name, part.device, part.number), 0)
+            expected = self._ops_in.get((part.name, part.device, part.ordinal), 0)
             if ops and part.recorded is not None:
                 begin_ns, end_ns = part.recorded.device_begin_ns, part.recorded.device_end_ns
                 share = min(ops / expected, 1.0) if expected else 1.0
@@ -153,7 +154,7 @@ class DataParallelTracker:
         self._done.clear()
 
     def take(self) -> list[Row]:
-        """The rows of the step that has ended."""
+        """The rows of the step that has ended, by their start."""
         done, self._done = self._done, []
         return sorted(done, key=lambda row: row[3])
 
@@ -164,7 +165,7 @@ class DataParallelTracker:
         return self._segment.ops_on.get(device, 0) if self._segment is not None else 0
 
     def _reached_ns(self, recorded: RecordedRegion) -> int:
-        """Up to where, on the host, the parts that began before this one fill the recorded phase."""
+        """Until when, on the host and from the phase's begin, the recorded regions that began before this one last."""
         return max((part.end_ns for part in self.recorded if part.begin_ns < recorded.begin_ns), default=0)
 
     def _filled_ns(self, recorded: RecordedRegion) -> int:
@@ -172,13 +173,13 @@ class DataParallelTracker:
         return max((part.device_end_ns for part in self.recorded if part.begin_ns < recorded.begin_ns), default=0)
 
     def _fill(self, device: int, since_ns: int, until_ns: int, name: str = "") -> None:
-        """Keep a device busy, by times from the phase's begin. `name` is of the part, without which it is the phase's."""
+        """Keep a device busy, by times from the phase's begin, with a kernel of this name or of the phase's."""
         if self._segment is not None:
             begun_ns = self._begun_device_ns
             self._scheduler.fill(device, begun_ns + since_ns, begun_ns + until_ns, name or self._segment.name)
 
     def _note_ops(self, *, keep: bool = True) -> None:
-        """How many ops came since a part began or ended; `keep` where that is the end of what lies between two parts."""
+        """Count the ops since a region last began or ended; `keep`: they lie between two regions."""
         segment = self._segment
         if segment is None:
             return

@@ -1,19 +1,19 @@
-"""Which step and phase the script is in, beside the recording's.
+"""Tracks which step and phase the script is in, and which recorded ones drive their times.
 
-A segment of the script that ends is brought up to its recorded counterpart: what no op has claimed of the recorded device
-time is charged, in launch order, and the host's clock moves on by what is left of the recorded host time.
+When a segment of the script ends, the unmatched remainder of the recorded segment is charged: device time that no op has
+matched, in launch order, and the rest of the recorded host time.
 
     tracker.enter(thread, "backward")
     tracker.leave(thread, "backward")
     tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
 
-Which segments and steps the script consists of is told by `traces/script_cut.py`, as in the recorder.
+The script is cut into segments and steps by `traces/script_cut.py`, as in the recorder.
 
 Note [What drives an evaluation step]
-    Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. Which of them the step
-    under way is shows only when a module is called, after its batch was loaded and copied; until then it is taken for another
-    one of the kind of the last. If it turns out otherwise, the rest of the step is driven by a step of the other kind, as if
-    the script had been on that one from the start; what was played so far stays as it was played. Without recorded evaluation
+    Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. Which kind the current
+    step is, is known only when a module is called, after its batch was loaded and copied; until then it is taken to be of the
+    same kind as the last one. If it is not, the rest of the step is driven by a step of the other kind, as if that had driven
+    it from the start; what was played so far stays as it was played. Without recorded evaluation
     steps those phases of a training step that the script enters stand in, and nothing else of that step is charged.
 """
 
@@ -33,7 +33,7 @@ from traces.workload_observer import WorkloadObserver
 
 
 class StepTracker:
-    """Where the script is: `step` holds the matches on the recorded step that drives it, `segment` those on its phase."""
+    """Where the script is: `step` matches ops with the recorded step that drives it, `segment` with its current phase."""
 
     def __init__(
         self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
@@ -43,9 +43,9 @@ class StepTracker:
         self._strict = strict
         self._pad_loader = pad_loader
         self._script = ScriptCut[HostThread](self, optimizers)
-        self._parts = DataParallelTracker(scheduler)
+        self._regions = DataParallelTracker(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
-        self._evaluates = False  # the step under way is driven as an evaluation step
+        self._evaluates = False  # the current step is driven as an evaluation step
         self._histories: Histories = {}
         self.step = self._matcher(recording.step(0))
         self.segment: SegmentMatcher | None = None
@@ -86,7 +86,7 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """The recorded step whose values the host reads in the step under way: the one at the same place of the recording."""
+        """The recorded step whose values the host reads in the current step: the one at the same position of the recording."""
         if self._follows and self.number < len(self._recording.steps):
             return self._recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
@@ -139,10 +139,10 @@ class StepTracker:
         self._scheduler.stats.restart()
         self._step_start_ns = NONE
         self._done.clear()
-        self._parts.clear()
+        self._regions.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """The step under way is an evaluation step, or is not. See Note [What drives an evaluation step]."""
+        """See Note [What drives an evaluation step]."""
         if is_evaluation == self._evaluates:
             return
         self._evaluates = is_evaluation
@@ -153,7 +153,7 @@ class StepTracker:
             return  # one training step is as good as the other
         step = self._matcher(chosen)
         self.segment = step.instead_of(self.step, self.segment)
-        self._parts.go_on(self.segment)
+        self._regions.switch_segment(self.segment)
         self.step = step
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
@@ -161,7 +161,7 @@ class StepTracker:
         self._end_step(thread, step.is_evaluation, step.end_ns)
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
-        """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` the shorter is made up for.
+        """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` a shorter one is prolonged.
 
         A virtual clock stands still meanwhile, for the loader's workers do not have the time that it skips.
         """
@@ -181,7 +181,7 @@ class StepTracker:
         self.segment = self.step.segment(name)
         self._begun_ns = thread.host_ns
         self._begun_device_ns = self._scheduler.mark(thread.host_ns)
-        self._parts.enter(self.segment, self._begun_ns, self._begun_device_ns)
+        self._regions.enter(self.segment, self._begun_ns, self._begun_device_ns)
         if self._step_start_ns == NONE:
             self._step_start_ns = thread.host_ns
             self._scheduler.stats.restart()
@@ -189,7 +189,7 @@ class StepTracker:
         return self.segment
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
-        """The segment under way ends: charge what is left of it, on the device and on the host."""
+        """The current segment ends: charge the remainder of the recorded one, on the device and on the host."""
         segment, self.segment = self.segment, None
         if segment is None:
             return
@@ -213,7 +213,7 @@ class StepTracker:
             scheduler.stats.lag_ns += now_ns - due_ns
         thread.host_ns = max(due_ns, now_ns)
         self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops
-        self._parts.leave(len(self._done))
+        self._regions.leave(len(self._done))
         mark_ns = scheduler.mark(thread.host_ns)
         origin = Origin.PHASE if recorded is not None and recorded.phase_grained else Origin.EXACT
         self._done.append((segment.name, self._begun_ns, thread.host_ns, self._begun_device_ns, mark_ns, int(origin)))
@@ -228,9 +228,9 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name)
 
     def settle(self, thread: HostThread) -> None:
-        """Before the host looks at the device in the midst of a phase: charge what the recorded host had launched by now.
+        """Before the host waits for or queries the device within a phase: charge what the recorded host had launched by now.
 
-        In a phase-grained recording that is the share of ops so far among those of the step before.
+        In a phase-grained recording that is the share that the ops so far have among those of the step before.
         """
         segment = self.segment
         if segment is None or segment.recorded is None:
@@ -238,20 +238,20 @@ class StepTracker:
         if not segment.recorded.phase_grained:
             self.remainder.settle(segment, thread)
             return
-        if self._parts.settle():
+        if self._regions.charge_so_far():
             return
         expected = self._ops_in.get((self._evaluates, segment.name, segment.count), 0)
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
 
     def begin_part(self, thread: HostThread, name: str, device: int) -> OpenRegion:
-        """The script enters a part of nn.DataParallel on a device. Of a forward pass it may be the first sign."""
+        """The script enters a region of nn.DataParallel on a device, which may begin a forward pass."""
         if self.turns[PLAIN]:
             self.op(thread, PLAIN, self._scheduler.clock.now_ns())
-        return self._parts.begin(thread, name, device)
+        return self._regions.begin(thread, name, device)
 
     def end_part(self, thread: HostThread, part: OpenRegion) -> None:
-        """The script leaves it."""
-        self._parts.end(thread, part)
+        """The script leaves the region."""
+        self._regions.end(thread, part)
 
     def _end_step(self, thread: HostThread, evaluation: bool, now_ns: int) -> None:
         scheduler = self._scheduler
@@ -260,7 +260,7 @@ class StepTracker:
         self._charge_unvisited(thread)
         scheduler.wait(thread.host_ns)
         first_ns = self._done[0][1] if self._done else thread.host_ns
-        for part in self._parts.take():
+        for part in self._regions.take():
             scheduler.timeline.part(*part)
         for done in self._done:
             scheduler.timeline.phase(*done)
@@ -268,7 +268,7 @@ class StepTracker:
         driven_by = self.step.step
         if evaluation:
             kind = StepKind.EVALUATION
-        else:  # the first one learns plans, as a GPU's first one tunes and loads kernels
+        else:  # the first one fills the plan cache, as a GPU's first one tunes and loads kernels
             kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
         scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, driven_by.row)
@@ -284,7 +284,7 @@ class StepTracker:
             self.step = self._matcher(self._recording.step(self.trained))
 
     def _charge_unvisited(self, thread: HostThread) -> None:
-        """Recorded segments that the script did not enter: more of a phase it has are charged, other phases are not."""
+        """Recorded segments that the script did not enter are charged if it has entered that phase before in this step."""
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
             return  # a training step stands in
         for recorded, name_visited in self.step.unvisited():
@@ -301,7 +301,7 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        """The script ends: a training step under way is dropped, and the host waits for the device, as at a process's exit."""
+        """The script ends: an unfinished training step is dropped, and the host waits for the device, as at exit."""
         unplayed = self._strict and self.segment is not None and self.segment.open_ns > 0  # no time to refuse anything
         if not unplayed:
             self._script.stop(thread, self._scheduler.clock.now_ns())
