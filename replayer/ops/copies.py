@@ -28,8 +28,7 @@ import torch
 from replayer.op_signature import OpSignature
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import gpu, host_memory
-from replayer.tensor.allocation import KNOWN_LIMIT, Uniform, allocate, placeholder
-from replayer.tensor.dispatch import make
+from replayer.tensor.allocation import KNOWN_LIMIT, Uniform, allocate, make, placeholder
 from replayer.tensor.known_values import EXACT_DTYPES, known_values, set_known_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import on_device
@@ -96,10 +95,10 @@ class Copies:
 
     def _empty_like(self, source: Any, index: int, options: dict[str, Any]) -> Any:
         key = ("empty_like", source.meta, index, options["dtype"], options["memory_format"])
-        meta = self._plans.looks.get(key)
+        meta = self._plans.copies.get(key)
         if meta is None:
             look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
-            meta = self._plans.looks[key] = self._plans.metas.like(torch.empty_like(look, **options), index)
+            meta = self._plans.copies[key] = self._plans.metas.like(torch.empty_like(look, **options), index)
         return make(meta, allocate(gpu(), index, meta.extent_bytes))
 
     def _on_device(self, target: Any, source: Any) -> None:

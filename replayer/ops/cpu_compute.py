@@ -26,8 +26,7 @@ from replayer.ops.copies import Copies
 from replayer.ops.cpu_kernels import FORMS
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.state import gpu
-from replayer.tensor.allocation import Allocation, allocate
-from replayer.tensor.dispatch import adopt, make
+from replayer.tensor.allocation import Allocation, adopt, allocate, make
 from replayer.tensor.known_values import payload_of
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import IDLE, on_device, writes_of
@@ -104,7 +103,7 @@ class CpuCompute:
         host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
         index = call.device(func in _TAKE_HOST, here.current_device())
         result = self._on_host(func, host_args, host_kwargs)
-        if self._plans.leaves(kwargs):
+        if self._plans.leaves_device(kwargs):
             return result
         if "device" in kwargs:
             index = on_device(kwargs["device"], index)

@@ -21,8 +21,7 @@ from replayer.errors import DataDependentShape
 from replayer.op_signature import OpSignature
 from replayer.recording.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, allocate
-from replayer.tensor.dispatch import make
+from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
 from replayer.tensor.known_values import EXACT_DTYPES, known_values, set_known_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta

@@ -19,9 +19,8 @@ import torch
 
 from replayer import state
 from replayer.ops.copies import Copies
-from replayer.tensor.allocation import allocate
+from replayer.tensor.allocation import allocate, make
 from replayer.tensor.device_args import checked
-from replayer.tensor.dispatch import make
 from replayer.tensor.plan_cache import PlanCache
 
 KEYS = ("CUDA", "PrivateUse1", "Lazy")

@@ -24,8 +24,7 @@ from replayer import state
 from replayer.op_signature import OpSignature
 from replayer.ops import rnn_cells
 from replayer.state import gpu
-from replayer.tensor.allocation import allocate
-from replayer.tensor.dispatch import adopt, make
+from replayer.tensor.allocation import adopt, allocate, make
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
 

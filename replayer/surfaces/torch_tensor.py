@@ -83,6 +83,6 @@ def _relearning(change: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(change)
     def changing(*args: Any) -> None:
         change(*args)
-        VirtualTensor.plan_cache.forget()
+        VirtualTensor.plan_cache.clear()
 
     return changing

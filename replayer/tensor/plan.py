@@ -5,6 +5,7 @@ plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -16,14 +17,14 @@ Where = tuple[int | str, int]  # an argument by position or name, and its index 
 
 
 class New(NamedTuple):
-    """A new tensor."""
+    """A new tensor on an allocation of `size_bytes`."""
 
     meta: TensorMeta
     size_bytes: int
 
 
 class View(NamedTuple):
-    """A tensor of look `meta` on the allocation of an argument."""
+    """A tensor with metadata `meta` on the allocation of an argument."""
 
     meta: TensorMeta
     of: Where
@@ -51,7 +52,7 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """An argument that the op gave another look. `rebound` names the argument whose allocation it took over, if any."""
+    """An argument whose metadata the op changed. `rebound` names the argument whose allocation it took over, if any."""
 
     of: Where
     meta: TensorMeta
@@ -60,19 +61,21 @@ class Reshaped(NamedTuple):
 
 
 class Kind(IntEnum):
-    """The shapes of outcome that the dispatch has a short way for."""
+    """The outcomes that dispatch makes itself; `Plan.results` makes the others."""
 
     NEW = 0  # one new tensor
-    NEWS = 1  # several new tensors, or None among them
-    SAME = 2  # a positional argument itself, and nothing reshaped
-    VIEW = 3  # a view of a positional argument
-    LENT = 4  # as NEW or NEWS, of an op that takes workspaces and gives each back before it takes anything else
-    OTHER = 5
+    SAME = 1  # a positional argument itself, and nothing reshaped
+    VIEW = 2  # a view of a positional argument
+    OTHER = 3
 
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """What one call does. `writes` names the arguments written into: (position or name, whether it is a list)."""
+    """What one call does. `writes` names the arguments written into: (position or name, whether it is a list).
+
+    One class with a `kind`, not one per outcome: dispatch reads its attributes at every op, and the interpreter reads those of
+    one class faster than those of several.
+    """
 
     signature: OpSignature
     device: int
@@ -84,11 +87,8 @@ class Plan:
     kind: int = field(init=False, default=Kind.OTHER)
     meta: Any = field(init=False, default=None)  # of NEW and VIEW
     size_bytes: int = field(init=False, default=0)  # of NEW
-    news: tuple[Any, ...] = field(init=False, default=())  # of NEWS and LENT: (meta, size_bytes) or None
     at: int = field(init=False, default=0)  # of SAME and VIEW: the argument's position
-    workspaces: tuple[tuple[int, ...], ...] = field(init=False, default=())  # see replayer.workspaces
-    lends: tuple[tuple[int, ...], ...] = field(init=False, default=())  # of LENT: their sizes, before each of `news` and after
-    folds: bool = field(init=False, default=False)  # see replayer.folding
+    results: Callable[[Any, Any, Any], Any] | None = field(init=False, default=None)  # of OTHER: from (gpu, args, kwargs)
 
     def __post_init__(self) -> None:
         self.written = tuple(at for at, listed in self.writes if isinstance(at, int) and not listed)
@@ -98,34 +98,16 @@ class Plan:
             return
         if isinstance(outcome, New):
             self.kind, self.meta, self.size_bytes = int(Kind.NEW), *outcome
-        elif isinstance(outcome, Several) and all(isinstance(part, New) or part == Constant(None) for part in outcome.parts):
-            self.kind = int(Kind.NEWS)
-            self.news = tuple([tuple(part) if isinstance(part, New) else None for part in outcome.parts])
         elif isinstance(outcome, (Same, View)) and isinstance(outcome.of[0], int) and outcome.of[1] < 0:
             self.kind, self.at = int(Kind.SAME if isinstance(outcome, Same) else Kind.VIEW), outcome.of[0]
             self.meta = outcome.meta if isinstance(outcome, View) else None
 
-    def borrow(self, workspaces: tuple[tuple[int, ...], ...]) -> None:
-        """The op takes memory for itself."""
-        if not workspaces:
-            return
-        self.workspaces = workspaces
-        if self.kind not in (Kind.NEW, Kind.NEWS) or any(not _are_brief(sizes) for sizes in workspaces):
-            self.kind = int(Kind.OTHER)
-            return
-        if self.kind == Kind.NEW:
-            self.news = ((self.meta, self.size_bytes),)
-        left = (sizes[::2] for sizes in workspaces)
-        before = [next(left, ()), *[() if pair is None else next(left, ()) for pair in self.news]]
-        self.lends = (*before, *left)
-        self.kind = int(Kind.LENT)
-
-    def compute_too(self) -> None:
-        """The host may know what comes of it: no short way."""
-        self.folds = True
-        self.kind = int(Kind.OTHER)
+    def make_by(self, results: Callable[[Any, Any, Any], Any]) -> None:
+        """Let `results` make what the call returns."""
+        self.kind, self.results = int(Kind.OTHER), results
 
 
-def _are_brief(sizes: tuple[int, ...]) -> bool:
-    """Whether each is given back (negative) at once."""
-    return len(sizes) % 2 == 0 and all(taken == -back for taken, back in zip(sizes[::2], sizes[1::2], strict=True))
+def argument_at(where: Where, args: Any, kwargs: Any) -> Any:
+    name, index = where
+    value = kwargs[name] if type(name) is str else args[name]
+    return value if index < 0 else value[index]

@@ -1,8 +1,8 @@
 """The plan cache: what an op does to virtual tensors is learned once and then looked up.
 
 Shape inference by PyTorch's meta kernels costs some 150 microseconds per op; a training step repeats the same few hundred
-calls for ever. So the first call of an (op, looks of its arguments) is inferred and written down as a `Plan`: each result
-is a new tensor of some meta, a view of an argument, an argument itself, or a constant.
+calls. So the first call of an op with arguments of this metadata is inferred and written down as a `Plan`: each result is a
+new tensor with some metadata, a view of an argument, an argument itself, or a constant.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finder(len(args))(args, kwargs)    # None if it was not learned yet
@@ -11,22 +11,25 @@ is a new tensor of some meta, a view of an argument, an argument itself, or a co
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from replayer.op_signature import OpSignature
 from replayer.tensor import plan_keys
-from replayer.tensor.known_values import can_fold
 from replayer.tensor.plan import Plan
-from replayer.tensor.shape_inference import elsewhere, infer
+from replayer.tensor.results import complete
+from replayer.tensor.shape_inference import infer, run_elsewhere
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
+
+if TYPE_CHECKING:
+    from replayer.gpu import VirtualGpu
 
 PLANS_LIMIT = 50_000  # plans kept, of all ops together; beyond it the cache starts anew
 
 
 class Route:
-    """What is known about one op: how to read its arguments and the plans made so far."""
+    """One op: how to read the key of a call, and the plans made so far."""
 
     __slots__ = ("_keyers", "_tensor_class", "finders", "func", "plans", "special")
 
@@ -35,7 +38,7 @@ class Route:
         self.plans: dict[plan_keys.Key, Plan] = {}
         self.special = special  # a handler that replaces the plan altogether (copies and reads), or None
         self._tensor_class = tensor_class
-        # By the number of positional arguments:
+        # what finds a plan, by the number of positional arguments:
         self.finders: list[plan_keys.Keyer | None] = [None] * (len(func._schema.arguments) + 1)
         self._keyers: dict[int, plan_keys.Keyer] = {}
 
@@ -56,14 +59,14 @@ class Route:
 
 
 class PlanCache:
-    """All routes, the interned metas, and the learning. `tensor_class` is what has `.meta` and `.allocation`."""
+    """All routes, and the interned metadata. `tensor_class` is what has `.meta` and `.allocation`."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
         self.routes: dict[int, Route] = {}  # by id of the op, which the route keeps alive: ops hash in Python, ids in C
         self.specials: dict[torch._ops.OpOverload, Any] = {}
         self.signatures: dict[plan_keys.Key, OpSignature] = {}  # of copies and reads, which have no plan
-        self.looks: dict[plan_keys.Key, TensorMeta] = {}  # of what `Tensor.to` makes
+        self.copies: dict[plan_keys.Key, TensorMeta] = {}  # metadata of what `Tensor.to` makes
         self._tensor_class = tensor_class
         self._count = 0
 
@@ -74,44 +77,38 @@ class PlanCache:
         return made
 
     def keep_signature(self, key: plan_keys.Key, signature: OpSignature) -> OpSignature:
-        """Remember the signature of a copy or read."""
+        """Keep the signature of a copy, a read or an op with a handler."""
         if len(self.signatures) >= PLANS_LIMIT:
             self.signatures.clear()
-            self.looks.clear()
+            self.copies.clear()
         self.signatures[key] = signature
         return signature
 
-    def forget(self) -> None:
-        """Learn everything anew: the cache is full, or something that plans depend on has changed (the default dtype)."""
+    def clear(self) -> None:
+        """Drop all plans: the cache is full, or something that they depend on has changed (the default dtype)."""
         for route in self.routes.values():
             route.plans.clear()
         self._count = 0
 
-    def learn(self, route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], current: int) -> Plan:
-        """Make and keep the plan for this call. `current` is the device of ops that have no tensor argument.
+    def learn(self, route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: VirtualGpu) -> Plan:
+        """Make and keep the plan for this call.
 
         Raises what PyTorch raises for wrong arguments, DataDependentShape, or NotEmulated for an op without meta kernel.
         """
-        key = route.key(args, kwargs)  # before: some ops change the looks of their arguments
-        plan = self.infer(route.func, args, kwargs, current)
+        key = route.key(args, kwargs)  # before it runs: some ops change the metadata of their arguments
+        plan = infer(self.metas, self._tensor_class, route.func, args, kwargs, gpu.current_device())
+        complete(plan, route.func, gpu.workspaces_of(plan.signature))
         if self._count >= PLANS_LIMIT:
-            self.forget()
+            self.clear()
         self._count += 1
         route.plans[key] = plan
         return plan
 
-    def infer(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], current: int) -> Plan:
-        """What would be learned about this call."""
-        plan = infer(self.metas, self._tensor_class, func, args, kwargs, current)
-        if can_fold(func, plan):
-            plan.compute_too()
-        return plan
-
-    def leaves(self, kwargs: dict[str, Any]) -> bool:
-        """Whether the call's `device` argument leads away from the device, so that there is nothing to plan."""
+    def leaves_device(self, kwargs: dict[str, Any]) -> bool:
+        """Whether the call's `device` argument names another kind of device, so that there is nothing to plan."""
         device = kwargs.get("device")
         return device is not None and device.type not in OURS
 
-    def elsewhere(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_elsewhere(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of such a call."""
-        return elsewhere(self._tensor_class, func, args, kwargs)
+        return run_elsewhere(self._tensor_class, func, args, kwargs)

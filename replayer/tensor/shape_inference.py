@@ -51,8 +51,8 @@ def infer(
     return Plan(signature, device, outcome, writes, reshaped)
 
 
-def elsewhere(tensor_class: type, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of a call whose `device` argument leads away from the device: `zeros_like(x, device="cpu")`."""
+def run_elsewhere(tensor_class: type, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a call whose `device` argument names another kind of device: `zeros_like(x, device="cpu")`."""
     stand_ins = _StandIns(tensor_class, 0)
     return func(*[stand_ins.of(value, (i, -1)) for i, value in enumerate(args)], **kwargs)
 

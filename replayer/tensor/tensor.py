@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 import torch
 
 from replayer.errors import NotEmulated
-from replayer.tensor.allocation import Allocation
+from replayer.tensor.allocation import Allocation, adopt, make
 from replayer.tensor.device_args import placed, placed_arguments
-from replayer.tensor.dispatch import adopt, make
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.tensor_meta import TensorMeta
 

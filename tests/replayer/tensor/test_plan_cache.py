@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from replayer.tensor.results import complete
+from replayer.tensor.shape_inference import infer
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import TensorMetaTable
 from tests.replayer.fake_gpu import use
@@ -69,7 +71,7 @@ def test_a_dtype_by_name_and_the_default_dtype() -> None:
 
 def test_what_is_looked_up_is_what_would_be_learned() -> None:
     """Every plan that the other test's ops find in the cache is inferred once more and compared."""
-    use()
+    gpu = use()
     plans = VirtualTensor.plan_cache
     compared = 0
 
@@ -79,8 +81,9 @@ def test_what_is_looked_up_is_what_would_be_learned() -> None:
             plan = find(args, kwargs)
             if plan is not None:
                 compared += 1
-                fresh = plans.infer(func, args, kwargs, 0)
-                for field in ("outcome", "writes", "reshaped", "device", "kind", "meta", "size_bytes", "news", "at"):
+                fresh = infer(plans.metas, VirtualTensor, func, args, kwargs, 0)
+                complete(fresh, func, gpu.workspaces_of(fresh.signature))
+                for field in ("outcome", "writes", "reshaped", "device", "kind", "meta", "size_bytes", "at"):
                     assert getattr(fresh, field) == getattr(plan, field), (func, field)
             return plan
 
