@@ -27,7 +27,7 @@ from replayer.tensor.tensor_meta import ACCELERATOR
 
 
 class _Module:
-    """What torch expects of `torch.vcuda`. Scripts never meet it; they see `torch.cuda`."""
+    """The module `torch.vcuda` that torch expects of a registered backend. Scripts see `torch.cuda` instead."""
 
     def is_initialized(self) -> bool:
         return True

@@ -8,10 +8,10 @@
     +-- NotExact                 under --strict: an op that the recording does not hold exactly
 
     MemoryError
-    +-- allocator.OutOfMemory    the virtual device is full; the torch.cuda surface turns it into torch.OutOfMemoryError
+    +-- oom.OutOfMemory          the virtual device is full; the torch.cuda surface turns it into torch.OutOfMemoryError
 
     ValueError
-    +-- allocator_settings.SettingsError   an allocator setting that PyTorch would refuse as well
+    +-- settings.SettingsError   an allocator setting that PyTorch would refuse as well
 
     UserWarning
     +-- NotEmulatedWarning       a setting that is allowed to be there, but does nothing here

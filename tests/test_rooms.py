@@ -79,6 +79,9 @@ def test_the_floors_are_all_of_the_replayer() -> None:
     there = {path.stem for path in (ROOT / "replayer").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert there - {"__init__"} == set(FLOORS)
     assert sum((ROOT / "replayer" / f"{name}.py").exists() for name in FLOORS) <= 8
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    described = text.partition("in this order:\n\n```\n")[2].partition("```")[0]
+    assert tuple(line.split()[0].rstrip("/") for line in described.splitlines()) == FLOORS
 
 
 def test_imports_in_the_replayer_run_down_the_floors() -> None:

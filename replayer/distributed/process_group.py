@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""A virtual NCCL: torch.distributed's process group whose ranks really meet and whose transfers take recorded time.
+"""A virtual NCCL: torch.distributed's process group whose ranks exchange messages and whose transfers take recorded time.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
     work = group.allreduce([gradients])     # returns at once, as a launch does

@@ -64,8 +64,8 @@ class Autocast:
         self._casts = _Casts()
         self._off = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
-    def forget(self) -> None:
-        """What `torch.clear_autocast_cache` does beside its own."""
+    def clear_cache(self) -> None:
+        """Drop the casts of this thread: part of `torch.clear_autocast_cache`."""
         self._casts.made.clear()
 
     def lower(self, op: Any) -> Callable[..., Any]:
@@ -146,10 +146,10 @@ class Autocast:
         )
         if not kept:
             return tensor.to(dtype)
-        found = self._casts.made.get(id(tensor))
-        if found is None:
-            found = self._casts.made[id(tensor)] = (tensor, tensor.to(dtype))
-        return found[1]
+        cached = self._casts.made.get(id(tensor))
+        if cached is None:
+            cached = self._casts.made[id(tensor)] = (tensor, tensor.to(dtype))
+        return cached[1]
 
 
 def _eligible(value: Any) -> bool:
@@ -183,7 +183,7 @@ def register() -> None:
 
     def clear_autocast_cache() -> None:
         clear()
-        autocast.forget()
+        autocast.clear_cache()
 
     torch.clear_autocast_cache = clear_autocast_cache
 

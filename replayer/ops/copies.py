@@ -1,4 +1,4 @@
-"""Copies between host and device, and reads of values: where the host meets the virtual device, and mostly waits for it.
+"""Copies between host and device, and reads of values: where the host mostly waits for the device.
 
 What is copied how follows ATen/native/cuda/Copy.cu: a copy to the device converts on the host, a blocking copy from it
 converts on the host too and a non-blocking one on the device; whatever is not contiguous goes through a temporary.
@@ -81,12 +81,12 @@ class Copies:
         """`Tensor.to`, when something changes: an empty tensor of the new kind and a copy into it."""
         options: dict[str, Any] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
         if device is not None and device.type not in OURS:
-            look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
-            look = torch.empty_like(look, **options)
+            there = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
+            there = torch.empty_like(there, **options)
             if device.type != "cpu":
-                return torch.empty_strided(look.shape, look.stride(), dtype=look.dtype, device=device)
+                return torch.empty_strided(there.shape, there.stride(), dtype=there.dtype, device=device)
             make = pinned_empty if non_blocking else torch.empty_strided
-            host = make(tuple(look.shape), look.stride(), dtype=look.dtype)
+            host = make(tuple(there.shape), there.stride(), dtype=there.dtype)
             self._to_host(host, source, non_blocking)
             return host
         index = source.meta.index if device is None else on_device(device, gpu().current_device())
@@ -97,8 +97,8 @@ class Copies:
         key = ("empty_like", source.meta, index, options["dtype"], options["memory_format"])
         meta = self._plans.copies.get(key)
         if meta is None:
-            look = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
-            meta = self._plans.copies[key] = self._plans.metas.like(torch.empty_like(look, **options), index)
+            here = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
+            meta = self._plans.copies[key] = self._plans.metas.like(torch.empty_like(here, **options), index)
         return make(meta, allocate(gpu(), index, meta.extent_bytes))
 
     def _on_device(self, target: Any, source: Any) -> None:
@@ -128,7 +128,7 @@ class Copies:
         plain = meta.dense
         temporary = None if plain else allocate(gpu(), meta.index, meta.size_bytes)
         pinned = is_pinned(source)
-        signature = self._signature(meta, self._look(source, meta.index), "h2d")
+        signature = self._signature(meta, self._plans.metas.like(source, meta.index), "h2d")
         waits = not non_blocking or not (pinned or meta.size_bytes <= STAGED_AT_ONCE_BYTES)
         gpu().copy(signature, "h2d", meta.size_bytes, meta.index, waits, pinned)
         if pinned and non_blocking:
@@ -145,16 +145,16 @@ class Copies:
         if not meta.numel:
             return
         _check_broadcast(tuple(target.shape), meta.shape)
-        look = self._look(target, meta.index)
+        there = self._plans.metas.like(target, meta.index)
         temporary = None
-        converted = non_blocking and look.dtype is not meta.dtype
+        converted = non_blocking and there.dtype is not meta.dtype
         if converted or not meta.dense:
-            dtype = look.dtype if converted else meta.dtype
+            dtype = there.dtype if converted else meta.dtype
             packed = self._plans.metas.contiguous(meta.shape, dtype, meta.index)
             temporary = allocate(gpu(), meta.index, packed.size_bytes)
             gpu().launch(self._signature(packed, meta), meta.index)
-        moved = meta.numel * (look.itemsize if converted else meta.itemsize)
-        signature = self._signature(look, meta, "d2h")
+        moved = meta.numel * (there.itemsize if converted else meta.itemsize)
+        signature = self._signature(there, meta, "d2h")
         pinned = is_pinned(target)
         waits = not (non_blocking and pinned)
         if waits and meta.numel <= KNOWN_LIMIT:
@@ -211,9 +211,6 @@ class Copies:
         return mine is not None and theirs is not None and bool((torch.as_tensor(mine) == torch.as_tensor(theirs)).all())
 
     # -- signatures -------------------------------------------------------------------------------------------------------
-
-    def _look(self, tensor: torch.Tensor, index: int) -> TensorMeta:
-        return self._plans.metas.like(tensor, index)
 
     def _signature(self, target: TensorMeta, source: TensorMeta, direction: str = "") -> OpSignature:
         """A copy, as profilers record it: aten::copy_ with [target, source]."""

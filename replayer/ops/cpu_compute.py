@@ -1,16 +1,16 @@
 # mypy: allow-untyped-calls
-"""`--values compute`: tensors that carry their numbers, in memory of the host, and ops that really compute them there.
+"""`--values compute`: tensors whose values lie in host memory, and ops that compute them there.
 
-Devices, streams, memory and time are the virtual GPU's as ever; but before an op is handed to it, the same op is done by the
-CPU on the payloads. So losses are true, and so are sizes that depend on values. A replay takes as long as the CPU does.
+Devices, streams, memory and time are the virtual GPU's as ever; but before an op is handed to it, the CPU runs
+the same op on the payloads. So losses are true, and so are sizes that depend on values. A replay takes as long as the CPU does.
 
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
 
 Note [Payloads]
     An allocation's payload is a storage of the host as large as the allocation, kept where a payload-less replay keeps what
-    the host happens to know (`Allocation.known`). A tensor's numbers are its look on that storage, so views share them, and
-    what the CPU does to storages (views, in place, resized, set) is what it did to the tensors. Nothing is declared.
+    the host happens to know (`Allocation.known`). A tensor's values are a view of that storage by its metadata, so views share
+    them, and what the CPU did to storages (views, in place, resized, set) is what the op did to the tensors.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ class ComputedCopies(Copies):
     """Copies and reads that move numbers too."""
 
     def _on_device(self, target: Any, source: Any) -> None:
-        self._filled(target, payload_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
+        self._fill(target, payload_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
 
     def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
-        told = super()._to_device
-        self._filled(target, source.detach(), lambda: told(target, source, non_blocking))
+        copy = super()._to_device
+        self._fill(target, source.detach(), lambda: copy(target, source, non_blocking))
 
-    def _filled(self, target: Any, values: torch.Tensor, tell: Callable[[], None]) -> None:
-        """`tell` takes the time for it, and notes what it knows; the payload is what holds."""
+    def _fill(self, target: Any, values: torch.Tensor, copy: Callable[[], None]) -> None:
+        """Run `copy`, which takes its time on the device, and copy the values; the payload stays what is known."""
         into = payload_of(target)
         kept = target.allocation.known
-        tell()
+        copy()
         target.allocation.known = kept
         into.copy_(values)
 
@@ -91,7 +91,7 @@ class CpuCompute:
             return make(args[0].meta, args[0].allocation)
         handler = self._handlers.get(func)
         if handler is None and func.namespace in _BETWEEN_PROCESSES:
-            handler = self._plans.specials.get(func)  # what processes tell each other goes through the host
+            handler = self._plans.specials.get(func)  # what processes send each other goes through the host
         if handler is not None:
             return handler(*args, **(kwargs or {}))
         return self._compute(func, args, kwargs or {})
@@ -133,29 +133,29 @@ class CpuCompute:
             clock.resume()
 
     def _signature(self, func: Any, call: _Call, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
-        key = ("computed", func, tuple(call.looks), outputs)
+        key = ("computed", func, tuple(call.seen), outputs)
         signature = self._plans.signatures.get(key)
         if signature is None:
             name = func._schema.name
             launches = name.rpartition("::")[2] not in IDLE and (writes or bool(outputs))
-            shapes, dtypes = tuple(shape for shape, _ in call.looks), tuple(dtype for _, dtype in call.looks)
+            shapes, dtypes = tuple(shape for shape, _ in call.seen), tuple(dtype for _, dtype in call.seen)
             signature = self._plans.keep_signature(key, OpSignature(name, shapes, dtypes, outputs, launches))
         return signature
 
 
 class _Call:
-    """One call's arguments on the host, and the way back. See Note [Payloads]."""
+    """One call's arguments as CPU tensors, and its results as virtual ones. See Note [Payloads]."""
 
     def __init__(self, tensor_class: type) -> None:
         self._tensor_class = tensor_class
-        self.looks: list[tuple[tuple[int, ...], str]] = []
+        self.seen: list[tuple[tuple[int, ...], str]] = []
         self._given: list[tuple[Any, torch.Tensor]] = []  # virtual tensors and their numbers
         self._host: torch.Tensor | None = None
         self._allocations: dict[int, Allocation] = {}  # by the payload's identity
 
     def of(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            self.looks.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+            self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
             if type(value) is not self._tensor_class:
                 self._host = value if value.dim() else self._host
                 return value
@@ -182,19 +182,19 @@ class _Call:
         return next((tensor.meta.index for tensor, _ in self._given), current)
 
     def settle(self, plans: PlanCache) -> None:
-        """Arguments that the op resized, or set to another's memory, follow."""
+        """Give arguments that the op resized, or set to another's storage, the same metadata and memory."""
         for tensor, view in self._given:
             meta: TensorMeta = tensor.meta
             storage = view.untyped_storage()
             allocation = self._allocations.get(storage._cdata)
-            look = plans.metas.like(view, meta.index)
+            now = plans.metas.like(view, meta.index)
             if allocation is None:
                 allocation = self._allocations[storage._cdata] = _holding(storage, meta.index)
             elif storage.nbytes() != allocation.size_bytes:
                 allocation.exchange(allocate(gpu(), meta.index, storage.nbytes()))
                 allocation.known = _on(storage)
-            if look is not meta or allocation is not tensor.allocation:
-                adopt(tensor, make(look, allocation))
+            if now is not meta or allocation is not tensor.allocation:
+                adopt(tensor, make(now, allocation))
 
     def back(self, plans: PlanCache, value: Any, index: int, shapes: list[tuple[int, ...]]) -> Any:
         """A result as the script gets it; appends the shapes of what is new."""
@@ -214,7 +214,7 @@ class _Call:
 
 
 def _holding(storage: torch.UntypedStorage, index: int) -> Allocation:
-    """New memory of device `index` with these numbers."""
+    """New memory of device `index` with this payload."""
     made = allocate(gpu(), index, storage.nbytes())
     made.known = _on(storage)
     return made

@@ -1,9 +1,8 @@
 # mypy: allow-untyped-calls
 """Kernels for tensors made from nothing: `torch.empty(..., device="cuda")` and all factories that are built on it.
 
-Registered for the dispatch keys of all that a device argument may say (metas.py), so they hold in every thread and need no
-mode. Where PyTorch has its own CUDA kernels (a CUDA build) ours take their place; not one of them may run, for they would look
-for a driver.
+Registered for the dispatch keys of all device types that name a virtual device (tensor_meta.py), so they hold in every thread
+and need no mode. In a CUDA build they replace PyTorch's CUDA kernels, none of which may run: they would load a driver.
 
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
@@ -49,8 +48,8 @@ class Factories:
         if memory_format in (None, torch.contiguous_format):
             meta = self._metas.contiguous(shape, kind, _index(device))
         else:
-            look = torch.empty(shape, dtype=kind, device="meta", memory_format=memory_format)
-            meta = self._metas.like(look, _index(device))
+            strided = torch.empty(shape, dtype=kind, device="meta", memory_format=memory_format)
+            meta = self._metas.like(strided, _index(device))
         return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
 
     def empty_strided(

@@ -1,6 +1,6 @@
-"""Ops after which the host knows more than a plan tells: what memory contains, or that an index must be copied over first.
+"""Ops whose results have values that the host knows, and indexing by host tensors, which are copied to the device first.
 
-Each handler runs the op from its plan and then notes the content in `Allocation.known`, which reads fall back on.
+Each handler runs the op from its plan and then sets `Allocation.known`, which reads fall back on.
 
     torch.zeros(3, device="cuda").tolist()    # [0.0, 0.0, 0.0], though nothing was computed
 """
@@ -61,7 +61,7 @@ class KnownContents:
         return target
 
     def arange(self, start: Any, end: Any, step: Any = 1, *, out: Any) -> Any:
-        """Positions, by which scripts index and mask."""
+        """Its values are exact: scripts index and mask by positions."""
         self._run(self._plans.route(aten.arange.start_out), (start, end, step), {"out": out})
         meta: TensorMeta = out.meta
         fills = meta.dense and meta.extent_bytes == out.allocation.size_bytes
@@ -96,19 +96,19 @@ class KnownContents:
         scale.allocation.known = known
         return scale
 
-    # -- indices of the host -----------------------------------------------------------------------------------------
+    # -- indices on the host -----------------------------------------------------------------------------------------
 
     def index(self, source: Any, indices: Any) -> Any:
-        return self._run(self._plans.route(aten.index.Tensor), (source, self._moved(source, indices)), {})
+        return self._run(self._plans.route(aten.index.Tensor), (source, self._on_device(source, indices)), {})
 
     def index_put(self, op: Any) -> Callable[..., Any]:
         def put(target: Any, indices: Any, *rest: Any, **options: Any) -> Any:
-            return self._run(self._plans.route(op), (target, self._moved(target, indices), *rest), options)
+            return self._run(self._plans.route(op), (target, self._on_device(target, indices), *rest), options)
 
         return put
 
-    def _moved(self, beside: Any, indices: Any) -> list[Any]:
-        """Indices may lie on the host: they are copied over first."""
+    def _on_device(self, beside: Any, indices: Any) -> list[Any]:
+        """The indices, those on the host copied to the device of `beside`."""
         moved = []
         for index in indices:
             if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class:

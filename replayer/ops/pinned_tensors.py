@@ -1,7 +1,7 @@
 """Tensors in pinned host memory: plain CPU tensors whose storage is a lease of the host allocator.
 
     images = pinned_copy(torch.ones(128, 3, 224, 224))
-    is_pinned(images[5])      # True: it is the address that tells, as it is for CUDA
+    is_pinned(images[5])      # True: pinned is a property of the address, as for CUDA
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replayer.state import host_memory, is_pinned_address
 
 
 def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A CPU tensor of this look in pinned memory, uninitialised. One without elements has no memory and is not pinned.
+    """An uninitialised CPU tensor in pinned memory. One without elements has no memory and is not pinned.
 
     Raises torch.AcceleratorError in CUDA's words if the system has no such memory.
     """

@@ -148,8 +148,8 @@ def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: An
 
 
 class CudnnRnnOps:
-    """Handlers of what no meta kernel tells, bound to one plan cache: packed sequences, whose shape comes from lengths on the
-    host, and cuDNN's one buffer for all weights. `run` runs an op from its plan."""
+    """Handlers of ops without a meta kernel: packed sequences, whose shape depends on lengths on the host, and cuDNN's buffer
+    for all weights. `run` runs an op from its plan in `plans`."""
 
     def __init__(self, plans: PlanCache, run: Callable[..., Any]) -> None:
         self._plans = plans

@@ -46,7 +46,7 @@ def layers(
 ) -> tuple[Any, ...]:
     """All layers of an LSTM (two hidden states) or a GRU (one): the output, then the last hidden states.
 
-    `data` is (steps, batch, features), or all steps' batches one after another if `sizes` tells how large each is. A hidden
+    `data` is (steps, batch, features), or the batches of all steps concatenated, if `sizes` gives the size of each. A hidden
     state is (layers * directions, batch, features).
     """
     directions = 1 + bidirectional

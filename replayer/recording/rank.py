@@ -1,13 +1,13 @@
-"""Which rank of a distributed run this process is, what it plays, and on which device.
+"""Which rank of a distributed run this process is, and which recorded rank and devices it replays.
 
-torchrun and `trace replay --nproc` say so in the environment, before the script uses its GPU:
+torchrun and `trace replay --nproc` set it in the environment, before the script uses its GPU:
 
     rank = Rank.of(os.environ)              # Rank(number=3, local=1, local_count=2)
     rank.recorded(trace.ranks)              # the recorded rank that drives it: 3 modulo how many there are
     rank.devices(trace)                     # as many devices as ranks on this machine, for each takes its own of them
 
-A process that nobody gave a rank is rank 0 alone, and sees all devices of the recorded machine. One that
-torch.multiprocessing.spawn started is taken for the rank of its number there, until init_process_group tells (state.py).
+A process without a rank is rank 0 alone, and sees all devices of the recorded machine. One that
+torch.multiprocessing.spawn started has the rank of its number there, until init_process_group says otherwise (state.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from traces.model import Device, Trace
 
 @dataclass(frozen=True)
 class Rank:
-    """`local` of `local_count` ranks on this machine (0: nobody said of how many); `number` counts over all machines."""
+    """`local` of `local_count` ranks on this machine (0: unknown); `number` counts over all machines."""
 
     number: int = 0
     local: int = 0
@@ -28,12 +28,12 @@ class Rank:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
-        """As torchrun's variables tell; alone where they are missing or make no sense."""
-        told = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
-        if not all(text.isdigit() for text in told[:2]):
+        """By torchrun's variables; the only rank where they are missing or invalid."""
+        values = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+        if not all(text.isdigit() for text in values[:2]):
             return cls()
-        number, local = int(told[0]), int(told[1])
-        return cls(number, local, max(int(told[2]) if told[2].isdigit() else 1, local + 1))
+        number, local = int(values[0]), int(values[1])
+        return cls(number, local, max(int(values[2]) if values[2].isdigit() else 1, local + 1))
 
     def recorded(self, ranks: Sequence[int]) -> int:
         """The recorded rank that stands for this one."""
@@ -42,7 +42,7 @@ class Rank:
     def devices(self, trace: Trace) -> list[Device]:
         """The devices that this process sees: those of its recorded rank, in turn, until each local rank has one.
 
-        Who was not told how many ranks there are sees what all recorded ranks had, each device of a machine once.
+        Where the number of local ranks is unknown: what all recorded ranks had, each device of a machine once.
         """
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]

@@ -1,6 +1,6 @@
 """torch.compile under replay: the code runs eagerly, with the same results, names and checkpoints.
 
-    model = torch.compile(model)        # said once: under replay, torch.compile runs eagerly
+    model = torch.compile(model)        # printed once: under replay, torch.compile runs eagerly
     model.state_dict()                  # keys begin with "_orig_mod.", as compiled modules' do
 
 Kernels are timed op by op. A module comes back as the `OptimizedModule` that torch.compile makes, with the compiler
@@ -20,7 +20,7 @@ from traces.patching import patch
 
 def install(torch_module: ModuleType) -> None:
     """Patch torch.compile; nn.Module.compile calls it."""
-    said: list[str] = []
+    warned: list[str] = []
 
     def compile_eagerly(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
         if model is None:  # used as a decorator with options
@@ -31,8 +31,8 @@ def install(torch_module: ModuleType) -> None:
             return decorate
         if disable:
             return model
-        if not said:
-            said.append("torch.compile")
+        if not warned:
+            warned.append("torch.compile")
             print("trace: under replay, torch.compile runs eagerly", file=sys.stderr)
         if isinstance(model, torch_module.nn.Module):
             dynamo: Any = import_module("torch._dynamo")  # takes a second, so only where a script compiles a module

@@ -6,7 +6,7 @@ the rest behave as the installed release does.
 
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , where one GPU was recorded
 
-What is left of torch.cuda is on the lists below: REFUSED raises NotEmulated by name, IGNORED answers a constant.
+The rest of torch.cuda is in the tables below: REFUSED raises NotEmulated by name, IGNORED returns a constant.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels
 
 
 class Driver:
-    """What a process knows of its virtual driver beside its devices."""
+    """The state of a process's CUDA driver: which devices are visible."""
 
     def __init__(self) -> None:
         self._visible: int | None = None  # CUDA reads CUDA_VISIBLE_DEVICES once, when it starts
@@ -133,12 +133,12 @@ class Driver:
             visible += 1
         return min(recorded, visible)
 
-    def devices_at_hand(self) -> int:
+    def available_devices(self) -> int:
         """What is_available goes by: none in a forked child of a process that used CUDA."""
         return 0 if in_bad_fork() else self.device_count()
 
     def set_sync_debug_mode(self, mode: int) -> None:
-        """Kept and told back. Warnings are not given: they are for finding what blocks, and a replay shows that."""
+        """Kept for `get_sync_debug_mode`. No warnings: they serve to find what blocks, and a replay shows that."""
         self._sync_debug_mode = mode
 
     def get_sync_debug_mode(self) -> int:
@@ -196,7 +196,7 @@ def install(torch_module: ModuleType) -> None:
         _has_cuda=True,
         _cuda_init=driver.start,
         _cuda_isInBadFork=in_bad_fork,
-        _cuda_getDeviceCount=driver.devices_at_hand,
+        _cuda_getDeviceCount=driver.available_devices,
         _cuda_getDevice=lambda: gpu().current_device(),
         _cuda_setDevice=set_device,
         _cuda_exchangeDevice=exchange_device,

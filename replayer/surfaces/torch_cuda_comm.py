@@ -9,7 +9,7 @@ virtual devices, on the streams and into the memory that they would use there.
 
 Note [Without NCCL]
     A CUDA build hands broadcasts and `reduce_add` to NCCL where it can. What NCCL launches depends on the machine's links and
-    on its release, and no recording tells; bytes over the link are the same. So here all of it goes by plain copies
+    on its release, and no recording shows it; bytes over the link are the same. So here all of it goes by plain copies
     (`torch.cuda.nccl.is_available` answers no), as in builds without NCCL.
 """
 
@@ -62,8 +62,8 @@ class Comm:
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):
-            said = f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {len(devices)} and"
-            raise RuntimeError(f"{said} len(chunk_sizes) = {len(sizes)}")
+            text = f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {len(devices)} and"
+            raise RuntimeError(f"{text} len(chunk_sizes) = {len(sizes)}")
         chunks = list(tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim))
         for number, (chunk, device) in enumerate(zip(chunks, devices, strict=False)):  # few rows make fewer chunks
             with _on_stream(streams, number):
@@ -86,12 +86,12 @@ class Comm:
         dim = dim + len(shape) if dim < 0 else dim
         for number, tensor in enumerate(tensors):
             if not tensor.is_cuda:
-                said = f"Expected all input tensors to be CUDA tensors, but tensor at index {number} has device"
-                raise RuntimeError(f"{said} '{tensor.device}'")
+                text = f"Expected all input tensors to be CUDA tensors, but tensor at index {number} has device"
+                raise RuntimeError(f"{text} '{tensor.device}'")
             expected = [*shape[:dim], *tensor.shape[dim : dim + 1], *shape[dim + 1 :]]
             if list(tensor.shape) != expected:
-                said = f"Input tensor at index {number} has invalid shape {list(tensor.shape)}, but expected {expected}"
-                raise RuntimeError(said)
+                text = f"Input tensor at index {number} has invalid shape {list(tensor.shape)}, but expected {expected}"
+                raise RuntimeError(text)
         shape[dim] = sum(tensor.size(dim) for tensor in tensors)
         device = self._on(gpu().current_device() if destination is None else destination)
         out = self._torch.empty(shape, dtype=first.dtype, device=device, memory_format=self._format(tensors))

@@ -50,7 +50,7 @@ def install(torch_module: ModuleType) -> None:
     for module in (c10d, dist):
         patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)  # the second is what torch 2.15 makes
     patch(c10d, _new_process_group_helper=_joining(c10d, c10d._new_process_group_helper))
-    init = _telling(dist, c10d.init_process_group)
+    init = _setting_rank(dist, c10d.init_process_group)
     patch(c10d, init_process_group=init)
     patch(dist, init_process_group=init)
     object_device = c10d._get_object_coll_device
@@ -61,9 +61,9 @@ def install(torch_module: ModuleType) -> None:
 
     patch(c10d, _get_object_coll_device=_get_object_coll_device)
     for name in _OBJECTS:
-        carried = _carrying(c10d, getattr(c10d, name))
-        patch(c10d, **{name: carried})
-        patch(dist, **{name: carried})
+        wrapped = _with_objects(c10d, getattr(c10d, name))
+        patch(c10d, **{name: wrapped})
+        patch(dist, **{name: wrapped})
     verify = dist._verify_params_across_processes
 
     def _verify_params_across_processes(group: Any, tensors: Any, logger: Any = None) -> None:
@@ -107,7 +107,7 @@ def _quiet_statistics(dist: Any) -> None:
 
 
 def _no_flight_recorder(c10d: Any) -> None:
-    """torch 2.15 notes the last operations of groups for a look after a crash, and asks C++ for each group's backends."""
+    """torch 2.15 keeps the last operations of groups to debug crashes, and asks C++ for each group's backends."""
     attach = getattr(c10d, "_maybe_attach_flight_recorder", None)
     if attach is not None:
 
@@ -119,7 +119,7 @@ def _no_flight_recorder(c10d: Any) -> None:
         patch(c10d, _maybe_attach_flight_recorder=_maybe_attach_flight_recorder)
 
 
-def _telling(dist: Any, init: Callable[..., Any]) -> Callable[..., Any]:
+def _setting_rank(dist: Any, init: Callable[..., Any]) -> Callable[..., Any]:
     """`init_process_group`: from then on it is certain which rank this process is."""
 
     @wraps(init)
@@ -150,11 +150,11 @@ def _joining(c10d: Any, make: Callable[..., Any]) -> Callable[..., Any]:
     return new_group
 
 
-def _carrying(c10d: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+def _with_objects(c10d: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """An object collective, whose tensors of bytes stay on the host."""
 
     @wraps(call)
-    def carried(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         group = kwargs.get("group") or next((arg for arg in args if isinstance(arg, c10d.ProcessGroup)), None)
         group = group or (c10d._get_default_group() if c10d.is_initialized() else None)
         if not isinstance(group, VirtualNccl):
@@ -165,15 +165,15 @@ def _carrying(c10d: Any, call: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             group.carrying_objects(-1)
 
-    return carried
+    return wrapped
 
 
 def _verify_shapes(c10d: Any, group: Any, tensors: Any) -> None:
     """Raises RuntimeError, in the words of torch, if a rank has other parameters than the group's first."""
-    told: list[Any] = [None] * group.size()
-    c10d.all_gather_object(told, [list(tensor.shape) for tensor in tensors], group=group)
-    first, own, rank = told[0], told[group.rank()], group.rank()
-    for other, shapes in enumerate(told):
+    everyone: list[Any] = [None] * group.size()
+    c10d.all_gather_object(everyone, [list(tensor.shape) for tensor in tensors], group=group)
+    first, own, rank = everyone[0], everyone[group.rank()], group.rank()
+    for other, shapes in enumerate(everyone):
         if len(shapes) != len(own):
             raise RuntimeError(
                 "DDP expects same model across all ranks, but Rank"

@@ -1,4 +1,4 @@
-"""torch.nn.Module: on its way to the device and back parameters keep their identity, and calls tell what is evaluated.
+"""torch.nn.Module: moving one keeps the identity of its parameters; outermost calls are reported, to find evaluation steps.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

@@ -1,4 +1,4 @@
-"""torch.nn.parallel: the parts of nn.DataParallel, told to the virtual GPU as they begin and end.
+"""torch.nn.parallel: reports the beginning and end of nn.DataParallel's parts to the virtual GPU.
 
 nn.DataParallel's own Python runs: it scatters the batch, replicates the module, calls each replica in a thread of its own
 and gathers what they return; in backward autograd scatters the gradients and adds up those of the replicas. Its six parts

@@ -3,7 +3,7 @@
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
         step()                  # host ops and ranges; the device's timeline is in the replay's own trace
 
-Both profilers start one class, `torch.autograd.profiler.profile`, which is told to leave the device out; otherwise it
+Both profilers start one class, `torch.autograd.profiler.profile`, which is made to leave the device out; otherwise it
 would call into CUPTI or CUDA events that are not there. Leaving it waits for the device, as it does on a GPU.
 """
 

@@ -2,7 +2,7 @@
 
     torch.ones(3).to("cuda", non_blocking=True)
 
-Plain tensors keep their methods; those that may name a device pass through one look at their arguments.
+Plain tensors keep their methods; those that may name a device have their arguments translated first.
 """
 
 from __future__ import annotations

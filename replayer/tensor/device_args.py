@@ -1,4 +1,4 @@
-"""From the script's "cuda:i" to C++'s "lazy:i": the one translation of device arguments.
+"""Translates device arguments: the script's "cuda:i" is "lazy:i" in C++.
 
 placed("cuda")                                 # device(type='lazy', index=<current device>)
 placed_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
@@ -18,7 +18,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def placed(device: Any) -> Any:
-    """A device argument of any spelling; what does not name a CUDA device is returned as it is.
+    """The C++ device for a device argument of any spelling; what does not name a CUDA device is returned as it is.
 
     Raises CUDA's error for a device that the trace does not have.
     """
@@ -35,7 +35,7 @@ def placed(device: Any) -> Any:
 
 
 def checked(index: int) -> int:
-    """`index`, if there is such a device. Starts torch.cuda, as every use of a device does.
+    """`index`, if there is such a device. Initializes torch.cuda, as every use of a device does.
 
     Raises torch.AcceleratorError; in a forked child of a process that used the device, RuntimeError. CUDA's texts.
     """
@@ -46,17 +46,17 @@ def checked(index: int) -> int:
 
 
 def invalid_device_ordinal() -> torch.AcceleratorError:
-    """The error that CUDA gives for a device that is not there."""
+    """CUDA's error for a device that does not exist."""
     return _cuda_error(101, "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
 
 
 def invalid_resource_handle() -> torch.AcceleratorError:
-    """The error that CUDA gives for a stream or event where one of another device is needed."""
+    """CUDA's error for a stream or event of the wrong device."""
     return _cuda_error(400, "invalid resource handle")
 
 
-def _cuda_error(code: int, said: str) -> torch.AcceleratorError:
-    text = f"CUDA error: {said}\n"
+def _cuda_error(code: int, reason: str) -> torch.AcceleratorError:
+    text = f"CUDA error: {reason}\n"
     if os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
         text += (
             "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might"
@@ -68,7 +68,7 @@ def _cuda_error(code: int, said: str) -> torch.AcceleratorError:
 
 
 def placed_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """The arguments of `Tensor.to`, its device (the first argument or by name) translated."""
+    """The arguments of `Tensor.to` with their device (the first argument or by name) translated."""
     if args:
         first = args[0]
         kind = type(first)

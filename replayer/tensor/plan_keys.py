@@ -1,11 +1,11 @@
-"""Keys of the plan cache: what an op was called with, as far as its result's look depends on it.
+"""Keys of the plan cache: what an op was called with, as far as the metadata of its results depends on it.
 
-Tensors count by meta; integers, bools, dtypes, devices and names by value; scalars that cannot change a shape by type only,
-so that Adam's bias corrections or a decaying learning rate do not grow the cache. How to read an op's arguments is worked
-out once per op and number of arguments, from its schema, and compiled to one Python expression:
+Tensors count by metadata; integers, bools, dtypes, devices and names by value; scalars that cannot change a shape by type only,
+so that Adam's bias corrections or a decaying learning rate do not grow the cache. The schema says how to
+read an op's arguments; that is compiled once per op and number of arguments to one Python expression:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
-    lambda a, k: (2, a[0].meta if type(a[0]) is V else look_tensor(a[0]), a[1].meta if type(a[1]) is V else ...)
+    lambda a, k: (2, a[0].meta if type(a[0]) is V else key_of_tensor(a[0]), a[1].meta if type(a[1]) is V else ...)
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     parts = [_expression(str(argument.type), f"a[{i}]", by_value) for i, argument in enumerate(func._schema.arguments[:count])]
     parts = [part for part in parts if part]
 
-    def look(value: Any) -> Any:
+    def key_of(value: Any) -> Any:
         return frozen(value, tensor_class, by_value)
 
-    def look_tensor(value: Any) -> Any:
+    def key_of_tensor(value: Any) -> Any:
         """A number in a tensor's place ("x + 2") counts by its type."""
-        return look(value) if isinstance(value, torch.Tensor) else type(value)
+        return key_of(value) if isinstance(value, torch.Tensor) else type(value)
 
     # `type(x) is V` per tensor instead of catching AttributeError: an exception costs more than all of the key.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
@@ -48,9 +48,9 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     source = f"lambda a, k: {found}(({read}*options(k)) if k else ({read}))"
 
     def options(kwargs: dict[str, Any]) -> list[Any]:
-        return [(name, look(value)) for name, value in kwargs.items()]
+        return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    names = {"V": tensor_class, "look": look, "look_tensor": look_tensor, "options": options, "get": get}
+    names = {"V": tensor_class, "key_of": key_of, "key_of_tensor": key_of_tensor, "options": options, "get": get}
     made: Keyer = eval(source, names)
     return made
 
@@ -79,11 +79,11 @@ def _plain_keyer(
 
 def _expression(kind: str, at: str, by_value: bool) -> str:
     if kind == "Tensor":
-        return f"{at}.meta if type({at}) is V else look_tensor({at})"
+        return f"{at}.meta if type({at}) is V else key_of_tensor({at})"
     if kind == "Optional[Tensor]":
-        return f"None if {at} is None else {at}.meta if type({at}) is V else look_tensor({at})"
+        return f"None if {at} is None else {at}.meta if type({at}) is V else key_of_tensor({at})"
     if kind == "List[Tensor]":
-        return f"tuple([t.meta if type(t) is V else look(t) for t in {at}])"
+        return f"tuple([t.meta if type(t) is V else key_of(t) for t in {at}])"
     if kind in ("int", "SymInt", "bool", "str", "Optional[bool]", "Device", "Optional[str]"):
         return at
     if kind in ("List[int]", "List[bool]", "List[SymInt]"):
@@ -94,7 +94,7 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
         return f"type({at})"
     if kind in ("Generator", "Optional[Generator]"):
         return ""
-    return f"look({at})"
+    return f"key_of({at})"
 
 
 def frozen(value: Any, tensor_class: type, by_value: bool = False) -> Any:

@@ -1,8 +1,8 @@
 """What an op will do, asked of PyTorch's meta kernels: the slow half of the plan cache.
 
-Note [What the stand-ins tell]
-Stand-ins are meta tensors, each with a storage of its own, as large as its argument's allocation. A result that shares its
-storage with a stand-in is a view of that argument (or the argument itself, if it is the same object); a stand-in whose
+Note [Aliasing is observed]
+Each virtual argument is passed as a meta tensor with a storage of its own, as large as the argument's allocation. A result that
+shares its storage with one of them is a view of that argument (or the argument itself, if it is the same object); one whose
 shape or storage changed was resized (`resize_`, out variants) or rebound (`set_`). So aliasing is observed, not declared.
 
     infer(metas, VirtualTensor, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
@@ -31,20 +31,20 @@ def infer(
 ) -> Plan:
     """What the meta kernel of `func` says about this call. `current` is the device of ops without tensor argument."""
     _refuse_unknown_shape(func, args)
-    stand_ins = _StandIns(tensor_class, current)
-    meta_args = tuple([stand_ins.of(value, (i, -1)) for i, value in enumerate(args)])
-    meta_kwargs = {name: stand_ins.of(value, (name, -1)) for name, value in kwargs.items()}
-    device = stand_ins.settle()
+    arguments = _MetaArguments(tensor_class, current)
+    meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
+    meta_kwargs = {name: arguments.of(value, (name, -1)) for name, value in kwargs.items()}
+    device = arguments.device()
     if "device" in kwargs:
         device = on_device(kwargs["device"], device)
     results = _run(func, meta_args, meta_kwargs)
-    outcome = _outcome(metas, results, stand_ins, device)
-    reshaped = tuple(_reshaped(metas, stand_ins))
+    outcome = _outcome(metas, results, arguments, device)
+    reshaped = tuple(_reshaped(metas, arguments))
     writes = tuple(writes_of(func, args, kwargs))
     signature = OpSignature(
         func._schema.name,
-        tuple(shape for shape, _ in stand_ins.looks),
-        tuple(dtype for _, dtype in stand_ins.looks),
+        tuple(shape for shape, _ in arguments.seen),
+        tuple(dtype for _, dtype in arguments.seen),
         tuple(_new_shapes(outcome)),
         _launches(func, outcome, bool(writes)),
     )
@@ -53,8 +53,8 @@ def infer(
 
 def run_elsewhere(tensor_class: type, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a call whose `device` argument names another kind of device: `zeros_like(x, device="cpu")`."""
-    stand_ins = _StandIns(tensor_class, 0)
-    return func(*[stand_ins.of(value, (i, -1)) for i, value in enumerate(args)], **kwargs)
+    arguments = _MetaArguments(tensor_class, 0)
+    return func(*[arguments.of(value, (i, -1)) for i, value in enumerate(args)], **kwargs)
 
 
 def writes_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, bool]]:
@@ -69,50 +69,50 @@ def writes_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[s
     return found
 
 
-def _outcome(metas: TensorMetaTable, result: Any, stand_ins: _StandIns, device: int) -> Outcome:
+def _outcome(metas: TensorMetaTable, result: Any, arguments: _MetaArguments, device: int) -> Outcome:
     if isinstance(result, torch.Tensor):
-        where = stand_ins.objects.get(id(result))
+        where = arguments.objects.get(id(result))
         if where is not None:
             return Same(where)
         meta = metas.like(result, device)
-        owner = stand_ins.storages.get(result.untyped_storage()._cdata)
+        owner = arguments.storages.get(result.untyped_storage()._cdata)
         if owner is not None:
             return View(meta, owner)
         return New(meta, result.untyped_storage().nbytes())
     if isinstance(result, (list, tuple)):
-        parts = tuple([_outcome(metas, part, stand_ins, device) for part in result])
+        parts = tuple([_outcome(metas, part, arguments, device) for part in result])
         return Several(parts)
     return Constant(result)
 
 
-def _reshaped(metas: TensorMetaTable, stand_ins: _StandIns) -> list[Reshaped]:
+def _reshaped(metas: TensorMetaTable, arguments: _MetaArguments) -> list[Reshaped]:
     changed = []
-    for where, before, stand_in, storage, size_bytes in stand_ins.made:
-        now = metas.like(stand_in, before.index)
-        owner = stand_in.untyped_storage()._cdata
-        rebound = stand_ins.storages.get(owner) if owner != storage else None
-        new_bytes = stand_in.untyped_storage().nbytes()
+    for where, before, meta_tensor, storage, size_bytes in arguments.made:
+        now = metas.like(meta_tensor, before.index)
+        owner = meta_tensor.untyped_storage()._cdata
+        rebound = arguments.storages.get(owner) if owner != storage else None
+        new_bytes = meta_tensor.untyped_storage().nbytes()
         if now is not before or rebound is not None or new_bytes > size_bytes or owner != storage:
             changed.append(Reshaped(where, now, new_bytes, rebound))
     return changed
 
 
-class _StandIns:
-    """The meta tensors that stand in for a call's arguments, and what was seen while making them."""
+class _MetaArguments:
+    """A call's arguments as meta tensors, and what was seen while making them. See Note [Aliasing is observed]."""
 
     def __init__(self, tensor_class: type, current: int) -> None:
         self._tensor_class = tensor_class
         self._devices: set[int] = set()
         self._current = current
         self._host: torch.Tensor | None = None
-        self.objects: dict[int, Where] = {}  # id of a stand-in -> argument
+        self.objects: dict[int, Where] = {}  # id of a meta tensor -> argument
         self.storages: dict[int, Where] = {}  # its storage -> argument
         self.made: list[tuple[Where, TensorMeta, torch.Tensor, int, int]] = []
-        self.looks: list[tuple[tuple[int, ...], str]] = []
+        self.seen: list[tuple[tuple[int, ...], str]] = []
 
     def of(self, value: Any, where: Where) -> Any:
         if isinstance(value, torch.Tensor):
-            self.looks.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+            self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
             return self._virtual(value, where) if type(value) is self._tensor_class else self._plain(value)
         if isinstance(value, (list, tuple)):
             return [self.of(item, (where[0], i)) for i, item in enumerate(value)]
@@ -127,12 +127,12 @@ class _StandIns:
         self._devices.add(meta.index)
         size_bytes = max(value.allocation.size_bytes, meta.extent_bytes + meta.offset * meta.itemsize)
         base = torch.empty(-(-size_bytes // meta.itemsize), dtype=meta.dtype, device="meta")
-        stand_in = base.as_strided(meta.shape, meta.stride, meta.offset)
-        storage = stand_in.untyped_storage()
-        self.objects[id(stand_in)] = where
+        meta_tensor = base.as_strided(meta.shape, meta.stride, meta.offset)
+        storage = meta_tensor.untyped_storage()
+        self.objects[id(meta_tensor)] = where
         self.storages[storage._cdata] = where
-        self.made.append((where, meta, stand_in, storage._cdata, storage.nbytes()))
-        return stand_in
+        self.made.append((where, meta, meta_tensor, storage._cdata, storage.nbytes()))
+        return meta_tensor
 
     def _plain(self, value: torch.Tensor) -> torch.Tensor:
         """A tensor of the host among device tensors: legal if it is a scalar, as on CUDA."""
@@ -140,7 +140,7 @@ class _StandIns:
             self._host = value
         return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device="meta")
 
-    def settle(self) -> int:
+    def device(self) -> int:
         """The one device of the arguments. Raises CUDA's error if there are several."""
         found = [f"cuda:{index}" for index in sorted(self._devices)]
         if self._host is not None and found:
@@ -182,14 +182,14 @@ def _run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
         advice = "PyTorch has no shape rule for it; use another op or do this on the CPU"
         raise NotEmulated(func._schema.name, advice) from missing
     except RuntimeError as refused:
-        raise _in_kernel_words(func, args, kwargs) or refused from None
+        raise _cpu_kernel_error(func, args, kwargs) or refused from None
 
 
-_TRIED_ELEMENTS = 1 << 20  # of an argument on which an error is tried again
+_TRIED_ELEMENTS = 1 << 20  # of an argument; calls with larger ones are not repeated on the CPU
 
 
-def _in_kernel_words(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError | None:
-    """The error that a real kernel gives for arguments that the meta kernel refused: some of PyTorch's are worded otherwise."""
+def _cpu_kernel_error(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError | None:
+    """The error that the CPU's kernel raises for these arguments: some meta kernels word theirs otherwise."""
 
     def on_host(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -207,7 +207,7 @@ def _in_kernel_words(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs:
     return None
 
 
-# Ops that make a tensor and leave it as it is, or only change a look.
+# Ops that allocate a tensor without writing into it, or only change metadata.
 IDLE = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
     " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel".split()

@@ -1,6 +1,6 @@
-"""Shapes of results for ops whose shape PyTorch itself cannot tell without data: no meta kernel, or one that wants values.
+"""Shapes of results for ops that have no meta kernel, or one that reads values.
 
-Each rule gets the stand-ins of the op's arguments and returns stand-ins of its results, as CUDA's kernel makes them.
+Each rule takes the op's arguments as meta tensors and returns meta tensors with the shapes and strides of CUDA's results.
 
     RULES[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace), on "meta"
 """
@@ -51,9 +51,9 @@ def _convolution(data: Any, weight: Any, *rest: Any) -> Any:
 
 
 def _convolution_backward(grad: Any, data: Any, weight: Any, *rest: Any) -> Any:
-    look = _conv_format(data, weight)
+    layout = _conv_format(data, weight)
     of_data, of_weight, of_bias = aten.convolution_backward.default(grad, data, weight, *rest)
-    of_data, of_weight = (x if x is None else x.contiguous(memory_format=look) for x in (of_data, of_weight))
+    of_data, of_weight = (x if x is None else x.contiguous(memory_format=layout) for x in (of_data, of_weight))
     return of_data, of_weight, of_bias
 
 
@@ -61,8 +61,8 @@ def _cudnn_rnn(
     data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, mode: int, size: int, projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: Any, state: Any
 ) -> Any:  # fmt: skip
-    """Output, hy, cy, reserve, weights. How large cuDNN's reserve is, nobody publishes: here it is what backward has to know
-    of each step and layer, the gates, and for LSTM the cells, besides the states."""
+    """Output, hy, cy, reserve, weights. cuDNN does not document the size of its reserve. Here it is what backward needs of
+    each time step and layer: the gates and the states, and for LSTM the cells."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = data.new_empty((*data.shape[:-1], (projected or size) * directions))

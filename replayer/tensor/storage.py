@@ -1,4 +1,4 @@
-"""The storage of a virtual tensor as Python meets it: identity, size, address; bytes only when somebody asks for them.
+"""The storage of a virtual tensor as Python sees it: identity, size and address. Its bytes are made when they are read.
 
 It is a real `torch.UntypedStorage` (of no bytes) in type, so `torch.save`, `torch.load` and `TypedStorage` take it.
 
@@ -33,7 +33,7 @@ class VirtualStorage(torch.UntypedStorage):
 
     @classmethod
     def made_of(cls, host: torch.UntypedStorage, index: int) -> Self:
-        """A new one on device `index` with the bytes of a storage on the host."""
+        """A storage on device `index` with the bytes of a host storage."""
         made = cls.over(allocate(gpu(), index, host.nbytes()), index)
         made.receive(host)
         return made
@@ -78,13 +78,13 @@ class VirtualStorage(torch.UntypedStorage):
         return True
 
     def resize_(self, size_bytes: int) -> Self:
-        """Let the memory go (0) or ask for another size, in place for all tensors on it."""
+        """Free the memory (0) or allocate another size, in place for all tensors on it."""
         if size_bytes != self.allocation.size_bytes:
             self.allocation.exchange(allocate(gpu(), self._index, size_bytes))
         return self
 
     def cpu(self) -> torch.UntypedStorage:
-        """The bytes, copied to the host: what is known of them, else zeros."""
+        """The bytes, copied to the host: those that are known, else zeros."""
         size_bytes = self.allocation.size_bytes
         if size_bytes:
             gpu().copy(_copy_signature(size_bytes, "d2h"), "d2h", size_bytes, self._index, True)
@@ -133,7 +133,7 @@ class VirtualStorage(torch.UntypedStorage):
         return VirtualStorage.over(made, self._index)
 
     def _deepcopy_once(self, memo: dict[Any, Any]) -> Allocation:
-        """Its allocation copied, once per deep copy however many tensors share it."""
+        """A copy of its allocation; one per deepcopy, however many tensors share it."""
         done: dict[int, Allocation] = memo.setdefault("torch", {})
         key = self._cdata
         if key not in done:

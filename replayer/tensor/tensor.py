@@ -40,7 +40,7 @@ _data: Any = torch._C.TensorBase.data
 
 
 class VirtualTensor(torch.Tensor):
-    """`meta` is its look, `allocation` its memory. Made by factories, copies and ops; see `dispatch.make`."""
+    """Made by factories, copies and ops; see `allocation.make`."""
 
     meta: TensorMeta
     allocation: Allocation
@@ -145,9 +145,9 @@ class VirtualTensor(torch.Tensor):
         shape = (source.nbytes() // meta.itemsize,) if size is None else tuple(size)
         table = self.plan_cache.metas
         steps = table.contiguous(shape, meta.dtype, meta.index).stride if stride is None else tuple(stride)
-        look = table.of(shape, steps, storage_offset, meta.dtype, source.device.index)
+        there = table.of(shape, steps, storage_offset, meta.dtype, source.device.index)
         with torch.no_grad():
-            adopt(self, make(look, source.allocation))
+            adopt(self, make(there, source.allocation))
         return self
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -168,10 +168,10 @@ class VirtualTensor(torch.Tensor):
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return self.numpy()
 
-    def __format__(self, meta: str) -> str:
+    def __format__(self, format_spec: str) -> str:
         if self.dim() == 0 and not getattr(self, "_is_param", False):
-            return format(self.item(), meta)
-        return object.__format__(self, meta)
+            return format(self.item(), format_spec)
+        return object.__format__(self, format_spec)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with torch.no_grad():

@@ -1,7 +1,7 @@
-"""What a virtual tensor looks like: shape, stride, offset, dtype and device, interned.
+"""A virtual tensor's metadata: shape, stride, storage offset, dtype and device, interned.
 
-Two tensors that look alike share one `TensorMeta` object, so that comparing what an op was called with is comparing identities,
-and a key of the plan cache hashes in nanoseconds.
+Tensors of equal metadata share one `TensorMeta` object, so that calls are compared by identity, and a key of the plan cache
+hashes in nanoseconds.
 
     metas = TensorMetaTable(VirtualTensor)
     meta = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
@@ -17,7 +17,7 @@ from traces.model import Shape
 
 BACKEND = "lazy"  # the type under which C++ knows the device, see tensor.py; scripts only ever see "cuda"
 ACCELERATOR = "vcuda"  # the type that C++ takes for the accelerator: of `torch.device(0)`, and of what autocast is on for
-OURS = ("cuda", BACKEND, ACCELERATOR)  # what a device argument may say for a virtual device
+OURS = ("cuda", BACKEND, ACCELERATOR)  # device types that name a virtual device
 LIMIT = 200_000  # interned metas kept; beyond it (shapes that never repeat) the table starts anew
 
 
@@ -32,7 +32,7 @@ def contiguous_stride(shape: Shape) -> Shape:
 
 
 class TensorMeta:
-    """One look. `extent_bytes` is what a storage that begins at the tensor's first element needs."""
+    """`stride` and `offset` count elements. `extent_bytes` spans from the tensor's first element to the end of its last."""
 
     __slots__ = (
         "device",
@@ -57,8 +57,8 @@ class TensorMeta:
         self.index = index
         self.device = torch.device("cuda", index)  # what scripts see
         self.placement = torch.device(BACKEND, index)  # what C++ sees
-        # What `_make_wrapper_subclass` takes to make a tensor that looks so: made once, passed a thousand times per step. It
-        # reads None a third faster than the stride and offset that it stands for.
+        # The arguments of `_make_wrapper_subclass`, made once and passed a thousand times per step. It reads None a third
+        # faster than the stride and offset that None stands for.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.placement)
         self.dtype_name = str(dtype).removeprefix("torch.")
@@ -75,7 +75,7 @@ class TensorMeta:
 
     @property
     def size_bytes(self) -> int:
-        """What its elements take, packed."""
+        """Of its elements without gaps."""
         return self.numel * self.itemsize
 
     @property
@@ -87,7 +87,7 @@ class TensorMeta:
 
 
 class TensorMetaTable:
-    """The interning table. Losing an entry is harmless: equal looks then merely count as different once."""
+    """The interning table. Losing an entry is harmless: equal metadata then merely counts as different once."""
 
     def __init__(self, tensor_class: type) -> None:
         self._tensor_class = tensor_class
@@ -103,7 +103,7 @@ class TensorMetaTable:
         return meta
 
     def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:
-        """The look of a plain tensor, moved to device `index`."""
+        """The metadata that a plain tensor has once moved to device `index`."""
         return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> TensorMeta:
