@@ -19,7 +19,7 @@ import torch
 from replayer import state
 from replayer.ops.copies import Copies
 from replayer.tensor.allocation import allocate, make
-from replayer.tensor.device_args import checked
+from replayer.tensor.device_args import checked_index
 from replayer.tensor.plan_cache import PlanCache
 
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
@@ -86,7 +86,7 @@ def _index(device: torch.device | None) -> int:
     index = None if device is None else device.index
     if index is None:
         return state.gpu().current_device()
-    return index if 0 <= index < state.gpu().device_count() else checked(index)
+    return index if 0 <= index < state.gpu().device_count() else checked_index(index)
 
 
 def _refuse_pinned(pin_memory: bool | None, op: str) -> None:

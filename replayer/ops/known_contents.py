@@ -114,7 +114,7 @@ class KnownContents:
             if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class:
                 if type(beside) is not self._tensor_class:
                     raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-                index = index.to(beside.meta.placement)
+                index = index.to(beside.meta.backend_device)
             moved.append(index)
         return moved
 

@@ -2,7 +2,7 @@
 
     torch.accelerator.current_accelerator()     # device(type='cuda')
 
-In C++ this process has none. torch's Python asks `torch._C._accelerator_*`, which are ours and hand on to torch.cuda.
+C++ knows of no accelerator here. torch's Python calls `torch._C._accelerator_*`, which are replaced and call torch.cuda.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from replayer.errors import NotEmulated
 from replayer.state import gpu, started
-from replayer.tensor.device_args import checked
+from replayer.tensor.device_args import checked_index
 from traces.patching import patch
 
 
@@ -31,7 +31,7 @@ def install(torch_module: ModuleType) -> None:
         return torch_module.device("cuda")
 
     def get_stream(index: int) -> Any:
-        return cuda.current_stream(checked(index))
+        return cuda.current_stream(checked_index(index))
 
     def device_capability(_index: int) -> dict[str, Any]:
         t: Any = torch_module

@@ -14,7 +14,7 @@ from traces.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the question whether to flatten, and cuDNN's names of the kinds of layer."""
+    """Patch the check whether to flatten weights, and cuDNN's RNN modes."""
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
     # From 2.11 on it is an object in front of a module, which is where its functions look names up.
     rnn: Any = import_module("torch.backends.cudnn.rnn")

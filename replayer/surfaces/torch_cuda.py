@@ -20,7 +20,7 @@ from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
 from replayer.surfaces.torch_cuda_cudart import VirtualCudart
 from replayer.surfaces.torch_cuda_device_properties import DeviceProperties
-from replayer.tensor.device_args import checked
+from replayer.tensor.device_args import checked_index
 from traces.patching import patch
 
 _NVML = "nothing of it is in a recording; guard the call, or use nvidia-smi on the machine that was recorded"
@@ -172,13 +172,13 @@ def install(torch_module: ModuleType) -> None:
         return known[index][1]
 
     def set_device(index: int) -> None:
-        gpu().set_device(checked(index))
+        gpu().set_device(checked_index(index))
 
     def exchange_device(index: int) -> int:
         """Make `index` current and return the one before; a negative index changes nothing and returns -1."""
         if index < 0:
             return -1
-        checked(index)
+        checked_index(index)
         before = gpu().current_device()
         gpu().set_device(index)
         return before

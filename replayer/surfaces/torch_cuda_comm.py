@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu
-from replayer.tensor.device_args import checked
+from replayer.tensor.device_args import checked_index
 from traces.patching import patch
 
 
@@ -103,7 +103,7 @@ class Comm:
         return out
 
     def _on(self, index: int) -> Any:
-        return self._torch.device("cuda", checked(index)) if index >= 0 else self._torch.device("cpu")
+        return self._torch.device("cuda", checked_index(index)) if index >= 0 else self._torch.device("cpu")
 
     def _format(self, tensors: Sequence[Any]) -> Any:
         """Channels last only if all are."""

@@ -7,7 +7,7 @@ torch's Python builds and sorts the whole table of statistics for each of them.
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())
 
-What is left of torch.cuda.memory raises NotEmulated by name: see REFUSED_C, REFUSED_CLASSES and REFUSED.
+The rest of torch.cuda.memory raises NotEmulated by name: see REFUSED_C, REFUSED_CLASSES and REFUSED.
 """
 
 from __future__ import annotations

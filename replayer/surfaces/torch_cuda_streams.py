@@ -25,7 +25,7 @@ import torch
 
 from replayer.state import gpu
 from replayer.surfaces.patching import generic, refusal
-from replayer.tensor.device_args import checked, invalid_resource_handle
+from replayer.tensor.device_args import checked_index, invalid_resource_handle
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from traces.patching import patch
 
@@ -255,7 +255,7 @@ def _index(device: Any) -> int:
     index = device.index if isinstance(device, torch.device) else getattr(device, "idx", device)
     if index is None or index < 0:
         index = gpu().current_device()
-    return checked(index)
+    return checked_index(index)
 
 
 def is_cuda(device: Any) -> bool:
@@ -291,8 +291,8 @@ def install(torch_module: ModuleType) -> None:
     cuda: Any = torch_module.cuda
     patch(
         torch_module._C,
-        _cuda_getCurrentStream=lambda index: named(gpu().current_stream(checked(index))),
-        _cuda_getDefaultStream=lambda index: named(gpu().devices[checked(index)].default_stream),
+        _cuda_getCurrentStream=lambda index: named(gpu().current_stream(checked_index(index))),
+        _cuda_getDefaultStream=lambda index: named(gpu().devices[checked_index(index)].default_stream),
         _cuda_getCurrentRawStream=current_raw_stream,
         _cuda_setStream=set_stream,
         _CudaStreamBase=Stream,

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """torch.distributed: "nccl" is a virtual NCCL between the replay's processes; "gloo" is the real one, by way of the host.
 
-    dist.init_process_group("nccl")     # under torchrun: ranks meet in torchrun's own store
+    dist.init_process_group("nccl")     # under torchrun: ranks exchange messages in torchrun's own store
     dist.all_reduce(gradient)           # on the device from when all ranks are there, for as long as recorded
 
 What stays torch's own: rendezvous, stores, subgroups, the Reducer of DistributedDataParallel. A check of shapes over
@@ -73,7 +73,6 @@ def install(torch_module: ModuleType) -> None:
             verify(group, tensors, logger)
 
     patch(dist, _verify_params_across_processes=_verify_params_across_processes)
-    # torch.distributed names the version in the log line of each error, which must not become another error.
     _quiet_statistics(dist)
     _no_flight_recorder(c10d)
     _reducers(dist)
@@ -120,7 +119,7 @@ def _no_flight_recorder(c10d: Any) -> None:
 
 
 def _setting_rank(dist: Any, init: Callable[..., Any]) -> Callable[..., Any]:
-    """`init_process_group`: from then on it is certain which rank this process is."""
+    """`init_process_group`, which fixes this process's rank."""
 
     @wraps(init)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
 from traces.patching import patch
 
-# Factories that take `pin_memory`, of torch and of torch.Tensor. What EMPTY ones make is never touched, so it costs nothing.
+# Factories that take `pin_memory`, of torch and of torch.Tensor. EMPTY ones are never touched, so they cost nothing.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"

@@ -1,7 +1,7 @@
 """torch.save and torch.load: checkpoints of true size, readable anywhere, and read back onto the virtual device.
 
-Saving needs no patch: a virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, which `torch.save` asks for
-its bytes. Loading asks a registry of locations; there "cuda" is answered here, before PyTorch's own answer.
+Saving needs no patch: a virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, from which `torch.save` gets its
+bytes. Loading asks a registry of locations; here is an entry for "cuda", which comes before PyTorch's own.
 
     torch.save(model.state_dict(), "model.pt")             # as large as on a GPU
     torch.load("model.pt", map_location="cuda")            # virtual tensors
@@ -18,7 +18,7 @@ from replayer.state import gpu
 from replayer.tensor.storage import VirtualStorage
 from traces.patching import patch
 
-_BEFORE_CUDA = 15  # PyTorch's answer for "cuda" has priority 20
+_BEFORE_CUDA = 15  # the priority of PyTorch's own entry for "cuda" is 20
 
 
 def install(torch: ModuleType) -> None:

@@ -17,7 +17,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device
 
 from replayer.surfaces.torch_pin_memory import with_pin_memory
-from replayer.tensor.device_args import placed, placed_arguments
+from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
 
@@ -27,10 +27,10 @@ def install(torch_module: ModuleType) -> None:
     # PyTorch's set of the functions that obey set_default_device is made at its first use; it must hold the C functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
-    patch(torch_module, tensor=with_pin_memory(_placing(torch.tensor)))  # of the three, it alone takes `pin_memory`
-    patch(torch_module, as_tensor=_placing(torch.as_tensor), asarray=_placing(torch.asarray))
+    patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))  # of the three, it alone takes `pin_memory`
+    patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
     for name in ("_set_default_dtype", "_set_default_tensor_type"):
-        patch(torch._C, **{name: _relearning(getattr(torch._C, name))})
+        patch(torch._C, **{name: _clearing_plans(getattr(torch._C, name))})
 
 
 def _install_moves(tensor_class: Any) -> None:
@@ -38,17 +38,17 @@ def _install_moves(tensor_class: Any) -> None:
 
     @wraps(to)
     def to_device(self: Any, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = placed_arguments(args, kwargs)
+        args, kwargs = backend_arguments(args, kwargs)
         return to(self, *args, **kwargs)
 
     @wraps(tensor_class.cuda)
     def cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-        return to(self, placed("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
+        return to(self, backend_device("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
     @wraps(new_tensor)
     def new_tensor_placed(self: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is not None:
-            kwargs["device"] = placed(kwargs["device"])
+            kwargs["device"] = backend_device(kwargs["device"])
         return new_tensor(self, *args, **kwargs)
 
     tensor_class.to = to_device
@@ -56,19 +56,19 @@ def _install_moves(tensor_class: Any) -> None:
     tensor_class.new_tensor = new_tensor_placed
 
 
-def _placing(make: Callable[..., Any]) -> Callable[..., Any]:
+def _on_backend_device(make: Callable[..., Any]) -> Callable[..., Any]:
     """A factory that would ask C++ for CUDA's current device."""
 
     @wraps(make)
-    def placing(*args: Any, **kwargs: Any) -> Any:
+    def with_backend_device(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if device is None and torch._C._len_torch_function_stack():
             device = _default_device()
         if device is not None:
-            kwargs["device"] = placed(device)
+            kwargs["device"] = backend_device(device)
         return make(*args, **kwargs)
 
-    return placing
+    return with_backend_device
 
 
 def _default_device() -> torch.device | None:
@@ -77,8 +77,8 @@ def _default_device() -> torch.device | None:
     return next((mode.device for mode in modes if isinstance(mode, _device.DeviceContext)), None)
 
 
-def _relearning(change: Callable[..., Any]) -> Callable[..., Any]:
-    """What an op makes of integers depends on the default dtype."""
+def _clearing_plans(change: Callable[..., Any]) -> Callable[..., Any]:
+    """Plans depend on the default dtype: it is that of an integer division's result."""
 
     @wraps(change)
     def changing(*args: Any) -> None:

@@ -1,7 +1,7 @@
 """Translates device arguments: the script's "cuda:i" is "lazy:i" in C++.
 
-placed("cuda")                                 # device(type='lazy', index=<current device>)
-placed_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
+backend_device("cuda")                                 # device(type='lazy', index=<current device>)
+backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replayer.tensor.tensor_meta import BACKEND, OURS
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def placed(device: Any) -> Any:
+def backend_device(device: Any) -> Any:
     """The C++ device for a device argument of any spelling; what does not name a CUDA device is returned as it is.
 
     Raises CUDA's error for a device that the trace does not have.
@@ -31,10 +31,10 @@ def placed(device: Any) -> Any:
     elif type(device) is not torch.device or device.type not in OURS:
         return device
     index = gpu().current_device() if device.index is None else device.index
-    return torch.device(BACKEND, checked(index))
+    return torch.device(BACKEND, checked_index(index))
 
 
-def checked(index: int) -> int:
+def checked_index(index: int) -> int:
     """`index`, if there is such a device. Initializes torch.cuda, as every use of a device does.
 
     Raises torch.AcceleratorError; in a forked child of a process that used the device, RuntimeError. CUDA's texts.
@@ -67,13 +67,13 @@ def _cuda_error(code: int, reason: str) -> torch.AcceleratorError:
     return error
 
 
-def placed_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+def backend_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     """The arguments of `Tensor.to` with their device (the first argument or by name) translated."""
     if args:
         first = args[0]
         kind = type(first)
         if kind is str or kind is torch.device or kind is int:
-            return (placed(first), *args[1:]), kwargs
+            return (backend_device(first), *args[1:]), kwargs
     elif "device" in kwargs:
-        return args, {**kwargs, "device": placed(kwargs["device"])}
+        return args, {**kwargs, "device": backend_device(kwargs["device"])}
     return args, kwargs

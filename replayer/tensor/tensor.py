@@ -28,7 +28,7 @@ import torch
 
 from replayer.errors import NotEmulated
 from replayer.tensor.allocation import Allocation, adopt, make
-from replayer.tensor.device_args import placed, placed_arguments
+from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.tensor_meta import TensorMeta
 
@@ -88,13 +88,13 @@ class VirtualTensor(torch.Tensor):
     # -- moving ----------------------------------------------------------------------------------------------------
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        args, kwargs = placed_arguments(args, kwargs)
+        args, kwargs = backend_arguments(args, kwargs)
         return super().to(*args, **kwargs)
 
     def cuda(  # type: ignore[override]
         self, device: Any = None, non_blocking: bool = False, **kwargs: Any
     ) -> torch.Tensor:
-        return super().to(placed("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
+        return super().to(backend_device("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
     def pin_memory(self, device: Any = None) -> NoReturn:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")

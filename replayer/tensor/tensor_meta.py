@@ -35,6 +35,7 @@ class TensorMeta:
     """`stride` and `offset` count elements. `extent_bytes` spans from the tensor's first element to the end of its last."""
 
     __slots__ = (
+        "backend_device",
         "device",
         "dtype",
         "dtype_name",
@@ -43,7 +44,6 @@ class TensorMeta:
         "itemsize",
         "numel",
         "offset",
-        "placement",
         "shape",
         "stride",
         "wrapping",
@@ -56,11 +56,11 @@ class TensorMeta:
         self.dtype = dtype
         self.index = index
         self.device = torch.device("cuda", index)  # what scripts see
-        self.placement = torch.device(BACKEND, index)  # what C++ sees
+        self.backend_device = torch.device(BACKEND, index)  # what C++ sees
         # The arguments of `_make_wrapper_subclass`, made once and passed a thousand times per step. It reads None a third
         # faster than the stride and offset that None stands for.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
-        self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.placement)
+        self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")
         self.itemsize = dtype.itemsize
         self.numel = 1
