@@ -24,7 +24,7 @@ from traces.kineto.eras import DTYPES
 from traces.kineto.launch_configs import config_args
 from traces.measure import op_of
 from traces.merge import of_rank
-from traces.model import NONE, UNTOLD_LIST, Column, Device, DeviceKind, HostKind, HostSpans, Strings, Trace
+from traces.model import NONE, UNTOLD_LIST, Column, Device, DeviceKind, HostKind, HostSpans, Strings, Trace, parse_shapes
 
 Event = dict[str, Any]
 
@@ -295,7 +295,7 @@ def _inputs(strings: Strings, shapes: int, dtypes: int) -> dict[str, Any]:
     args: dict[str, Any] = {}
     parts = strings[shapes].split(";") if strings[shapes] else []
     if shapes != NONE:
-        args["Input Dims"] = [[] if part == UNTOLD_LIST else list(map(int, part.split(","))) for part in parts]
+        args["Input Dims"] = [list(*parse_shapes(part)) for part in parts]
     if dtypes != NONE:
         types = [_CPP_DTYPES.get(dtype, dtype) for dtype in strings[dtypes].split(";")]
         args["Input type"] = [

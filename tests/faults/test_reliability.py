@@ -1,0 +1,35 @@
+"""The quick form of benchmarks/reliability.py: what it tries ends without a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from benchmarks.reliability import (
+    Row,
+    campaign,
+    closed_pipes,
+    extreme_numbers,
+    few_descriptors,
+    full_disks,
+    raw_mutations,
+    sealed_mutations,
+    several_writers,
+    strange_names,
+)
+
+# Those that need no torch; signals and odd scripts are for the long form.
+QUICK = (
+    *(raw_mutations, sealed_mutations, extreme_numbers, strange_names),
+    *(closed_pipes, full_disks, few_descriptors, several_writers),
+)
+
+
+@pytest.mark.parametrize("run", QUICK, ids=lambda run: run.__name__)
+def test_a_campaign_ends_without_a_fault(run: Callable[[Path, Random, bool], Row]) -> None:
+    row = campaign(run, seed=7, quick=True)
+
+    assert row.faults == [] and row.outcomes.total() > 4
