@@ -1,0 +1,334 @@
+"""How near replays come to recordings of real GPUs: plain programs (benchmarks/programs), each on the recording of itself.
+
+Imports each recording, replays its program on it by `trace replay --clock recorded`, which leaves this machine's own time out,
+and compares step by step with the recorded step that drove it. Prints a row per recording.
+
+    python benchmarks/fidelity.py --traces ../shared/traces [--only v100] [--runs 3] [--json f.json] [--markdown docs/fidelity.md]
+
+Columns, each the median over runs of the median over steps, replay against recording:
+
+    step, busy, idle   of the step on the host; of the time in which the GPU works; of the time between a step's first and last
+                       kernel in which it does not
+    phase              the phase that is furthest off, as a share of the step
+    order              kernels, copies and memsets that come in the recorded order, by name, on each stream
+    start              error of their starts relative to their step's, in the median and at the 99th percentile
+    memory             peak of what the allocator has given out
+    coverage           GPU time by where it comes from: exact, equivalent, scaled, phase, roofline
+    host               by how much this machine comes too late in a step, on `--clock virtual`; in the other columns it is left out
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from difflib import SequenceMatcher
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import traces  # noqa: E402
+from traces.measure import work_rows  # noqa: E402
+from traces.model import NONE, Column, StepKind, Trace  # noqa: E402
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recording, the program that it is of, and why some figure cannot reach the goal, if so."""
+
+    recording: str
+    program: str
+    args: tuple[str, ...] = ()
+    steps: int = 0  # 0: as many as recorded
+    options: tuple[str, ...] = ()  # of `trace replay`
+    why: str = ""
+
+
+CASES = [
+    Case("rtx2080ti_linear", "linear_stack.py"),
+    Case("v100_resnet50_workers0", "resnet50_sgd.py"),
+    Case("v100_resnet50_workers0_rerun", "resnet50_sgd.py"),
+    Case("v100_resnet50_workers4", "resnet50_sgd.py", ("--workers", "2")),
+    Case("gpu2020_resnet50_workers4_array", "resnet50_sgd.py", ("--workers", "2")),
+    Case("v100_absolute_ns", "resnet_ddp.py"),
+    Case(
+        "mi300x_resnet18_no_pool",
+        "resnet_ddp.py",
+        ("--model", "resnet18", "--plain", "--read-loss", "--momentum=0", "--dtype=bfloat16", "--loss=mse", "--batch-size=512"),
+    ),
+    Case("h100_transformer_toy", "transformer_block.py"),
+    Case("mi250_minitoy", "linear_toy.py"),
+    Case("gp100_gpu_user_annotation", "xor_toy.py"),
+    Case("a100_nccl_args_rank0of2", "resnet_ddp.py", options=("--nproc", "2")),
+    Case(
+        "mi300x_resnet_act_checkpoint_rank0of8",
+        "resnet_ddp.py",
+        ("--model", "resnet18", "--checkpoint", "--momentum=0", "--dtype=bfloat16", "--loss=mse", "--batch-size=10"),
+        options=("--nproc", "8"),
+    ),
+]
+
+
+@dataclass
+class Figures:
+    """Of one run, or medians of several. Errors are shares of the recorded figure, times in nanoseconds."""
+
+    step_ns: float | None = None  # recorded
+    step: float | None = None
+    phase: float | None = None  # of the recorded step
+    busy: float | None = None
+    idle_ns: float | None = None  # replayed less recorded
+    idle: float | None = None
+    order: float | None = None
+    start_median_ns: float | None = None
+    start_p99_ns: float | None = None
+    memory: float | None = None
+    host_ns: float | None = None
+    phase_name: str = ""
+    coverage: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A step of a trace: its extent on the host, and its work on the GPU. Times in ns relative to its start."""
+
+    duration_ns: int
+    phases: dict[str, int]
+    streams: list[tuple[Column, Column, Column]]  # per stream, in order of time: names' string indices, starts, ends
+
+    def busy_idle_ns(self) -> tuple[int, int]:
+        """How long the GPU works in this step, and how long it does not between the step's first kernel and its last."""
+        starts = np.concatenate([starts for _, starts, _ in self.streams] or [np.zeros(0, np.int64)])
+        ends = np.concatenate([ends for _, _, ends in self.streams] or [np.zeros(0, np.int64)])
+        if not len(starts):
+            return 0, 0
+        order = np.argsort(starts, kind="stable")
+        starts, reach = starts[order], np.maximum.accumulate(ends[order])
+        idle_ns = int(np.maximum(starts[1:] - reach[:-1], 0).sum())
+        return int(reach[-1] - starts[0]) - idle_ns, idle_ns
+
+
+def windows(trace: Trace) -> dict[int, Window]:
+    """The steps of a trace by row; of a trace without steps the whole, from the first kernel on, as row NONE."""
+    device, host = trace.device, trace.host
+    rows = work_rows(trace)
+    launch = device.launch[rows]
+    launched_ns = np.where(launch != NONE, host.start_ns[launch], device.start_ns[rows])
+    if not len(trace.steps):
+        begin = int(device.start_ns[rows].min())
+        end = int((device.start_ns[rows] + device.duration_ns[rows]).max())
+        return {NONE: Window(end - begin, {}, _streams(trace, rows, begin))}
+    found = {}
+    for step, begin, span in zip(range(len(trace.steps)), trace.steps.start_ns, trace.steps.duration_ns, strict=True):
+        if trace.steps.kind[step] == StepKind.INCOMPLETE:
+            continue
+        mine = trace.phases.step == step
+        phases: dict[str, int] = {}
+        for name, phase_ns in zip(trace.phases.name[mine], trace.phases.duration_ns[mine], strict=True):
+            text = trace.strings.texts[name]
+            phases[text] = phases.get(text, 0) + int(phase_ns)
+        inside = (launched_ns >= begin) & (launched_ns < begin + span)
+        found[step] = Window(int(span), phases, _streams(trace, rows[inside], int(begin)))
+    return found
+
+
+def _streams(trace: Trace, rows: Column, begin_ns: int) -> list[tuple[Column, Column, Column]]:
+    device = trace.device
+    lanes = sorted({(int(d), int(s)) for d, s in zip(device.device[rows], device.stream[rows], strict=True)})
+    found = []
+    for lane in lanes:
+        mine = rows[(device.device[rows] == lane[0]) & (device.stream[rows] == lane[1])]
+        mine = mine[np.argsort(device.start_ns[mine], kind="stable")]
+        starts = device.start_ns[mine] - begin_ns
+        found.append((device.name[mine], starts, starts + device.duration_ns[mine]))
+    return sorted(found, key=lambda stream: -len(stream[0]))
+
+
+def same_order(recorded: list[str], replayed: list[str]) -> Iterator[tuple[int, int]]:
+    """Pairs of positions of the names that come in the same order in both."""
+    same = 0
+    while same < min(len(recorded), len(replayed)) and recorded[same] == replayed[same]:
+        yield same, same
+        same += 1
+    for block in SequenceMatcher(None, recorded[same:], replayed[same:], autojunk=False).get_matching_blocks():
+        yield from ((same + block.a + i, same + block.b + i) for i in range(block.size))
+
+
+def figures(recorded: Trace, replayed: Trace, report: dict[str, Any]) -> Figures:
+    """What `Figures` says, of one run."""
+    truth, played = windows(recorded), windows(replayed)
+    pairs = [
+        (truth[int(replayed.steps.recorded_step[step])] if len(recorded.steps) else truth[NONE], window)
+        for step, window in played.items()
+        if not len(recorded.steps) or int(replayed.steps.recorded_step[step]) in truth
+    ]
+    result = Figures(coverage=report["coverage"])
+    result.memory = memory_error(report)
+    if not pairs:
+        return result
+    result.step_ns = median(true.duration_ns for true, _ in pairs)
+    result.step = median(mine.duration_ns / true.duration_ns - 1 for true, mine in pairs)
+    busy_idle = [(true.busy_idle_ns(), mine.busy_idle_ns()) for true, mine in pairs]
+    result.busy = median(mine[0] / true[0] - 1 for true, mine in busy_idle if true[0])
+    result.idle_ns = median(mine[1] - true[1] for true, mine in busy_idle)
+    result.idle = median(mine[1] / true[1] - 1 for true, mine in busy_idle if true[1])
+    names = {name for true, mine in pairs for name in (*true.phases, *mine.phases)}
+    off = {
+        name: median((mine.phases.get(name, 0) - true.phases.get(name, 0)) / true.duration_ns for true, mine in pairs)
+        for name in names
+    }
+    if off:
+        result.phase_name = max(off, key=lambda name: abs(off[name]))
+        result.phase = off[result.phase_name]
+    shares, starts_ns = [], []
+    for true, mine in pairs:
+        matched = total = 0
+        for left, right in zip(true.streams, mine.streams, strict=False):
+            texts = [recorded.strings.texts[i] for i in left[0]], [replayed.strings.texts[i] for i in right[0]]
+            both = list(same_order(*texts))
+            matched += len(both)
+            total += max(len(texts[0]), len(texts[1]))
+            if both:
+                at = np.array(both)
+                starts_ns.append(np.abs(right[1][at[:, 1]] - left[1][at[:, 0]]))
+        unpaired = true.streams[len(mine.streams) :] + mine.streams[len(true.streams) :]
+        total += sum(len(stream[0]) for stream in unpaired)
+        shares.append(matched / total if total else 1.0)
+    result.order = median(shares)
+    if starts_ns:
+        result.start_median_ns, result.start_p99_ns = np.percentile(np.concatenate(starts_ns), [50, 99]).tolist()
+    return result
+
+
+def memory_error(report: dict[str, Any]) -> float | None:
+    """Of the peak of allocated memory, where the recording tells one; of several devices, of the one furthest off."""
+    errors = [
+        device["replayed_peak_bytes"] / device["recorded_peak_bytes"] - 1
+        for device in report["memory"].values()
+        if device["recorded_peak_bytes"] and device["replayed_peak_bytes"]
+    ]
+    return max(errors, key=abs, default=None)
+
+
+def replay(case: Case, trace: Path, steps: int, folder: Path, clock: str = "recorded") -> tuple[Trace, dict[str, Any]]:
+    """Replay the program as a user would; its timeline and its report."""
+    output, report = folder / "replay.msgpack", folder / "report.json"
+    command = [sys.executable, "-m", "tui.cli", "replay", "--clock", clock, "-o", str(output), "--report", str(report)]
+    command += [*case.options, str(PROGRAMS / case.program), "--trace", str(trace), "--steps", str(steps), *case.args]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{case.recording}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+    facts: dict[str, Any] = json.loads(report.read_text())
+    return traces.load(output), facts
+
+
+def medians(runs: list[Figures]) -> Figures:
+    """Of each figure over the runs."""
+    result = Figures(phase_name=runs[-1].phase_name, coverage=runs[-1].coverage)
+    for column in fields(Figures):
+        values = [getattr(run, column.name) for run in runs]
+        if column.name not in ("phase_name", "coverage") and None not in values:
+            setattr(result, column.name, median(values))
+    return result
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.1f} %"
+
+
+def time(value_ns: float | None) -> str:
+    if value_ns is None:
+        return "-"
+    return f"{value_ns / 1e6:.1f} ms" if abs(value_ns) >= 1e6 else f"{value_ns / 1e3:.0f} µs"
+
+
+HEADER = ("recording", "step", "error", "phase", "busy", "idle", "order", "start", "p99", "memory", "coverage", "host", "why")
+
+
+def row(case: Case, found: Figures) -> list[str]:
+    """One line of the table, as text."""
+    coverage = ", ".join(f"{name} {100 * share:.1f}" for name, share in found.coverage.items() if share >= 0.0005)
+    idle = "-" if found.idle is None else f"{percent(found.idle)} ({time(found.idle_ns)})"
+    return [
+        case.recording,
+        time(found.step_ns),
+        percent(found.step),
+        f"{found.phase_name} {percent(found.phase)}".strip(),
+        percent(found.busy),
+        idle,
+        "-" if found.order is None else f"{100 * found.order:.1f} %",
+        time(found.start_median_ns),
+        time(found.start_p99_ns),
+        percent(found.memory),
+        coverage,
+        time(found.host_ns),
+        case.why,
+    ]
+
+
+def markdown(rows: list[list[str]], runs: int) -> str:
+    """The table as a page of documentation."""
+    lines = [
+        "# How near replays come",
+        "",
+        f"Printed by `python benchmarks/fidelity.py --runs {runs} --markdown docs/fidelity.md`; its docstring says what the"
+        " columns are. Each row is a program",
+        "of `benchmarks/programs` on the recording that real hardware made of it. This machine's own time is left out"
+        " (`--clock recorded`).",
+        "",
+        "| " + " | ".join(HEADER) + " |",
+        "|" + "---|" * len(HEADER),
+        *("| " + " | ".join(cells) + " |" for cells in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces")
+    parser.add_argument("--only", default="", metavar="TEXT", help="recordings whose names hold this")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--markdown", type=Path, help="write the table here too")
+    parser.add_argument("--keep", type=Path, help="keep imported recordings, replays and reports in this folder")
+    args = parser.parse_args()
+    rows, facts = [], {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for case in CASES:
+            if args.only not in case.recording:
+                continue
+            folder = (args.keep or Path(temporary)) / case.recording
+            folder.mkdir(parents=True, exist_ok=True)
+            trace = folder / f"{case.recording}.msgpack"
+            traces.save(traces.read_kineto(args.traces / f"{case.recording}.json.gz"), trace)
+            recorded = traces.load(trace)
+            steps = case.steps or max(int((recorded.steps.kind != StepKind.INCOMPLETE).sum()), 1)
+            try:
+                late = replay(case, trace, steps, folder, "virtual")[1]["host"].get("lag_ns_per_step")
+                found = medians([figures(recorded, *replay(case, trace, steps, folder)) for _ in range(args.runs)])
+                found.host_ns = late
+            except RuntimeError as failure:
+                print(failure, file=sys.stderr)
+                continue
+            facts[case.recording] = asdict(found) | {"why": case.why}
+            rows.append(row(case, found))
+            print("  ".join(f"{name} {cell}" for name, cell in zip(HEADER, rows[-1], strict=True) if cell), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(facts, indent=1))
+    if args.markdown:
+        args.markdown.write_text(markdown(rows, args.runs))
+
+
+if __name__ == "__main__":
+    main()

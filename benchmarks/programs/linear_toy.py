@@ -1,0 +1,29 @@
+"""One linear layer with ReLU, trained on fresh random batches of five: the program of the MI250 recording.
+
+Gradients are never set to zero, so each step adds to those of all steps before.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=2)
+    args = parser.parse_args()
+    model = nn.Sequential(nn.Linear(128, 128), nn.ReLU()).to("cuda")
+    criterion = nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(args.steps):
+        outputs = model(torch.randn(5, 128).to("cuda"))
+        loss = criterion(outputs, torch.randn(5, 128).to("cuda"))
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Two linear layers with a sigmoid between, one sample of two numbers at a time: the program of the GP100 recording."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=5)
+    args = parser.parse_args()
+    model = nn.Sequential(nn.Linear(2, 5), nn.Sigmoid(), nn.Linear(5, 1)).to("cuda")
+    criterion = nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
+    inputs, targets = torch.rand(4, 2), torch.rand(4, 1)
+    for step in range(args.steps):
+        sample, target = inputs[step % 4].to("cuda"), targets[step % 4].to("cuda")
+        optimizer.zero_grad(set_to_none=False)
+        loss = criterion(model(sample), target)
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
