@@ -3,7 +3,7 @@
 Imports each recording, replays its program on it by `trace replay --clock recorded`, which leaves this machine's own time out,
 and compares step by step with the recorded step that drove it. Prints a row per recording.
 
-    python benchmarks/fidelity.py --traces ../shared/traces [--only v100] [--runs 3] [--json f.json] [--markdown docs/fidelity.md]
+    python benchmarks/fidelity.py --traces ../shared/traces [--only v100] [--runs 3] [--json f.json] [--markdown page.md]
 
 Columns, each the median over runs of the median over steps, replay against recording:
 
@@ -14,7 +14,7 @@ Columns, each the median over runs of the median over steps, replay against reco
     start              error of their starts relative to their step's, in the median and at the 99th percentile
     memory             peak of what the allocator has given out
     coverage           GPU time by where it comes from: exact, equivalent, scaled, phase, roofline
-    host               by how much this machine comes too late in a step, on `--clock virtual`; in the other columns it is left out
+    host               by how much this machine comes too late in a step, on `--clock virtual`; in other columns it is left out
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CASES = [
         ("--model", "resnet18", "--plain", "--read-loss", "--momentum=0", "--dtype=bfloat16", "--loss=mse", "--batch-size=512"),
     ),
     Case("h100_transformer_toy", "transformer_block.py"),
-    Case("mi250_minitoy", "linear_toy.py"),
+    Case("mi250_minitoy", "linear_toy.py", steps=4),
     Case("gp100_gpu_user_annotation", "xor_toy.py"),
     Case("a100_nccl_args_rank0of2", "resnet_ddp.py", options=("--nproc", "2")),
     Case(

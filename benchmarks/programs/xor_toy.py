@@ -1,18 +1,28 @@
-"""Two linear layers with a sigmoid between, one sample of two numbers at a time: the program of the GP100 recording."""
+"""Two linear layers with a sigmoid between, one sample of two numbers at a time: the program of the GP100 recording.
+
+A layer multiplies and then adds in place, as nn.Linear of the recorded release does for a sample without a batch.
+"""
 
 from __future__ import annotations
 
 import argparse
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+
+class Layer(nn.Linear):
+    """nn.Linear for one sample (inputs,), by the ops of PyTorch 1.13 to 2.3."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.matmul(x, self.weight.t()).add_(self.bias)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5)
     args = parser.parse_args()
-    model = nn.Sequential(nn.Linear(2, 5), nn.Sigmoid(), nn.Linear(5, 1)).to("cuda")
+    model = nn.Sequential(Layer(2, 5), nn.Sigmoid(), Layer(5, 1)).to("cuda")
     criterion = nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
     inputs, targets = torch.rand(4, 2), torch.rand(4, 1)
