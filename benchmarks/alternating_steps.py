@@ -31,6 +31,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 from resnet import resnet18, resnet50  # noqa: E402
 from tracer import child, state  # noqa: E402
 from traces import patching  # noqa: E402
+from traces.configuration import RecordConfig, RecordSession  # noqa: E402
+from traces.typed_json import to_json  # noqa: E402
 
 _ABSENT = object()
 _IN_TURN = 4  # steps
@@ -68,7 +70,7 @@ class Switch:
                 setattr(owner, name, before)
 
 
-def install(config: dict[str, Any]) -> Switch:
+def install(session: RecordSession) -> Switch:
     """Start the recorder in this process with patches that can be taken off. An optimizer class's `step` is one of them."""
     sgd: Any = torch.optim.SGD
     weight = torch.nn.Parameter(torch.zeros(1))
@@ -79,7 +81,7 @@ def install(config: dict[str, Any]) -> Switch:
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("patch") is patching.patch:
             vars(module)["patch"] = switch.patch
-    child.start(config)
+    child.start(to_json(session))
     sgd([weight], lr=0.1)
     recorded, sgd.step = sgd.step, bare
     switch.patch(sgd, step=recorded)
@@ -153,7 +155,7 @@ def main() -> None:
     torch.set_num_threads(1)  # several would spin while they wait for each other, and that would count as work
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "run.msgpack")
-        switch = install({"out": out, "grain": "phase", "warmup": 0, "clean": 0, "profiled": 0})
+        switch = install(RecordSession(Path(out), RecordConfig("phase", warmup=0, clean=0, profiled=0)))
         found = ratios(args, switch)
         if (recorder := state.started()) is None:
             raise RuntimeError("nothing was recorded")

@@ -41,9 +41,10 @@ import json, sys
 from pathlib import Path
 root, asked = sys.argv[1], json.loads(sys.argv[2])
 sys.path.insert(0, root)
+from traces.configuration import RecordConfig
 from tui.commands.record import Record, run
-asked["output"] = Path(asked["output"])
-sys.exit(run(Record(**asked), ()))
+config = RecordConfig(**asked["config"])
+sys.exit(run(Record(asked["script"], Path(asked["output"]), config, asked["on"]), ()))
 """
 
 
@@ -121,10 +122,12 @@ def recording(name: str, grain: str) -> Stage:
         asked = {
             "script": [str(ROOT / "examples" / script.file), *words.split()],
             "output": str(output),
-            "grain": grain,
-            "warmup": 1 if run.dry else 3,
-            "clean": 2 if run.dry else 10,
-            "profiled": 2 if run.dry else script.profiled,
+            "config": {
+                "grain": grain,
+                "warmup": 1 if run.dry else 3,
+                "clean": 2 if run.dry else 10,
+                "profiled": 2 if run.dry else script.profiled,
+            },
             "on": run.on if run.dry else None,
         }
         call(run, [sys.executable, "-c", RECORD, str(ROOT), json.dumps(asked)])
@@ -164,12 +167,12 @@ def overhead(run: Run) -> dict[str, Any]:
 
 def replay(run: Run, words: list[str]) -> None:
     """Run a script on the virtual GPU."""
+    from traces.configuration import ReplaySession
     from traces.launch import run_child
     from traces.library import find
-    from tui.commands.replay import Replay, child_config
 
-    config = child_config(Replay(words, run.on), find(run.on).resolve(), str(run.work), memory_bytes=[])
-    if code := run_child({"replayer": config}, words).returncode:
+    session = ReplaySession(find(run.on).resolve(), Path(run.work), os.getpid())
+    if code := run_child({"replayer": session}, words).returncode:
         raise StageFailed(f"ended with exit code {code}")
 
 

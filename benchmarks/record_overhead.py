@@ -29,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from traces.configuration import RecordConfig  # noqa: E402
 from traces.file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
 from traces.launch import run_child  # noqa: E402
@@ -82,7 +83,7 @@ class Bench:
         out = self.folder / "times.json"
         words = [str(SCRIPT), str(out), *self.words]
         if mode in ("phase", "kernel"):
-            code = run(Record(words, self.recording(mode), mode, WARMUP, CLEAN, PROFILED, self.on), ())
+            code = run(Record(words, self.recording(mode), RecordConfig(mode, WARMUP, CLEAN, PROFILED), self.on), ())
         else:
             if mode == "profiler":
                 words += ["--profile-from", str(FIRST_PROFILED), "--profile-steps", str(PROFILED)]
@@ -95,11 +96,11 @@ class Bench:
     def _bare(self, words: list[str]) -> int:
         if self.on is None:
             return subprocess.run([sys.executable, *words]).returncode
+        from traces.configuration import ReplaySession
         from traces.library import find
-        from tui.commands.replay import Replay, child_config
 
-        config = child_config(Replay(words, self.on), find(self.on).resolve(), str(self.folder), memory_bytes=[])
-        return run_child({"replayer": config}, words).returncode
+        session = ReplaySession(find(self.on).resolve(), Path(self.folder), os.getpid())
+        return run_child({"replayer": session}, words).returncode
 
 
 def ratios(rounds: list[dict[str, Times]], row: Row, clock: str) -> list[float]:

@@ -1,12 +1,8 @@
 """The replayer's side of the child process: starts the virtual GPU behind torch and writes what it did when the script ends.
 
-`start(config)` is called by the bootstrap when torch has been imported, in the script's process and in all its descendants.
-`share(config)` comes before it where a process is forked into ranks.
-Config keys: `trace` (path of the recording), `out` (directory for this run's timelines, one per process that used the GPU),
-`loader` ("real" or "recorded"), `strict` (bool), `clock` ("wall", "virtual" or "recorded"), `speed` (of recorded time against
-the script's), `launcher` (process id of `trace replay`, whose child the script's process is), `gpu_memory_bytes` (a list:
-empty for the recorded sizes, one for all devices, or one each), `gpus` (how many there are, 0: as recorded), `link_gbps` (0: as
-recorded), `values` ("recorded" or "compute"), `live` (bool: somebody watches the timelines grow).
+`start(session)` is called by the bootstrap when torch has been imported, in the script's process and in all its
+descendants, with the JSON of a `ReplaySession` (traces/configuration.py). Where a process is forked into ranks,
+`share(session)` comes before it.
 """
 
 from __future__ import annotations
@@ -14,7 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from replayer import backend, state
@@ -25,9 +22,11 @@ from replayer.surfaces.time import PatchedTime
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.stats import ReplayStats
 from replayer.timing.timeline_writer import Timeline
+from traces.configuration import ReplayConfig, ReplaySession
 from traces.deferred_signals import at_exit
 from traces.file import TraceStream, load
 from traces.model import Origin, Shape, Trace, TraceError, shapes_text
+from traces.typed_json import from_json
 
 # How many kinds of unmatched calls a replay lists; the rest are counted.
 _MISSING_LISTED = 50
@@ -36,43 +35,48 @@ _SHAPES_LISTED = 4  # of one call: a foreach op has hundreds
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
-def start(config: dict[str, Any]) -> None:
+def start(session: Mapping[str, Any]) -> None:
     """Put the virtual GPU behind torch. It is made, and the recording read, at the script's first use of CUDA."""
-    patched_time = config.get("patched_time") or _patched_time(config)
-    if patched_time is not None and os.getppid() == config["launcher"]:
-        patched_time.install()  # in the script's process from the start, in its descendants if they use the GPU: workers do not
-    state.start(lambda: _make(config, patched_time), run_folder=Path(config["out"]))
-    _install(config)
+    told = from_json(ReplaySession, session)
+    _start(told, None, _patched_time(told.config))
 
 
-def share(config: dict[str, Any]) -> None:
-    """Do once, in the process that is to be forked into ranks, what is the same in all of them. Each then calls `start`.
+def share(session: Mapping[str, Any]) -> Callable[[], None]:
+    """Do once, in the process that is to be forked into ranks, what is the same in all of them. Each calls what is returned.
 
     That is what would make them write to most of their memory: imports, patches that look through every module, the recording.
     """
-    _install(config)
+    told = replace(from_json(ReplaySession, session), launcher=os.getpid())
+    _install(told.config)
     for module in _IMPORTED_LATER:
         importlib.import_module(module)
-    config["recorded"] = load(Path(config["trace"]))
-    config["launcher"] = os.getpid()
-    config["patched_time"] = _patched_time(config)
-    if config["patched_time"] is not None:
-        config["patched_time"].install()
+    recorded, patched_time = load(told.trace), _patched_time(told.config)
+    if patched_time is not None:
+        patched_time.install()
+    return lambda: _start(told, recorded, patched_time)
 
 
-def _patched_time(config: dict[str, Any]) -> PatchedTime | None:
-    if config["clock"] == "wall":
+def _start(session: ReplaySession, recorded: Trace | None, patched_time: PatchedTime | None) -> None:
+    """`recorded`: the recording, where it has been read already."""
+    if patched_time is not None and os.getppid() == session.launcher:
+        patched_time.install()  # in the script's process from the start, in its descendants if they use the GPU: workers do not
+    state.start(lambda: _make(session, recorded, patched_time), run_folder=session.out)
+    _install(session.config)
+
+
+def _patched_time(config: ReplayConfig) -> PatchedTime | None:
+    if config.clock == "wall":
         return None
-    return PatchedTime(RecordedClock() if config["clock"] == "recorded" else VirtualClock())
+    return PatchedTime(RecordedClock() if config.clock == "recorded" else VirtualClock())
 
 
-def _install(config: dict[str, Any]) -> None:
+def _install(config: ReplayConfig) -> None:
     if not backend.registered():
-        backend.register(compute=config["values"] == "compute")
+        backend.register(compute=config.values == "compute")
         install_all(sys.modules["torch"])
 
 
-def _clock(config: dict[str, Any], patched_time: PatchedTime | None) -> Clock:
+def _clock(config: ReplayConfig, patched_time: PatchedTime | None) -> Clock:
     clock: Clock
     if patched_time is None:
         lower_timer_slack()
@@ -80,62 +84,64 @@ def _clock(config: dict[str, Any], patched_time: PatchedTime | None) -> Clock:
     else:
         patched_time.install()
         clock = patched_time.clock
-    return clock if config["speed"] == 1 else ScaledClock(clock, str(config["speed"]))
+    return clock if config.speed == 1 else ScaledClock(clock, str(config.speed))
 
 
-def _make(config: dict[str, Any], patched_time: PatchedTime | None) -> VirtualGpu:
-    trace = config.get("recorded") or load(Path(config["trace"]))
-    path = Path(config["out"]) / f"replay-{os.getpid()}.msgpack"
+def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedTime | None) -> VirtualGpu:
+    config = session.config
+    trace = recorded or load(session.trace)
+    path = session.out / f"replay-{os.getpid()}.msgpack"
     rank = state.rank()
     devices = rank.devices(trace)
     gpu = VirtualGpu(
         trace,
         rank=rank.recorded(trace.ranks),
         clock=_clock(config, patched_time),
-        timeline=Timeline(TraceStream(path), trace, devices=devices_for(devices, config["gpus"]), live=bool(config["live"])),
-        strict=bool(config["strict"]),
-        pad_loader=config["loader"] == "recorded",
-        memory_bytes=config["gpu_memory_bytes"],
+        timeline=Timeline(TraceStream(path), trace, devices=devices_for(devices, config.gpus), live=session.live),
+        strict=config.strict,
+        pad_loader=config.loader == "recorded",
+        memory_bytes=config.gpu_memory_bytes,
         devices=devices,
-        gpus=config["gpus"],
-        link_gbps=config["link_gbps"],
+        gpus=config.gpus,
+        link_gbps=config.link_gbps,
         optimizers=state.optimizers(),
     )
-    at_exit(lambda: _finish(gpu, trace, config))
+    at_exit(lambda: _finish(gpu, trace, session))
     return gpu
 
 
-def _finish(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> None:
+def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
     """Write the timeline's end."""
     gpu.stop()
     try:
-        gpu.timeline.close(_header(gpu, trace, config))
+        gpu.timeline.close(_header(gpu, trace, session))
     except (OSError, TraceError) as failure:
         print(f"trace: the replay's timeline could not be written: {failure}", file=sys.stderr)
 
 
-def _header(gpu: VirtualGpu, trace: Trace, config: dict[str, Any]) -> Trace:
+def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
+    config = session.config
     stats = gpu.simulator.stats
     missing = sorted(stats.missing.items(), key=lambda item: -item[1])
     replay = {
-        "recording": Path(config["trace"]).name,
-        "loader": config["loader"],
-        "strict": bool(config["strict"]),
-        "clock": config["clock"],
-        "speed": config["speed"],
-        "gpus": config["gpus"] or None,  # predicted, not recorded, if there are more than in the recording
-        "link_gbps": config["link_gbps"] or None,
-        **_host(stats, config["speed"]),
+        "recording": session.trace.name,
+        "loader": config.loader,
+        "strict": config.strict,
+        "clock": config.clock,
+        "speed": config.speed,
+        "gpus": config.gpus or None,  # predicted, not recorded, if there are more than in the recording
+        "link_gbps": config.link_gbps or None,
+        **_host(stats, config.speed),
         "uncharged_ns": stats.uncharged_ns,
         "charged_ns": {Origin(origin).name.lower(): ns for origin, ns in stats.charged_ns.items() if ns},
         "missing": [
             {"op": op, "shapes": _short(shapes), "count": count} for (op, shapes), count in missing[:_MISSING_LISTED]
         ],
         "missing_not_listed": sum(count for _, count in missing[_MISSING_LISTED:]),
-        "values": config["values"],
-        "reads_unrecorded": None if config["values"] == "compute" else stats.reads_unrecorded,
+        "values": config.values,
+        "reads_unrecorded": None if config.values == "compute" else stats.reads_unrecorded,
         "events_never_recorded": stats.events_never_recorded,
-        "memory": [device.memory.usage_of_run() | {"given": bool(config["gpu_memory_bytes"])} for device in gpu.devices],
+        "memory": [device.memory.usage_of_run() | {"given": bool(config.gpu_memory_bytes)} for device in gpu.devices],
     }
     return Trace(
         grain=trace.grain,

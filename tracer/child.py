@@ -1,16 +1,14 @@
 """The recorder's side of the child process: listens at torch and writes what the script does, beside it.
 
-`start(config)` is called by the bootstrap when torch has been imported, in the script's process and in all its descendants;
-those that train nothing leave no file.
-Config keys: `out` (path of the final recording; ours are named after it), `grain` ("kernel" or "phase"), `warmup`, `clean`,
-`profiled` (numbers of steps).
+`start(session)` is called by the bootstrap when torch has been imported, in the script's process and in all its
+descendants, with the JSON of a `RecordSession` (traces/configuration.py); those that train nothing leave no file.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -24,33 +22,36 @@ from tracer.provenance import Facts
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from tracer.surfaces import install_all
+from traces.configuration import RecordSession
 from traces.deferred_signals import at_exit
+from traces.json_facts import as_json
+from traces.typed_json import from_json
 
 
-def start(config: dict[str, Any]) -> None:
+def start(session: Mapping[str, Any]) -> None:
     """Listen at every surface of torch. The recorder is made at the first thing worth recording."""
     torch: ModuleType = sys.modules["torch"]
-    state.start(lambda: _make(torch, config))
+    told = from_json(RecordSession, session)
+    state.start(lambda: _make(torch, told))
     install_all(torch)
 
 
-def _make(torch: ModuleType, config: dict[str, Any]) -> Recorder | None:
+def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     """None in a DataLoader's worker, forked or spawned: its datasets and transforms may call modules, but train nothing."""
     if torch.utils.data.get_worker_info() is not None:
         return None
+    config, out = session.config, session.out
     clock = Clock()
     rank = int(os.environ.get("RANK", "0"))
-    out = Path(config["out"])
-    in_depth = config["grain"] == "kernel"
+    in_depth = config.grain == "kernel"
     profile = out.with_name(f"{out.name}.{os.getpid()}.profile.json") if in_depth else None
-    options = {key: config[key] for key in ("grain", "warmup", "clean", "profiled")}
     distributed = torch.distributed.is_available()
     recorder = Recorder(
         output=Output(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
         marks=Marks(torch.cuda, clock),
-        schedule=Schedule(config["warmup"], config["clean"], config["profiled"] if in_depth else 0),
+        schedule=Schedule(config.warmup, config.clean, config.profiled if in_depth else 0),
         profiler=Profiler(torch, profile, _say),
-        facts=Facts(torch, rank, options),
+        facts=Facts(torch, rank, as_json(config)),
         clock=clock,
         rank=rank,
         optimizers=state.optimizers(),

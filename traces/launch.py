@@ -2,15 +2,17 @@
 
 The child is `python script.py arguments`, nothing else, so that argv, `__main__`, `sys.path[0]`, tracebacks,
 pickling, spawned workers and the exit code need no care of ours. What reaches into it is
-`bootstrap/sitecustomize.py`, which Python imports by itself and which calls `<room>.child.start(config)` of each room as
+`bootstrap/sitecustomize.py`, which Python imports by itself and which calls `<room>.child.start(session)` of each room as
 soon as torch has been imported, there and in every descendant.
 
-    result = run_child({"replayer": {"trace": "/data/v100.msgpack"}}, ["train.py", "--lr", "0.1"])
+    session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
+    result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
     result.started     # the processes in which the rooms are at work: empty if torch was never imported
 
 With `ranks=8` the child makes eight processes of itself before it runs the script, each told its place by torchrun's names
-(`bootstrap/_trace_ranks.py`). The rooms then have a `share(config)` too, which is called once, before there are ranks.
+(`bootstrap/_trace_ranks.py`). The rooms then have a `share(session)` too, which is called once, before there are ranks, and
+gives what starts one.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from traces.typed_json import to_json
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 ROOT = BOOTSTRAP.parents[1]  # where our rooms lie; of the installed ones only `traces`, the others in the folder above
@@ -50,7 +54,7 @@ class ChildResult:
 
 
 def run_child(
-    rooms: Mapping[str, Mapping[str, Any]],
+    rooms: Mapping[str, object],
     words: Sequence[str],
     *,
     ranks: int = 0,
@@ -62,13 +66,13 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` to its end, with `<room>.child.start(config)` called in it once `trigger` is imported.
+    """Run `python WORDS...` to its end, with `<room>.child.start(session)` called in it once `trigger` is imported.
 
-    `rooms` gives each room's config (JSON values), in the order in which they start. `words` are a script and its
-    arguments, or `-m`, a module and its arguments; `ranks` is how many processes run them, if it is not 0. stdin, stdout
-    and stderr are the child's, or descriptors for it; `meanwhile` is called with its process id while it runs, and may return
-    before or after its end; `env` replaces the environment; `root` is the folder that the rooms lie in, or one in
-    that. Ctrl-C reaches the child, and this function returns when the child has dealt with it.
+    `rooms` gives each room's session (a dataclass of configuration.py, or JSON values), in the order in which they start.
+    `words` are a script and its arguments, or `-m`, a module and its arguments; `ranks` is how many processes run them, if
+    it is not 0. stdin, stdout and stderr are the child's, or descriptors for it; `meanwhile` is called with its process id
+    while it runs, and may return before or after its end; `env` replaces the environment; `root` is the folder that the
+    rooms lie in, or one in that. Ctrl-C reaches the child, and this function returns when the child has dealt with it.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -76,7 +80,7 @@ def run_child(
         facts = {
             "path": [str(root), str(root.parent)],
             "libraries": {name: home for name in LIBRARIES if (home := _home(name)) is not None},
-            "rooms": {room: dict(config) for room, config in rooms.items()},
+            "rooms": to_json(rooms),
         }
         (session / "session.json").write_text(json.dumps(facts), encoding="utf-8")
         (session / "handshake").mkdir()

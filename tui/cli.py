@@ -9,7 +9,6 @@ once.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -209,13 +208,13 @@ def replay(
 
     Ends with a comparison with the recording on stderr. The exit code is the script's.
     """
+    from traces.configuration import ReplayConfig
     from tui.commands.replay import Replay, run
 
     assert isinstance(context.command, ScriptCommand)
     names = context.command.option_names(context)
-    how = Replay(script, trace, str(loader), strict, str(values), str(clock), speed, gpu_memory)
-    how = dataclasses.replace(how, nproc=nproc, gpus=gpus, link_gbps=link_gbps)
-    return run(dataclasses.replace(how, view=view, output=output, report=report), names)
+    how = ReplayConfig(str(loader), strict, str(values), str(clock), speed, gpus, link_gbps)
+    return run(Replay(script, trace, how, gpu_memory, nproc, view, output, report), names)
 
 
 @app.command(
@@ -253,11 +252,12 @@ def record(
 
     Steps before and after the profiled ones are timed by CUDA events alone. The exit code is the script's.
     """
+    from traces.configuration import RecordConfig
     from tui.commands.record import Record, run
 
     assert isinstance(context.command, ScriptCommand)
     names = context.command.option_names(context)
-    return run(Record(script, output, str(grain), warmup, clean, profiled, on), names)
+    return run(Record(script, output, RecordConfig(str(grain), warmup, clean, profiled), on), names)
 
 
 def run(words: Sequence[str]) -> int:

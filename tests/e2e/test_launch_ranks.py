@@ -28,12 +28,16 @@ CHILD = """
     def share(config):
         if config["fail"]:
             raise TraceError("no such trace")
-        config["shared_by"] = os.getpid()
+        by = os.getpid()
+        return lambda: begin(by)
 
     def start(config):
+        begin(None)
+
+    def begin(shared_by):
         import tiny
         tiny.started = os.getpid()
-        tiny.shared_by = config.get("shared_by")
+        tiny.shared_by = shared_by
 """
 
 

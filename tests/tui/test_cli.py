@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from traces.configuration import ReplaySession
 from traces.file import load, save
 from traces.launch import ROOT, ChildResult
 from traces.model import Device, DeviceKind, DeviceSpans, Origin, Steps, Trace
@@ -199,14 +200,14 @@ PID = 4711
 
 @pytest.fixture
 def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The child that `trace replay` would run: `code` it returns, `timelines` it leaves; `words`, `config` it got."""
+    """The child that `trace replay` would run: `code` it returns, `timelines` it leaves; `words`, `session` it got."""
     made_up: dict[str, Any] = {"code": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
 
-    def run_child(rooms: dict[str, dict[str, Any]], words: list[str], *, ranks: int) -> ChildResult:
-        config = rooms["replayer"]
-        made_up.update(config=config, words=words, ranks=ranks)
+    def run_child(rooms: dict[str, ReplaySession], words: list[str], *, ranks: int) -> ChildResult:
+        session = rooms["replayer"]
+        made_up.update(session=session, words=words, ranks=ranks)
         for pid in made_up["timelines"]:
-            save(small_trace(), Path(config["out"]) / f"replay-{pid}.msgpack")
+            save(small_trace(), session.out / f"replay-{pid}.msgpack")
         booted, started = frozenset(made_up["booted"]), frozenset(made_up["started"])
         return ChildResult(made_up["code"], PID, booted, started, started)
 
@@ -220,11 +221,11 @@ def test_a_replay_ends_with_a_report(folder: Path, child: dict[str, Any], capfd:
     out, err = capfd.readouterr()
     assert out == "" and "this replay" in err
     assert child["words"] == ["train.py", "--lr", "0.1", "-o", "x"]
-    assert (child["config"]["trace"], child["config"]["loader"]) == (str(folder / "t.msgpack"), "recorded")
-    assert child["config"]["strict"] is False and child["ranks"] == 0
+    assert (child["session"].trace, child["session"].config.loader) == (folder / "t.msgpack", "recorded")
+    assert child["session"].config.strict is False and child["ranks"] == 0
     assert json.loads(Path("r.json").read_text())["version"] == 1
     assert len(load("r.msgpack").device) == 1
-    assert not Path(child["config"]["out"]).exists()
+    assert not child["session"].out.exists()
     assert sorted(path.name for path in folder.iterdir()) == ["r.json", "r.msgpack", "t.msgpack"]
 
 

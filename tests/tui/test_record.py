@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from traces.configuration import RecordConfig
 from traces.file import TraceStream, load, save
 from traces.launch import ChildResult
 from traces.model import Steps, Thread, Trace, TraceWriteError
@@ -32,7 +33,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-TRAIN = Record(["train.py"], Path("x.msgpack"), grain="phase")
+TRAIN = Record(["train.py"], Path("x.msgpack"), RecordConfig("phase"))
 
 
 def test_the_parts_become_one_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

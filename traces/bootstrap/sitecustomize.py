@@ -6,7 +6,7 @@ workers and torchrun's children are all reached, and argv, `__main__`, `sys.path
 own, for it is run by `python script.py` and by nothing else.
 
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
-    # train.py: import torch   ->   replayer.child.start(config), then train.py goes on
+    # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
 Told TRACE_RANKS=8, it makes eight ranks of its process first: see _trace_ranks.py.
 
@@ -70,7 +70,7 @@ class Session:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._names: Any = importlib.import_module("_trace_names")  # while this folder is on sys.path
-        self.shared: list[tuple[ModuleType, dict[str, Any]]] = []  # the rooms' child modules, once `share` has imported them
+        self.shared: list[Callable[[], None]] = []  # what starts each room, once `share` has prepared them
         with open(os.path.join(folder, "trigger"), encoding="utf-8") as file:
             self.trigger = file.read()
 
@@ -82,20 +82,15 @@ class Session:
     def start(self) -> None:
         """Start the rooms in this process."""
         self.tell("trigger")
-        for child, config in self.shared:
-            child.start(config)
+        for start in self.shared:
+            start()
         if not self.shared:
-            self._with_rooms(lambda child, config: child.start(config))
+            self._with_rooms(lambda child, session: child.start(session))
         self.tell("started")
 
     def share(self) -> None:
         """Let the rooms do what all forks of this process can share. Each of them is to call `start`."""
-
-        def share(child: ModuleType, config: dict[str, Any]) -> None:
-            child.share(config)
-            self.shared.append((child, config))
-
-        self._with_rooms(share)
+        self._with_rooms(lambda child, session: self.shared.append(child.share(session)))
 
     def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
         import json
@@ -104,8 +99,8 @@ class Session:
             session = json.load(file)
         with self._names.OurNames(session["path"], {"traces", *session["rooms"]}, "_trace_", session["libraries"]):
             try:
-                for room, config in session["rooms"].items():
-                    call(importlib.import_module(room + ".child"), config)
+                for room, told in session["rooms"].items():
+                    call(importlib.import_module(room + ".child"), told)
             except Exception as error:
                 if not is_told_in_a_line(error) or os.environ.get("TRACE_DEBUG") == "1":
                     raise

@@ -12,14 +12,15 @@ is killed as well, `trace info train.msgpack.<pid>.part` shows what there is.
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from traces.configuration import RecordConfig, RecordSession, ReplaySession
 from traces.deferred_signals import deferred_signals
 from traces.file import load, save
 from traces.kineto import read_kineto
@@ -28,7 +29,6 @@ from traces.merge import merge_ranks, with_profile
 from traces.model import Trace, TraceError
 from traces.order import in_order
 from traces.replayed import process_of_each_rank
-from tui.commands.replay import Replay, child_config
 from tui.errors import line_for
 from tui.narration import explain_empty_run, hint_misplaced_option, say
 from tui.outputs import require_place_for
@@ -43,10 +43,7 @@ class Record:
 
     script: list[str]
     output: Path | None = None
-    grain: str = "kernel"
-    warmup: int = 3
-    clean: int = 10
-    profiled: int = 5
+    config: RecordConfig = field(default_factory=RecordConfig)
     on: str | None = None  # a recording to play meanwhile: the script runs on its virtual GPU
 
 
@@ -63,15 +60,9 @@ def run(record: Record, option_names: Collection[str]) -> int:
     output = record.output or Path(default_name(record.script))
     require_place_for(output)
     before = {part.path for part in _parts(output)}  # of a run that was killed: theirs to keep
-    config = {
-        "out": str(output.absolute()),
-        "grain": record.grain,
-        "warmup": record.warmup,
-        "clean": record.clean,
-        "profiled": record.profiled,
-    }
+    session = RecordSession(output.absolute(), record.config)
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
-        result = run_child({**_virtual_gpu(record, folder), "tracer": config}, record.script)
+        result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script)
     parts = [part for part in _parts(output) if part.path not in before]
     # The exit code is the script's; only a run that went well must not hide that its result was lost.
     try:
@@ -103,11 +94,10 @@ def default_name(script: list[str]) -> str:
     return (Path(script[0]).stem or "trace") + ".msgpack"
 
 
-def _virtual_gpu(record: Record, folder: str) -> dict[str, dict[str, Any]]:
+def _virtual_gpu(record: Record, folder: Path) -> dict[str, object]:
     if record.on is None:
         return {}
-    replay = Replay(record.script, record.on)
-    return {"replayer": child_config(replay, find_trace(record.on).resolve(), folder, memory_bytes=[])}
+    return {"replayer": ReplaySession(find_trace(record.on).resolve(), folder, os.getpid())}
 
 
 def _parts(output: Path) -> list[_Part]:

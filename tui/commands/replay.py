@@ -12,12 +12,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from replayer.recording.replicas import require_kernels_of_one
 from traces.comparison import compare
+from traces.configuration import ReplayConfig, ReplaySession
 from traces.file import load, save
 from traces.launch import ChildResult, run_child
 from traces.measure import work_rows
@@ -41,15 +41,9 @@ class Replay:
 
     script: list[str]
     trace: str
-    loader: str = "real"
-    strict: bool = False
-    values: str = "recorded"
-    clock: str = "wall"
-    speed: float = 1.0
-    gpu_memory: str = ""
+    config: ReplayConfig = field(default_factory=ReplayConfig)
+    gpu_memory: str = ""  # sizes as a person writes them
     nproc: int = 0  # ranks to run the script as; 0: as it is
-    gpus: int = 0  # how many the script sees; 0: as recorded
-    link_gbps: float = 0  # 0: as recorded, else by the kind of device
     view: bool = False
     output: Path | None = None
     report: Path | None = None
@@ -61,11 +55,14 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
     _require_device_time(recorded, path)
     require_place_for(replay.output)
     require_place_for(replay.report)
-    require_kernels_of_one(replay.gpus, _device_count(recorded), bool(len(work_rows(recorded))))
-    memory_bytes = _gpu_memory(replay.gpu_memory, replay.gpus or _device_count(recorded))
+    config, recorded_gpus = replay.config, _device_count(recorded)
+    require_kernels_of_one(config.gpus, recorded_gpus, bool(len(work_rows(recorded))))
+    config = replace(config, gpu_memory_bytes=_gpu_memory(replay.gpu_memory, config.gpus or recorded_gpus))
+    if config.clock == "recorded":  # where this machine's time does not count, waits for data are the recorded ones
+        config = replace(config, loader="recorded")
     with tempfile.TemporaryDirectory(prefix="trace-replay-") as out:
-        config = child_config(replay, path, out, memory_bytes)
-        result = _run(replay, {"replayer": config}, recorded, Path(out))
+        session = ReplaySession(path, Path(out), os.getpid(), replay.view, config)
+        result = _run(replay, {"replayer": session}, recorded, Path(out))
         try:
             _conclude(replay, recorded, result, Path(out))
         except (TraceError, OSError) as error:
@@ -77,7 +74,7 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
     return result.returncode
 
 
-def _run(replay: Replay, rooms: dict[str, dict[str, Any]], recorded: Trace, out: Path) -> ChildResult:
+def _run(replay: Replay, rooms: dict[str, object], recorded: Trace, out: Path) -> ChildResult:
     if replay.view:
         from tui.commands.replay_view import can_view, run_with_view  # textual: only who looks needs it
 
@@ -94,33 +91,14 @@ def _words(replay: Replay) -> list[str]:
     return replay.script
 
 
-def child_config(replay: Replay, path: Path, out: str, memory_bytes: list[int]) -> dict[str, Any]:
-    """What `replayer.child.start` is told: the recording at `path`, a folder for timelines, and how to play."""
-    return {
-        "trace": str(path),
-        "out": out,
-        # Where this machine's time does not count, waits for data are the recorded ones.
-        "loader": "recorded" if replay.clock == "recorded" else replay.loader,
-        "strict": replay.strict,
-        "gpus": replay.gpus,
-        "link_gbps": replay.link_gbps,
-        "values": replay.values,
-        "clock": replay.clock,
-        "speed": replay.speed,
-        "launcher": os.getpid(),
-        "gpu_memory_bytes": memory_bytes,
-        "live": replay.view,
-    }
-
-
 def _device_count(recorded: Trace) -> int:
     """How many GPUs a script was recorded on."""
     return sum(device.rank == min(recorded.ranks) for device in recorded.devices)
 
 
-def _gpu_memory(text: str, devices: int) -> list[int]:
+def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
     """The sizes that --gpu-memory gives: none, one for all devices, or one for each."""
-    given = sizes(text) if text else []
+    given = tuple(sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:
         raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size for all")
     return given

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from traces.launch import ChildResult, run_child
 from traces.model import Trace
@@ -28,7 +27,7 @@ def can_view() -> bool:
 
 
 def run_with_view(
-    rooms: Mapping[str, Mapping[str, Any]], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
+    rooms: Mapping[str, object], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
 ) -> ChildResult:
     """As `run_child`, with the app over it; `folder` is where the replay puts its timelines."""
     live = Live((name, recorded), folder)
