@@ -16,6 +16,7 @@ from traces.file import save
 from traces.kineto import read_kineto
 from traces.model import TraceError
 from traces.summary import Summary, summarize
+from tui.figures import counted
 from tui.outputs import require_place_for, to_json
 from tui.problems import explain
 from tui.progress import working
@@ -59,7 +60,9 @@ def default_name(recording: Path) -> str:
 
 
 def _contents(summary: Summary) -> str:
-    counts = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in asdict(summary.counts).items())
+    told = asdict(summary.counts)
+    steps, ranks = told.pop("steps"), len(summary.ranks)
+    counts = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in told.items())
     names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
-    ranks = f", {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
-    return f"{counts} on {', '.join(names) or 'no GPU'}{ranks}"
+    several = f" of {ranks} ranks" if ranks > 1 else ""
+    return f"{counts}, {counted(steps, 'step')}{several} on {', '.join(names) or 'no GPU'}"
