@@ -118,8 +118,8 @@ class Simulator:
 
         The arguments are those of `play`, one entry per op.
 
-        Ops of replicas come mixed. What orders two devices is played by itself (copies, events), so between two turns of the
-        tracker the order on each stream is all that matters.
+        Ops of replicas come mixed. What orders two devices is played by itself (copies, events), so between two segments
+        the order on each stream is all that matters.
         """
         turns = self.tracker.turns
         if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):
@@ -155,7 +155,7 @@ class Simulator:
         if segment is None or segment.recorded is None:
             return 0
         if segment.recorded.phase_grained:
-            return self._play_covered(thread, stream, segment, signatures, called_ns, at)
+            return self._play_phase_grained(thread, stream, segment, signatures, called_ns, at)
         if segment.history is None or not segment.step.step.one_stream:
             return 0
         begin = segment.followed
@@ -181,7 +181,7 @@ class Simulator:
             self.scheduler.wait(int(ahead_ns[-1]) - _HELD_AT_NS)
         return end - begin
 
-    def _play_covered(
+    def _play_phase_grained(
         self,
         thread: HostThread,
         stream: VirtualStream,
@@ -192,8 +192,8 @@ class Simulator:
     ) -> int:
         """Play the ops from `at` on for which their phase's time stands, at once; returns how many, up to the course's turn."""
         tracker = self.tracker
-        covered = self._phase_grain_batch(segment, signatures[at:])
-        count = covered.count
+        batch = self._phase_grain_batch(segment, signatures[at:])
+        count = batch.count
         if not count:
             return 0
         starts_ns: Column | int = thread.host_ns
@@ -201,7 +201,7 @@ class Simulator:
             called = np.fromiter(called_ns[at : at + count], np.int64, count)
             starts_ns = np.maximum.accumulate(np.maximum(called, thread.host_ns))
             thread.host_ns = int(starts_ns[-1])
-        self.timeline.op_rows(covered.rows(thread.row, starts_ns))
+        self.timeline.op_rows(batch.rows(thread.row, starts_ns))
         segment.ops += count
         segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + count
         self.stats.ops += count
@@ -227,7 +227,7 @@ class Simulator:
         now_ns: int,
         copy: Copy | None,
     ) -> int:
-        """An op without a recorded counterpart: covered by its phase's rest if there is one, else estimated at once."""
+        """An op without a recorded counterpart: its phase's remainder stands for it, or it is estimated at once."""
         if self._strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
         recorded = segment.recorded

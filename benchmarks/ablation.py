@@ -1,0 +1,142 @@
+"""What each shortcut for speed buys: a training step while replaying, with all of them and with each switched off.
+
+Each shortcut stands beside a plain rule that gives the same results (tests compare the two). One that buys less than 3 %
+of a step of all three models is not worth its code. Steps are those of host_overhead.py: ResNet-50, GPT-2 small, ViT-B,
+forward, cross entropy, backward and optimizer, while replaying on a clock that does not wait.
+
+    python benchmarks/ablation.py [--trace RECORDING ...] [--steps 20] [--repeats 5] [--only NAME ...] [--json FILE]
+
+Each figure is how much longer the step takes without the shortcut, in CPU time of the script's thread: the median over rounds
+of ratios of two interpreters, with and without, that follow on one another. Recordings: the bundled P100 (phases only) and, where
+one is named, a recording with kernels; what only serves one of the two buys nothing on the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+from replayer import torch_shortcuts  # noqa: E402
+from traces.library import find  # noqa: E402
+
+_WORTH = 0.03
+
+
+def _set(place: str, value: Any) -> Callable[[], None]:
+    """Give the module or class attribute that `place` names ("replayer.gpu:_BATCH") another value."""
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+
+    def switch_off() -> None:
+        owner: Any = importlib.import_module(module)
+        for step in owners:
+            owner = getattr(owner, step)
+        setattr(owner, name, value)
+
+    return switch_off
+
+
+def _no_schedule(*_arguments: object) -> None:
+    """In the place of RemainderSchedule.of: kernels are put one by one."""
+
+
+def _none_at_once(*_arguments: object) -> int:
+    """In the place of Simulator._play_phase_grained: ops are played one by one."""
+    return 0
+
+
+# By name: what it is, and what switches it off.
+OURS: dict[str, tuple[str, Callable[[], None]]] = {
+    "op_queue": ("ops are noted, and played some hundred at a time", _set("replayer.gpu:_BATCH", 1)),
+    "match_history": (
+        "what a step's calls were given is kept for the next time",
+        _set("replayer.timing.matcher:_REMEMBERED", 0),
+    ),
+    "op_batches": (
+        "calls that come as the last time are played at once",
+        _set("replayer.timing.simulator:LEAST_CALLS", 1 << 60),
+    ),
+    "phase_batches": (
+        "ops inside a phase-grained segment are noted at once",
+        _set("replayer.timing.simulator:Simulator._play_phase_grained", _none_at_once),
+    ),
+    "remainder_schedule": (
+        "a phase's unmatched kernels are laid out once",
+        _set("replayer.timing.op_batch:RemainderSchedule.of", _no_schedule),
+    ),
+    "allocation_cycles": (
+        "steps that allocate as before are only compared",
+        _set("replayer.memory.tensor_allocator:USE_CYCLES", False),
+    ),
+}
+TORCHS = {name: f"around torch: {name} (torch_shortcuts.py)" for name in torch_shortcuts.NAMES}
+
+
+def measure(model: str, without: str, trace: Path, steps: int) -> float:
+    """Milliseconds of CPU time per step, in an interpreter of its own."""
+    command = [sys.executable, __file__, "--measure", model, "--without", without, "--trace", str(trace), "--steps", str(steps)]
+    environment = {**os.environ, torch_shortcuts.VARIABLE: without if without in TORCHS else ""}
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+
+
+def measured_here(model: str, without: str, trace: Path, steps: int) -> float:
+    if without in OURS:
+        OURS[without][1]()
+    from benchmarks import host_overhead  # patches torch as it is imported: not before the switch is off
+    from replayer import backend
+    from replayer.surfaces import install_all
+
+    backend.register()
+    install_all(sys.modules["torch"])
+    row = host_overhead.while_replaying(model, argparse.Namespace(trace=trace, steps=steps))
+    return row["cpu_ms"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--trace", type=Path, action="append", help="a recording: Kineto JSON or .msgpack; may be repeated")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=5, help="rounds; medians of ratios are printed")
+    parser.add_argument("--only", action="append", choices=[*OURS, *TORCHS], help="this shortcut; may be repeated")
+    parser.add_argument("--model", action="append", choices=["ResNet-50", "GPT-2 small", "ViT-B"], help="may be repeated")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--without", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    traces = options.trace or [find("p100-no-cudnn")]
+    if options.measure:
+        print(measured_here(options.measure, options.without, traces[0], options.steps))
+        return
+    models = options.model or ["ResNet-50", "GPT-2 small", "ViT-B"]
+    rows = []
+    for trace in traces:
+        print(f"Longer step without the shortcut, replaying {trace.name}")
+        print(f"{'':20}" + "".join(f"{model:>14}" for model in models))
+        for name in options.only or [*OURS, *TORCHS]:
+            ratios: dict[str, list[float]] = {model: [] for model in models}
+            for _ in range(options.repeats):
+                for model in models:
+                    with_ms = measure(model, "", trace, options.steps)
+                    ratios[model].append(measure(model, name, trace, options.steps) / with_ms - 1)
+            buys = {model: median(ratios[model]) for model in models}
+            what = OURS[name][0] if name in OURS else TORCHS[name]
+            worth = "" if max(buys.values()) >= _WORTH else f"  under {_WORTH:.0%} here"
+            print(f"{name:20}" + "".join(f"{buys[model]:>+14.1%}" for model in models) + f"  {what}{worth}", flush=True)
+            rows.append({"trace": trace.name, "shortcut": name, "longer": buys, "rounds": ratios})
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
