@@ -7,8 +7,8 @@ forward, cross entropy, backward and optimizer, while replaying on a clock that 
     python benchmarks/ablation.py [--trace RECORDING ...] [--steps 20] [--repeats 5] [--only NAME ...] [--json FILE]
 
 Each figure is how much longer the step takes without the shortcut, in CPU time of the script's thread: the median over rounds
-of ratios of two interpreters, with and without, that follow on one another. Recordings: the bundled P100 (phases only) and, where
-one is named, a recording with kernels; what only serves one of the two buys nothing on the other.
+of ratios of two interpreters, with and without, that follow on one another. Recordings: the bundled P100 (phases only) and,
+where one is named, a recording with kernels; what only serves one of the two buys nothing on the other.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ class StepTracker:
         self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
         self.trained = self._evaluated = 0  # training and evaluation steps that have ended
         self._follows = True  # training and evaluation steps came in the recorded order so far
+        self._uses_gpu = False  # the script has called ops so far
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
         self._begun_ns = self._begun_device_ns = 0
@@ -196,7 +197,8 @@ class StepTracker:
         scheduler, recorded = self._scheduler, segment.recorded
         thread.host_ns = max([thread.host_ns, *(lane.thread.host_ns for lane in segment.lanes.values() if lane.thread)])
         due_ns = thread.host_ns
-        if recorded is not None:
+        self._uses_gpu |= segment.ops > 0
+        if recorded is not None and self._uses_gpu:  # a script without GPU work gets none of the recorded time
             if recorded.phase_grained:  # its host time includes waiting for the device
                 self._top_up(segment, 1.0)
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
