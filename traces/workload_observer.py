@@ -37,6 +37,11 @@ class WorkloadObserver:
         self._batch_bytes: int | None = None
         self._optimizer: str | None = None
 
+    @property
+    def so_far(self) -> WorkloadSignature | None:
+        """The signature, or while it is open what the step under way has shown of it; None if it has called no module."""
+        return self._signature() if self.is_open and self._modules else self.signature
+
     def batch_loaded(self, size_bytes: int | None) -> None:
         """A DataLoader gave a batch (None: without tensors); of a step's several the first counts."""
         if self._batch_bytes is None:

@@ -52,7 +52,7 @@ _REMEMBERED = 100_000
 Match = tuple[Origin, Instance]  # what an op was given, as EXACT, EQUIVALENT or SCALED
 
 
-class Likeness(IntEnum):
+class ForwardLikeness(IntEnum):
     """How far the script's forward pass is the recorded one's; see Note [Another program]."""
 
     OTHER = 0
@@ -73,7 +73,7 @@ class MatchHistory(NamedTuple):
 
     calls: list[RememberedMatch]
     unmatched: list[int]  # kernels of the step
-    likeness: Likeness | None  # of a forward pass of which kernels were recorded
+    likeness: ForwardLikeness | None  # of a forward pass of which kernels were recorded
 
 
 Histories = dict[RecordedSegment, MatchHistory]
@@ -89,11 +89,14 @@ class StepMatcher:
         self.ended_ns = [0] * len(step.kernels)  # when a played kernel ends on the virtual timeline, for edges
         self.visited: dict[str, int] = {}  # phase -> segments entered so far
 
-    def segment(self, name: str) -> SegmentMatcher:
-        """The script enters its next segment of this phase."""
+    def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
+        """The script enters its next segment of this phase. Of another workload phase times without kernels tell nothing."""
         count = self.visited.get(name, 0)
         self.visited[name] = count + 1
-        return SegmentMatcher(self, name, count, self.step.segments.get((name, count)))
+        recorded = self.step.segments.get((name, count))
+        if recorded is not None and recorded.phase_grained and not same_workload:
+            recorded = None
+        return SegmentMatcher(self, name, count, recorded)
 
     def instead_of(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
         """Another step was claimed on so far: the script is where it was in that one. Returns the segment under way."""
@@ -131,7 +134,7 @@ class SegmentMatcher:
         self.ops_on: dict[int, int] = {}  # by device, where only the phase's time is known
         self.lanes: dict[int, SegmentMatcher] = {}  # on other devices, by ordinal
         self.thread: HostThread | None = None  # of a lane: autograd's, which has a thread per device
-        self.likeness: Likeness | None = None  # of a forward pass that is over, if kernels were recorded of it
+        self.likeness: ForwardLikeness | None = None  # of a forward pass that is over, if kernels were recorded of it
         self.charged_before_ns = 0  # by the replay, when the segment began
         self._settled: list[int] = []  # unmatched kernels that were charged before the segment's end
         self._cursors: dict[str, int] = {}
@@ -267,7 +270,7 @@ class SegmentMatcher:
         self._settled += taken
         return taken
 
-    def _likeness(self, recorded: RecordedSegment) -> Likeness:
+    def _likeness(self, recorded: RecordedSegment) -> ForwardLikeness:
         """See Note [Another program]."""
         state, kernels = self.step.state, self.step.step.kernels
         below_ops = recorded.below_ops.difference(self._settled)
@@ -275,11 +278,11 @@ class SegmentMatcher:
         least_calls = max(len(self._trail) - max((1 - _SAME_SHARE) * len(self._trail), 1), 1)  # one other call is none too many
         matched = [call.match[0] for call in self._trail if call.match is not None]
         if len(matched) < least_calls or sum(kernels[k].duration_ns for k in below_ops if state[k] != _FREE) < least_ns:
-            return Likeness.OTHER
+            return ForwardLikeness.OTHER
         alike = sum(origin is not Origin.SCALED for origin in matched)
         if alike < least_calls or sum(kernels[k].duration_ns for k in below_ops if state[k] == _MATCHED) < least_ns:
-            return Likeness.OTHER_SHAPES
-        return Likeness.SAME
+            return ForwardLikeness.OTHER_SHAPES
+        return ForwardLikeness.SAME
 
     def _take(self, until_ns: int | None) -> list[int]:
         assert self.recorded is not None

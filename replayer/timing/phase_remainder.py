@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from replayer.errors import NotExact
 from replayer.recording.recorded_step import Kernel
-from replayer.timing.matcher import Likeness, SegmentMatcher
+from replayer.timing.matcher import ForwardLikeness, SegmentMatcher
 from replayer.timing.scheduler import HostThread, StreamScheduler
 from replayer.timing.stream import VirtualStream
 from traces.model import NONE
@@ -43,12 +43,12 @@ class PhaseRemainder:
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
         self._strict = strict
-        self.likeness: Likeness | None = None  # of the script's last forward pass; None before the first one
+        self.likeness: ForwardLikeness | None = None  # of the script's last forward pass; None before the first one
 
     @property
     def other(self) -> bool:
         """Whether the script is known to be another program than the recorded one; see Note [Another program] in matcher.py."""
-        return self.likeness is Likeness.OTHER
+        return self.likeness is ForwardLikeness.OTHER
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
         """The matches and the host thread of an op on another device than the first.
@@ -70,7 +70,7 @@ class PhaseRemainder:
             unmatched = lane.unmatched()
             if lane is segment and segment.likeness is not None:
                 self.likeness = segment.likeness
-            if unmatched and self.likeness is Likeness.SAME and not untouched and self._is_borne_out(lane, unmatched):
+            if unmatched and self.likeness is ForwardLikeness.SAME and not untouched and self._is_borne_out(lane, unmatched):
                 unmatched = _within(lane.step.step.kernels, unmatched, beyond_ns)
                 if unmatched:
                     self._play(lane, thread, unmatched, stream)
@@ -84,7 +84,7 @@ class PhaseRemainder:
 
     def settle(self, segment: SegmentMatcher, thread: HostThread) -> None:
         """In the midst of a phase: charge what the recorded host had launched by now."""
-        if self.likeness is not Likeness.SAME:
+        if self.likeness is not ForwardLikeness.SAME:
             return
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if lane.untouched or not lane.deferred:

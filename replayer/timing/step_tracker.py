@@ -29,6 +29,7 @@ from traces.model import NONE, Origin, StepKind
 from traces.phases import PLAIN
 from traces.script_cut import CutStep, ScriptCut
 from traces.steps import Optimizers
+from traces.workload import Likeness, compare_workloads
 from traces.workload_observer import WorkloadObserver
 
 
@@ -52,6 +53,7 @@ class StepTracker:
         self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
         self.trained = self._evaluated = 0  # training and evaluation steps that have ended
         self._follows = True  # training and evaluation steps came in the recorded order so far
+        self._same_workload = True
         self._uses_gpu = False  # the script has called ops so far
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
@@ -179,7 +181,7 @@ class StepTracker:
     def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
         if name == "loader":  # from here on the script's own time is real
             self._scheduler.wait(thread.host_ns)
-        self.segment = self.step.segment(name)
+        self.segment = self.step.segment(name, same_workload=self._is_same_workload())
         self._begun_ns = thread.host_ns
         self._begun_device_ns = self._scheduler.mark(thread.host_ns)
         self._regions.enter(self.segment, self._begun_ns, self._begun_device_ns)
@@ -188,6 +190,13 @@ class StepTracker:
             self._scheduler.stats.restart()
         self.segment.charged_before_ns = sum(self._scheduler.stats.charged_ns.values())
         return self.segment
+
+    def _is_same_workload(self) -> bool:
+        """Whether the script trains what was recorded, as far as their workload signatures tell by now."""
+        recorded, script = self._recording.trace.workload, self.workload
+        if script.is_open and recorded is not None and (seen := script.so_far) is not None:
+            self._same_workload = compare_workloads(recorded, seen).likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)
+        return self._same_workload
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
         """The current segment ends: charge the remainder of the recorded one, on the device and on the host."""

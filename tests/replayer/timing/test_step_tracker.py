@@ -18,6 +18,7 @@ from tests.replayer.recordings import (
     recording_of,
 )
 from traces.model import NONE, Batches, BatchKind, Origin, StepKind, Trace, Values
+from traces.workload import InputTensor, WorkloadSignature
 
 TRAIN_PHASES = [("loader", 0, 100), ("h2d", 100, 120), ("forward", 120, 200), ("backward", 200, 400), ("optimizer", 400, 450)]
 TRAIN_OPS = [
@@ -447,3 +448,25 @@ def test_a_read_before_it_is_known_that_the_step_evaluates_gets_the_value_of_its
     gpu.module_called(trace, False)
     assert gpu.read(item, 0, "float32", 1) is None
     assert gpu.simulator.tracker.row_of_values != NONE
+
+
+def test_a_script_without_gpu_work_gets_none_of_the_recorded_time() -> None:
+    stage = Stage(phase_grained(recording_of([TRAIN, TRAIN])))
+    for _ in range(3):
+        for phase in ("zero_grad", "backward", "optimizer"):
+            stage.within(phase)
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert not any(stage.simulator.stats.charged_ns.values())
+
+
+def test_phases_of_another_workload_are_not_charged_and_each_op_is_estimated() -> None:
+    """GIVEN a recording of phases that says what was trained WHEN the script trains another model."""
+    trace = phase_grained(recording_of([TRAIN, TRAIN]))
+    trace.workload = WorkloadSignature(parameters=11_689_512, inputs=(InputTensor((128, 3, 224, 224), "float32"),))
+    for parameters, phase_share in ((11_689_512, 1.0), (72, 0.0)):
+        stage = Stage(trace)
+        stage.simulator.tracker.workload.signature = WorkloadSignature(parameters=parameters, inputs=trace.workload.inputs)
+        train(stage)
+        charged = stage.simulator.stats.charged_ns
+        assert charged[Origin.PHASE] == phase_share * (sum(charged.values()))
+        assert sum(charged.values()) > 0
