@@ -14,6 +14,7 @@ The signature is that of the first training step; of a script that only evaluate
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,7 +33,8 @@ class WorkloadObserver:
 
     def forget(self) -> None:
         """What came so far was set-up, or a step that is over."""
-        self._modules: dict[int, Any] = {}  # by id
+        # By id, and weakly: a model that the script drops takes its memory with it.
+        self._modules: dict[int, weakref.ref[Any]] = {}
         self._inputs: tuple[InputTensor, ...] | None = None
         self._batch_bytes: int | None = None
         self._optimizer: str | None = None
@@ -54,7 +56,7 @@ class WorkloadObserver:
             return
         if self._inputs is None:
             self._inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
-        self._modules.setdefault(id(module), module)
+        self._modules.setdefault(id(module), weakref.ref(module))
 
     def optimizer_stepped(self, class_name: str) -> None:
         """The optimizer that ends the step has stepped."""
@@ -69,8 +71,9 @@ class WorkloadObserver:
         self.forget()
 
     def _signature(self) -> WorkloadSignature:
-        modules = {id(part): part for module in self._modules.values() for part in module.modules()}
-        parameters = {id(p): p for module in self._modules.values() for p in module.parameters()}
+        outermost = [module for seen in self._modules.values() if (module := seen()) is not None]
+        modules = {id(part): part for module in outermost for part in module.modules()}
+        parameters = {id(p): p for module in outermost for p in module.parameters()}
         signature = WorkloadSignature(inputs=self._inputs, batch_bytes=self._batch_bytes, optimizer=self._optimizer)
         if not modules:
             return signature
