@@ -2,7 +2,7 @@
 """Choices that CUDA makes above the dispatcher: which kernels a composite op means on this device.
 
 They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for AutogradLazy:
-attention, batch norm, CTC. cuDNN's RNNs are in rnn.py.
+attention, batch norm, softmax, CTC. cuDNN's RNNs are in rnn.py.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -108,6 +108,21 @@ def batch_norm(
     return torch.native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps)[0]
 
 
+def softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+    """`torch.softmax`: CUDA's kernel reads half precision and writes float32 by itself (ATen/native/SoftMax.cpp)."""
+    return aten._softmax(*_to_softmax(input, dim, dtype))
+
+
+def log_softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+    """`torch.log_softmax`, as `softmax`."""
+    return aten._log_softmax(*_to_softmax(input, dim, dtype))
+
+
+def _to_softmax(input: Any, dim: int, dtype: torch.dtype | None) -> tuple[Any, int, bool]:
+    half_to_float = input.dtype is torch.float16 and dtype is torch.float32
+    return input if dtype is None or half_to_float else input.to(dtype), dim, half_to_float
+
+
 def ctc_loss(
     log_probs: Any, targets: Any, inputs: Any, lengths: Any, blank: int = 0, reduction: int = 1, zero_infinity: bool = False
 ) -> Any:
@@ -120,5 +135,7 @@ def register() -> None:
     library = torch.library.Library("aten", "IMPL")
     library.impl("batch_norm", batch_norm, "AutogradLazy")
     library.impl("ctc_loss.Tensor", ctc_loss, "AutogradLazy")
+    library.impl("softmax.int", softmax, "AutogradLazy")
+    library.impl("log_softmax.int", log_softmax, "AutogradLazy")
     library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradLazy")
     state.keep(library)
