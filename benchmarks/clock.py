@@ -76,8 +76,10 @@ def main() -> None:
         "load_average": [load_before, os.getloadavg()[0]],
         "python": platform.python_version(),
     }
-    print(f"{args.steps} deadlines, {args.step_ms:g} ms apart, --speed {args.speed}; Python {found['python']},"
-          f" {found['cores']} cores, load average {load_before:.2f} before and {found['load_average'][1]:.2f} after")
+    print(
+        f"{args.steps} deadlines, {args.step_ms:g} ms apart, --speed {args.speed}; Python {found['python']},"
+        f" {found['cores']} cores, load average {load_before:.2f} before and {found['load_average'][1]:.2f} after"
+    )
     rows = {
         "wake-up minus deadline, median": f"{found['p50_us']:9.1f} us",
         "  99th percentile (wanted: at most 100 us)": f"{found['p99_us']:9.1f} us",

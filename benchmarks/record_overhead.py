@@ -105,9 +105,7 @@ class Bench:
 
 def ratios(rounds: list[dict[str, Times]], row: Row, clock: str) -> list[float]:
     """One per round: median step over median step."""
-    return [
-        median(times[row.mode][clock][row.steps]) / median(times[row.base][clock][row.base_steps]) for times in rounds
-    ]
+    return [median(times[row.mode][clock][row.steps]) / median(times[row.base][clock][row.base_steps]) for times in rounds]
 
 
 def measure(bench: Bench, count: int) -> dict[str, Any]:

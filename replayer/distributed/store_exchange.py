@@ -9,8 +9,8 @@ named in the error: after the group's timeout, or at once if it has posted that 
 
 Note [Clocks of several processes]
     Times are exchanged as nanoseconds of the group's first rank. At its first operation each rank reads its clock and the
-    machine's monotonic clock together, and posts both. Ranks on one machine (by its boot id) convert exactly; others assume
-    that all read their clocks at one moment, after everyone had arrived.
+    machine's monotonic clock together, and posts both. Ranks on one machine (by its boot id) convert exactly; others, and those
+    whose clocks stand still, assume that all read their clocks at one moment, after everyone had arrived.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class StoreExchange:
         self._store.set(f"clock/{self.rank}", json.dumps([own_ns, machine_ns, _boot_id()]).encode())
         self._await(["clock/0"], [0], "the first operation")
         first_ns, first_machine_ns, boot = json.loads(self._store.get("clock/0"))
-        passed_ns = machine_ns - first_machine_ns if boot == _boot_id() and boot else 0
+        passed_ns = machine_ns - first_machine_ns if self._clock.flows and boot == _boot_id() and boot else 0
         return int(own_ns - first_ns - passed_ns * self._clock.speed)
 
 

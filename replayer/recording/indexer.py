@@ -6,7 +6,8 @@
 
 Note [Active host time]
     Host times in the index are *active*: moments when the recorded host was blocked waiting for the device (a synchronize, a
-    pageable copy) are taken out, since in a replay the host waits there for the *virtual* device, and would wait twice.
+    pageable copy, a launch into a full queue) are taken out, since in a replay the host waits there for the *virtual* device,
+    and would wait twice.
 
 Note [Why a kernel started when it did]
     A kernel whose stream was idle at its launch keeps its own launch latency; one that queued keeps its own gap to its
@@ -21,6 +22,7 @@ Note [Profiled and clean steps]
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,9 +89,9 @@ class RecordingIndexer:
         self.thread_rows = [i for i, thread in enumerate(trace.threads) if thread.rank == rank]
         self._host_scales = _host_scales(trace, rank)
         self._cut_by_step(rank)
+        self._queue_depth()
         self._blocked()
         self._causes()
-        self._queue_depth()
 
     def _cut_by_step(self, rank: int) -> None:
         """The step and phase windows: columns (start, end) and for each phase its step and name."""
@@ -147,6 +149,10 @@ class RecordingIndexer:
         calls = self.launch_row[blocking]
         starts.append(host.start_ns[calls])
         ends.append(np.minimum(host.end_ns[calls], trace.device.end_ns[self.work[blocking]]))
+        for calls, room_ns in self._launches():
+            full = room_ns > host.start_ns[calls]
+            starts.append(host.start_ns[calls[full]])
+            ends.append(np.minimum(host.end_ns[calls[full]], room_ns[full]))
         start, end = np.concatenate(starts), np.concatenate(ends)
         order = np.argsort(start[end > start], kind="stable")
         start, end = start[end > start][order], end[end > start][order]
@@ -203,12 +209,22 @@ class RecordingIndexer:
                     break
                 j -= 1
 
+    def _launches(self) -> Iterator[tuple[Column, Column]]:
+        """Per stream, the rows of the launches that can have met a full queue, and when that had room for each."""
+        depth, device = self.recording.launch_queue_depth, self.trace.device
+        known = self.launch_row >= 0
+        for ordinal, stream in set(zip(self.ordinals[known].tolist(), device.stream[self.work[known]].tolist(), strict=True)):
+            on = np.flatnonzero(known & (self.ordinals == ordinal) & (device.stream[self.work] == stream))
+            if len(on) > depth:
+                ends_ns = np.maximum.accumulate(device.end_ns[self.work[on]])
+                yield self.launch_row[on[depth:]], ends_ns[:-depth]
+
     def _queue_depth(self) -> None:
         """How many launches were pending on a stream when one returned: the recorded card's queue is at least that deep."""
         host, device = self.trace.host, self.trace.device
         known = self.launch_row >= 0
-        for ordinal, stream in set(zip(self.ordinals[known].tolist(), self.stream[known].tolist(), strict=True)):
-            on = known & (self.ordinals == ordinal) & (self.stream == stream)
+        for ordinal, stream in set(zip(self.ordinals[known].tolist(), device.stream[self.work[known]].tolist(), strict=True)):
+            on = known & (self.ordinals == ordinal) & (device.stream[self.work] == stream)
             returned_ns = np.sort(host.end_ns[self.launch_row[on]])
             ended = np.searchsorted(np.sort(device.end_ns[self.work[on]]), returned_ns, side="right")
             pending = int((np.arange(1, len(returned_ns) + 1) - ended).max())

@@ -57,6 +57,10 @@ class Clock(Protocol):
     def speed(self) -> Fraction:
         """Its nanoseconds per nanosecond of the script's time."""
 
+    @property
+    def flows(self) -> bool:
+        """Whether the machine's time moves it. See Note [A clock that stands still]."""
+
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
@@ -75,6 +79,7 @@ class WallClock:
     """The machine's monotonic clock, shifted once so that it reads as time since the epoch."""
 
     speed = Fraction(1)
+    flows = True
 
     def __init__(self) -> None:
         self._waited_ns = perf_counter_ns()  # when the wait before this one ended
@@ -111,6 +116,7 @@ class VirtualClock:
     """The machine's clock plus all waits that were skipped. See Note [Virtual time]."""
 
     speed = Fraction(1)
+    flows = True
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
@@ -170,16 +176,16 @@ class RecordedClock(VirtualClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stands = True
+        self.flows = False
         self.pause()
 
     def poll_ns(self) -> int:
-        if self._stands:
+        if not self.flows:
             self.wait_until(self.now_ns() + POLL_NS)
         return self.now_ns()
 
     def stand_by(self, deadline_ns: int) -> None:
-        if not self._stands:
+        if self.flows:
             return super().stand_by(deadline_ns)
         give_up_ns = perf_counter_ns() + deadline_ns - self.now_ns()
         with self._jumped:
@@ -188,15 +194,15 @@ class RecordedClock(VirtualClock):
         self.wait_until(deadline_ns)  # nobody has moved it there: the main thread may be waiting for this one
 
     def resume(self) -> None:
-        if not self._stands:
+        if self.flows:
             super().resume()
 
     def after_fork(self) -> None:
-        self._stands = False
+        self.flows = True
         super().after_fork()
 
     def replays(self) -> None:
-        self._stands = True
+        self.flows = False
         self.pause()
 
 
@@ -211,6 +217,7 @@ class ScaledClock:
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
         self._clock = clock
         self.speed = Fraction(speed)
+        self.flows = clock.flows
         self._begin_ns = clock.now_ns()
 
     def now_ns(self) -> int:

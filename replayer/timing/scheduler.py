@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from statistics import median
 
 from replayer.cost_model.copies import Copy
 from replayer.op_signature import OpSignature
@@ -196,7 +197,8 @@ class StreamScheduler:
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
     def cost(self, signature: OpSignature) -> tuple[int, Origin]:
-        """The estimated duration of an op: the nearest recorded shape scaled, else a roofline."""
+        """The estimated duration of an op: the nearest recorded shape scaled, or what it usually takes in a recording without
+        shapes; else a roofline."""
         cost = self._costs.get(signature)
         if cost is None:
             if len(self._costs) >= _SIGNATURES:
@@ -210,6 +212,8 @@ class StreamScheduler:
         samples = self.recording.samples.get(self.recording.keys(signature).named)
         if not samples:
             return speed.duration_ns(canonical, shapes + signature.outputs, dtype), Origin.ROOFLINE
+        if not any(other for other, _, _ in samples):  # without shapes there is nothing to scale by
+            return int(median(ns for _, _, ns in samples)), Origin.SCALED
         own_ns = speed.duration_ns(canonical, shapes, dtype)
         costs = [(speed.duration_ns(canonical, other, kind), ns) for other, kind, ns in samples]
         cost_ns, recorded_ns = min(costs, key=lambda cost: abs(cost[0] - own_ns))

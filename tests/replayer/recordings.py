@@ -39,6 +39,7 @@ class FakeClock:
     """Time that stands still but for waits and what a test adds to `time_ns`."""
 
     speed = Fraction(1)
+    flows = True
     ahead_ns: int | None = None
 
     def __init__(self, time_ns: int = 1_000_000 * US) -> None:
@@ -129,6 +130,7 @@ class Op:
     kernel: tuple[int, int] | None = None  # start, duration in us
     shapes: tuple[tuple[int, ...], ...] = ((4, 4),)
     launch_us: int = 1
+    launch_host_us: int = 1
     stream: int = 7
     children: list[Op] = field(default_factory=list)
 
@@ -173,7 +175,7 @@ def recording_of(steps: list[tuple[StepKind, RecordedPhases, list[Op]]], *, peri
                     "kind": HostKind.RUNTIME,
                     "name": launch_name,
                     "start_ns": (base_us + op.start_us + op.launch_us) * US,
-                    "duration_ns": 1 * US,
+                    "duration_ns": op.launch_host_us * US,
                     "parent": row,
                     "shapes": -1,
                     "dtypes": -1,

@@ -184,6 +184,34 @@ def test_a_full_launch_queue_blocks_the_host() -> None:
     assert stage.thread.host_ns >= first_end
 
 
+def test_time_in_which_the_recorded_launch_queue_was_full_is_not_waited_twice() -> None:
+    # GIVEN a host that launches in 2 us what takes 10 us, until 1022 launches are pending; then each launch waits for room
+    ops, at_us = [], 0
+    for i in range(1_400):
+        room_us = 10 * (i - 1_021) + 2  # when the kernel 1022 launches before has ended
+        host_us = max(2, room_us - at_us)
+        ops.append(Op("aten::mm", at_us, host_us, kernel=(10 * i + 2, 10), launch_us=0, launch_host_us=host_us))
+        at_us += host_us
+    recording = make_recording([("forward", 0, at_us)], ops)
+    stage = Stage(recording)
+    begin_ns = stage.thread.host_ns
+    # THEN the host's own time is what it takes without waiting
+    host_ns = stage.simulator.recording.step(0).segments["forward", 0].host_ns
+    assert host_ns <= 1_400 * 2 * US + 1_000
+    # AND a replay waits for the queue as the recorded host did
+    for _ in ops:
+        stage.op("aten::mm")
+    assert abs(stage.thread.host_ns - begin_ns - at_us * US) <= 20 * US
+
+
+def test_in_a_recording_without_shapes_an_op_that_it_holds_elsewhere_takes_what_it_usually_takes() -> None:
+    ops = [Op("aten::mm", 110 + 20 * i, 10, kernel=(118 + 20 * i, 9 + i), shapes=()) for i in range(3)]
+    stage = Stage(make_recording([("forward", 100, 200)], ops))
+    stage.simulator.tracker.enter(stage.thread, "optimizer")
+    stage.op("aten::mm", (4_096, 4_096), (4_096, 4_096))
+    assert stage.simulator.stats.charged_ns[Origin.SCALED] == 10 * US
+
+
 def test_set_up_before_the_first_batch_is_not_part_of_the_first_step() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("h2d", "aten::copy_")
