@@ -6,7 +6,8 @@ and compares step by step with the recorded step that drove it. Prints a row per
     python benchmarks/fidelity.py --traces ../shared/traces [--only v100] [--runs 3] [--json f.json] [--markdown page.md]
 
 Columns, each the median over runs of the median over steps, replay against recording. The first two steps are left out:
-recordings begin when gradients, momentum and DistributedDataParallel's buckets are there.
+recordings begin when gradients, momentum and DistributedDataParallel's buckets are there. Kernels of collectives are left
+out: how long they wait for other ranks lies with those, and these were not recorded.
 
     step, busy, idle   of the step on the host; of the time in which the GPU works; of the time between a step's first and last
                        kernel in which it does not
@@ -38,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import traces  # noqa: E402
+from traces.communication import communication_kernels  # noqa: E402
 from traces.measure import work_rows  # noqa: E402
 from traces.model import NONE, Column, StepKind, Trace  # noqa: E402
 
@@ -61,6 +63,7 @@ class Case:
     why: str = ""
 
 
+_QUEUED_BEFORE = "the only recorded step waits for work that was launched before the recording began"
 CASES = [
     Case("rtx2080ti_linear", "linear_stack.py"),
     Case("v100_resnet50_workers0", "resnet50_sgd.py"),
@@ -72,7 +75,7 @@ CASES = [
         "resnet_ddp.py",
         steps=5,
         settles=3,
-        why="order: collectives of a single rank have kernels only in the replay; three recorded steps fill the launch queue",
+        why="the first three recorded steps fill the launch queue: the last two are compared",
     ),
     Case(
         "mi300x_resnet18_no_pool",
@@ -80,14 +83,17 @@ CASES = [
         ("--model", "resnet18", "--plain", "--read-loss", "--momentum=0", "--dtype=bfloat16", "--loss=mse", "--batch-size=512"),
     ),
     Case("h100_transformer_toy", "transformer_block.py"),
-    Case("mi250_minitoy", "linear_toy.py"),
-    Case("gp100_gpu_user_annotation", "xor_toy.py"),
+    Case("h100_qwen05b_inference", "qwen_forward.py", why=_QUEUED_BEFORE),
+    Case("mi300x_qwen05b_inference", "qwen_forward.py", why=_QUEUED_BEFORE),
+    Case("mi250_minitoy", "linear_toy.py", why="its copies before the first op are cut as another phase; not mended yet"),
+    Case("gp100_gpu_user_annotation", "xor_toy.py", why="times are whole microseconds, kernels take 2 of them"),
     Case("a100_nccl_args_rank0of2", "resnet_ddp.py", options=("--nproc", "2")),
     Case(
         "mi300x_resnet_act_checkpoint_rank0of8",
         "resnet_ddp.py",
         ("--model", "resnet18", "--checkpoint", "--momentum=0", "--dtype=bfloat16", "--loss=mse", "--batch-size=10"),
         options=("--nproc", "8"),
+        why="starts and idle: most of a recorded step is waiting in all-reduces for ranks that were not recorded",
     ),
 ]
 
@@ -146,8 +152,11 @@ def windows(trace: Trace) -> dict[int, Window]:
     """The steps of a trace's first rank by row; of a trace without steps the whole, from the first kernel on, as row NONE."""
     device, host, rank = trace.device, trace.host, min(trace.ranks)
     own = [row for row, of in enumerate(trace.devices) if of.rank == rank]
-    rows = work_rows(trace)
-    rows = rows[np.isin(device.device[rows], own)]
+    rows = np.flatnonzero(~communication_kernels(trace) & np.isin(device.device, own))
+    rows = np.intersect1d(rows, work_rows(trace))
+    if trace.provenance.get("source") != "replay":  # what was launched before the window is no part of its first step
+        launched = device.launch[rows] != NONE
+        rows = rows[launched] if 2 * launched.sum() > len(rows) else rows
     starts, ends = device.start_ns[rows], device.end_ns[rows]
     launch = device.launch[rows]
     launched_ns = np.where(launch != NONE, host.start_ns[launch], starts)

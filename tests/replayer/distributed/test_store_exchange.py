@@ -1,0 +1,32 @@
+"""Messages between ranks: what one rank's time is on another's clock."""
+
+from __future__ import annotations
+
+import threading
+
+from torch._C._distributed_c10d import HashStore
+
+from replayer.distributed.store_exchange import RankMessage, StoreExchange
+from replayer.timing.clock import RecordedClock
+
+HOUR_NS = 3_600 * 10**9
+
+
+def test_clocks_that_stand_still_agree_where_the_ranks_first_meet_however_long_each_really_took_to_come() -> None:
+    # GIVEN two ranks whose clocks have been moved differently by their own waits, and only by those
+    store, clocks = HashStore(), [RecordedClock(), RecordedClock()]
+    clocks[1].wait_until(clocks[0].now_ns() + HOUR_NS)
+    seen: dict[int, list[int]] = {}
+
+    def meet(rank: int) -> None:
+        exchange = StoreExchange(store, rank, 2, timeout_s=60, clock=clocks[rank])
+        message = RankMessage(clocks[rank].now_ns() + 1_000 * (rank + 1), "all_reduce", 8, "float32")
+        seen[rank] = [other.arrived_ns - clocks[rank].now_ns() for other in exchange.post("all", [0, 1], message).messages()]
+
+    ranks = [threading.Thread(target=meet, args=(rank,), daemon=True) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=60)
+    # THEN each knows how long after their meeting the other's data was ready, to the nanosecond
+    assert seen == {0: [1_000, 2_000], 1: [1_000, 2_000]}
