@@ -363,10 +363,10 @@ def main() -> None:
             facts[case.recording] = asdict(found) | {"why": case.why}
             rows.append(row(case, found))
             print("  ".join(f"{name} {cell}" for name, cell in zip(HEADER, rows[-1], strict=True) if cell), flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(facts, indent=1))
-    if args.markdown:
-        args.markdown.write_text(markdown(rows, args.runs))
+            if args.json:
+                args.json.write_text(json.dumps(facts, indent=1))
+            if args.markdown:
+                args.markdown.write_text(markdown(rows, args.runs))
 
 
 if __name__ == "__main__":

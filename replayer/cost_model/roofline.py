@@ -134,7 +134,7 @@ def _upper_decile(values: list[float]) -> float:
 def shortest_kernel_ns(durations_ns: Column) -> int:
     """What a kernel of this device takes however little it does: the shortest hundredth of a recording's kernels.
 
-    `FLOOR_NS` where a recording has fewer than a hundred, or none that does little.
+    `FLOOR_NS` where a recording has fewer than a hundred, none that does little, or shows them as 0 (whole microseconds).
     """
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else FLOOR_NS
-    return shortest_ns if shortest_ns <= _LONGEST_FLOOR_NS else FLOOR_NS
+    return shortest_ns if 0 < shortest_ns <= _LONGEST_FLOOR_NS else FLOOR_NS

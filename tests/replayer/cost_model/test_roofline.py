@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed, data_sheet_speed, fitted_speed, flops, size_bytes
+from replayer.cost_model.roofline import (
+    FLOOR_NS,
+    DeviceSpeed,
+    data_sheet_speed,
+    fitted_speed,
+    flops,
+    shortest_kernel_ns,
+    size_bytes,
+)
 from traces.machine import Settings
 from traces.model import Shape
 
@@ -79,3 +88,8 @@ def test_each_unit_is_fitted_from_its_own_ops() -> None:
     speed = fitted_speed(samples, fallback)  # type: ignore[arg-type]
     assert speed.rates["fp16"] == pytest.approx(2e9 / 25_000) and speed.flops_per_ns == fallback.flops_per_ns
     assert speed.rates["tf32"] == fallback.rates["tf32"]
+
+
+def test_a_recording_of_whole_microseconds_shows_short_kernels_as_nothing_which_is_no_floor() -> None:
+    durations_ns = np.array([0] * 50 + [2_000] * 150)
+    assert shortest_kernel_ns(durations_ns) == FLOOR_NS
