@@ -127,6 +127,12 @@ class Table:
     DTYPES: ClassVar[dict[str, str]] = {}
     DEFAULTS: ClassVar[dict[str, int]] = {}
 
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Table.__repr__  # type: ignore[method-assign]  # before `dataclass` makes one that writes all columns out
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} rows)"
+
     @classmethod
     def of(cls, **columns: Any) -> Self:
         """Make a table; a column that is not given takes its default (NONE for indices, else 0)."""
@@ -521,6 +527,10 @@ class Trace:
     workload: WorkloadSignature | None = None
     phase_timing: PhaseTiming = PhaseTiming.ASYNCHRONOUS
     lacks: list[str] = field(default_factory=list)  # what a reader may miss: "shapes", "memory addresses", ...
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{len(getattr(self, name))} {name}" for name in TABLES if len(getattr(self, name)))
+        return f"Trace({self.grain} grain, {len(self.devices)} devices, {rows or 'no rows'})"
 
     @property
     def ranks(self) -> list[int]:

@@ -163,9 +163,11 @@ class ScriptHooks:
         patch(cls, __call__=called)
 
     def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
-        """Shape and dtype of each tensor among the arguments of a call."""
+        """Shape and dtype of each tensor among the arguments of a call; while torch traces or exports, sizes are no numbers."""
         for tensor in tensors_in(self._torch, arguments):
-            yield tuple(map(int, tensor.shape)), str(tensor.dtype).removeprefix("torch.")
+            shape = tuple(tensor.shape)
+            if all(type(size) is int for size in shape):
+                yield shape, str(tensor.dtype).removeprefix("torch.")
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:

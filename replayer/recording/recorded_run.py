@@ -76,7 +76,7 @@ class RecordedRun:
             kinds.setdefault(step.kind, []).append(i)
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
-        self._trained = sorted([*clean, *profiled, *warmup]) or evaluations
+        self._trained = sorted([*clean, *profiled, *warmup]) or evaluations or list(range(len(self.steps)))
         self.evaluations = [i for i in evaluations if self.steps[i].has_kernels] or evaluations
         if profiled and self.trace.grain == "kernel":
             steady = profiled

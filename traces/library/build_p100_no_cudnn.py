@@ -16,7 +16,6 @@ from traces.file import save
 from traces.library import entries
 from traces.machine import DeviceProperties
 from traces.model import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
-from traces.workload import InputTensor, WorkloadSignature
 
 # Medians over batches, in tenths of a millisecond as published. The order is that of the training loop.
 STEADY_PHASES = {"h2d": 65, "forward": 2547, "loss": 3, "backward": 4951, "optimizer": 31}
@@ -65,12 +64,6 @@ PROVENANCE: dict[str, Any] = {
 LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorded values", "spread of the step times"]
 
 
-def workload(batch_size: int) -> WorkloadSignature:
-    """A ResNet-18 of 1 000 classes on images of 224 x 224: the study's copy of a batch (6.35 ms at 12.1 GB/s) has that size."""
-    inputs = (InputTensor((batch_size, 3, 224, 224), "float32"),)
-    return WorkloadSignature(parameters=11_689_512, parameter_bytes=4 * 11_689_512, inputs=inputs)
-
-
 def build() -> Trace:
     """The warm-up step and one steady step, in phases."""
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
@@ -78,7 +71,6 @@ def build() -> Trace:
 
     trace = Trace(grain="phase", devices=[DEVICE], provenance=PROVENANCE, lacks=list(LACKS))
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
-    trace.workload = workload(batch_size=128)
     steps: dict[str, list[int]] = {"start_ns": [], "duration_ns": []}
     phases: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
     now_ns = 0

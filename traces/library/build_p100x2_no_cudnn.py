@@ -65,7 +65,6 @@ def build() -> Trace:
     """The warm-up step and one steady step, in phases and parts."""
     trace = Trace(grain="phase", devices=list(DEVICES), threads=list(THREADS), provenance=PROVENANCE)
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
-    trace.workload = build_p100_no_cudnn.workload(batch_size=256)
     trace.lacks = list(build_p100_no_cudnn.LACKS)
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
     steps: dict[str, list[int]] = {"start_ns": [], "duration_ns": []}

@@ -264,7 +264,7 @@ def test_an_event_in_the_midst_of_a_phase_grained_phase_reads_its_share_of_the_o
     stage = Stage(phase_grained())
     marks = []
     for _ in range(2):
-        stage.within("h2d")
+        stage.within("h2d", "aten::copy_")
         begun_ns = stage.thread.host_ns
         for _ in range(4):
             stage.op("aten::convolution")
@@ -307,7 +307,7 @@ def test_the_rest_of_a_phase_played_at_once_lies_where_it_would_lie_one_by_one(
 def test_a_host_that_waits_in_the_midst_of_a_phase_grained_phase_does_not_wait_its_time_twice() -> None:
     stage = Stage(phase_grained())
     for _ in range(3):
-        stage.within("h2d")
+        stage.within("h2d", "aten::copy_")
         for _ in range(4):
             stage.op("aten::convolution")
             stage.simulator.tracker.settle(stage.thread)
