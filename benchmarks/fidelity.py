@@ -5,18 +5,25 @@ and compares step by step with the recorded step that drove it. Prints a row per
 
     python benchmarks/fidelity.py --traces ../shared/traces [--only v100] [--runs 3] [--json f.json] [--markdown page.md]
 
-Columns, each the median over runs of the median over steps, replay against recording. The first two steps are left out:
-recordings begin when gradients, momentum and DistributedDataParallel's buckets are there. Kernels of collectives are left
-out: how long they wait for other ranks lies with those, and these were not recorded.
+With `--only` the figures of other recordings that lie in the JSON stay in it and on the page.
+
+Columns, each the median over runs of the median over steps, replay against recording. The first two replayed steps of a
+training are left out: recordings begin when gradients, momentum and DistributedDataParallel's buckets are there. Kernels of
+collectives are left out: how long they wait for other ranks lies with those, and these were not recorded. Time in which the
+recorded host waited for work from before the recording is taken out of the recorded step, and the table says how much.
 
     step, busy, idle   of the step on the host; of the time in which the GPU works; of the time between a step's first and last
                        kernel in which it does not
     phase              the phase that is furthest off, as a share of the step
     order              kernels, copies and memsets that come in the recorded order, by name, on each stream
-    start              error of their starts relative to their step's, in the median and at the 99th percentile
+    first              by how much later than recorded the step's first kernel starts, from the step's begin on the host: a GPU
+                       that is behind its host when the recording begins has work that is not in it
+    start, p99         error of the kernels' starts relative to their step's first kernel, in the median and at the 99th
+                       percentile
     memory             peak of what the allocator has given out; where the recording lacks totals, its rise within a step
     coverage           GPU time by where it comes from: exact, equivalent, scaled, phase, roofline
-    host               by how much this machine comes too late in a step, on `--clock virtual`; in other columns it is left out
+    host               by how much this machine comes too late in a step, in the median and in the worst one, on
+                       `--clock virtual`; in other columns it is left out
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -41,7 +48,7 @@ sys.path.insert(0, str(ROOT))
 import traces  # noqa: E402
 from traces.communication import communication_kernels  # noqa: E402
 from traces.measure import work_rows  # noqa: E402
-from traces.model import NONE, Column, StepKind, Trace  # noqa: E402
+from traces.model import NONE, Column, HostKind, StepKind, Trace  # noqa: E402
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
@@ -63,13 +70,18 @@ class Case:
     why: str = ""
 
 
-_QUEUED_BEFORE = "the only recorded step waits for work that was launched before the recording began"
+_SCRIPTED = "a scripted function, fused into two kernels when recorded, is seven ops here"
 CASES = [
     Case("rtx2080ti_linear", "linear_stack.py"),
     Case("v100_resnet50_workers0", "resnet50_sgd.py"),
     Case("v100_resnet50_workers0_rerun", "resnet50_sgd.py"),
     Case("v100_resnet50_workers4", "resnet50_sgd.py", ("--workers", "2")),
-    Case("gpu2020_resnet50_workers4_array", "resnet50_sgd.py", ("--workers", "2")),
+    Case(
+        "gpu2020_resnet50_workers4_array",
+        "resnet50_sgd.py",
+        ("--workers", "2"),
+        why="six sums of gradients per step were recorded without an op, and are scaled from smaller ones",
+    ),
     Case(
         "v100_absolute_ns",
         "resnet_ddp.py",
@@ -83,17 +95,20 @@ CASES = [
         ("--model", "resnet18", "--plain", "--read-loss", "--momentum=0", "--dtype=bfloat16", "--loss=mse", "--batch-size=512"),
     ),
     Case("h100_transformer_toy", "transformer_block.py"),
-    Case("h100_qwen05b_inference", "qwen_forward.py", why=_QUEUED_BEFORE),
-    Case("mi300x_qwen05b_inference", "qwen_forward.py", why=_QUEUED_BEFORE),
-    Case("mi250_minitoy", "linear_toy.py", why="its copies before the first op are cut as another phase: not mended"),
-    Case("gp100_gpu_user_annotation", "xor_toy.py", why="steps of 1.5 ms: step and idle fall short, cause not found"),
+    Case("h100_qwen05b_inference", "qwen_forward.py", settles=0),
+    Case("mi300x_qwen05b_inference", "qwen_forward.py", settles=0),
+    Case("a100_particle_fwd_bs2", "particle_transformer.py", ("--batch-size=2", "--longest=53"), settles=0, why=_SCRIPTED),
+    Case("a100_particle_fwd_bs32", "particle_transformer.py", settles=0, why=_SCRIPTED),
+    Case("a100_particle_fwd_bs512", "particle_transformer.py", ("--batch-size=512", "--longest=128"), settles=0),
+    Case("a100_switch_transformer", "switch_transformer.py", settles=0),
+    Case("mi250_minitoy", "linear_toy.py"),
+    Case("gp100_gpu_user_annotation", "xor_toy.py"),
     Case("a100_nccl_args_rank0of2", "resnet_ddp.py", options=("--nproc", "2")),
     Case(
         "mi300x_resnet_act_checkpoint_rank0of8",
         "resnet_ddp.py",
         ("--model", "resnet18", "--checkpoint", "--momentum=0", "--dtype=bfloat16", "--loss=mse", "--batch-size=10"),
         options=("--nproc", "8"),
-        why="starts and idle: not proven; all-reduces, which here wait for nobody, fill 15 of 16 ms of a recorded step",
     ),
 ]
 
@@ -109,10 +124,13 @@ class Figures:
     idle_ns: float | None = None  # replayed less recorded
     idle: float | None = None
     order: float | None = None
+    first_ns: float | None = None  # replayed less recorded
     start_median_ns: float | None = None
     start_p99_ns: float | None = None
     memory: float | None = None
     host_ns: float | None = None
+    host_worst_ns: float | None = None
+    waited_ns: int = 0  # taken out of the recorded step: for work from before the recording
     phase_name: str = ""
     coverage: dict[str, float] = field(default_factory=dict)
 
@@ -122,6 +140,7 @@ class Window:
     """A step of a trace: its extent on the host, and its work on the GPU. Times in ns relative to its start."""
 
     duration_ns: int
+    waited_ns: int  # for work from before the recording, which is in none of the other times
     phases: dict[str, int]
     streams: list[tuple[Column, Column, Column]]  # per stream, in order of time: names' string indices, starts, ends
     all_starts: Column  # of all work of the trace, other steps' too
@@ -157,36 +176,74 @@ def windows(trace: Trace) -> dict[int, Window]:
     if trace.provenance.get("source") != "replay":  # what was launched before the window is no part of its first step
         launched = device.launch[rows] != NONE
         rows = rows[launched] if 2 * launched.sum() > len(rows) else rows
-    starts, ends = device.start_ns[rows], device.end_ns[rows]
+    shown = without_waits(*waits_for_earlier_work(trace, rank))
+    starts, ends = shown(device.start_ns[rows]), shown(device.end_ns[rows])
     launch = device.launch[rows]
     launched_ns = np.where(launch != NONE, host.start_ns[launch], starts)
     if not len(trace.steps):
         begin = int(starts.min())
-        streams = _streams(trace, rows, begin)
-        return {NONE: Window(int(ends.max()) - begin, {}, streams, starts - begin, ends - begin)}
+        streams = _streams(trace, rows, starts - begin)
+        return {NONE: Window(int(ends.max()) - begin, 0, {}, streams, starts - begin, ends - begin)}
     found = {}
-    for step, begin, span in zip(range(len(trace.steps)), trace.steps.start_ns, trace.steps.duration_ns, strict=True):
+    for step, begin, end in zip(range(len(trace.steps)), trace.steps.start_ns, trace.steps.end_ns, strict=True):
         if trace.steps.kind[step] == StepKind.INCOMPLETE or trace.steps.rank[step] != rank:
             continue
         mine = trace.phases.step == step
         phases: dict[str, int] = {}
-        for name, phase_ns in zip(trace.phases.name[mine], trace.phases.duration_ns[mine], strict=True):
+        phases_ns = shown(trace.phases.end_ns[mine]) - shown(trace.phases.start_ns[mine])
+        for name, phase_ns in zip(trace.phases.name[mine], phases_ns, strict=True):
             text = trace.strings.texts[name]
             phases[text] = phases.get(text, 0) + int(phase_ns)
-        inside = (launched_ns >= begin) & (launched_ns < begin + span)
-        found[step] = Window(int(span), phases, _streams(trace, rows[inside], int(begin)), starts - begin, ends - begin)
+        inside = (launched_ns >= begin) & (launched_ns < end)
+        begin_ns, end_ns = shown(np.array([begin, end])).tolist()
+        waited_ns, from_begin = int(end - begin) - (end_ns - begin_ns), starts - begin_ns
+        streams = _streams(trace, rows[inside], from_begin[inside])
+        found[step] = Window(end_ns - begin_ns, waited_ns, phases, streams, from_begin, ends - begin_ns)
     return found
 
 
-def _streams(trace: Trace, rows: Column, begin_ns: int) -> list[tuple[Column, Column, Column]]:
+def waits_for_earlier_work(trace: Trace, rank: int) -> tuple[Column, Column]:
+    """When the host waited for work that was launched before the recording began: begins and ends, none overlapping (ns)."""
+    device, host = trace.device, trace.host
+    rows = work_rows(trace)
+    earlier = rows[device.launch[rows] == NONE]
+    if trace.provenance.get("source") == "replay" or not len(earlier) or 2 * len(earlier) > len(rows):
+        return np.zeros(0, "i8"), np.zeros(0, "i8")
+    ended_ns = int(device.end_ns[earlier].max())
+    of_rank = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
+    waits = [i for i, text in enumerate(trace.strings.texts) if "Synchronize" in text or "emcpy" in text]
+    calls = (host.kind == HostKind.RUNTIME) & np.isin(host.thread, of_rank) & np.isin(host.name, waits)
+    calls &= host.start_ns < ended_ns
+    begins = np.sort(host.start_ns[calls])
+    ends = np.minimum(host.end_ns[calls], ended_ns)[np.argsort(host.start_ns[calls], kind="stable")]
+    begins[1:] = np.maximum(begins[1:], np.maximum.accumulate(ends)[:-1])
+    return begins, np.maximum(ends, begins)
+
+
+def without_waits(begins: Column, ends: Column) -> Callable[[Column], Column]:
+    """What turns times into times without these waits."""
+    before = np.append(0, np.cumsum(ends - begins))
+
+    def shown(times_ns: Column) -> Column:
+        place = np.searchsorted(begins, times_ns, side="right")
+        if not len(begins):
+            return times_ns
+        last = np.maximum(place - 1, 0)
+        inside = np.where(place > 0, np.clip(ends[last] - times_ns, 0, None), 0)
+        return np.asarray(times_ns - before[place] + inside)
+
+    return shown
+
+
+def _streams(trace: Trace, rows: Column, starts_ns: Column) -> list[tuple[Column, Column, Column]]:
+    """Per stream of `rows`, which start at `starts_ns`: names, starts and ends in order of time."""
     device = trace.device
     lanes = sorted({(int(d), int(s)) for d, s in zip(device.device[rows], device.stream[rows], strict=True)})
     found = []
     for lane in lanes:
-        mine = rows[(device.device[rows] == lane[0]) & (device.stream[rows] == lane[1])]
-        mine = mine[np.argsort(device.start_ns[mine], kind="stable")]
-        starts = device.start_ns[mine] - begin_ns
-        found.append((device.name[mine], starts, starts + device.duration_ns[mine]))
+        on = np.flatnonzero((device.device[rows] == lane[0]) & (device.stream[rows] == lane[1]))
+        on = on[np.argsort(starts_ns[on], kind="stable")]
+        found.append((device.name[rows[on]], starts_ns[on], starts_ns[on] + device.duration_ns[rows[on]]))
     return sorted(found, key=lambda stream: -len(stream[0]))
 
 
@@ -228,9 +285,12 @@ def figures(recorded: Trace, replayed: Trace, report: dict[str, Any], settles: i
     if off:
         result.phase_name = max(off, key=lambda name: abs(off[name]))
         result.phase = off[result.phase_name]
-    shares, starts_ns = [], []
+    result.waited_ns = max(true.waited_ns for true, _ in pairs)
+    shares, starts_ns, firsts_ns = [], [], []
     for true, mine in pairs:
         matched = total = 0
+        first = [min((int(starts[0]) for _, starts, _ in window.streams), default=0) for window in (true, mine)]
+        firsts_ns.append(first[1] - first[0])
         for left, right in zip(true.streams, mine.streams, strict=False):
             texts = [recorded.strings.texts[i] for i in left[0]], [replayed.strings.texts[i] for i in right[0]]
             both = list(same_order(*texts))
@@ -238,11 +298,11 @@ def figures(recorded: Trace, replayed: Trace, report: dict[str, Any], settles: i
             total += max(len(texts[0]), len(texts[1]))
             if both:
                 at = np.array(both)
-                starts_ns.append(np.abs(right[1][at[:, 1]] - left[1][at[:, 0]]))
+                starts_ns.append(np.abs(right[1][at[:, 1]] - left[1][at[:, 0]] - firsts_ns[-1]))
         unpaired = true.streams[len(mine.streams) :] + mine.streams[len(true.streams) :]
         total += sum(len(stream[0]) for stream in unpaired)
         shares.append(matched / total if total else 1.0)
-    result.order = median(shares)
+    result.order, result.first_ns = median(shares), median(firsts_ns)
     if starts_ns:
         result.start_median_ns, result.start_p99_ns = np.percentile(np.concatenate(starts_ns), [50, 99]).tolist()
     return result
@@ -294,13 +354,14 @@ def time(value_ns: float | None) -> str:
     return f"{value_ns / 1e6:.1f} ms" if abs(value_ns) >= 1e6 else f"{value_ns / 1e3:.0f} µs"
 
 
-HEADER = ("recording", "step", "error", "phase", "busy", "idle", "order", "start", "p99", "memory", "coverage", "host", "why")
+HEADER = tuple("recording step error phase busy idle order first start p99 memory coverage host why".split())
 
 
 def row(case: Case, found: Figures) -> list[str]:
     """One line of the table, as text."""
     coverage = ", ".join(f"{name} {100 * share:.1f}" for name, share in found.coverage.items() if share >= 0.0005)
     idle = "-" if found.idle is None else f"{percent(found.idle)} ({time(found.idle_ns)})"
+    waited = f"a wait of {time(found.waited_ns)} for earlier work is taken out of the recorded step" if found.waited_ns else ""
     return [
         case.recording,
         time(found.step_ns),
@@ -309,17 +370,19 @@ def row(case: Case, found: Figures) -> list[str]:
         percent(found.busy),
         idle,
         "-" if found.order is None else f"{100 * found.order:.1f} %",
+        time(found.first_ns),
         time(found.start_median_ns),
         time(found.start_p99_ns),
         percent(found.memory),
         coverage,
-        time(found.host_ns),
-        case.why,
+        f"{time(found.host_ns)} ({time(found.host_worst_ns)})",
+        "; ".join(filter(None, (waited, case.why))),
     ]
 
 
 def markdown(rows: list[list[str]], runs: int) -> str:
     """The table as a page of documentation."""
+    missing = [case.recording for case in CASES if case.recording not in {cells[0] for cells in rows}]
     lines = [
         "# How near replays come",
         "",
@@ -328,11 +391,12 @@ def markdown(rows: list[list[str]], runs: int) -> str:
         "of `benchmarks/programs` on the recording that real hardware made of it. This machine's own time is left out"
         " (`--clock recorded`).",
         "",
-        "Left out: the first two replayed steps, kernels of collectives, work that was launched before the recording began, all"
-        " ranks but the first.",
+        "Left out: the first two replayed steps of a training, kernels of collectives, work from before the recording began",
+        "and the host's waits for it, all ranks but the first.",
         "So a figure here says nothing of warm-up, of the times of collectives or of other ranks. Where a reason stands under"
         " `why`, it is what",
         "the recording suggests; a reason that was not proven says so.",
+        *([f"Not measured when this page was written: {', '.join(missing)}."] if missing else []),
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),
@@ -345,38 +409,48 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces")
     parser.add_argument("--only", default="", metavar="TEXT", help="recordings whose names hold this")
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=3, help="of each program on either clock; the table shows medians")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--markdown", type=Path, help="write the table here too")
     parser.add_argument("--keep", type=Path, help="keep imported recordings, replays and reports in this folder")
     args = parser.parse_args()
-    rows, facts = [], {}
+    facts: dict[str, dict[str, Any]] = {}
+    if args.only and args.json and args.json.exists():
+        facts = json.loads(args.json.read_text())
     with tempfile.TemporaryDirectory() as temporary:
         for case in CASES:
             if args.only not in case.recording:
                 continue
             folder = (args.keep or Path(temporary)) / case.recording
             folder.mkdir(parents=True, exist_ok=True)
-            trace = folder / f"{case.recording}.msgpack"
-            traces.save(traces.read_kineto(args.traces / f"{case.recording}.json.gz"), trace)
-            recorded = traces.load(trace)
-            complete = int((recorded.steps.kind != StepKind.INCOMPLETE).sum())
-            steps = case.steps or max(complete, 1) + case.settles
             try:
-                late = replay(case, trace, steps, folder, "virtual")[1]["host"].get("lag_ns_per_step")
-                runs = [replay(case, trace, steps, folder) for _ in range(args.runs)]
-                found = medians([figures(recorded, *run, case.settles) for run in runs])
-                found.host_ns = late
+                found = measured(case, args.traces / f"{case.recording}.json.gz", folder, args.runs)
             except RuntimeError as failure:
                 print(failure, file=sys.stderr)
                 continue
-            facts[case.recording] = asdict(found) | {"why": case.why}
-            rows.append(row(case, found))
-            print("  ".join(f"{name} {cell}" for name, cell in zip(HEADER, rows[-1], strict=True) if cell), flush=True)
+            facts[case.recording] = asdict(found)
+            cells = zip(HEADER, row(case, found), strict=True)
+            print("  ".join(f"{name} {cell}" for name, cell in cells if cell), flush=True)
             if args.json:
                 args.json.write_text(json.dumps(facts, indent=1))
             if args.markdown:
-                args.markdown.write_text(markdown(rows, args.runs))
+                told = [row(of, Figures(**facts[of.recording])) for of in CASES if of.recording in facts]
+                args.markdown.write_text(markdown(told, args.runs))
+
+
+def measured(case: Case, recording: Path, folder: Path, runs: int) -> Figures:
+    """Import the recording, replay its program on it, and compare. Raises RuntimeError where a replay fails."""
+    trace = folder / f"{case.recording}.msgpack"
+    traces.save(traces.read_kineto(recording), trace)
+    recorded = traces.load(trace)
+    complete = int((recorded.steps.kind != StepKind.INCOMPLETE).sum())
+    steps = case.steps or max(complete, 1) + case.settles
+    hosts = [replay(case, trace, steps, folder, "virtual")[1]["host"] for _ in range(runs)]
+    found = medians([figures(recorded, *replay(case, trace, steps, folder), case.settles) for _ in range(runs)])
+    if None not in (lags_ns := [host["lag_ns_per_step"] for host in hosts]):
+        found.host_ns = median(lags_ns)
+        found.host_worst_ns = max(host["lag_ns_of_worst_step"] for host in hosts)
+    return found
 
 
 if __name__ == "__main__":

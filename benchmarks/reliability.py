@@ -18,9 +18,11 @@ import random
 import re
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree
 from collections import Counter
@@ -292,9 +294,10 @@ def hostile_recordings(folder: Path, chance: random.Random, quick: bool) -> Row:
         if quick and number % 5:
             continue
         path = _written(folder, f"{name}.json", data)
-        done = command(["import", path, "-o", "out.msgpack"], folder)
-        slow = f"{name}: {done.seconds:.0f} s for {len(data) / 1e6:.0f} MB" if done.seconds > 5 + 3 * len(data) / 1e6 else ""
-        row.note(done.outcome, done.fault(name) or slow)
+        most_s = 5 + int(3 * len(data) / 1e6)  # of computing, however busy the machine is
+        done = command(["import", path, "-o", "out.msgpack"], folder, preexec_fn=limited(resource.RLIMIT_CPU, most_s))
+        slow = f"{name}: more than {most_s} s of computing for {len(data) / 1e6:.0f} MB" if done.code < 0 else ""
+        row.note(done.outcome, slow or done.fault(name))
         path.unlink()
     return row
 
@@ -362,7 +365,7 @@ def closed_pipes(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def full_disks(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Files that may grow to k bytes only, for many k; /dev/full and folders that are not there as outputs"""
+    """Files that may grow to k bytes only, for many k; a full device and folders that are not there as outputs"""
     save(training(steps=3), folder / "a.msgpack")
     (folder / "r.json").write_bytes(next(data for name, data in recordings(200) if name == "names"))
     row = Row("")
@@ -377,10 +380,24 @@ def full_disks(folder: Path, chance: random.Random, quick: bool) -> Row:
             left = sorted(path.name for path in folder.iterdir() if path.name.startswith("out") and done.code != 0)
             row.note(done.outcome, done.fault(f"{name} of {most} bytes") or (f"{name}: left {left}" if left else ""))
             (folder / output).unlink(missing_ok=True)
-        for target in ("/dev/full", "nowhere/out"):
+        for target in (*_full_device(folder), "nowhere/out"):
             done = command([*words, target], folder)
             row.note(done.outcome, done.fault(f"{name} to {target}", [2]))
     return row
+
+
+def _full_device(folder: Path) -> list[str]:
+    """/dev/full, or for root, who could replace that, a device like it in the folder; nothing where root may not make one."""
+    if os.geteuid() != 0:
+        return ["/dev/full"]
+    made = folder / "full"
+    try:
+        if not made.exists():
+            os.mknod(made, stat.S_IFCHR | 0o666, os.stat("/dev/full").st_rdev)
+        made.open("ab").close()
+    except OSError:
+        return []
+    return [made.name]
 
 
 def few_descriptors(folder: Path, chance: random.Random, quick: bool) -> Row:
@@ -436,8 +453,8 @@ def signals(folder: Path, chance: random.Random, quick: bool) -> Row:
     row = Row("")
     commands = [(["import", "r.json", "-o", "out.msgpack"], 2.0)] * (1 if quick else 3)
     if not quick:
-        commands += [(["replay", "--trace", "p100", "-o", "out.msgpack", "s.py", "60"], 12.0)]
-        commands += [(["record", "--on", "p100", "-o", "out.msgpack", "s.py", "60"], 14.0)]
+        commands += [(["replay", "--trace", "p100", "-o", "out.msgpack", "s.py", "20"], 12.0)]
+        commands += [(["record", "--on", "p100", "-o", "out.msgpack", "s.py", "20"], 14.0)]
     sent = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGSTOP)
     for words, usual_s in commands:
         for number in sent[: 2 if quick else None]:
@@ -461,10 +478,10 @@ def _ended(words: list[str], folder: Path, number: signal.Signals, after_s: floa
         time.sleep(0.5)
         os.killpg(process.pid, signal.SIGCONT)
     try:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        return "fault", f"{what}: still there after a minute"
+        return "fault", f"{what}: still there after two minutes"
     ours = [line for line in err.splitlines() if re.match(r'  File ".*/(tui|traces|tracer|replayer)/', line)]
     fault = f"{what}: a traceback through {ours[-1].strip()}" if ours and number != signal.SIGINT else ""
     fault = fault or _half_written(folder / "out.msgpack")
@@ -580,8 +597,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="campaigns at a time")
     parser.add_argument("--only", choices=[of.__name__ for of in CAMPAIGNS], action="append")
     parser.add_argument("--write", type=Path, metavar="X.md", help="write the table here")
+    parser.add_argument("--json", type=Path, metavar="X.json", help="keep rows here; with --only, others stay")
     args = parser.parse_args()
     chosen = [run for run in CAMPAIGNS if not args.only or run.__name__ in args.only]
+
+    kept = threading.Lock()
 
     def timed(run: Callable[[Path, random.Random, bool], Row]) -> Row:
         start = time.monotonic()
@@ -589,10 +609,20 @@ def main() -> int:
         happened = ", ".join(f"{count} x {outcome}" for outcome, count in row.outcomes.most_common())
         faults = "".join(f"\n  FAULT {fault}" for fault in sorted(set(row.faults)))
         print(f"{run.__name__} ({time.monotonic() - start:.0f} s): {happened}{faults}", flush=True)
+        if args.json:
+            with kept:
+                of_names = json.loads(args.json.read_text()) if args.json.exists() else {}
+                args.json.write_text(json.dumps(of_names | {run.__name__: vars(row)}))
         return row
 
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:  # started in the background: the commands would ignore it too
+            signal.signal(number, usual)
     with ThreadPoolExecutor(args.jobs) as pool:
         rows = list(pool.map(timed, chosen))
+    if args.json:
+        of_names = json.loads(args.json.read_text())
+        rows = [Row(**row | {"outcomes": Counter(row["outcomes"])}) for run in CAMPAIGNS if (row := of_names.get(run.__name__))]
     if args.write:
         args.write.write_text(document(rows, [] if args.quick else revealed(), args.seed), encoding="utf-8")
     return 1 if any(row.faults for row in rows) else 0

@@ -2,9 +2,10 @@
 
 The traces are made up: 24 streams with kernels and copies and 8 rows of host calls, as a busy machine with 8 GPUs has. Prints,
 for one trace and for two laid over each other: the time from starting a process (Python, numpy and textual included) on a
-saved trace file to the first picture, and the median and slowest time of a frame (32 lanes, 200 columns) over many zooms and
-places, arithmetic and styled lines included. Times are CPU times, but for the first picture, so that neighbours on the machine
-count less: of that the CPU time is told beside it, which is what an idle machine would take at most.
+saved trace file to the first picture, and the median and slowest time of a frame (32 lanes, 200 columns, kernels compared with
+their counterparts) over many zooms and places, arithmetic and styled lines included. Times are CPU times, but for the first
+picture, so that neighbours on the machine count less: of that the CPU time is told beside it, which is what an idle machine
+would take at most.
 
     python benchmarks/timeline.py [--events 1000000 10000000] [--first-picture-events 1000000] [--json timeline.json]
 """
@@ -36,6 +37,7 @@ DEVICES, STREAMS, HOST_LANES = 8, 3, 8
 LANES, COLUMNS, LABEL_COLUMNS = DEVICES * STREAMS + HOST_LANES, 200, 20
 KERNELS = ("sgemm_128x64_nn", "elementwise_kernel", "batch_norm_bw", "reduce_kernel", "multi_tensor_apply", "ncclAllReduce",
            "cat_copy", "unnamed")  # fmt: skip
+LINES = 100  # of the terminal: all lanes are in sight, each side of one in one line
 STEP_NS = 150_000_000
 
 
@@ -71,7 +73,7 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def frames(scene: Scene) -> list[float]:
     """CPU seconds of frames over zooms from everything down to a few microseconds, each at several places."""
-    window = Window(scene, COLUMNS, 10_000)
+    window = Window(scene, COLUMNS, LINES)
     taken = []
     while window.ns_per_column > 50:
         for place in (0.1, 0.45, 0.8):
@@ -83,12 +85,13 @@ def frames(scene: Scene) -> list[float]:
 
 def frame_s(window: Window) -> float:
     """One frame of all lanes from nothing: no part of an earlier one is used."""
+    from tui.view.palette import palette_of
     from tui.view.timeline import strip_of  # not at the top: the first picture is timed with textual still to be imported
 
-    drawing = Drawing()
+    drawing, palette = Drawing(), palette_of(True)
     start = time.process_time()
     for number, (line, cells) in enumerate(drawing.frame(window)):
-        strip_of(window, line, cells, LABEL_COLUMNS, number == window.line)
+        strip_of(window, line, cells, LABEL_COLUMNS, number == window.line, palette)
     return time.process_time() - start
 
 
@@ -142,7 +145,7 @@ def main() -> None:
     for events in args.events:
         made = [made_up(events, seed) for seed in (1, 2)]
         for count in (1, 2):
-            scene = Scene.of(*((f"trace {n}", trace) for n, trace in enumerate(made[:count]))).with_host()
+            scene = Scene.of(*((f"trace {n}", trace) for n, trace in enumerate(made[:count]))).with_host().with_counterparts()
             times = frames(scene)
             pictures: list[tuple[float, float]] = []
             if events <= args.first_picture_events:

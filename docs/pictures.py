@@ -23,7 +23,7 @@ from tui.view.picture import picture  # noqa: E402
 PICTURES: tuple[tuple[str, tuple[int, int], tuple[str, ...]], ...] = (
     ("timeline.svg", (130, 36), ("g", "8", "enter", "w", "w", "d")),
     ("timeline_details.svg", (130, 36), ("g", "8", "enter", "slash", *"winograd", "enter", *"wwwwww", "enter")),
-    ("timeline_tables.svg", (150, 36), ("g", "8", "enter", "w", "w", "d", "h", "t")),
+    ("timeline_tables.svg", (160, 36), ("g", "8", "enter", "w", "w", "d", "h", "t", "right")),
 )
 
 

@@ -20,9 +20,10 @@ from replayer.ops.cpu_compute import CpuCompute
 from replayer.ops.data_dependent import DataDependentOps
 from replayer.ops.gemm import MatrixProducts
 from replayer.ops.known_contents import KnownContents
+from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.plan_cache import PlanCache
-from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor import VirtualTensor, alias
 from replayer.tensor.tensor_meta import ACCELERATOR
 
 
@@ -87,14 +88,19 @@ def register(*, compute: bool = False) -> None:
     by_value = DataDependentOps(plans, VirtualTensor, contents.index)
     for ops in (copies, contents, by_value, rnn.CudnnRnnOps(plans, run), MatrixProducts(plans, run)):
         plans.specials |= ops.handlers()
+    plans.specials[torch.ops.aten.alias.default] = alias
+    plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False  # so nobody nests
     if compute:
         computing = CpuCompute(plans, VirtualTensor)
         dispatch, copies = computing.dispatch, computing.copies
         state.set_computing()
+    layouts = Layouts(plans)
+    plans.run_other_layout, plans.wrap_other_layout = layouts.run, layouts.wrapped
+    SparseVirtualTensor.__torch_dispatch__ = staticmethod(layouts.dispatch)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
     factories.register(plans, copies, dispatch)
-    cuda_decompositions.register()
-    rnn.register()
+    cuda_decompositions.register(plans)
+    rnn.register(plans)
     autocast.register()
     # Without this, optimizers take the per-tensor path that no GPU would take.
     _foreach_supported_types.append(VirtualTensor)

@@ -8,16 +8,23 @@ descendants, with the JSON of a `ReplaySession` (traces/configuration.py). Where
 from __future__ import annotations
 
 import importlib
+import json
+import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
+
+import torch
 
 from replayer import backend, state
 from replayer.gpu import VirtualGpu
+from replayer.memory.request_log import REQUESTS
+from replayer.recording.cell_pace import CellPace
 from replayer.recording.replicas import devices_for
-from replayer.surfaces import install_all
+from replayer.surfaces import builtins_open, install_all, torch_before_1_11, torch_utils_data
 from replayer.surfaces.time import PatchedTime
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.stats import ReplayStats
@@ -26,10 +33,14 @@ from traces.configuration import ReplayConfig, ReplaySession
 from traces.deferred_signals import at_exit
 from traces.file import TraceStream, load
 from traces.model import Origin, Shape, Trace, TraceError, shapes_text
+from traces.storage_server import StorageClient
 from traces.typed_json import from_json
 
 # How many kinds of unmatched calls a replay lists; the rest are counted.
 _MISSING_LISTED = 50
+# A script that does not train is ended too, but some batches may be a validation before training.
+_EVALUATIONS_PER_STEP = 20
+_RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # of one call: a foreach op has hundreds
 # What torch imports at the first optimizer, DistributedDataParallel or new shape: half of its memory, and seconds.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
@@ -47,7 +58,7 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
     That is what would make them write to most of their memory: imports, patches that look through every module, the recording.
     """
     told = replace(from_json(ReplaySession, session), launcher=os.getpid())
-    _install(told.config)
+    _install(told)
     for module in _IMPORTED_LATER:
         importlib.import_module(module)
     recorded, patched_time = load(told.trace), _patched_time(told.config)
@@ -61,7 +72,7 @@ def _start(session: ReplaySession, recorded: Trace | None, patched_time: Patched
     if patched_time is not None and os.getppid() == session.launcher:
         patched_time.install()  # in the script's process from the start, in its descendants if they use the GPU: workers do not
     state.start(lambda: _make(session, recorded, patched_time), run_folder=session.out)
-    _install(session.config)
+    _install(session)
 
 
 def _patched_time(config: ReplayConfig) -> PatchedTime | None:
@@ -70,10 +81,16 @@ def _patched_time(config: ReplayConfig) -> PatchedTime | None:
     return PatchedTime(RecordedClock() if config.clock == "recorded" else VirtualClock())
 
 
-def _install(config: ReplayConfig) -> None:
-    if not backend.registered():
-        backend.register(compute=config.values == "compute")
-        install_all(sys.modules["torch"])
+def _install(session: ReplaySession) -> None:
+    if backend.registered():
+        return
+    torch = sys.modules["torch"]
+    backend.register(compute=session.config.values == "compute")
+    install_all(torch)
+    if session.config.loader == "synthetic":
+        torch_utils_data.repeat_first_batch(torch)
+    if session.storage is not None:
+        builtins_open.install(torch, StorageClient(session.storage))
 
 
 def _clock(config: ReplayConfig, patched_time: PatchedTime | None) -> Clock:
@@ -93,6 +110,12 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
     path = session.out / f"replay-{os.getpid()}.msgpack"
     rank = state.rank()
     devices = rank.devices(trace)
+
+    def step_ended(trained: int, ended: int) -> None:
+        if trained >= config.steps or ended >= _EVALUATIONS_PER_STEP * config.steps:
+            _finish(gpu, trace, session)
+            _leave(session)
+
     gpu = VirtualGpu(
         trace,
         rank=rank.recorded(trace.ranks),
@@ -105,14 +128,38 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
         gpus=config.gpus,
         link_gbps=config.link_gbps,
         optimizers=state.optimizers(),
+        cells=None if session.cells is None else CellPace(session.cells, state.optimizers()),
+        keep_requests=config.steps > 0,
+        step_ended=step_ended if config.steps else None,
+        improving=config.values != "constant",
     )
     at_exit(lambda: _finish(gpu, trace, session))
+    if gpu.machine.is_before(1, 11):
+        torch_before_1_11.install(torch)
     return gpu
+
+
+def _leave(session: ReplaySession) -> NoReturn:
+    """End this process in the middle of the script, whose own handlers and cleaning up must not run: it has not ended."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():  # who leaves first may take the others' store along
+        until, ranks = time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
+        while len(list(session.out.glob(f"{REQUESTS}-*.json"))) < ranks and time.monotonic() < until:
+            time.sleep(0.05)
+    for process in multiprocessing.active_children():  # a loader's workers, which would notice only after seconds
+        process.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
     """Write the timeline's end."""
     gpu.stop()
+    if session.config.steps:
+        logs = [device.memory.requests.to_json() for device in gpu.devices if device.memory.requests is not None]
+        told = json.dumps({"rank": state.rank().number, "ended": gpu.simulator.tracker.number, "devices": logs})
+        (session.out / f"{REQUESTS}-{os.getpid()}.json").write_text(told, encoding="utf-8")
     try:
         gpu.timeline.close(_header(gpu, trace, session))
     except (OSError, TraceError) as failure:
@@ -138,6 +185,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
             {"op": op, "shapes": _short(shapes), "count": count} for (op, shapes), count in missing[:_MISSING_LISTED]
         ],
         "missing_not_listed": sum(count for _, count in missing[_MISSING_LISTED:]),
+        "cells": None if gpu.recording.cells is None else gpu.recording.cells.to_json(),
         "values": config.values,
         "reads_unrecorded": None if config.values == "compute" else stats.reads_unrecorded,
         "events_never_recorded": stats.events_never_recorded,
@@ -156,9 +204,9 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
 
 def _host(stats: ReplayStats, speed: float) -> dict[str, float | None]:
     """What a step costs the host: per op by this machine's clock, else in recorded time."""
-    medians = stats.host_medians()
-    per_op_us = medians["us_per_op"]
-    return medians | {"us_per_op": None if per_op_us is None else round(per_op_us / speed, 3)}
+    figures = stats.host_figures()
+    per_op_us = figures["us_per_op"]
+    return figures | {"us_per_op": None if per_op_us is None else round(per_op_us / speed, 3)}
 
 
 def _short(shapes: tuple[Shape, ...]) -> str:

@@ -13,6 +13,9 @@
     ValueError
     +-- settings.SettingsError   an allocator setting that PyTorch would refuse as well
 
+    SystemExit
+    +-- NotInLibrary             the library has no times of what the script trains; the line that says so is printed already
+
     UserWarning
     +-- NotEmulatedWarning       a setting that is allowed to be there, but does nothing here
 
@@ -39,6 +42,13 @@ class NotExact(RuntimeError):
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
         super().__init__(f"--strict: {op} ({sizes}) has no exact match in the recording ({found}); drop --strict to go on")
+
+
+class NotInLibrary(SystemExit):
+    """Ends the script, as no exception that it might catch and go on from would: what follows could only be invented."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
 
 
 class DataDependentShape(NotImplementedError):

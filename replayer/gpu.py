@@ -13,43 +13,58 @@ Note [Played in batches]
     A launch only notes the op, its stream and the time; some hundred of them are played together, or as soon as anything
     looks at the device or the phase changes. Nobody can tell, for nothing on the timeline depends on when it is worked out;
     but playing them one after another, with the interpreter's caches warm, takes a third of the time.
+
+Note [The host's time in a cell]
+    What a cell of the library tells of a phase was measured from when the host entered it until the device was done, so it
+    holds what that host took to launch. What this machine takes for the same calls (copies, the model's, zero_grad, backward,
+    step) does not count beside it: on a virtual clock time stands still in them. On the wall clock it cannot, and a host that
+    takes longer than the phase makes it longer.
 """
 
 from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import TYPE_CHECKING, Any
 
-from replayer.cost_model.chips import known_properties
 from replayer.cost_model.collectives import Call, CollectiveCosts, Times, Transfer
-from replayer.cost_model.copies import Transfers
+from replayer.cost_model.copies import Copy, Transfers
+from replayer.errors import NotEmulated
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.capacity import capacity_of
 from replayer.memory.cublas_workspaces import BlasWorkspaces
+from replayer.memory.request_log import RequestLog
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
+from replayer.recording.assumed_values import AssumedValues
+from replayer.recording.cell_pace import CellPace
+from replayer.recording.kept_workspaces import keeps_workspaces
 from replayer.recording.output_sizes import RecordedOutputSizes
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.replicas import add_devices
 from replayer.recording.values import RecordedValues
 from replayer.recording.workspaces import Workspaces, WorkspaceSequence
 from replayer.timing.clock import Clock
+from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.data_parallel import OpenRegion
 from replayer.timing.host_threads import HostThreads
 from replayer.timing.scheduler import Caller, HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualEvent, VirtualStream
+from traces.cards import known_properties
 from traces.machine import DeviceProperties
-from traces.model import NONE, Device, DeviceKind, Shape, Thread, Trace
+from traces.model import NONE, Device, DeviceKind, Origin, Shape, Thread, Trace
 from traces.steps import Optimizers
 from traces.workload_observer import WorkloadObserver
 
 if TYPE_CHECKING:
     from replayer.timing.timeline_writer import Timeline
+
+# Phases entered by name whose time a cell of the library holds; see Note [The host's time in a cell].
+_OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})
 
 # Ops noted before they are played: a few milliseconds of a script, less than the host may run ahead anyway.
 _BATCH = 256
@@ -114,14 +129,23 @@ class VirtualGpu:
         gpus: int = 0,
         link_gbps: float = 0,
         optimizers: Optimizers | None = None,
+        cells: CellPace | None = None,
+        keep_requests: bool = False,
+        step_ended: Callable[[int, int], None] | None = None,
+        improving: bool = True,
     ) -> None:
         """`memory_bytes` gives the devices other capacities than the recorded ones: one for all of them, or one each.
 
         `devices` are what the script sees, if that is not what `rank` was recorded with; or `gpus` is how many of them. Copies
-        between them go at `link_gbps` (0: as recorded, else by the kind of device). `optimizers` are the script's.
+        between them go at `link_gbps` (0: as recorded, else by the kind of device). `optimizers` are the script's. `cells`
+        tell the times where `trace` has none.
+        With `keep_requests` each device's memory has a log of its requests (memory/request_log.py). `step_ended` is told how
+        many training steps, and how many of both kinds, have ended, as soon as that is known. `improving`: values that were
+        not recorded are those of a run that makes progress.
         """
         self.recording = RecordedRun.of(trace, rank)
         self.recording.devices = list(devices) or self.recording.devices
+        self.recording.cells = cells
         if gpus:
             add_devices(self.recording, gpus)
         optimizers = optimizers if optimizers is not None else Optimizers()
@@ -136,12 +160,19 @@ class VirtualGpu:
         self.collective_costs = CollectiveCosts.of(trace)
         self._peers: list[Callable[[bool], None]] = []  # settle what goes on between this process and others
         self._workspaces = Workspaces.of(trace, self.recording, rank)
-        majors = [known_properties(device).major or 0 for device in self.recording.devices]
-        self.blas = BlasWorkspaces(self.machine, majors)
+        properties = [known_properties(device) for device in self.recording.devices]
+        self.blas = BlasWorkspaces(self.machine, [of.major or 0 for of in properties], [of.gcnArchName for of in properties])
+        if (kept := keeps_workspaces(trace, rank, self.blas.usual_bytes)) is not None:
+            self.blas.kept = kept
         self._values = RecordedValues.of(trace, rank)
+        self.assumed = AssumedValues(lambda: self.simulator.tracker.trained, improving=improving)
         self._selections = RecordedOutputSizes.of(trace, rank)
+        self.capture: GraphCapture | None = None  # a CUDA graph's, under way
         self._settled_in = self._froze = False
-        self._trained = 0  # training steps so far
+        self._in_cell = False  # a cell tells what the module call under way takes
+        self._trained = self._ended = 0  # training steps so far, and steps of both kinds
+        self._keep_requests = keep_requests
+        self._step_ended = step_ended
         self._works_somewhere = False  # the first device that a stream is asked of is the script's home
         self._local = threading.local()
         self._lock = threading.RLock()
@@ -151,6 +182,8 @@ class VirtualGpu:
         self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
         sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.recording.devices)]
         self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.recording.devices)]
+        if cells is not None:
+            self.workload.on_every_call = self._watch_call
 
     def _device(self, index: int, device: Device, given_bytes: int | None) -> VirtualDevice:
         capacity = capacity_of(self.machine, device, given_bytes)
@@ -160,6 +193,8 @@ class VirtualGpu:
             self.simulator.scheduler.block(thread, time_ns)
 
         memory = DeviceMemory(index, *capacity, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
+        if self._keep_requests:
+            memory.requests = RequestLog()
         allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory)
         stream = self.simulator.scheduler.stream(index, 0)
         return VirtualDevice(index, device.name, known_properties(device), allocator, stream, memory)
@@ -189,15 +224,40 @@ class VirtualGpu:
             if pending:
                 while noted := pending[:]:
                     del pending[: len(noted)]  # others may have noted more since
-                    self.simulator.play_all(noted[::3], noted[1::3], noted[2::3])
+                    if self.capture is not None:
+                        noted = self._not_captured(self.capture, noted)
+                    if noted:
+                        self.simulator.play_all(noted[::3], noted[1::3], noted[2::3])
                 self.timeline.relieve()
             for device in self.devices:
                 device.allocator.settle()
+
+    def _not_captured(self, capture: GraphCapture, pending: list[Any]) -> list[Any]:
+        """Those of the pending ops that no CUDA graph captures; the others are noted in it."""
+        rest: list[Any] = []
+        for caller, signature, called_ns in zip(pending[::3], pending[1::3], pending[2::3], strict=True):
+            if caller.stream in capture:
+                capture.note(self.simulator.play_node, caller.stream, signature, None)
+            else:
+                rest += (caller, signature, called_ns)
+        return rest
+
+    def _captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
+        """Whether a CUDA graph captures this copy. Raises CUDA's error for one that waits."""
+        if self.capture is None or (stream not in self.capture and not blocking):
+            return False
+        if blocking:
+            self.capture.refuse(self.thread())
+        if stream in self.capture:
+            self.capture.note(self.simulator.play_node, stream, signature, copy)
+        return stream in self.capture
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
         """A copy to another device: on the source's stream, in order with the target's (copy_kernel_cuda, Copy.cu)."""
         with self._looking as thread:
             stream, other = self._current(thread, source), self._current(thread, target)
+            if self._captured(stream, signature, self._transfers.copy("p2p", False, size_bytes), blocking=False):
+                return
             stream.wait(other.ready_ns)
             copy = self._transfers.copy("p2p", False, size_bytes)
             self.simulator.play(thread, stream, signature, self.clock.now_ns(), copy)
@@ -207,16 +267,41 @@ class VirtualGpu:
         self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False
     ) -> None:
         """A copy of kind "h2d", "d2h" or "d2d"; if blocking, the host waits for its end."""
+        cells = self.recording.cells if kind == "h2d" and not pinned else None
+        told_ns = None if cells is None else cells.copy_ns(size_bytes)
+        if cells is not None:
+            self.clock.pause()  # see Note [The host's time in a cell]
+        try:
+            self._copy(signature, kind, size_bytes, device, blocking, pinned, told_ns)
+        finally:
+            if cells is not None:
+                self.clock.resume()
+
+    def _copy(
+        self,
+        signature: OpSignature,
+        kind: str,
+        size_bytes: int,
+        device: int,
+        blocking: bool,
+        pinned: bool,
+        told_ns: int | None,
+    ) -> None:
+        """`told_ns`: what a cell of the library says that it takes."""
         with self._looking as thread:
+            copy = self._transfers.copy(kind, pinned, size_bytes)
+            if told_ns is not None:
+                copy = copy._replace(duration_ns=told_ns, origin=Origin.PUBLISHED)
+            if self._captured(self._current(thread, device), signature, copy, blocking):
+                return
             if kind == "h2d":
                 self.simulator.tracker.enter(thread, "h2d")
-            copy = self._transfers.copy(kind, pinned, size_bytes)
             end_ns = self.simulator.play(thread, self._current(thread, device), signature, self.clock.now_ns(), copy)
             if kind == "d2h" and blocking:
                 self.simulator.tracker.settle(thread)
                 end_ns = max(end_ns, self._current(thread, device).ready_ns)
             if blocking:
-                self.simulator.scheduler.block(thread, end_ns)
+                self.simulator.scheduler.block(thread, end_ns, thread.after_wait_ns)
             if kind == "h2d":
                 self.simulator.tracker.leave(thread, "h2d")
 
@@ -224,9 +309,10 @@ class VirtualGpu:
         """The host reads `count` elements: it waits for the stream, then gets what was recorded, or None."""
         with self._looking as thread:
             stream = self._current(thread, device)
+            self._captured(stream, signature, None, blocking=True)
             self.simulator.play(thread, stream, signature, self.clock.now_ns(), self._transfers.read(count * 8))
             self.simulator.tracker.settle(thread)
-            self.simulator.scheduler.block(thread, stream.ready_ns)
+            self.simulator.scheduler.block(thread, stream.ready_ns, thread.after_wait_ns)
             tracker = self.simulator.tracker
             values = self._values.next(count, tracker.number, tracker.row_of_values)
             if values is None:
@@ -240,7 +326,7 @@ class VirtualGpu:
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         """What the op takes for itself and gives back before it returns, as far as the recording tells."""
-        return self._workspaces.of_op(self.recording.keys(signature))
+        return self._workspaces.of_op(self.recording.keys[signature])
 
     # --- threads, devices and streams
 
@@ -313,6 +399,9 @@ class VirtualGpu:
 
     def record_event(self, event: VirtualEvent, stream: VirtualStream) -> None:
         with self._looking as thread:
+            if self.capture is not None and self.capture.record(event, stream):
+                self.capture.note(_record, event, stream)
+                return
             self.simulator.tracker.settle(thread)
             event.device = stream.device
             event.time_ns = max(stream.ready_ns, self._now(thread))
@@ -323,7 +412,10 @@ class VirtualGpu:
     def stream_wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
         """Later work on `stream` starts no earlier than the event; one that was never recorded is no wait, as in CUDA."""
         with self._looking:
-            if event.time_ns is None:
+            if self.capture is not None and self.capture.has_event(event):
+                self.capture.join(stream)
+                self.capture.note(_wait, stream, event)
+            elif event.time_ns is None:
                 self._await_nothing(event)
             else:
                 stream.wait(event.time_ns)
@@ -331,6 +423,10 @@ class VirtualGpu:
     def stream_wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
         """Later work on `stream` starts no earlier than all that `other` holds now: an event between the two."""
         with self._looking as thread:
+            if self.capture is not None and other in self.capture:
+                self.capture.join(stream, other)
+                self.capture.note(_wait, stream, other)
+                return
             self.simulator.tracker.settle(thread)
             stream.wait(other.ready_ns)
 
@@ -345,13 +441,16 @@ class VirtualGpu:
         return time_ns <= self.clock.now_ns()
 
     def query_event(self, event: VirtualEvent) -> bool:
+        self._forbid_in_capture()
         return event.time_ns is None or event.time_ns <= self.clock.poll_ns()
 
     def query_stream(self, stream: VirtualStream) -> bool:
+        self._forbid_in_capture()
         self.flush()
         return stream.ready_ns <= self.clock.poll_ns()
 
     def synchronize_event(self, event: VirtualEvent) -> None:
+        self._forbid_in_capture()
         if event.time_ns is None:
             with self._lock:
                 self._await_nothing(event)
@@ -359,9 +458,64 @@ class VirtualGpu:
             self.simulator.scheduler.block(self.thread(), event.time_ns)
 
     def synchronize_stream(self, stream: VirtualStream) -> None:
+        self._forbid_in_capture()
         with self._looking as thread:
             self.simulator.tracker.settle(thread)
             self.simulator.scheduler.block(thread, stream.ready_ns)
+
+    def work_ns(self) -> int:
+        """How long all work so far takes on its devices."""
+        self.flush()
+        return sum(self.simulator.stats.charged_ns.values())
+
+    # --- profiles that the script makes of itself
+
+    def watch(self) -> None:
+        """Keep what is played from now on for `watched`."""
+        with self._looking:
+            self.timeline.watch()
+
+    def watched(self) -> Trace:
+        """Ops, device work and memory events since `watch`."""
+        with self._looking as thread:
+            self.simulator.tracker.settle(thread)
+            return self.timeline.watched(Trace(devices=self.recording.devices, threads=self.threads))
+
+    # --- CUDA graphs
+
+    def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
+        """What this thread's current stream, and those that wait for it, are given goes into a CUDA graph and is not played.
+
+        `pool` is the number of its private memory pool; the rest as GraphCapture has it.
+        """
+        with self._looking as thread:
+            stream = self._current(thread, thread.device)
+            self.capture = GraphCapture(stream, thread, pool, everywhere=everywhere, refuse=refuse)
+
+    def end_capture(self) -> CapturedGraph:
+        with self._looking:
+            assert self.capture is not None
+            graph, self.capture = self.capture.end(), None
+            return graph
+
+    def replay_graph(self, graph: CapturedGraph) -> None:
+        """Play all that was captured on this thread's current stream."""
+        with self._looking as thread:
+            self.simulator.play_graph(thread, self._current(thread, graph.origin.device), graph, self.clock.now_ns())
+
+    def is_capturing(self, stream: VirtualStream) -> bool:
+        return self.capture is not None and stream in self.capture
+
+    def _forbid_in_capture(self) -> None:
+        if self.capture is not None:
+            self.capture.refuse(self.thread())
+
+    def _note_in_capture(self, thread: HostThread, call: Callable[..., None], *args: Any) -> bool:
+        """Whether what the script does belongs to each replay of the graph that it captures, and not to now."""
+        if self.capture is None or thread is not self.capture.thread:
+            return False
+        self.capture.note(call, *args)
+        return True
 
     # --- between ranks
 
@@ -371,6 +525,8 @@ class VirtualGpu:
 
     def arrival_ns(self, device: int) -> int:
         """When work launched now behind all that the current stream of `device` holds could start on an idle stream."""
+        if self.capture is not None:
+            raise NotEmulated("torch.distributed while a CUDA graph captures", "communicate outside of the graph")
         with self._looking as thread:
             self.simulator.tracker.settle(thread)
             return max(self._now(thread) + self.recording.latency_ns, self._current(thread, device).ready_ns)
@@ -388,6 +544,7 @@ class VirtualGpu:
             self.simulator.stats.charged_ns[transfer.origin] += transfer.duration_ns
 
     def synchronize_device(self, device: int) -> None:
+        self._forbid_in_capture()
         for settle in self._peers:
             settle(True)
         with self._looking as thread:
@@ -404,24 +561,59 @@ class VirtualGpu:
 
     def enter_phase(self, name: str) -> None:
         with self._looking as thread:
+            if self._note_in_capture(thread, self.simulator.tracker.enter, name):
+                return
             self.simulator.tracker.enter(thread, name)
             self._settle_in()
+            if name in _OF_CELLS and self.recording.cells is not None:
+                self.clock.pause()
 
     def leave_phase(self, name: str) -> None:
         with self._looking as thread:
-            self.simulator.tracker.leave(thread, name)
+            if name in _OF_CELLS and self.recording.cells is not None:
+                self.clock.resume()
+            if not self._note_in_capture(thread, self.simulator.tracker.leave, name):
+                self.simulator.tracker.leave(thread, name)
 
     def optimizer_stepped(self, is_first: bool) -> None:
         """An optimizer's step() has returned; that of the first one ends a step."""
         with self._looking as thread:
+            if self._note_in_capture(thread, self.simulator.tracker.optimizer_stepped, is_first):
+                return
             self.simulator.tracker.optimizer_stepped(thread, is_first)
             self._settle_in()
+
+    def _watch_call(
+        self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool
+    ) -> Callable[[], None]:
+        """What a cell of the library tells of the call that begins, on the device that the script works on. Returns what is to
+        be called at its end. See Note [The host's time in a cell]."""
+        cells = self.recording.cells
+        assert cells is not None
+        with self._looking:
+            self.clock.pause()  # it is our time, not the script's
+            try:
+                cells.watch(module, inputs, autocast, grad_enabled)
+            finally:
+                self.clock.resume()
+            self._in_cell = cells.tells_call
+            self.devices[max(self.simulator.scheduler.home, 0)].memory.limit_to(cells.limit_bytes)
+        return self._cell_returned
+
+    def _cell_returned(self) -> None:
+        if self._in_cell:
+            self._in_cell = False
+            self.clock.resume()
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """The script calls a module, not within another one's call."""
         with self._looking as thread:
+            if self._note_in_capture(thread, self.simulator.tracker.module_called, id(module), grad_enabled):
+                return
             self.simulator.tracker.module_called(thread, id(module), grad_enabled)
             self._settle_in()
+            if self._in_cell:
+                self.clock.pause()
 
     @property
     def workload(self) -> WorkloadObserver:
@@ -453,6 +645,9 @@ class VirtualGpu:
             self._trained = tracker.trained
             for device in self.devices:
                 device.allocator.end_step()
+        if self._step_ended is not None and tracker.number != self._ended:
+            self._ended = tracker.number
+            self._step_ended(tracker.trained, tracker.number)
         if self._settled_in or not tracker.number:
             return
         self._settled_in = True
@@ -481,3 +676,13 @@ class VirtualGpu:
     def _now(self, thread: HostThread) -> int:
         return max(thread.host_ns, self.clock.now_ns())
 
+
+def _record(_thread: HostThread, event: VirtualEvent, stream: VirtualStream) -> None:
+    """An event within a CUDA graph is recorded at each replay."""
+    event.time_ns = stream.ready_ns
+
+
+def _wait(_thread: HostThread, stream: VirtualStream, until: VirtualStream | VirtualEvent) -> None:
+    time_ns = until.ready_ns if isinstance(until, VirtualStream) else until.time_ns
+    if time_ns is not None:
+        stream.wait(time_ns)

@@ -1,25 +1,22 @@
 """What the matcher sees of a call: the op, with its shapes and dtypes.
 
 The plan cache makes one `OpSignature` per plan and hands the same object to `VirtualGpu.launch` at every call. So what others
-work out about it can be kept by its identity: the matcher's keys and the timeline's rows in the signature itself, which the
-launch of every op reads; estimates of its cost in the scheduler.
+work out about it (the matcher's keys, the timeline's rows) they keep by its identity, in a `KeptBySignature` of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TypeVar
 
 from traces.model import Shape
 from traces.phases import op_class
 
+T = TypeVar("T")
 
-class MatchKeys(NamedTuple):
-    """The keys under which the recording indexes an op: itself, an equivalent of the same shapes, an equivalent of any."""
-
-    exact: str
-    equivalent: str
-    named: str
+# Of ops whose signature is made anew for each call (packed sequences), the ones before are not kept for ever.
+_MOST_KEPT = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
@@ -34,9 +31,19 @@ class OpSignature:
     launches: bool = True  # False: views and other ops that never reach the device
     direction: str = ""  # "h2d", "d2h" or "p2p": a copy into or out of a device, which no copy within one may stand for
     phase_class: int = field(init=False)
-    keys: MatchKeys | None = None  # by RecordedRun.keys, at first use
-    strings: tuple[int, int, int] | None = None  # by the timeline writer: name, shapes, dtypes
-    host_row: bytes = b""  # by the timeline writer: a row of the host table, but for thread and time
 
     def __post_init__(self) -> None:
         self.phase_class = op_class(self.op)
+
+
+class KeptBySignature(dict[OpSignature, T]):
+    """What `make` works out of a signature, kept for its next use: `kept[signature]`."""
+
+    def __init__(self, make: Callable[[OpSignature], T]) -> None:
+        self._make = make
+
+    def __missing__(self, signature: OpSignature) -> T:
+        if len(self) >= _MOST_KEPT:
+            self.clear()
+        made = self[signature] = self._make(signature)
+        return made

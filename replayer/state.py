@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,12 @@ class _State:
         self.run_folder: Path | None = None  # shared by all processes of a replay
         self.computing = False  # tensors have payloads
         self.rank: Rank | None = None  # where it is not what the environment says
+        self.view = threading.local()
+        self.inference_mode_used = False  # by the script, in any thread
         self.kept: list[object] = []
         self.optimizers = Optimizers()
+        self.capturing = False  # a CUDA graph
+        self.masks_are_full = False  # see surfaces/torch_nn_sync_batch_norm.py
         self.makes_reducer = False  # see Note [The map of used parameters] in distributed/process_group.py
 
     def after_fork(self) -> None:
@@ -130,6 +135,26 @@ def makes_reducer() -> bool:
     return _STATE.makes_reducer
 
 
+def note_inference_mode() -> None:
+    """The script has entered inference mode. See Note [Views in inference mode] in tensor/allocation.py."""
+    _STATE.inference_mode_used = True
+
+
+@contextmanager
+def viewed_as(cls: type) -> Iterator[None]:
+    """The next alias of a virtual tensor that this thread makes is of this class."""
+    _STATE.view.cls = cls
+    try:
+        yield
+    finally:
+        _STATE.view.cls = None
+
+
+def class_of_view() -> type | None:
+    """The class that was asked for, or None."""
+    return getattr(_STATE.view, "cls", None)
+
+
 def rank() -> Rank:
     """Which rank this process is, as far as it is known by now."""
     return _STATE.rank or Rank.of(os.environ)
@@ -148,3 +173,21 @@ def keep(library: object) -> None:
 def optimizers() -> Optimizers:
     """The optimizers that the script has made in this process."""
     return _STATE.optimizers
+
+
+def masks_are_full() -> bool:
+    """Whether every element of a mask is set of which nobody knows more."""
+    return _STATE.masks_are_full
+
+
+def set_masks_are_full(now: bool) -> None:
+    _STATE.masks_are_full = now
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured: what an op gives now, it need not give at a replay."""
+    return _STATE.capturing
+
+
+def set_capturing(now: bool) -> None:
+    _STATE.capturing = now

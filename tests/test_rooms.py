@@ -31,6 +31,7 @@ FLOORS = (
     "torch_shortcuts",
     "gpu",
     "timing",
+    "prediction",
     "recording",
     "memory",
     "cost_model",

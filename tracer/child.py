@@ -50,7 +50,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
         output=Output(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
         marks=Marks(torch.cuda, clock),
         schedule=Schedule(config.warmup, config.clean, config.profiled if in_depth else 0),
-        profiler=Profiler(torch, profile, _say),
+        profiler=Profiler(torch, profile, _say, config.stacks),
         facts=Facts(torch, rank, as_json(config)),
         clock=clock,
         rank=rank,

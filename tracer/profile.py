@@ -32,7 +32,7 @@ from typing import Any
 class Profiler:
     """Runs torch.profiler over one window of steps. `wanted` is False in the phase grain, and nothing happens then."""
 
-    def __init__(self, torch: ModuleType, path: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(self, torch: ModuleType, path: Path | None, say: Callable[[str], None], stacks: bool = False) -> None:
         self.wanted = path is not None
         self.paused = False  # whether the last `begin_step` did something that takes time
         self.all_threads = False  # whether replicas run in threads of their own
@@ -40,6 +40,7 @@ class Profiler:
         self._torch = torch
         self._path = path
         self._say = say
+        self._stacks = stacks
         self._profile: Any = None
         self._range: Any = None
         self._tracing = False
@@ -96,6 +97,7 @@ class Profiler:
             activities=activities,
             record_shapes=True,
             profile_memory=True,
+            with_stack=self._stacks,
             experimental_config=self._settings(),
         )
         self.active = True

@@ -4,6 +4,7 @@
 
     trace = traces.load("p100-no-cudnn")            # a file, or a name in the bundled library
     traces.summarize(trace).step_median_ns          # the facts of `trace info`
+    traces.analyse(trace).idle                      # idle time by reason, launches, rates, modules, critical path...
     traces.compare(trace, traces.load("replay.msgpack")).steps.error    # those of `trace diff`
     traces.to_pandas(trace, "phases").groupby("name").duration_ns.median()
 
@@ -16,6 +17,7 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from traces.analyses import Analyses, analyse
     from traces.chrome import export_chrome
     from traces.comparison import Comparison, compare
     from traces.file import save
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NONE",
     "PHASES",
+    "Analyses",
     "BatchKind",
     "Batches",
     "Collectives",
@@ -87,6 +90,7 @@ __all__ = [
     "TraceLibraryError",
     "TraceWriteError",
     "Values",
+    "analyse",
     "compare",
     "export_chrome",
     "load",
@@ -98,6 +102,8 @@ __all__ = [
 
 # Where each name is; those that are not here are in traces.model.
 _MODULES = {
+    "Analyses": "analyses",
+    "analyse": "analyses",
     "Comparison": "comparison",
     "Summary": "summary",
     "compare": "comparison",

@@ -14,6 +14,7 @@ import gzip
 import itertools
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,7 +42,9 @@ def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
         elif len(trace.ranks) > 1:
             stem, dot, endings = path.name.partition(".json")
             target = path.with_name(f"{stem}_rank{rank}{dot}{endings}")
-        _write_file(RankEvents(trace, rank), _header(trace, rank), target)
+        events = RankEvents(trace, rank)
+        notes = {"baseTimeNanoseconds": events.base_ns, HEADER_KEY: events.notes()}
+        write_events(events, {**_header(trace, rank), **notes}, target)
         written.append(target)
     return written
 
@@ -63,7 +66,8 @@ def _header(trace: Trace, rank: int) -> dict[str, Any]:
     }
 
 
-def _write_file(events: RankEvents, header: dict[str, Any], path: Path) -> None:
+def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
+    """Write a Chrome trace; nothing but a whole file ever stands under its name. Raises OSError."""
     is_file = path.is_file() or not path.exists()  # else a device or a pipe: nothing to replace
     part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
     try:
@@ -84,8 +88,7 @@ def _write_file(events: RankEvents, header: dict[str, Any], path: Path) -> None:
             part.unlink(missing_ok=True)  # still there only if something failed
 
 
-def _write_json(events: RankEvents, header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
-    header = {**header, "baseTimeNanoseconds": events.base_ns, HEADER_KEY: events.notes()}
+def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
     # A line for each, with a space after the colon: Holistic Trace Analysis looks for the rank with a pattern, by line.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')

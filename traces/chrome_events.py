@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from traces.chrome_counters import COUNTER, counters
 from traces.chrome_nesting import after_work, nested_ends
 from traces.chrome_tracks import RANGE_OF_PARTS, TRACK_OF_PHASES, side_tracks
 from traces.export_notes import EventNotes, ExportNotes
@@ -122,6 +123,7 @@ class RankEvents:
         yield from self._host()
         yield from self._memory()
         yield from self._device()
+        yield from self._counters()
 
     def _correlate(self) -> None:
         """Number the launches.
@@ -276,6 +278,13 @@ class RankEvents:
             if launch != NONE:
                 flow = {"ph": "f", "id": correlation, "cat": "ac2g", "name": "ac2g", "bp": "e"}
                 yield {**flow, "pid": pid, "tid": tid, "ts": event["ts"]}
+
+    def _counters(self) -> Iterator[Event]:
+        phase, category = COUNTER
+        for of in counters(self.trace):
+            event = {"ph": phase, "cat": category, "name": of.name, "pid": self.trace.devices[of.device].index, "tid": 0}
+            for time_ns, value in zip(of.time_ns.tolist(), of.value.tolist(), strict=True):
+                yield {**event, "ts": self._stamp(time_ns), "args": {of.unit: value}}
 
     def _tracks(self) -> tuple[Column, Column, Column]:
         """Device row, stream and whether it is on the track beside the stream's, of each device span."""

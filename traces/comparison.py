@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from traces.analyses import Analyses, analyse
 from traces.changes import TOP, Changes, changes
 from traces.communication import Communication, communication
 from traces.json_facts import OMITTED_IF_EMPTY, as_json
@@ -101,6 +102,7 @@ class HostFigures:
     """What a replay cost the replaying host; None of a recording."""
 
     lag_ns_per_step: int | None = None  # how far it fell behind the recorded host's pace, median per step
+    lag_ns_of_worst_step: int | None = None  # which the median does not show
     us_per_op: float | None = None
     ops_per_step: float | None = None
 
@@ -173,6 +175,7 @@ class Comparison:
     tolerance: float
     judged: str
     within_tolerance: bool | None
+    analyses: Both[Analyses]
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of traces that hold evaluation steps
     parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of nn.DataParallel
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # between ranks
@@ -217,8 +220,18 @@ class Comparison:
         return replace(self, memory=memory)
 
 
-def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE, *, top: int = TOP) -> Comparison:
-    """Compare `other`, a replay of `recorded` or another recording, with it; each list of `changes` has up to `top` rows."""
+def compare(
+    recorded: Trace,
+    other: Trace,
+    tolerance: float = DEFAULT_TOLERANCE,
+    *,
+    top: int = TOP,
+    analyses: Both[Analyses] | None = None,
+) -> Comparison:
+    """Compare `other`, a replay of `recorded` or another recording, with it; each list of `changes` has up to `top` rows.
+
+    `analyses` are given where they have been made already: of large traces they take seconds.
+    """
     ours, theirs = _steps_to_compare(recorded, other)
     timed = _clean(recorded, ours)  # whose times are compared; of `ours` and `theirs` the kernels
     timed_other = _clean(other, theirs)
@@ -259,6 +272,7 @@ def compare(recorded: Trace, other: Trace, tolerance: float = DEFAULT_TOLERANCE,
         tolerance=tolerance,
         judged=judged,
         within_tolerance=_within(tolerance, error, verdict),
+        analyses=analyses or Both(analyse(recorded), analyse(other)),
         evaluation=_evaluation(recorded, other, sides),
         parts=part_errors(recorded, timed, other, timed_other),
         communication=_communication(recorded, other),
@@ -406,8 +420,9 @@ def _coverage(other: Trace, replay: dict[str, Any] | None) -> dict[str, float] |
         return None
     times = {origin.name.lower(): ns for origin, ns in device_time_by_origin(other).items()}
     times["unmatched"] = int(replay.get("uncharged_ns") or 0)
-    total = sum(times.get(kind, 0) for kind in _COVERAGE)
-    return {kind: times.get(kind, 0) / total for kind in _COVERAGE} if total else None
+    kinds = (*_COVERAGE, "curve") if times.get("curve") else _COVERAGE
+    total = sum(times.get(kind, 0) for kind in kinds)
+    return {kind: times.get(kind, 0) / total for kind in kinds} if total else None
 
 
 def _memory(recorded: Trace, other: Trace, replay: dict[str, Any]) -> dict[str, DeviceMemory]:

@@ -102,6 +102,11 @@ class Machine:
         exact = re.match(r"(\d+)\.(\d+)\.\d", self.torch or "")
         return (int(exact[1]), int(exact[2])) if exact is not None else None
 
+    def is_before(self, major: int, minor: int) -> bool:
+        """Whether PyTorch was surely older than that release, also where only a range is told: "1.8 to 1.9"."""
+        told = re.findall(r"(\d+)\.(\d+)", self.torch or "")
+        return bool(told) and max((int(a), int(b)) for a, b in told[:2]) < (major, minor) and "newer" not in (self.torch or "")
+
 
 # Kineto's names in `deviceProperties` of what torch has a name for; some recordings spell three of them as CUDA does.
 _OF_KINETO = {

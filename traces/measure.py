@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from traces.intervals import Intervals
-from traces.model import NONE, Column, DeviceSpans, HostKind, Origin, StepKind, Trace
+from traces.model import NONE, Column, DeviceSpans, HostKind, HostSpans, Origin, StepKind, Trace
 from traces.time_windows import TimeWindows
 
 
@@ -183,16 +183,21 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
     if not len(host):
         return np.full(len(launch), NONE, dtype=np.int64)
+    op = np.append(enclosing(host, host.kind == HostKind.OP), NONE)
+    if outermost:
+        above = np.append(op[np.append(host.parent, NONE)[op]][:-1], len(host))  # the last row answers for NONE, and is its own
+        rows = np.arange(len(above))
+        op = np.where(op == NONE, NONE, _last_of_chain(np.where(above == NONE, rows, above))[op])
+    return np.asarray(np.where(launch >= 0, op[launch], NONE))
+
+
+def enclosing(host: HostSpans, wanted: Column) -> Column:
+    """For each host span the innermost around it, itself included, of those that the mask chooses; NONE where there is none."""
     # A parent stands before its children; what does not is ignored, so that the search ends on any input.
     parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
-    is_op = np.append(host.kind == HostKind.OP, True)  # the last answers for NONE, and is its own op
     rows = np.arange(len(parent))
-    op = _last_of_chain(np.where(is_op, rows, parent))  # the innermost op around each span, itself included
-    if outermost:
-        above = op[parent]
-        op = _last_of_chain(np.where(above == rows[-1], rows, above))[op]
-    found = op[launch]
-    return np.asarray(np.where((launch >= 0) & (found < len(host)), found, NONE))
+    found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]  # the last answers for NONE, and is its own
+    return np.where(found < len(host), found, NONE)
 
 
 def _last_of_chain(following: Column) -> Column:

@@ -108,6 +108,7 @@ class Origin(IntEnum):
     PHASE = 4  # replayed: what was left of the recorded phase when it ended
     ROOFLINE = 5  # replayed: estimated from bytes, FLOPs and the device's speed
     PUBLISHED = 6  # taken from a published table
+    CURVE = 7  # estimated by a curve that was learned from published measurements of other sizes or GPUs
 
 
 class StepKind(IntEnum):

@@ -24,7 +24,7 @@ from enum import Enum
 import numpy as np
 
 from traces.equivalents import canonical_op
-from traces.measure import launch_phases, launch_steps, op_of, phase_times, work_rows
+from traces.measure import PhaseTimes, launch_phases, launch_steps, op_of, phase_times, work_rows
 from traces.model import NONE, TABLES, Column, HostKind, Shape, Trace, parse_shapes
 from traces.workload import Likeness, compare_workloads
 
@@ -140,7 +140,7 @@ def _identical(recorded: Trace, other: Trace) -> bool:
 
 def _without_ops(recorded: Trace, other: Trace) -> Verdict:
     """All that can be said of traces that do not both have ops with device work."""
-    ours, theirs = ({name for name, times in phase_times(t).items() if times.host_ns.any()} for t in (recorded, other))
+    ours, theirs = ({name for name, times in phase_times(t).items() if _took_time(times)} for t in (recorded, other))
     lone = sorted(set(_ESSENTIAL) & (ours ^ theirs)) if ours and theirs else []
     if lone:
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, f"only one of them has the phase {lone[0]}")
@@ -156,6 +156,11 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
         Likeness.CANNOT_BE_TOLD: Sameness.CANNOT_BE_TOLD,
     }[match.likeness]
     return Verdict(sameness, Evidence.WORKLOAD_SIGNATURE, "; ".join(match.reasons))
+
+
+def _took_time(times: PhaseTimes) -> bool:
+    """On the host, or on the device alone: a host that runs ahead passes a phase in no time."""
+    return bool(times.host_ns.any() or (times.device_ns is not None and times.device_ns.any()))
 
 
 def _dtype_likeness(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> float:

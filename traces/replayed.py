@@ -1,7 +1,7 @@
 """What the processes of one run left, as one trace: of each rank the process that did its work.
 
     process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
-    trace, notes = one_replay({4711: load(...), 4712: load(...)}, main=4700)
+    trace, notes = one_replay(timelines_in(folder), main=4700)
     trace.ranks     # [0, 1]
     notes           # what a person should know of processes that were left out
 """
@@ -10,12 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from traces.file import load
 from traces.merge import merge_ranks
 from traces.model import NONE, StepKind, Trace
-from traces.order import repointed
+from traces.order import in_order, repointed
+
+
+def timelines_in(folder: Path) -> dict[int, Trace]:
+    """By process id what the processes of a replay have written there, the largest file first. Raises TraceError."""
+    files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
+    return {int(file.stem.removeprefix("replay-")): in_order(load(file, is_ours=True)) for file in files}
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:

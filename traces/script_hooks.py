@@ -142,25 +142,39 @@ class ScriptHooks:
         call: Call = cls.__call__
         in_one_frame = in_one_frame and call is getattr(cls, "_wrapped_call_impl", None)
         listening = self._listener
+        described, autocast = self._described, self._autocast
 
+        # torch's profiler with stacks looks into this frame for the module, under the name `self`.
         @wraps(call)
-        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if calls.inside:
-                if in_one_frame and module._compiled_call_impl is None:
-                    return module._call_impl(*args, **kwargs)
-                return call(module, *args, **kwargs)
+                if in_one_frame and self._compiled_call_impl is None:
+                    return self._call_impl(*args, **kwargs)
+                return call(self, *args, **kwargs)
             if (listener := listening()) is None:
-                return call(module, *args, **kwargs)
+                return call(self, *args, **kwargs)
             calls.inside = True
+            returned: Callable[[], None] | None = None
             try:
-                listener.module_called(module, grad_enabled())
+                if (tell := listener.workload.on_every_call) is not None:
+                    returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
+                listener.module_called(self, grad_enabled())
                 if listener.workload.is_open:
-                    listener.workload.module_called(module, self._described([args, kwargs]))
-                return call(module, *args, **kwargs)
+                    listener.workload.module_called(self, described([args, kwargs]), autocast())
+                return call(self, *args, **kwargs)
             finally:
                 calls.inside = False
+                if returned is not None:
+                    returned()
 
         patch(cls, __call__=called)
+
+    def _autocast(self) -> str | None:
+        """The dtype that torch.autocast for CUDA is on with, "float16"; "off" without; None where torch does not tell."""
+        try:
+            return str(self._torch.get_autocast_dtype("cuda"))[len("torch.") :] if self._torch.is_autocast_enabled() else "off"
+        except AttributeError:  # a release before 2.4
+            return None
 
     def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
         """Shape and dtype of each tensor among the arguments of a call; while torch traces or exports, sizes are no numbers."""

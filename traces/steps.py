@@ -23,7 +23,8 @@ Note [Called twice without gradient]
 Note [Inference with gradients on]
     A script that forgets `torch.no_grad` looks as if it were about to train. As long as no backward pass and no
     optimizer was ever seen, a module that was called for one batch and then for the next shows that it does not: the step
-    ends just before the second call, and from then on at the loader, as without gradient. Without a DataLoader it has no steps.
+    ends just before the second call, and from then on at the loader, as without gradient. Without a DataLoader all
+    of it is one step, which ends with the script, if that has no optimizer either.
 
 Note [Training without an optimizer]
     While no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and no call tells when
@@ -61,6 +62,13 @@ class Optimizers:
 
     def __bool__(self) -> bool:
         return len(self._alive) > 0
+
+    @property
+    def class_name(self) -> str | None:
+        """The class of the one that ends steps, or will by all appearances: of those alive the first that was made."""
+        first = self._first() if self._first is not None else None
+        chosen = first if first is not None else next(iter(self._alive.values()), None)
+        return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
         """Whether it ends a step: the first that ever stepped does, or, when that is gone, the next that steps."""
@@ -104,7 +112,8 @@ class StepCut:
         """What ends when the script does: an evaluated batch, or the last step of a script that updates its weights itself."""
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
-        return StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING
+        only_forward = self._first is not None and not self._trains and not self._optimizers
+        return StepEnd.EVALUATION if self.evaluating or only_forward else StepEnd.NOTHING
 
     @property
     def _updated_by_hand(self) -> bool:

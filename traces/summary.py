@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from traces.analyses import Analyses, analyse
 from traces.communication import Communication, communication
 from traces.json_facts import as_json
 from traces.machine import Machine
@@ -130,6 +131,7 @@ class Summary:
     problems: dict[str, int]
     machine: Machine  # of the first rank
     provenance: dict[str, Any]
+    analyses: Analyses
 
     def to_json(self) -> dict[str, Any]:
         """The dictionary that `trace info --json` prints."""
@@ -215,6 +217,7 @@ def summarize(trace: Trace) -> Summary:
         problems=dict(trace.problems),
         machine=trace.machine_of(trace.ranks[0]),
         provenance=dict(trace.provenance),
+        analyses=analyse(trace),
     )
 
 

@@ -22,6 +22,9 @@ from typing import Any
 
 from traces.model import Shape
 
+_COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes")
+_NAMES = ("optimizer", "autocast")
+
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
@@ -44,6 +47,8 @@ class WorkloadSignature:
     inputs: tuple[InputTensor, ...] | None = None  # of a training step's first call of the outermost module
     batch_bytes: int | None = None  # of all tensors of a batch, labels included
     optimizer: str | None = None  # class name
+    trainable_parameters: int | None = None  # those that require gradients
+    autocast: str | None = None  # the dtype that torch.autocast was on with at that call, "float16"; "off" without
 
     def to_json(self) -> dict[str, Any]:
         """What is stored in a trace's header: only the fields that are known."""
@@ -59,23 +64,27 @@ class WorkloadSignature:
         """The inverse of `to_json`. Raises ValueError for anything that it does not write; unknown keys are left out."""
         if not isinstance(stored, dict):
             raise ValueError("a workload signature is an object")
-        for name in ("parameters", "parameter_bytes", "batch_bytes"):
+        for name in _COUNTS:
             if name in stored and not _is_count(stored[name]):
                 raise ValueError(f"the workload signature's {name} is no count")
-        modules, inputs, optimizer = stored.get("modules"), stored.get("inputs"), stored.get("optimizer")
+        modules, inputs = stored.get("modules"), stored.get("inputs")
         if modules is not None and not (isinstance(modules, dict) and all(map(_is_count, modules.values()))):
             raise ValueError("the workload signature's modules are no counts")
-        if optimizer is not None and not isinstance(optimizer, str):
-            raise ValueError("the workload signature's optimizer is no name")
+        for name in _NAMES:
+            if stored.get(name) is not None and not isinstance(stored[name], str):
+                raise ValueError(f"the workload signature's {name} is no name")
         if inputs is not None:
             if not isinstance(inputs, list):
                 raise ValueError("the workload signature's inputs are no list")
             inputs = tuple(map(_input_tensor, inputs))
-        counts = {name: stored.get(name) for name in ("parameters", "parameter_bytes", "batch_bytes")}
-        return cls(**counts, modules=modules, inputs=inputs, optimizer=optimizer)
+        told: dict[str, Any] = {name: stored.get(name) for name in (*_COUNTS, *_NAMES)}
+        return cls(**told, modules=modules, inputs=inputs)
 
-    def with_model(self, parameters: Iterable[tuple[int, int]], class_names: Iterable[str]) -> WorkloadSignature:
-        """The signature of a model added: (elements, bytes) of each of its parameters, and the class name of each module.
+    def with_model(
+        self, parameters: Iterable[tuple[int, int]], class_names: Iterable[str], trainable: int | None = None
+    ) -> WorkloadSignature:
+        """The signature of a model added: (elements, bytes) of each of its parameters, the class name of each module, and how
+        many elements require gradients (None: it is not known).
 
         Models of one script add up: a teacher and a student, a generator and a discriminator.
         """
@@ -83,6 +92,7 @@ class WorkloadSignature:
         return replace(
             self,
             parameters=(self.parameters or 0) + sum(elements),
+            trainable_parameters=None if trainable is None else (self.trainable_parameters or 0) + trainable,
             parameter_bytes=(self.parameter_bytes or 0) + sum(sizes),
             modules=dict(Counter(class_names) + Counter(self.modules or {})),
         )
@@ -108,7 +118,7 @@ class WorkloadMatch:
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
     """Compare what both know. The same workload needs a model and a batch that both have told; to be another, one
     difference is enough. Input shapes that differ in their first dimension alone are another batch size."""
-    model = _differing(recorded, other, "parameters", "parameter_bytes", "optimizer")
+    model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
         model += _differing_modules(recorded.modules, other.modules)
     if recorded.inputs is not None and other.inputs is not None and recorded.inputs != other.inputs:

@@ -15,11 +15,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from traces.model import Shape
 from traces.workload import InputTensor, WorkloadSignature
+
+# Takes a module, shape and dtype of each tensor it is called with, the dtype of autocast or "off", and whether gradients are
+# on; returns what is called when the module returns.
+OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 
 class WorkloadObserver:
@@ -28,6 +32,7 @@ class WorkloadObserver:
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
         self.is_open = True
+        self.on_every_call: OnCall | None = None  # told of each call before anybody else is
         self._thread = 0
         self.forget()
 
@@ -38,6 +43,7 @@ class WorkloadObserver:
         self._inputs: tuple[InputTensor, ...] | None = None
         self._batch_bytes: int | None = None
         self._optimizer: str | None = None
+        self._autocast: str | None = None
 
     @property
     def so_far(self) -> WorkloadSignature | None:
@@ -49,13 +55,14 @@ class WorkloadObserver:
         if self._batch_bytes is None:
             self._batch_bytes = size_bytes
 
-    def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]]) -> None:
-        """An outermost torch.nn.Module is called with tensors of these shapes and dtypes."""
+    def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
+        """An outermost torch.nn.Module is called with tensors of these shapes and dtypes; `autocast` as in the signature."""
         self._thread = self._thread or threading.get_ident()
         if self._thread != threading.get_ident():
             return
         if self._inputs is None:
             self._inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
+            self._autocast = autocast
         self._modules.setdefault(id(module), weakref.ref(module))
 
     def optimizer_stepped(self, class_name: str) -> None:
@@ -72,10 +79,19 @@ class WorkloadObserver:
 
     def _signature(self) -> WorkloadSignature:
         outermost = [module for seen in self._modules.values() if (module := seen()) is not None]
-        modules = {id(part): part for module in outermost for part in module.modules()}
-        parameters = {id(p): p for module in outermost for p in module.parameters()}
-        signature = WorkloadSignature(inputs=self._inputs, batch_bytes=self._batch_bytes, optimizer=self._optimizer)
-        if not modules:
-            return signature
-        sizes = [(p.numel(), p.numel() * p.element_size()) for p in parameters.values()]
-        return signature.with_model(sizes, [type(module).__name__ for module in modules.values()])
+        signature = WorkloadSignature(
+            inputs=self._inputs, batch_bytes=self._batch_bytes, optimizer=self._optimizer, autocast=self._autocast
+        )
+        return with_modules(signature, outermost)
+
+
+def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> WorkloadSignature:
+    """The signature of these torch.nn.Modules added, each part and parameter of them once; without any, `signature` itself."""
+    outermost = list(outermost)
+    modules = {id(part): part for module in outermost for part in module.modules()}
+    if not modules:
+        return signature
+    parameters = {id(p): p for module in outermost for p in module.parameters()}
+    sizes = [(p.numel(), p.numel() * p.element_size()) for p in parameters.values()]
+    trainable = sum(p.numel() for p in parameters.values() if p.requires_grad)
+    return signature.with_model(sizes, [type(module).__name__ for module in modules.values()], trainable)

@@ -22,7 +22,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer._click.exceptions import UsageError
+from typer.core import TyperOption
+
+from tui.help import Command
 
 if TYPE_CHECKING:
     from typer._click.core import Context  # the overridden method's own; typer exports only a subclass
@@ -65,13 +68,16 @@ def _after_script(ours: list[str], script: list[str], names: int) -> Split:
     return Split(ours, script)
 
 
-class ScriptCommand(TyperCommand):
+class ScriptCommand(Command):
     """A command that runs a script: its last parameter takes the script and all that is the script's."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        ours, script = split(args, self.option_names(ctx))
+        names = self.option_names(ctx)
+        ours, script = split(args, names)
         if script == ["-m"]:
             raise typer.BadParameter("a MODULE must follow it", param_hint="-m")
+        if not script and FOLLOWER in names and not {FOLLOWER, "-h", "--help"} & {word.partition("=")[0] for word in ours}:
+            raise UsageError(f"Missing SCRIPT and {FOLLOWER} T", ctx)
         return super().parse_args(ctx, [*ours, "--", *script] if script else ours)
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:

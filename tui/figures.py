@@ -37,14 +37,16 @@ def time_text(time_ns: float | None, *, signed: bool = False) -> str:
     return f"{sign}{round(size)} ns"
 
 
-def size_text(size_bytes: float | None) -> str:
-    """ "31.7 GiB", "512 B"."""
-    if size_bytes is None or size_bytes < 0:
+def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
+    """ "31.7 GiB", "512 B"; a difference has a sign: "-1.2 MiB"."""
+    if size_bytes is None or (size_bytes < 0 and not signed):
         return ABSENT
+    sign = ("-" if size_bytes < 0 else "+" if size_bytes > 0 else "") if signed else ""
+    size_bytes = abs(size_bytes)
     for unit_bytes, unit in _SIZES:
         if size_bytes >= unit_bytes:
-            return f"{size_bytes / unit_bytes:.1f} {unit}"
-    return f"{round(size_bytes)} B"
+            return f"{sign}{size_bytes / unit_bytes:.1f} {unit}"
+    return f"{sign}{round(size_bytes)} B"
 
 
 def count_text(count: float) -> str:

@@ -1,7 +1,7 @@
 """Lines that the commands which run a script print on stderr beside the script's own: why nothing came of a run, how it ended.
 
     say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
-    hint_misplaced_option(["train.py", "--strict"], {"--strict"}, "replay")
+    hint_misplaced_option(["train.py", "--strict"], {"--strict"}, "replay", refused=True)
 
 A script that failed has printed its error: what follows that is at most a line.
 """
@@ -15,13 +15,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tui.figures import printable
+from tui.terminal import is_quiet
+
+SUFFIX = ".msgpack"  # of trace files
 
 if TYPE_CHECKING:
     from traces.launch import ChildResult
 
 
-def say(text: str) -> None:
-    print(f"trace: {printable(text, colour=False)}", file=sys.stderr)
+def say(text: str, *, is_error: bool = False) -> None:
+    """Tell it on stderr; with --quiet only what is an error."""
+    if is_error or not is_quiet():
+        print(f"trace: {printable(text, colour=False)}", file=sys.stderr)
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
@@ -32,11 +37,11 @@ def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
     if result.returncode:
         return
     if result.pid not in result.booted:
-        say(f"nothing was {done}: the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)")
+        say(f"nothing was {done}: the script's interpreter ignores PYTHONPATH (python -I, -E or -S?)", is_error=True)
     elif not result.triggered:
-        say(f"nothing was {done}: the script did not import torch")
+        say(f"nothing was {done}: the script did not import torch", is_error=True)
     elif result.started:
-        say(f"nothing was {done}: the script {unused}")
+        say(f"nothing was {done}: the script {unused}", is_error=True)
 
 
 def ending_text(returncode: int) -> str:
@@ -47,8 +52,15 @@ def ending_text(returncode: int) -> str:
     return f"the script ended with exit code {returncode}"
 
 
-def hint_misplaced_option(script: list[str], option_names: Collection[str], command: str) -> None:
-    """The script has refused its command line, perhaps because of an option that was meant for us."""
-    ours = next((word.partition("=")[0] for word in script[1:] if word.partition("=")[0] in option_names), None)
-    if ours is not None:
+def hint_misplaced_option(script: list[str], option_names: Collection[str], command: str, *, refused: bool) -> None:
+    """Where an option that was meant for us may stand among the script's: the script has refused its command line, or the
+    option's value is a trace file."""
+    for place, word in enumerate(script[1:], start=1):
+        ours, equals, value = word.partition("=")
+        if ours not in option_names:
+            continue
+        value = value if equals else "".join(script[place + 1 : place + 2])
+        if not refused and not value.endswith(SUFFIX):
+            continue
         say(f"{ours} stands after the script, so the script got it; options of trace {command} go before the script")
+        return

@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 
+class TraceOutputError(OSError):
+    """A file that something else should be written to; its text is one line for a person."""
+
+
 def open_standard_streams() -> None:
     """A stream that was closed when we began (`trace info T >&-`) leads nowhere; what its encoding lacks is written escaped."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -40,6 +44,12 @@ def require_place_for(path: Path | None) -> None:
         raise FileNotFoundError(errno.ENOENT, "no such folder; make it first", str(folder))
     if not os.access(folder, os.W_OK):
         raise PermissionError(errno.EACCES, "this folder cannot be written to", str(folder))
+
+
+def require_suffix(path: Path, *suffixes: str) -> None:
+    """Refuse a name whose ending promises another format. Devices and pipes may be called anything."""
+    if not path.name.lower().endswith(suffixes) and (path.is_file() or not path.exists()):
+        raise TraceOutputError(f"{path}: this writes {' or '.join(suffixes)}; end the file's name so")
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`trace diff` for people, and the end of every replay: are they the same program, how far apart, and where.
+"""`trace diff` for people, and the end of every replay: the verdict first, then how far apart they are, and where.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
@@ -12,6 +12,7 @@ import textwrap
 
 from traces.changes import ChangeLists
 from traces.comparison import Comparison, HostFigures
+from traces.spread import relative_error
 from tui.figures import (
     ABSENT,
     count_text,
@@ -22,12 +23,14 @@ from tui.figures import (
     paint,
     printable,
     share_text,
+    size_text,
     table,
     time_text,
 )
-from tui.print_communication import communication_rows
+from tui.print_analyses import both_sections
+from tui.print_communication import communication_rows, exposure_sentence
 from tui.print_memory import memory_sentences, peak_rows
-from tui.print_pace import event_sentences, loader_note, pace_sentences
+from tui.print_pace import event_sentences, loader_note, pace_sentences, values_sentences
 
 _SHOWN_CHANGES = 5  # of each kind; the JSON has more
 _SHOWN_MISSING = 8
@@ -39,25 +42,40 @@ _CHANGE_TITLES = {
     "gone": "only in {first}",
 }
 _JUDGED = {"steps": "the whole step", "compute_side": "the step without data loading", "gpu_busy": "GPU busy time"}
-_COVERAGE = {
+COVERAGE = {
     "exact": "matched, the same op and shapes",
     "equivalent": "matched, recorded under another name of the op",
     "scaled": "estimated from the op at other shapes",
     "phase": "unmatched remainder of a recorded phase",
     "roofline": "estimated from bytes and FLOPs",
     "published": "estimated from data sheets and published figures",
+    "curve": "estimated by curves of published measurements",
     "unmatched": "recorded phases that the script never entered",
 }
 
 
-def diff_text(comparison: Comparison, recorded: str, other: str, *, width: int = 80, colour: bool = False) -> str:
-    """The text for a terminal `width` wide. The names are what people say."""
+def diff_text(
+    comparison: Comparison,
+    recorded: str,
+    other: str,
+    *,
+    details: bool = True,
+    next_step: str = "",
+    width: int = 80,
+    colour: bool = False,
+) -> str:
+    """The text for a terminal `width` wide: verdict, figures and what to know first; with `details` everything.
+
+    The names are what people say. `next_step` is what to type for more.
+    """
     page = _Page(comparison, width, colour)
-    lines = [
-        *page.names(recorded, other),
-        "",
-        *page.program(),
-        "",
+    lines = [*page.verdict(), "", *page.names(recorded, other), ""]
+    if not details:
+        lines += [*page.figures(), *page.warnings()]
+        if next_step:
+            lines.append(f"More: {next_step}")
+        return printable("\n".join(lines).rstrip("\n"), colour=colour)
+    lines += [
         *page.sentences(pace_sentences(comparison)),
         *page.per_step(),
         *page.phases(),
@@ -66,15 +84,81 @@ def diff_text(comparison: Comparison, recorded: str, other: str, *, width: int =
         *page.coverage(),
         *page.host(),
         *page.communication(),
+        *page.analyses(),
         *page.memory(),
-        *page.values(),
+        *page.sentences(values_sentences(comparison)),
         *page.sentences(event_sentences(comparison)),
         *page.missing(),
         *page.changes(comparison.changes.kernels, "Kernels"),
         *page.changes(comparison.changes.ops, "Ops"),
-        *page.verdict(),
     ]
-    return printable("\n".join(lines), colour=colour)
+    return printable("\n".join(lines).rstrip("\n"), colour=colour)
+
+
+def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
+    """What came of it, and what it rests on: sentences with the style ("green", "red", "bold" or "") of each."""
+    verdict = comparison.verdict
+    if verdict.same is None:
+        said = "Not judged: whether this is the same program cannot be told."
+        return [(said, "bold"), (f"{_capital(verdict.reason)}.", "")]
+    error, tolerance = comparison.judged_error, share_text(comparison.tolerance)
+    inner = comparison.compute_side.error
+    beside = f", without data loading by {error_text(inner)}" if comparison.judged == "steps" else ""
+    differs = f"{_JUDGED[comparison.judged]} differs by {error_text(error)}{beside}."
+    if verdict.same is False:
+        judged = "" if error is None else f"; {differs.rstrip('.')}"
+        reason = f"NOT the same program: {verdict.reason}."
+        return [(reason, "red"), (f"The figures below compare different work{judged}.", "")]
+    if comparison.within_tolerance and error is None:
+        said, style = "Identical traces; there are neither steps nor GPU work in them to compare.", "green"
+    elif comparison.within_tolerance:
+        said, style = f"Within {tolerance}: {differs}", "green"
+    elif error is None:
+        said, style = "Nothing to judge: neither steps nor GPU work in both.", "red"
+    else:
+        behind_ns = comparison.host.lag_ns_per_step or 0
+        if behind_ns > comparison.tolerance * (comparison.steps.recorded_median_ns or 0):
+            differs += f" The host here is slower than the recorded one, by {time_text(behind_ns)} per step."
+        said, style = f"Beyond {tolerance}: {differs}", "red"
+    return [(said, style), (f"The same program: {verdict.reason}.", "")]
+
+
+def warning_sentences(comparison: Comparison) -> list[str]:
+    """What to know before trusting the figures."""
+    said = pace_sentences(comparison)
+    if comparison.judged == "compute_side" and comparison.clock is not None:
+        said.append(loader_note(comparison))
+    if comparison.steps.noise_floor:
+        which = "the recording" if comparison.replay else "A"
+        differ = f"Steps of {which} differ among themselves by {share_text(comparison.steps.noise_floor)}"
+        said.append(f"{differ}: less than that is noise.")
+    said += _estimated(comparison.coverage)
+    if comparison.missing:
+        ops = list(dict.fromkeys(row.op for row in comparison.missing))
+        several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
+        said.append(f"Not in the recording, and so estimated: {', '.join(ops[:3])}{several}.")
+    said += memory_sentences(comparison.memory)
+    said += values_sentences(comparison) + event_sentences(comparison)
+    if comparison.communication:
+        names = ("recorded", "replayed") if comparison.replay else ("A", "B")
+        sides = zip(names, (comparison.communication.recorded, comparison.communication.replayed), strict=True)
+        told = [f"{which} {sentence}" for which, of in sides if (sentence := exposure_sentence(of))]
+        said.append(f"Communication between ranks: {'; '.join(told) or 'its calls and bytes are among the details'}.")
+    return said
+
+
+def _estimated(coverage: dict[str, float] | None) -> list[str]:
+    """How much of the replay's GPU time was not recorded as it was replayed; nothing below a tenth of a percent."""
+    if coverage is None:
+        return []
+    words = {"scaled": "scaled from other shapes", "phase": "unmatched remainder of phases", "roofline": "by a roofline",
+             "published": "from published figures", "curve": "estimated by curves of published ones"}  # fmt: skip
+    parts = [f"{share_text(coverage[kind])} {of}" for kind, of in words.items() if coverage.get(kind, 0) >= 0.001]
+    matched = coverage["exact"] + coverage["equivalent"]
+    said = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
+    if coverage["unmatched"] >= 0.001:
+        said.append(f"{share_text(coverage['unmatched'])} lies in recorded phases that the script never entered.")
+    return said
 
 
 class _Page:
@@ -97,15 +181,34 @@ class _Page:
             lines.append(f"{self.bold(which.ljust(longest))}  {text}")
         return lines
 
-    def program(self) -> list[str]:
-        same, reason = self.of.verdict.same, self.of.verdict.reason
-        if same is None:
-            said = f"Whether this is the same program cannot be told: {reason}. The figures below are not judged."
-            return _wrapped(said, self.width)
-        if same:
-            return _wrapped(f"The same program: {reason}.", self.width)
-        said = f"NOT the same program: {reason}. The figures below compare different work."
-        return self.said(said, "red")
+    def figures(self) -> list[str]:
+        """The table of what is asked first."""
+        steps, busy = self.of.steps, self.of.gpu_busy
+        rows = [
+            [words, *self.pair(of.recorded_median_ns, of.replayed_median_ns)]
+            for of, words in (
+                (steps, "whole step"),
+                (self.of.compute_side, "without data loading"),
+                (busy, "GPU busy"),
+            )
+            if of.recorded_median_ns is not None
+        ]
+        title = "Median per step" if steps.recorded_median_ns is not None else "Whole traces, for not both have training steps"
+        return self.times(title, [*rows, *self.evaluation(), *self.peaks()])
+
+    def peaks(self) -> list[list[str]]:
+        """The memory peaks that both know, of the devices with the most."""
+        both = {device: (of.recorded_peak_bytes, of.replayed_peak_bytes) for device, of in self.of.memory.items()}
+        known = [(device, a, b) for device, (a, b) in both.items() if a is not None and b is not None]
+        rows = []
+        for device, a, b in sorted(known, key=lambda row: -row[1])[:2]:
+            change = size_text(b - a, signed=True), error_text(relative_error(a, b))
+            rows.append([f"memory peak, {device}", size_text(a), size_text(b), *change])
+        return rows
+
+    def warnings(self) -> list[str]:
+        said = warning_sentences(self.of)
+        return [line for sentence in said for line in _wrapped(sentence, self.width, "  ")] + ([""] if said else [])
 
     def per_step(self) -> list[str]:
         steps, busy = self.of.steps, self.of.gpu_busy
@@ -196,8 +299,8 @@ class _Page:
             return []
         rows = [
             [f"{kind}: {words}", f"{100 * coverage[kind]:.2f} %"]
-            for kind, words in _COVERAGE.items()
-            if round(coverage[kind], 4) or kind == "exact"  # what shows as 0.00 % is left out
+            for kind, words in COVERAGE.items()
+            if round(coverage.get(kind, 0), 4) or kind == "exact"  # what shows as 0.00 % is left out
         ]
         return self.titled(
             table(["Where the replay's GPU time comes from", "share"], rows, width=self.width, stretch=True)
@@ -205,10 +308,12 @@ class _Page:
 
     def host(self) -> list[str]:
         host = self.of.host
+        worst_ns = host.lag_ns_of_worst_step
         if host == HostFigures():
             return []
         rows = [
             ["host overhead: behind the recorded host, per step", time_text(host.lag_ns_per_step)],
+            *([["in the worst step", time_text(worst_ns)]] if worst_ns is not None else []),
             ["time per op", ABSENT if host.us_per_op is None else f"{host.us_per_op:.1f} µs"],
             ["ops per step", ABSENT if host.ops_per_step is None else count_text(round(host.ops_per_step, 1))],
         ]
@@ -221,6 +326,13 @@ class _Page:
         head = ["Communication between ranks", self.first, self.second]
         return self.titled(table(head, communication_rows(sides), width=self.width, stretch=True))
 
+    def analyses(self) -> list[str]:
+        lines: list[str] = []
+        for title, rows in both_sections(self.of.analyses):
+            if rows:
+                lines += self.titled(table([title, self.first, self.second], rows, width=self.width, stretch=True))
+        return lines
+
     def memory(self) -> list[str]:
         rows = peak_rows(self.of.memory)
         if not rows:
@@ -231,17 +343,6 @@ class _Page:
         for sentence in memory_sentences(self.of.memory):
             lines = self.noted(lines, sentence)
         return lines
-
-    def values(self) -> list[str]:
-        if self.of.values.computed:
-            said = "Values were computed on this machine's CPU, not recorded; the GPU's times are the trace's."
-            return [*_wrapped(said, self.width), ""]
-        reads = self.of.values.unrecorded_reads
-        if not reads:
-            return []
-        times = "once" if reads == 1 else f"{count_text(reads)} times"
-        said = f"Values that were not recorded were read {times}: as what the script had put there, else as 1.0, 0 or False."
-        return [*_wrapped(said, self.width), ""]
 
     def missing(self) -> list[str]:
         missing = self.of.missing
@@ -276,24 +377,8 @@ class _Page:
         return lines
 
     def verdict(self) -> list[str]:
-        if self.of.verdict.same is None:
-            return self.said("Not judged: whether this is the same program cannot be told.", "bold")
-        error, tolerance = self.of.judged_error, share_text(self.of.tolerance)
-        inner = self.of.compute_side.error
-        beside = f", without data loading by {error_text(inner)}" if self.of.judged == "steps" else ""
-        differs = f"{_JUDGED[self.of.judged]} differs by {error_text(error)}{beside}."
-        if self.of.within_tolerance and error is None:
-            return self.said("Identical traces; there are neither steps nor GPU work in them to compare.", "green")
-        if self.of.within_tolerance:
-            return self.said(f"Within {tolerance}: {differs}", "green")
-        if error is None:
-            return self.said("Nothing to judge: neither steps nor GPU work in both.", "red")
-        if self.of.verdict.same is False:
-            return self.said(f"Not the same program; {differs}", "red")
-        behind_ns = self.of.host.lag_ns_per_step or 0
-        if behind_ns > self.of.tolerance * (self.of.steps.recorded_median_ns or 0):
-            differs += f" The host here is slower than the recorded one, by {time_text(behind_ns)} per step."
-        return self.said(f"Beyond {tolerance}: {differs}", "red")
+        """What came of it, and what it rests on."""
+        return [line for sentence, style in verdict_sentences(self.of) for line in self.said(sentence, style)]
 
     def first_name(self) -> str:
         return "the recording" if self.of.replay else "A"
@@ -337,6 +422,10 @@ class _Page:
 
     def bold(self, text: str) -> str:
         return paint(text, "bold", colour=self.colour)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:

@@ -5,6 +5,7 @@ print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from textwrap import wrap
 from typing import Any
@@ -25,7 +26,9 @@ from tui.figures import (
     table,
     time_text,
 )
+from tui.print_analyses import analysis_sections, idle_sentence
 from tui.print_communication import exposure_sentence
+from tui.problems import explain
 
 _GRAINS = {
     "kernel": "kernel-grained: every op and every kernel",
@@ -44,8 +47,8 @@ _MOST_STEPS = 8  # shown one by one
 _MOST_FACTS = 24  # lines of provenance
 
 
-def info_text(summary: Summary, name: str, *, width: int = 80, colour: bool = False) -> str:
-    """The text for a terminal `width` wide; `name` is what the person called the trace."""
+def info_text(summary: Summary, name: str, *, details: bool = True, width: int = 80, colour: bool = False) -> str:
+    """The text for a terminal `width` wide; `name` is what the person called the trace. With `details` all sections."""
 
     def heading(text: str) -> str:
         return paint(text, "bold", colour=colour)
@@ -54,6 +57,10 @@ def info_text(summary: Summary, name: str, *, width: int = 80, colour: bool = Fa
     what = _GRAINS.get(summary.grain, summary.grain)
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
     lines = [heading(fit(name, width)), fit(f"  {what}{several}", width), ""]
+    if not details:
+        lines += [*_figures(summary, width), *_notes(summary, width), ""]
+        more = f"      trace info {shlex.quote(name)} --details"
+        return printable("\n".join([*lines, *_next(summary, name), more]), colour=colour)
     sections: list[tuple[str, list[str]]] = [
         ("Where it comes from", _provenance(summary, width)),
         ("Devices", _devices(summary, width)),
@@ -66,6 +73,7 @@ def info_text(summary: Summary, name: str, *, width: int = 80, colour: bool = Fa
         ("Collectives", _collectives(summary, width)),
         ("Kernels with the most GPU time", _work(summary, summary.kernels, "kernel", width)),
         ("Ops with the most GPU time (innermost around the launch)", _work(summary, summary.ops, "op", width)),
+        *analysis_sections(summary.analyses, width),
         ("Memory peak", _memory(summary, width)),
         ("What recording cost", _recorder(summary, width)),
         ("What it lacks", [f"  {fit(text, width - 2)}" for text in summary.lacks]),
@@ -77,10 +85,53 @@ def info_text(summary: Summary, name: str, *, width: int = 80, colour: bool = Fa
     return printable("\n".join([*lines, *_next(summary, name)]), colour=colour)
 
 
-def _provenance(summary: Summary, width: int) -> list[str]:
+def _figures(summary: Summary, width: int) -> list[str]:
+    """What is asked first: of what, how long a step, how busy the GPU, how much memory, and which kernels."""
+    names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
+    step = f"{time_text(summary.step_median_ns)}, {time_text(summary.compute_side_median_ns)} without data loading"
+    several = f" of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
+    idle = summary.analyses.idle
+    busy = [f"{device} {share_text(of.busy_ns / of.window_ns if of.window_ns else None)}" for device, of in idle.items()]
+    sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
+    most = max(sizes, key=lambda device: sizes[device], default=None)
+    of_kernels = [f"{share_text(row.device_ns / summary.gpu_busy_ns)} {kernel_text(row.name)}" for row in summary.kernels[:3]
+                  if summary.gpu_busy_ns]  # fmt: skip
+    rows = [
+        ("GPU", ", ".join(names) or "none"),
+        ("torch", summary.machine.torch or ""),
+        ("step", f"{step} (median, {counted(summary.counts.steps, 'step')}{several})" if summary.steps else ""),
+        ("GPU busy", ", ".join(busy[:4]) + (f" and {len(busy) - 4} more" if len(busy) > 4 else "")),
+        ("GPU idle", idle_sentence(idle)),
+        ("memory", f"{size_text(sizes[most])} allocated at most, on {most}" if most is not None else ""),
+        *(("kernels" if not place else "", text) for place, text in enumerate(of_kernels)),
+    ]
+    longest = max(len(label) for label, _ in rows)
+    return [f"  {label.ljust(longest)}  {fit(text, width - longest - 4)}" for label, text in rows if text]
+
+
+def _notes(summary: Summary, width: int) -> list[str]:
+    """What to know before relying on it."""
+    lines = []
+    for text in note_sentences(summary):
+        lines += wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
+    return ["", *lines] if lines else []
+
+
+def note_sentences(summary: Summary) -> list[str]:
+    """What is wrong with a trace, and what it lacks."""
+    said = [f"{count_text(count)} x {kind}: {explain(kind)}" for kind, count in summary.problems.items()]
+    return [*said, f"lacks {', '.join(summary.lacks)}"] if summary.lacks else said
+
+
+def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Where a trace comes from and what it was made with, as label and text."""
     facts = {key: value for key, value in summary.provenance.items() if key not in _SHOWN_BELOW}
     facts = {"source": facts.pop("source", None), **to_json(replace(summary.machine, oom_text=None)), **facts}
-    shown = [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None)]
+    return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None)]
+
+
+def _provenance(summary: Summary, width: int) -> list[str]:
+    shown = provenance_facts(summary)
     longest = min(max((len(label) for label, _ in shown), default=0), 32)
     lines = [f"  {fit(label, longest).ljust(longest)}  {fit(text, width - longest - 4)}" for label, text in shown]
     rest = len(lines) - _MOST_FACTS

@@ -1,4 +1,4 @@
-"""What a comparison with a replay says about time itself: its speed, a virtual clock, and waits that CUDA does not make.
+"""What to know of a replay beside its figures: its speed, its clock, values that were read, waits that CUDA does not make.
 
     pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
 """
@@ -36,6 +36,21 @@ def loader_note(comparison: Comparison) -> str:
     if comparison.clock == "virtual":
         return "The step without data loading is what to compare."
     return "Data was really loaded, by this machine: the step without it is what to compare."
+
+
+def values_sentences(comparison: Comparison) -> list[str]:
+    """What the script's reads of tensors gave, where that was not what was recorded."""
+    if comparison.values.computed:
+        return ["Values were computed on this machine's CPU, not recorded; the GPU's times are the trace's."]
+    reads = comparison.values.unrecorded_reads
+    if not reads:
+        return []
+    times = "once" if reads == 1 else f"{count_text(reads)} times"
+    return [
+        f"Values that were not recorded were read {times}: as what follows from what the script had put there, else as in a run"
+        " that makes progress: finite, a loss that falls from 1.0 (--values constant: 1.0, 0 or False; --values compute:"
+        " computed)."
+    ]
 
 
 def event_sentences(comparison: Comparison) -> list[str]:

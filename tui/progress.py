@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tui.narration import say
+from tui.terminal import is_quiet, is_verbose
+
 _FIRST_S = 0.5  # what is done before that needs no sign
 _PERIOD_S = 0.2
 _ERASE = "\r\x1b[K"
@@ -19,8 +22,14 @@ _ERASE = "\r\x1b[K"
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show `what` and the seconds since while the body runs, if stderr is a terminal; leave no trace of it."""
-    if not sys.stderr.isatty():
+    """Show `what` and the seconds since while the body runs, if stderr is a terminal; leave no trace of it. With --verbose say
+    how long it took, with --quiet nothing."""
+    if is_verbose():
+        start_s = time.monotonic()
+        yield
+        say(f"{what} took {time.monotonic() - start_s:.1f} s")
+        return
+    if is_quiet() or not sys.stderr.isatty():
         yield
         return
     done = threading.Event()

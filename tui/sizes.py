@@ -15,6 +15,9 @@ from traces.model import TraceError
 _SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
 
 
+_SMALLEST_BARE = 1024  # a smaller number without a unit was not meant as bytes
+
+
 def sizes(text: str) -> list[int]:
     """The sizes in bytes, separated by commas. Raises TraceError for what is none, and for 0."""
     return [_size(part) for part in text.split(",")]
@@ -26,6 +29,8 @@ def _size(text: str) -> int:
     if match is not None and not (match[2] == "" and (match[3] or "").lower() == "ib"):
         base = 1000 if match[2] and (match[3] or "").lower() == "b" else 1024
         size_bytes = int(float(match[1]) * base ** " kmgt".index(match[2].lower() or " "))
+    if match is not None and not match[2] and not match[3] and 0 < size_bytes < _SMALLEST_BARE:
+        raise TraceError(f"{text.strip()} has no unit; write {text.strip()}GiB or {text.strip()}GB")
     if size_bytes <= 0:
         raise TraceError(f"{text.strip() or 'an empty word'!r} is no size of a GPU's memory; write 7.79GiB, 16GB or 8000MiB")
     return size_bytes

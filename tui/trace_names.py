@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from traces.file import load
-from traces.library import FORMER_NAMES, SUFFIX, entries, find
+from traces.library import FORMER_NAMES, SUFFIX, entries, find, is_cell_name
+from traces.library import load as load_cell
 from traces.model import Trace
 from tui.narration import say
 
@@ -24,4 +25,4 @@ def find_trace(name: str) -> Path:
 
 def load_trace(name: str) -> Trace:
     """The trace in that file. Raises TraceLibraryError and TraceFormatError."""
-    return load(find_trace(name))
+    return load_cell(name) if is_cell_name(name) else load(find_trace(name))

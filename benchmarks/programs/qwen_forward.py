@@ -44,7 +44,7 @@ class Layer(nn.Module):
         self.gate, self.up = nn.Linear(WIDTH, HIDDEN, bias=False), nn.Linear(WIDTH, HIDDEN, bias=False)
         self.down = nn.Linear(HIDDEN, WIDTH, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: list[Tensor]) -> Tensor:
         normed = self.norm1(x)
         shape = (*normed.shape[:-1], HEADS, WIDTH // HEADS)
         q = self.q(normed).view(shape).transpose(1, 2)
@@ -52,6 +52,7 @@ class Layer(nn.Module):
         v = self.v(normed).view(shape).transpose(1, 2)
         wide_cos, wide_sin = cos.unsqueeze(1), sin.unsqueeze(1)
         q, k = rotated(q, wide_cos, wide_sin), rotated(k, wide_cos, wide_sin)
+        cache += [k, v]
         attended = F.scaled_dot_product_attention(q.contiguous(), k.contiguous(), v.contiguous(), is_causal=True)
         x = x + self.out(attended.transpose(1, 2).contiguous().reshape(*normed.shape[:-1], -1).contiguous())
         normed = self.norm2(x)
@@ -60,7 +61,7 @@ class Layer(nn.Module):
 
 
 class Qwen(nn.Module):
-    """Tokens (batch, tokens) to the last hidden states (batch, tokens, width)."""
+    """Tokens (batch, tokens) to the last hidden states (batch, tokens, width), and the keys and values of all layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,9 +69,9 @@ class Qwen(nn.Module):
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
         self.norm = RMSNorm()
         head = WIDTH // HEADS
-        self.register_buffer("frequencies", 1e6 ** (-torch.arange(0, head, 2) / head), persistent=False)
+        self.register_buffer("frequencies", 1e6 ** (-torch.arange(0, head, 2, dtype=torch.float32) / head), persistent=False)
 
-    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, list[Tensor]]:
         x = self.embedding(tokens)
         places = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         bool(torch.all(mask == 1))  # is anything masked at all? transformers asks, and takes the fast path
@@ -78,10 +79,10 @@ class Qwen(nn.Module):
         angles = (frequencies.float() @ places[:, None, :].float()).transpose(1, 2)
         angles = torch.cat((angles, angles), dim=-1)
         cos, sin = (angles.cos() * 1.0).to(x.dtype), (angles.sin() * 1.0).to(x.dtype)
+        cache: list[Tensor] = []
         for layer in self.layers:
-            x = layer(x, cos, sin)
-        normed: Tensor = self.norm(x)
-        return normed
+            x = layer(x, cos, sin, cache)
+        return self.norm(x), cache
 
 
 def main() -> None:
@@ -90,11 +91,11 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_default_dtype(torch.bfloat16)
     model = Qwen().to("cuda").eval()
-    model.frequencies = model.get_buffer("frequencies").float()
     tokens = torch.zeros(16, 559, dtype=torch.long, device="cuda")
     mask = torch.ones_like(tokens)
     with torch.no_grad():
         for _ in range(args.steps):
+            torch.cuda.synchronize()
             model(tokens, mask)
 
 

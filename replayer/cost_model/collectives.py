@@ -1,10 +1,10 @@
 """How long the ranks of a group need for an operation once all of them are there.
 
-The recording tells for the operations, sizes and groups that it holds; from these a latency and a bandwidth are fitted for
-others. A recorded kernel lasts from when its own rank was ready until the slowest one's data had come, so of the ranks'
-durations of one operation the shortest is what the transfer itself took. Without recorded operations latency and bandwidth are
-those of the links that GPUs of this name have (chips.py). An operation of which only is known how long it can have lasted at
-most is none that such an estimate could be made from, but it caps the estimate for its like.
+The recording tells for the operations, sizes and groups that it holds. Others follow the measured curve of an all-reduce
+over such links (all_reduce.py), by how much the recorded ones are slower or faster than it. A recorded kernel lasts from when
+its own rank was ready until the slowest one's data had come, so of the ranks' durations of one operation the shortest is what
+the transfer itself took. An operation of which only is known how long it can have lasted at most is none that such an estimate
+could be made from, but it caps the estimate for its like.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
@@ -12,7 +12,8 @@ most is none that such an estimate could be made from, but it caps the estimate 
 Note [Bytes on the wire]
     Of n ranks' inputs of b bytes each, a ring moves over each link 2b(n-1)/n for an all-reduce, b(n-1)/n for a
     reduce-scatter or an all-to-all, b(n-1) for an all-gather and b for a broadcast, reduce, send or receive: the "bus
-    bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md). In these bytes operations and groups are comparable.
+    bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md). In these bytes operations and groups are comparable. Another
+    operation than an all-reduce takes its own latency, and for its bytes what an all-reduce does that moves as many.
 """
 
 from __future__ import annotations
@@ -22,20 +23,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.cost_model.chips import card_of
+from replayer.cost_model.all_reduce import BASE_LATENCY_NS, AllReduceCurve, wire_share
+from traces.cards import card_of
 from traces.communication import communication_kernels
 from traces.model import NONE, Ending, Origin, Trace
 
-# What a small operation takes besides its steps from GPU to GPU: NCCL's ring algorithm in protocol LL (nccl 2.19,
-# src/graph/tuning.cc, baseLat). With them, two A100 come to 7.8 us; in the recording at hand they take 7.6 us.
-_BASE_LATENCY_NS = 6_600
 _FITTED_FROM_BYTES = 262_144  # below, latency rather than bandwidth is what a duration shows
 
 Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the group
 
 
 class Transfer(NamedTuple):
-    """What an operation takes: EXACT, SCALED from this trace or PUBLISHED; `kernel` is its recorded kernel's string or NONE."""
+    """What an operation takes: EXACT, SCALED from this trace, PUBLISHED for such GPUs, or by ROOFLINE from their link's data
+    sheet; `kernel` is its recorded kernel's string or NONE."""
 
     duration_ns: int
     origin: Origin
@@ -91,20 +91,27 @@ def ring_steps(name: str, ranks: int) -> int:
 class CollectiveCosts:
     """Durations by operation, bytes and group size, played in the recorded order and then again."""
 
-    def __init__(self, device_name: str) -> None:
+    def __init__(self, device_name: str, bus_gbps: float = 0) -> None:
         self._recorded: dict[Key, list[int]] = {}
         self._at_most_ns: dict[Key, int] = {}
         self._played: dict[Key, int] = {}
+        self._estimates: dict[Key, Transfer] = {}
         self._kernels: dict[str, int] = {}
-        self._link = card_of(device_name).link
-        self._bytes_per_ns = self._link.ring_gbps
+        self._device_name = device_name
+        self._bus_gbps = bus_gbps
+        self._hop_ns = card_of(device_name).link.hop_ns
         self._recorded_latency_ns: int | None = None
-        self._origin = Origin.PUBLISHED
+        self._slower = 1.0  # recorded operations than the curve
+        self._origin: Origin | None = None  # of what was fitted from recorded operations
 
     @classmethod
-    def of(cls, trace: Trace) -> CollectiveCosts:
-        """Fit from the operations of all recorded ranks that were timed on their devices."""
-        costs = cls(trace.devices[0].name if trace.devices else "")
+    def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
+        """Fit from the operations of all recorded ranks that were timed on their devices. With `bus_gbps` the link is another
+        one, of this bandwidth in operations, and nothing of the recorded one holds."""
+        costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
+        costs._name_kernels(trace)
+        if bus_gbps:
+            return costs
         by_rank: dict[Key, dict[int, list[tuple[int, bool]]]] = {}  # how long each, and whether that is more than a bound
         table, timed = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending)
@@ -121,21 +128,27 @@ class CollectiveCosts:
             else:
                 costs._at_most_ns[key] = min(min(took)[0] for took in rounds)
         costs._fit()
-        costs._name_kernels(trace)
         return costs
 
     def _fit(self) -> None:
         small = [min(ns) for (_, size, _), ns in self._recorded.items() if 0 < size < _FITTED_FROM_BYTES]
         if small:
             self._recorded_latency_ns = int(median(small))
-        rates = [
-            wire_bytes(*key) / max(median(ns) - self._latency_ns(key[0], key[2]), 1)
+        slower = [
+            max(median(ns) - self._latency_ns(key[0], key[2]), 1) / self._moving_ns(*key)[0]
             for key, ns in self._recorded.items()
             if wire_bytes(*key) >= _FITTED_FROM_BYTES
         ]
-        if rates:
-            self._bytes_per_ns = median(rates)
+        if slower:
+            self._slower = median(slower)
             self._origin = Origin.SCALED
+
+    def _moving_ns(self, name: str, size_bytes: int, ranks: int) -> tuple[float, Origin]:
+        """What moving its bytes takes beside the latency, by the curve. See Note [Bytes on the wire]."""
+        group = 2 if name in ("send", "recv") else max(ranks, 2)
+        curve = AllReduceCurve.of(self._device_name, group, self._bus_gbps)
+        like_bytes = wire_bytes(name, size_bytes, ranks) / wire_share(group)
+        return curve.duration_ns(like_bytes) - curve.duration_ns(0), curve.origin
 
     def _name_kernels(self, trace: Trace) -> None:
         names = np.unique(trace.device.name[communication_kernels(trace)]).tolist()
@@ -154,13 +167,18 @@ class CollectiveCosts:
             played = self._played.get(key, 0)
             self._played[key] = played + 1
             return Transfer(recorded[played % len(recorded)], Origin.EXACT, kernel)
-        duration_ns = self._latency_ns(name, ranks) + int(wire_bytes(name, size_bytes, ranks) / self._bytes_per_ns)
-        return Transfer(min(duration_ns, self._at_most_ns.get(key, duration_ns)), self._origin, kernel)
+        estimate = self._estimates.get(key)
+        if estimate is None:
+            moving_ns, origin = self._moving_ns(name, size_bytes, ranks)
+            duration_ns = self._latency_ns(name, ranks) + int(moving_ns * self._slower)
+            duration_ns = min(duration_ns, self._at_most_ns.get(key, duration_ns))
+            estimate = self._estimates[key] = Transfer(duration_ns, self._origin or origin, kernel)
+        return estimate
 
     def _latency_ns(self, name: str, ranks: int) -> int:
         if self._recorded_latency_ns is not None:
             return self._recorded_latency_ns
-        return _BASE_LATENCY_NS + ring_steps(name, ranks) * self._link.hop_ns
+        return BASE_LATENCY_NS + ring_steps(name, ranks) * self._hop_ns
 
 
 def kernel_label(name: str) -> str:

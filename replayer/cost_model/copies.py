@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.cost_model.chips import card_of
 from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed
+from traces.cards import card_of
 from traces.model import DeviceKind, Origin, Trace
 
 # GB/s of host-to-device copies on the emulator study's machines: pinned 6.35 ms and pageable 17.35 ms for the 77.07 MB of 128

@@ -11,22 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 
 import numpy as np
 
-from replayer.cost_model.chips import card_of
+from traces.cards import card_of
 from traces.machine import DEFAULT_SETTINGS, Settings
 from traces.model import Column, Shape
-
-_ITEMSIZE = {
-    "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2,
-    "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
-
-_UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
-
-_MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
+from traces.op_cost import compute_unit, flops, size_bytes
 
 # A kernel takes about this long however little it does, where the recording does not tell (`shortest_kernel_ns`).
 FLOOR_NS = 1_500
@@ -35,33 +26,6 @@ FLOOR_NS = 1_500
 _REACHED = 0.6
 
 _LONGEST_FLOOR_NS = 10_000  # of the real recordings an A100's shortest kernels take longest, 6 us
-
-
-def flops(op: str, shapes: tuple[Shape, ...]) -> int:
-    """Floating-point operations of a canonical op, from its input shapes alone (as recordings hold no outputs).
-
-    A convolution counts as if its stride were 1; ratios between two calls of the same layer are right nevertheless.
-    """
-    wide = [shape for shape in shapes if len(shape) > 1]
-    if op.startswith("convolution") and len(wide) >= 2:
-        weight, image = wide[-1], wide[-2] if op == "convolution" else max(wide[:-1], key=prod)
-        each = 2 * image[0] * prod(image[2:]) * prod(weight)
-        return each if op == "convolution" else 2 * each
-    if op.startswith("_cudnn_rnn") and len(shapes) > 1:  # the input, then the weights: matrices among them
-        each = 2 * prod(shapes[0][:-1]) * sum(prod(shape) for shape in shapes[1:] if len(shape) == 2)
-        return each if op == "_cudnn_rnn" else 2 * each
-    if op in _MATMULS and len(wide) >= 2:
-        left, right = wide[-2], wide[-1]
-        return 2 * prod(left) * (right[0] if op == "linear" else right[-1])
-    if op.startswith("attention") and len(wide) >= 3 and len(wide[0]) == 4:
-        query, key = wide[0], wide[1]
-        return (4 if op == "attention" else 10) * prod(query) * max(key[1:3])
-    return 0
-
-
-def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
-    """Bytes of all tensors of these shapes, as if all had the same dtype."""
-    return sum(map(prod, shapes)) * _ITEMSIZE.get(dtype, 4)
 
 
 @dataclass(frozen=True)
@@ -85,16 +49,8 @@ class DeviceSpeed:
         return int(max(memory_ns, work_ns)) + self.floor_ns
 
     def unit(self, op: str, dtype: str) -> str:
-        """By which of `rates` a matrix product or convolution of this dtype goes; "fp32" where there is none of its own.
-
-        float32 runs as TF32 where the recorded script allowed it. PyTorch's defaults since 1.12: in cuDNN's convolutions and
-        recurrent networks, but not in matrix products.
-        """
-        unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
-        if unit == "fp32":
-            is_cudnn = op.startswith(("convolution", "_cudnn"))
-            told = self.settings.tf32_cudnn if is_cudnn else self.settings.tf32_matmul
-            unit = "tf32" if (is_cudnn if told is None else told) else "fp32"
+        """By which of `rates` a matrix product or convolution of this dtype goes; "fp32" where there is none of its own."""
+        unit = compute_unit(op, dtype, self.settings)
         return unit if unit in self.rates else "fp32"
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from replayer.distributed.store_exchange import RankMessage
 from replayer.state import computing
-from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
+from replayer.tensor.allocation import Uniform, host_keeps
 from replayer.tensor.known_values import known_values, payload_of
 from replayer.tensor.tensor import VirtualTensor
 
@@ -53,7 +53,8 @@ def message_of(
         message.uniform = values[0]
         return message
     count = sum(tensor.numel() for tensor in inputs)
-    if count > KNOWN_LIMIT and not computing() and any(isinstance(tensor, VirtualTensor) for tensor in inputs):
+    on_device = any(isinstance(tensor, VirtualTensor) for tensor in inputs)
+    if on_device and not computing() and not host_keeps((count,), inputs[0].dtype):
         return message
     flat = [torch.as_tensor(v).expand(t.shape).to(t.dtype).reshape(-1) for v, t in zip(values, inputs, strict=True)]
     message.payload = torch.cat(flat).contiguous().view(torch.uint8).numpy().tobytes() if count else b""
@@ -172,7 +173,7 @@ def _assign_allocation(parts: list[tuple[Any, torch.Tensor]]) -> None:
     if len(parts) == 1 and _is_uniform(values):
         allocation.known = Uniform(values[0].item(), first.meta.dtype)
         return
-    if sum(output.meta.numel for output, _ in parts) > KNOWN_LIMIT:
+    if not host_keeps((sum(output.meta.numel for output, _ in parts),), first.meta.dtype):
         return
     memory = torch.empty(allocation.size_bytes, dtype=torch.uint8, device="cpu")
     for output, piece in parts:

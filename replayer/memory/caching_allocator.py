@@ -23,6 +23,7 @@ from replayer.memory.blocks import Block, Pool, Unmapped, UsedStream, absorb, li
 from replayer.memory.expandable_segments import ExpandableSegments, best_fit, expandable_fits_first
 from replayer.memory.history import History
 from replayer.memory.oom import DEFAULT_OOM_TEXT, Figures, OomObserver, OutOfMemory
+from replayer.memory.request_log import RequestLog
 from replayer.memory.segments import Segments
 from replayer.memory.settings import BLOCK_BYTES, MIB, UNLIMITED, Settings, settings_of_environment
 from replayer.memory.snapshot import mapped_ranges, segment_dict
@@ -71,13 +72,16 @@ class DeviceMemory:
     ) -> None:
         self.device = device
         self.history: History | None = None  # records every action while set
+        self.requests: RequestLog | None = None  # notes every request while set
         self.oom_observers: list[OomObserver] = []
         self._oom_text = oom_text
         self._host_now_ns = host_now_ns
         self._wait_until_ns = wait_until_ns
         self._stats = MemoryStats()
+        self._outside_bytes = outside_bytes
         self._segments = Segments(device, capacity_bytes, outside_bytes)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
+        self.private: set[int] = set()  # "streams" of CUDA graphs that live: what they freed, their replays still use
         self._small: dict[int, Pool] = {}  # by stream
         self._large: dict[int, Pool] = {}
         self._waiting: list[tuple[int, Block]] = []  # freed, but in use by other streams until that time
@@ -122,6 +126,8 @@ class DeviceMemory:
                 self._stats.oversize_blocks.add(1)
             if self.history is not None:
                 self.history.alloc(block)
+            if self.requests is not None:
+                self.requests.request(block)
             return block
         finally:
             self._lock.release()
@@ -195,6 +201,8 @@ class DeviceMemory:
         """Merge a block with its free neighbours and file the result in its pool. Reference: free_block."""
         if self.history is not None:
             self.history.free_completed(block)
+        if self.requests is not None:
+            self.requests.free(block)
         pool, stats = block.pool, block.pool.stats
         stats.requested_bytes.now -= block.requested_bytes
         freed_bytes, merged = block.size_bytes, 0
@@ -313,6 +321,8 @@ class DeviceMemory:
             self._wait_until_ns(last_ns)
             self._free_waiting(last_ns)
         for pool in (*self._large.values(), *self._small.values()):
+            if pool.stream in self.private:
+                continue
             for block in pool.whole_segments():
                 self._release(block)
             if pool.expandable is not None:
@@ -396,6 +406,12 @@ class DeviceMemory:
         self._collects_garbage = settings.garbage_collection_threshold > 0 and self._segments.allowed_bytes is not None
         return settings
 
+    def limit_to(self, size_bytes: int | None) -> None:
+        """All but `size_bytes` of the device is in use outside of PyTorch's allocator; None: what it was told at first."""
+        segments = self._segments
+        outside = self._outside_bytes if size_bytes is None else segments.capacity_bytes - size_bytes
+        segments.outside_bytes = max(outside, self._outside_bytes)
+
     def set_memory_fraction(self, fraction: float) -> None:
         """The process may reserve this fraction of the device's capacity."""
         self._segments.allowed_bytes = int(fraction * self.capacity_bytes)
@@ -409,6 +425,8 @@ class DeviceMemory:
     def empty_cache(self) -> None:
         """Return every segment without a block in use (torch.cuda.empty_cache)."""
         with self._lock:
+            if self.requests is not None:
+                self.requests.empty_cache()
             self._release_cached()
 
     # --- statistics
@@ -491,10 +509,11 @@ class DeviceMemory:
     def layout(self) -> Layout | None:
         """All that decides which blocks later requests get: address, size, whether in use, and request of each block.
 
-        None where that does not decide it: with a history, with settings by age or size, or while blocks wait for streams.
+        None where that does not decide it, or each request is to be seen: with a history or a log of requests, with settings by
+        age or size, or while blocks wait for streams.
         """
         with self._lock:
-            if self.history is not None or not self.settings.fit_depends_on_layout_only:
+            if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:
                 return None
             found = []
             for tail in self._tails():

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replayer.cost_model.chips import card_of
 from replayer.memory.oom import DEFAULT_OOM_TEXT
+from traces.cards import card_of
 from traces.machine import Machine
 from traces.model import Device
 

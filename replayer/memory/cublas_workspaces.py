@@ -8,11 +8,13 @@ They count in `memory_allocated`: 16.25 MiB for a model that trains, since autog
 Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
 
 Note [Releases that keep workspaces]
-    In PyTorch 2.10 to 2.13 cuBLAS and cuBLASLt share one kept workspace of known size per handle and stream. Before,
-    cuBLASLt had its own; later releases allocate and free a workspace for each product, which a recording's memory events
-    show (recording/workspaces.py). So workspaces are kept here only if the recording names one of these releases, built for
-    CUDA; imported recordings do not name their release exactly. A replay does not start with the recording's allocated
-    memory, so nothing is counted twice.
+    In PyTorch 2.0 to 2.13 cuBLAS keeps one workspace of known size per handle and stream (with ROCm hipBLAS since 2.6); until
+    2.9 cuBLASLt has memory of its own beside it, which it gives back. Later releases allocate and free a workspace for each
+    product. What is given back is in a recording's memory events (recording/workspaces.py). So workspaces are kept here if
+    the recording names one of these releases, or if it is an imported one whose memory events tell that they were kept
+    (recording/kept_workspaces.py): imported recordings do not name their release exactly. A replay does not start with the
+    recording's allocated memory, so nothing is counted twice. Their sizes show in recordings: those of one model on an H100
+    and on an MI300X begin with 96 MiB more on the latter.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from replayer.memory.oom import OutOfMemory
 from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
 from traces.machine import Machine
 
-_KEPT_SINCE, _KEPT_BEFORE = (2, 10), (2, 14)
+_KEPT_SINCE, _KEPT_SINCE_WITH_HIP, _KEPT_BEFORE = (2, 0), (2, 6), (2, 14)
 _DEFAULT_BYTES = (2 * 4096 + 8 * 16) << 10
 _LARGE_BYTES = 32 << 20  # Hopper, and from 2.12 on Blackwell
+_ROCM_BYTES, _ROCM_LARGE_BYTES = 32 << 20, 128 << 20  # the latter for gfx94x and gfx95x
 _in_backward = torch._C._current_graph_task_id
 
 Handle = tuple[str, int]  # a cuBLAS handle: kind of its thread, number
@@ -50,12 +53,15 @@ class _ThreadHandles:
 
 
 class BlasWorkspaces:
-    """The workspaces of one process. `machine` is the recorded one; `majors` are the devices' compute capabilities."""
+    """The workspaces of one process. `machine` is the recorded one; `majors` are the devices' compute capabilities, and
+    `architectures` what AMD's are called ("gfx942")."""
 
-    def __init__(self, machine: Machine, majors: Sequence[int]) -> None:
-        release = machine.release if machine.cuda else None
-        self.kept = release is not None and _KEPT_SINCE <= release < _KEPT_BEFORE
-        self._default_bytes = [_LARGE_BYTES if _is_large(major, release) else _DEFAULT_BYTES for major in majors]
+    def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:
+        release = machine.release if machine.cuda or machine.hip else None
+        since = _KEPT_SINCE if machine.cuda else _KEPT_SINCE_WITH_HIP
+        self.kept = release is not None and since <= release < _KEPT_BEFORE
+        of_amd = [*architectures, *[None] * (len(majors) - len(architectures))]
+        self._default_bytes = [_default_bytes(major, amd, release) for major, amd in zip(majors, of_amd, strict=True)]
         self._chosen_bytes: int | None = None  # set by the script
         self._held: dict[tuple[Handle, int, int], AllocationHandle] = {}  # by handle, device and stream
         self._idle: dict[int, list[Handle]] = {}
@@ -68,6 +74,11 @@ class BlasWorkspaces:
         if self._chosen_bytes is None:
             return _configured_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG"), self._default_bytes[device])
         return self._chosen_bytes
+
+    @property
+    def usual_bytes(self) -> frozenset[int]:
+        """The sizes that the devices' workspaces have by default."""
+        return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:
         """From their next use on, workspaces have at least this size; None: the default size."""
@@ -122,6 +133,12 @@ class BlasWorkspaces:
                 handle = "thread", self._made
         of_thread.handles[device] = handle
         return handle
+
+
+def _default_bytes(major: int, amd: str | None, release: tuple[int, int] | None) -> int:
+    if amd and amd.startswith("gfx"):  # of NVIDIA's, torch says the device's name
+        return _ROCM_LARGE_BYTES if amd.startswith(("gfx94", "gfx95")) else _ROCM_BYTES
+    return _LARGE_BYTES if _is_large(major, release) else _DEFAULT_BYTES
 
 
 def _is_large(major: int, release: tuple[int, int] | None) -> bool:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 OomObserver = Callable[[int, int, int, int], None]  # device, bytes asked for, limit in bytes, free bytes
 
@@ -54,6 +55,8 @@ class OutOfMemory(MemoryError):
 
     def to_torch(self) -> torch.OutOfMemoryError:
         """Call the script's observers, as PyTorch does, and return the error to raise."""
+        import torch  # by then the script has: what judges a card by its requests alone needs none
+
         figures = self.figures
         limit_bytes = figures.capacity_bytes if figures.allowed_bytes is None else figures.allowed_bytes
         for observer in self._observers:

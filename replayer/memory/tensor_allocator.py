@@ -23,6 +23,7 @@ from collections.abc import Callable
 from replayer.memory.allocation_cycles import AllocationCycle, CycleDetector, Event, memory_rows
 from replayer.memory.blocks import Block, UsedStream
 from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.oom import OutOfMemory
 from traces.model import Column
 
 USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save
@@ -91,6 +92,17 @@ class TensorAllocator:
         finally:
             self._lock.release()
 
+    def try_malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
+        """Memory that the caller can do without; None where there is no room, which is not counted as out of memory."""
+        try:
+            handle = self.malloc(size_bytes, stream)
+        except OutOfMemory:
+            self.flush().ignore_last_oom()
+            return None
+        if self._memory.requests is not None:
+            self._memory.requests.last_was_optional()
+        return handle
+
     def free(self, handle: AllocationHandle) -> None:
         """Free an allocation. Takes no lock: may be called from a finalizer."""
         if self.on_free is not None:
@@ -131,6 +143,8 @@ class TensorAllocator:
         """A training step has ended; the next one may request the same memory."""
         with self._lock:
             self.settle()
+            if self._memory.requests is not None:
+                self._memory.requests.step_ends()
             if self._cycle is not None:
                 if not self._cycle.end_step():
                     self._leave_cycle()

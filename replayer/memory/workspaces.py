@@ -10,7 +10,6 @@ Sizes are allocated and freed in the recorded order between the op's outputs, so
 
 from __future__ import annotations
 
-from replayer.memory.oom import OutOfMemory
 from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
 from traces.equivalents import canonical_op
 
@@ -75,10 +74,6 @@ def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int)
 
     Raises OutOfMemory for other ops. Reference: ATen/native/cudnn/Conv_v8.cpp.
     """
-    try:
-        return allocator.malloc(size_bytes, stream)
-    except OutOfMemory:
-        if not canonical_op(op).startswith("convolution"):
-            raise
-        allocator.flush().ignore_last_oom()
-        return None
+    if canonical_op(op).startswith("convolution"):
+        return allocator.try_malloc(size_bytes, stream)
+    return allocator.malloc(size_bytes, stream)

@@ -112,7 +112,7 @@ class Autocast:
 
     def banned(self, op: Any) -> Callable[..., Any]:
         def kernel(*args: Any, **kwargs: Any) -> Any:
-            if VirtualTensor in map(type, args):
+            if any(map(_is_on_device, args)):
                 raise RuntimeError(_BANNED)
             with torch._C._ExcludeDispatchKeyGuard(self._off):
                 return op(*args, **kwargs)
@@ -120,20 +120,22 @@ class Autocast:
         return kernel
 
     def _cast(self, values: Any, dtype: torch.dtype) -> list[Any]:
-        return [
+        """The last argument first: PyTorch casts them in a call's argument list, which gcc evaluates from the right."""
+        cast = [
             self._one(value, dtype)
-            if type(value) is VirtualTensor
-            else self._cast(value, dtype)
+            if _is_on_device(value)
+            else [self._one(one, dtype) if _is_on_device(one) else one for one in value]
             if type(value) is list and value and isinstance(value[0], torch.Tensor)
             else value
-            for value in values
+            for value in reversed(values)
         ]
+        return cast[::-1]
 
     def _cast_named(self, kwargs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-        return {name: self._one(value, dtype) if type(value) is VirtualTensor else value for name, value in kwargs.items()}
+        return {name: self._one(value, dtype) if _is_on_device(value) else value for name, value in kwargs.items()}
 
     def _one(self, tensor: Any, dtype: torch.dtype) -> Any:
-        now = tensor.meta.dtype
+        now = tensor.dtype
         if now is dtype or not now.is_floating_point or now is torch.float64:
             return tensor
         kept = (
@@ -152,8 +154,14 @@ class Autocast:
         return cached[1]
 
 
+def _is_on_device(value: Any) -> bool:
+    """Also of subclasses that wrap virtual tensors (DTensor) or stand for them (fake tensors)."""
+    kind = type(value)
+    return kind is VirtualTensor or (kind is not torch.Tensor and isinstance(value, torch.Tensor) and value.is_cuda)
+
+
 def _eligible(value: Any) -> bool:
-    return type(value) is VirtualTensor and value.meta.dtype.is_floating_point and value.meta.dtype is not torch.float64
+    return _is_on_device(value) and value.dtype.is_floating_point and value.dtype is not torch.float64
 
 
 def _flat(values: Any) -> list[Any]:

@@ -15,7 +15,8 @@ Note [What the host waits for]
 
 Note [Where values come from]
 In this order: what the recording holds for this read (`VirtualGpu.read`); what the host knows the memory to contain
-(`Allocation.known`, after `zeros`, `fill_` or a small copy to the device); a fixed placeholder.
+(`Allocation.known`, after `zeros`, `fill_`, a small copy to the device or what follows from them); what is assumed
+(`AssumedValues`).
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from typing import Any
 import torch
 
 from replayer.op_signature import OpSignature
+from replayer.ops.layouts import moved
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import gpu, host_memory
-from replayer.tensor.allocation import KNOWN_LIMIT, Uniform, allocate, make, placeholder
-from replayer.tensor.known_values import EXACT_DTYPES, known_values, set_known_values
+from replayer.tensor.allocation import Content, Truth, Uniform, allocate, host_keeps, make
+from replayer.tensor.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import on_device
 from replayer.tensor.tensor_meta import OURS, TensorMeta
+from traces.model import READ_LIMIT
 
 # From pageable memory, up to this size: staged at once. See Note [What the host waits for].
 STAGED_AT_ONCE_BYTES = 64 << 10
@@ -89,6 +92,8 @@ class Copies:
             host = make(tuple(there.shape), there.stride(), dtype=there.dtype)
             self._to_host(host, source, non_blocking)
             return host
+        if source.layout is not torch.strided:
+            return moved(source.to(dtype=options["dtype"]), device, self._plans.wrap_other_layout)
         index = source.meta.index if device is None else on_device(device, gpu().current_device())
         target = self._empty_like(source, index, options)
         return self.copy_(target, source, non_blocking)
@@ -103,13 +108,8 @@ class Copies:
 
     def _on_device(self, target: Any, source: Any) -> None:
         here, there = target.meta, source.meta
-        known = source.allocation.known  # a GradScaler copies its found_inf to each device
-        whole = here.dense and here.extent_bytes == target.allocation.size_bytes
-        keeps = whole and isinstance(known, Uniform) and known.dtype is here.dtype is there.dtype
-        if known is None or keeps or not whole or here.dtype not in EXACT_DTYPES or here.numel > KNOWN_LIMIT:
-            target.allocation.known = known if keeps else None
-        else:
-            set_known_values(target, known_values(source))
+        if target.allocation is not source.allocation or here is not there:
+            self._carry_values(target, source)
         if not here.numel:
             return
         if here.index == there.index:
@@ -118,6 +118,33 @@ class Copies:
                 gpu().launch(signature, here.index)
             return
         gpu().copy_to_peer(self._signature(here, there, "p2p"), here.size_bytes, there.index, here.index)
+
+    def _carry_values(self, target: Any, source: Any) -> None:
+        """What the host knows of `target` after a copy from `source`, both on the device."""
+        here, there = target.meta, source.meta
+        known = source.allocation.known
+        into = target.allocation
+        if not fills_allocation(target):
+            values = known_values(source)
+            view = writable_values(target) if values is not None and host_keeps(here.shape, here.dtype) else None
+            if view is not None and values is not None:
+                view.copy_(torch.as_tensor(values))
+            elif not (type(known) is type(into.known) is Uniform and known == into.known and here.dtype is there.dtype):
+                into.known = None
+        elif known is None:
+            if here is there and fills_allocation(source):
+                source.allocation.known = into.known = Content()
+            else:
+                into.known = Truth.ZERO_OR_ONE if there.dtype is torch.bool else None
+        elif isinstance(known, Uniform):
+            into.known = Uniform(in_dtype(known.value, here.dtype), here.dtype) if known.dtype is there.dtype else None
+        elif isinstance(known, torch.Tensor):
+            values = known_values(source) if host_keeps(here.shape, here.dtype) else None
+            set_known_values(target, values)
+        elif isinstance(known, Truth):
+            into.known = Truth.ZERO_OR_ONE
+        else:
+            into.known = known if here is there and fills_allocation(source) else None
 
     def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
         meta = target.meta
@@ -133,12 +160,17 @@ class Copies:
         gpu().copy(signature, "h2d", meta.size_bytes, meta.index, waits, pinned)
         if pinned and non_blocking:
             host_memory().use(source.data_ptr(), gpu().current_stream(meta.index))
-        allocation.known = None
         if temporary is not None:
             gpu().launch(self._signature(meta, self._plans.metas.contiguous(meta.shape, meta.dtype, meta.index)), meta.index)
-        elif meta.numel <= KNOWN_LIMIT and meta.extent_bytes == allocation.size_bytes and type(source) is torch.Tensor:
-            known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
-            allocation.known = known.copy_(source.detach())
+        kept = host_keeps(meta.shape, meta.dtype) and type(source) in (torch.Tensor, torch.nn.Parameter)
+        if kept and meta.numel == 1 and fills_allocation(target):
+            allocation.known = Uniform(source.detach().to(meta.dtype).item(), meta.dtype)
+            return
+        values = writable_values(target, replaced=True) if kept else None
+        if values is None:
+            allocation.known = None
+        else:
+            values.copy_(source.detach())
 
     def _to_host(self, target: torch.Tensor, source: Any, non_blocking: bool) -> None:
         meta: TensorMeta = source.meta
@@ -157,13 +189,13 @@ class Copies:
         signature = self._signature(there, meta, "d2h")
         pinned = is_pinned(target)
         waits = not (non_blocking and pinned)
-        if waits and meta.numel <= KNOWN_LIMIT:
+        if waits and meta.numel <= READ_LIMIT:
             values = self._values(source, signature)  # a read is its own copy, and waits
         else:
             gpu().copy(signature, "d2h", moved, meta.index, waits, pinned)
             if not waits:
                 host_memory().use(target.data_ptr(), gpu().current_stream(meta.index))
-            values = _known_or_placeholder(source)
+            values = _known_or_assumed(source)
         del temporary
         with torch.no_grad():
             if isinstance(values, torch.Tensor):
@@ -177,7 +209,7 @@ class Copies:
         recorded = gpu().read(signature, meta.index, meta.dtype_name, meta.numel)
         if recorded is not None:
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
-        return _known_or_placeholder(source)
+        return _known_or_assumed(source)
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
@@ -229,9 +261,18 @@ class Copies:
         return signature
 
 
-def _known_or_placeholder(tensor: Any) -> torch.Tensor | float | int | bool:
+def _known_or_assumed(tensor: Any) -> torch.Tensor | float | int | bool:
+    """The values that the host knows, else one for all elements: see recording/assumed_values.py."""
     known = known_values(tensor)
-    return placeholder(tensor.meta.dtype) if known is None else known
+    assumed = gpu().assumed
+    meta: TensorMeta = tensor.meta
+    if known is not None:
+        if meta.numel == 1:
+            assumed.note_scalar()
+        return known
+    if meta.dtype is torch.bool:
+        return assumed.decide() if meta.numel == 1 else False
+    return assumed.loss() if meta.dtype.is_floating_point or meta.dtype.is_complex else 0
 
 
 def _check_broadcast(target: tuple[int, ...], source: tuple[int, ...]) -> None:

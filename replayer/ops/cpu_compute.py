@@ -26,10 +26,10 @@ from replayer.ops.copies import Copies
 from replayer.ops.cpu_kernels import FORMS
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.state import gpu
-from replayer.tensor.allocation import Allocation, adopt, allocate, make
+from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view
 from replayer.tensor.known_values import payload_of
 from replayer.tensor.plan_cache import PlanCache
-from replayer.tensor.shape_inference import IDLE, on_device, writes_of
+from replayer.tensor.shape_inference import IDLE, no_such_tensor, on_device, writes_of
 from replayer.tensor.tensor_meta import OURS, TensorMeta
 
 aten = torch.ops.aten
@@ -85,15 +85,21 @@ class CpuCompute:
         self.copies = ComputedCopies(plans, tensor_class)
         own = self.copies.handlers()
         self._handlers = {op: own[op] for op in (aten.copy_.default, aten._to_copy.default, aten._local_scalar_dense.default)}
+        for op in (aten.alias.default, aten._nested_tensor_from_mask_left_aligned.default):
+            self._handlers[op] = plans.specials[op]
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is aten.detach.default:
-            return make(args[0].meta, args[0].allocation)
+            return make_view(args[0].meta, args[0])
         handler = self._handlers.get(func)
         if handler is None and func.namespace in _BETWEEN_PROCESSES:
             handler = self._plans.specials.get(func)  # what processes send each other goes through the host
+        if handler is None and func not in FORMS:
+            handler = self._plans.composite(func)
         if handler is not None:
             return handler(*args, **(kwargs or {}))
+        if len(types) > 1 and not all(issubclass(each, self._tensor_class) for each in types):
+            return NotImplemented
         return self._compute(func, args, kwargs or {})
 
     def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -205,12 +211,21 @@ class _Call:
         for tensor, view in self._given:
             if value is view:
                 return tensor
+        if value.is_nested or value.is_quantized:
+            raise no_such_tensor(value)
+        if value.is_conj() or value.is_neg():  # bits that virtual tensors have not
+            value = value.resolve_conj().resolve_neg()
+        if value.layout is not torch.strided:
+            shapes.append(tuple(value.shape))
+            return plans.wrap_other_layout(value, index, self._allocations, known=True)
         storage = value.untyped_storage()
         allocation = self._allocations.get(storage._cdata)
         if allocation is None:
             allocation = self._allocations[storage._cdata] = _holding(storage, index)
             shapes.append(tuple(value.shape))
-        return make(plans.metas.like(value, index), allocation)
+        meta = plans.metas.like(value, index)
+        source = next((tensor for tensor, _ in self._given if tensor.allocation is allocation), None)
+        return make(meta, allocation) if source is None else make_view(meta, source)
 
 
 def _holding(storage: torch.UntypedStorage, index: int) -> Allocation:

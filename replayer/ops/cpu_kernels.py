@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""How `--values compute` does on the CPU what only CUDA has an op for: attention kernels and recurrent layers.
+"""How `--values compute` does on the CPU what only CUDA has an op for: attention kernels, recurrent layers and
+what SyncBatchNorm is made of.
 
 Each form takes and returns what the op does, on plain tensors. Where backward needs to know what forward drew at random, it
 finds the generator's state in a tensor that the op hands over anyway: a seed, or cuDNN's reserve.
@@ -205,6 +206,64 @@ def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
     return of_input, of_hidden, grad * z, *biases
 
 
+def _per_channel(values: Any, data: Any) -> Any:
+    return values.view(1, -1, *[1] * (data.dim() - 2))
+
+
+def _but_channels(data: Any) -> list[int]:
+    return [dim for dim in range(data.dim()) if dim != 1]
+
+
+def _widened(data: Any) -> Any:
+    return data if data.dtype is torch.float64 else data.float()
+
+
+def _batch_norm_stats(data: Any, eps: float) -> Any:
+    variance, mean = torch.var_mean(_widened(data), _but_channels(data), correction=0)
+    return mean, (variance + eps).rsqrt()
+
+
+def _batch_norm_gather_stats(
+    data: Any, means: Any, invstds: Any, running_mean: Any, running_var: Any, momentum: float, eps: float, counts: Any
+) -> Any:
+    """The statistics over all ranks from those of each, (ranks, channels); `counts` are the ranks' elements per channel."""
+    counts = torch.as_tensor(counts, dtype=means.dtype, device="cpu").reshape(-1).expand(means.size(0))
+    share = (counts / counts.sum()).view(-1, 1)
+    mean = (means * share).sum(0)
+    variance = ((invstds.pow(-2) - eps + (means - mean) ** 2) * share).sum(0)
+    if running_mean is not None:
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        unbiased = variance * counts.sum() / (counts.sum() - 1)
+        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    return mean, (variance + eps).rsqrt()
+
+
+def _batch_norm_elemt(data: Any, weight: Any, bias: Any, mean: Any, invstd: Any, eps: float) -> Any:
+    result = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd, data)
+    if weight is not None:
+        result = result * _per_channel(weight, data) + _per_channel(bias, data)
+    return torch.empty_like(data).copy_(result)
+
+
+def _batch_norm_backward_reduce(grad: Any, data: Any, mean: Any, invstd: Any, weight: Any, *wanted: bool) -> Any:
+    over, wide = _but_channels(data), _widened(grad)
+    of_sum = wide.sum(over)
+    of_product = (wide * (_widened(data) - _per_channel(mean, data))).sum(over)
+    dtype = mean.dtype if weight is None else weight.dtype
+    found = (of_sum, of_product, (of_product * invstd).to(dtype), of_sum.to(dtype))
+    return tuple(x if want else None for x, want in zip(found, (wanted[0], *wanted), strict=True))
+
+
+def _batch_norm_backward_elemt(
+    grad: Any, data: Any, mean: Any, invstd: Any, weight: Any, of_sum: Any, of_product: Any, counts: Any
+) -> Any:
+    total = counts.sum()
+    centred = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd**2 * of_product / total, data)
+    scale = invstd if weight is None else invstd * weight
+    result = (_widened(grad) - _per_channel(of_sum / total, data) - centred) * _per_channel(scale, data)
+    return torch.empty_like(data).copy_(result)
+
+
 FORMS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention.default: _flash,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
@@ -217,4 +276,10 @@ FORMS: dict[Any, Callable[..., Any]] = {
     aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
     aten._thnn_fused_gru_cell.default: _gru_cell,
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    aten.batch_norm_stats.default: _batch_norm_stats,
+    aten.batch_norm_gather_stats.default: _batch_norm_gather_stats,
+    aten.batch_norm_gather_stats_with_counts.default: _batch_norm_gather_stats,
+    aten.batch_norm_elemt.default: _batch_norm_elemt,
+    aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
+    aten.batch_norm_backward_elemt.default: _batch_norm_backward_elemt,
 }

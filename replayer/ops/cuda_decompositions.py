@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from replayer import state
+from replayer.tensor.plan_cache import PlanCache
 
 aten = torch.ops.aten
 
@@ -130,12 +131,16 @@ def ctc_loss(
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
-def register() -> None:
-    """Register the choices."""
+def register(plans: PlanCache) -> None:
+    """Register the choices; in inference mode they are asked for by the ops' routes."""
     library = torch.library.Library("aten", "IMPL")
-    library.impl("batch_norm", batch_norm, "AutogradLazy")
-    library.impl("ctc_loss.Tensor", ctc_loss, "AutogradLazy")
-    library.impl("softmax.int", softmax, "AutogradLazy")
-    library.impl("log_softmax.int", log_softmax, "AutogradLazy")
-    library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradLazy")
+    for op, choice in (
+        (aten.batch_norm.default, batch_norm),
+        (aten.ctc_loss.Tensor, ctc_loss),
+        (aten.softmax.int, softmax),
+        (aten.log_softmax.int, log_softmax),
+        (aten.scaled_dot_product_attention.default, scaled_dot_product_attention),
+    ):
+        library.impl(op, choice, "AutogradLazy")
+        plans.composites[op] = choice
     state.keep(library)

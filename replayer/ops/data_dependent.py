@@ -12,6 +12,7 @@ for the device before the result is allocated, as in CUDA, where it has to learn
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,9 @@ import torch
 from replayer.errors import DataDependentShape
 from replayer.op_signature import OpSignature
 from replayer.recording.output_sizes import NONZERO, REPEAT_INTERLEAVE
-from replayer.state import gpu
+from replayer.state import gpu, masks_are_full
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
-from replayer.tensor.known_values import EXACT_DTYPES, known_values, set_known_values
+from replayer.tensor.known_values import known_values, set_known_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 from traces.model import Shape
@@ -75,14 +76,18 @@ class DataDependentOps:
         meta: TensorMeta = source.meta
         meta_source = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
         result = self._plans.metas.like(aten.index.Tensor(meta_source, meta_indices), meta.index)
-        return self._results("aten::index", tensors, [result])[0]
+        hosts = [self._host(source), *[None if index is None else self._host(index) for index in indices]]
+        told = hosts[0] is not None and all(h is not None or i is None for h, i in zip(hosts[1:], indices, strict=True))
+        known = (aten.index.Tensor(hosts[0], hosts[1:]),) if told else None
+        return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: Any) -> Any:
         """(count, dimensions) int64, in column-major order as CUDA makes it."""
         meta: TensorMeta = source.meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
-        return self._results("aten::nonzero", [source], [self._plans.metas.of(shape, stride, 0, torch.int64, meta.index)])[0]
+        results = self._results("aten::nonzero", [source], [self._plans.metas.of(shape, stride, 0, torch.int64, meta.index)])
+        return self._with_values(results, self._compute(source, lambda host: (aten.nonzero(host),)))[0]
 
     def masked_select(self, source: Any, mask: Any) -> Any:
         if not (type(source) is type(mask) is self._tensor_class):
@@ -90,7 +95,10 @@ class DataDependentOps:
         meta: TensorMeta = source.meta
         shape = tuple(torch.broadcast_shapes(meta.shape, mask.shape))  # type: ignore[no-untyped-call]
         count = self._count_set("aten::masked_select", mask, shape)
-        return self._results("aten::masked_select", [source, mask], [self._new((count,), meta.dtype, meta)])[0]
+        results = self._results("aten::masked_select", [source, mask], [self._new((count,), meta.dtype, meta)])
+        values, chosen = self._host(source), self._host(mask)
+        known = None if values is None or chosen is None else (aten.masked_select(values, chosen),)
+        return self._with_values(results, known)[0]
 
     def _is_mask(self, index: Any) -> bool:
         return type(index) is self._tensor_class and index.dtype in _MASKS
@@ -110,6 +118,8 @@ class DataDependentOps:
         known = known_values(mask) if type(mask) is self._tensor_class else mask
         if known is not None:
             return int((torch.as_tensor(known) != 0).expand(shape).sum())
+        if recorded is None and masks_are_full():
+            return math.prod(shape)
         if recorded is None:
             raise DataDependentShape(op)
         return recorded
@@ -171,13 +181,18 @@ class DataDependentOps:
 
     def _compute(self, source: Any, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> Any:
         """The op's results, computed on the host if it knows the input's values; else None."""
-        meta: TensorMeta = source.meta
-        known = known_values(source) if meta.numel <= KNOWN_LIMIT else None
-        if known is None:
-            return None
-        if not isinstance(known, torch.Tensor):
-            known = torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
-        return compute(known)
+        known = self._host(source)
+        return None if known is None else compute(known)
+
+    def _host(self, tensor: Any) -> torch.Tensor | None:
+        """The values of a small tensor, if the host knows them."""
+        if type(tensor) is not self._tensor_class:
+            return tensor if isinstance(tensor, torch.Tensor) else None
+        meta: TensorMeta = tensor.meta
+        known = known_values(tensor) if meta.numel <= KNOWN_LIMIT else None
+        if known is None or isinstance(known, torch.Tensor):
+            return known
+        return torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
 
     def _size(self, op: str, source: Any, known: Any, dim: int | None = None) -> int:
         """The size of the first result along `dim`: of the computed one, else as recorded. Raises DataDependentShape."""
@@ -191,7 +206,7 @@ class DataDependentOps:
     def _with_values(self, results: list[Any], known: Any) -> list[Any]:
         for result, values in zip(results, known or (), strict=False):
             meta: TensorMeta = result.meta
-            if meta.dtype in EXACT_DTYPES and 0 < meta.numel <= KNOWN_LIMIT and meta.shape == tuple(values.shape):
+            if 0 < meta.numel <= KNOWN_LIMIT and meta.shape == tuple(values.shape):
                 set_known_values(result, values)
         return results
 

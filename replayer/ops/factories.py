@@ -18,9 +18,11 @@ import torch
 
 from replayer import state
 from replayer.ops.copies import Copies
-from replayer.tensor.allocation import allocate, make
+from replayer.tensor.allocation import Uniform, allocate, make
 from replayer.tensor.device_args import checked_index
+from replayer.tensor.known_values import in_dtype, set_known_values
 from replayer.tensor.plan_cache import PlanCache
+from replayer.tensor.tensor_meta import BACKEND
 
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
 
@@ -65,12 +67,25 @@ class Factories:
         meta = self._metas.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), _index(device))
         return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
 
+    def zeros(self, size: Any, **options: Any) -> Any:
+        """`_efficientzerotensor`, which C++ makes of gradients that are nothing."""
+        made = self.empty(size, options.get("dtype"), device=options.get("device"))
+        made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
+        return made
+
+    def kaiser_window(self, length: int, *shape: Any, **options: Any) -> Any:
+        """C++ makes it on the device, by a kernel of its own that only CPU and CUDA have."""
+        device = torch.device(BACKEND, _index(options.pop("device", None)))
+        return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
+
     def indices(self, op: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-        """`tril_indices` and `triu_indices`: the CPU's kernel is asked how many there are."""
+        """`tril_indices` and `triu_indices`: the CPU's kernel is asked."""
 
         def make(row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: Any) -> Any:
-            count = op(row, col, offset, dtype=torch.int32, device="cpu").shape[1]
-            return self.empty((2, count), dtype or torch.int64, device=options.get("device"))
+            values = op(row, col, offset, dtype=dtype or torch.int64, device="cpu")
+            made = self.empty(values.shape, values.dtype, device=options.get("device"))
+            set_known_values(made, values)
+            return made
 
         return make
 
@@ -112,6 +127,10 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., Any]) -> 
         "_copy_from_and_resize": copy_from,
         "_local_scalar_dense": copies.scalar,
         "resize_": resize_,
+        "_efficientzerotensor": made.zeros,
+        "kaiser_window": made.kaiser_window,
+        "kaiser_window.periodic": made.kaiser_window,
+        "kaiser_window.beta": made.kaiser_window,
         "tril_indices": made.indices(torch.tril_indices),
         "triu_indices": made.indices(torch.triu_indices),
     }
@@ -126,6 +145,6 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., Any]) -> 
         )
         for key in KEYS:
             for name, kernel in kernels.items():
-                if key != "Lazy" and not name.startswith(("empty", "tri")):
+                if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
                     continue  # no tensor is there in C++
                 library.impl(name, kernel, key)

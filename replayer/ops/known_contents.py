@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
-from replayer.tensor.known_values import EXACT_DTYPES, set_known_values
+from replayer.tensor.known_values import fills_allocation, in_dtype, set_known_values, writable_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 
@@ -51,21 +51,28 @@ class KnownContents:
         return self.fill_(target, 0, aten.zero_.default)
 
     def fill_(self, target: Any, value: Any, func: Any = aten.fill_.Scalar) -> Any:
-        known = target.allocation.known
+        allocation = target.allocation
+        meta: TensorMeta = target.meta
+        uniform = Uniform(in_dtype(value, meta.dtype), meta.dtype)
+        known: Any = allocation.known
+        if fills_allocation(target) or (type(known) is Uniform and known == uniform):
+            known = uniform
+        elif known is not None:
+            view = writable_values(target)
+            if view is not None:
+                view.fill_(value)
+            known = allocation.known if view is not None else None
         args = (target,) if func is aten.zero_.default else (target, value)
         self._run(self._plans.route(func), args, {})
-        meta: TensorMeta = target.meta
-        uniform = Uniform(_cast(value, meta.dtype), meta.dtype)
-        if (meta.extent_bytes == target.allocation.size_bytes and meta.dense) or known == uniform:
-            target.allocation.known = uniform
+        allocation.known = known
         return target
 
     def arange(self, start: Any, end: Any, step: Any = 1, *, out: Any) -> Any:
         """Its values are exact: scripts index and mask by positions."""
         self._run(self._plans.route(aten.arange.start_out), (start, end, step), {"out": out})
         meta: TensorMeta = out.meta
-        fills = meta.dense and meta.extent_bytes == out.allocation.size_bytes
-        if meta.dtype in EXACT_DTYPES and meta.numel <= KNOWN_LIMIT and fills:
+        fills = fills_allocation(out)
+        if meta.numel <= KNOWN_LIMIT and fills:
             set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
         return out
 
@@ -76,7 +83,7 @@ class KnownContents:
             made = self._run(self._plans.route(op), args, kwargs)
             if type(made) is self._tensor_class:  # not so for zeros_like(x, device="cpu")
                 dtype = made.meta.dtype
-                made.allocation.known = Uniform(_cast(value(args), dtype), dtype)
+                made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
             return made
 
         return make
@@ -117,9 +124,3 @@ class KnownContents:
                 index = index.to(beside.meta.backend_device)
             moved.append(index)
         return moved
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if dtype is torch.bool:
-        return bool(value)
-    return value if dtype.is_complex else float(value) if dtype.is_floating_point else int(value)

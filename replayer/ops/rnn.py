@@ -204,14 +204,15 @@ class CudnnRnnOps:
         return data, hx, cx, gradients
 
 
-def register() -> None:
+def register(plans: PlanCache) -> None:
     """Register the layers, and cuDNN's under autocast."""
     library = torch.library.Library("aten", "IMPL")
+    layers = {aten.lstm_cell.default: rnn_cells.lstm_cell, aten.gru_cell.default: rnn_cells.gru_cell}
     for name, mode in MODES.items():
         packet = getattr(aten, name)
-        library.impl(f"{name}.input", _of_input(packet.input, mode), "AutogradLazy")
-        library.impl(f"{name}.data", _of_packed(packet.data, mode), "AutogradLazy")
-    library.impl("lstm_cell", rnn_cells.lstm_cell, "AutogradLazy")
-    library.impl("gru_cell", rnn_cells.gru_cell, "AutogradLazy")
+        layers |= {packet.input: _of_input(packet.input, mode), packet.data: _of_packed(packet.data, mode)}
+    for op, layer in layers.items():
+        library.impl(op, layer, "AutogradLazy")
+        plans.composites[op] = layer
     library.impl("_cudnn_rnn", _under_autocast, "AutocastPrivateUse1")
     state.keep(library)

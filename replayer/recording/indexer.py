@@ -12,6 +12,7 @@ Note [Active host time]
 Note [Why a kernel started when it did]
     A kernel whose stream was idle at its launch keeps its own launch latency; one that queued keeps its own gap to its
     predecessor; one that waited for another stream keeps that edge. Single fixed figures drift by up to milliseconds a step.
+    One that waited for ranks (a collective's kernel had just ended) keeps neither: how long those take, the replay finds out.
 
 Note [Profiled and clean steps]
     A recording that says which of its steps were profiled (or that holds evaluation steps) has kernels for those only; the
@@ -28,9 +29,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replayer.cost_model.copies import directions_of
-from replayer.op_signature import MatchKeys
 from replayer.recording.dp_regions import recorded_regions
-from replayer.recording.recorded_step import Instance, Kernel, RecordedSegment, RecordedStep
+from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.communication import communication_kernels
 from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.pipeline import batch_arrival_ns
@@ -67,13 +67,11 @@ class RecordingIndexer:
         self.device_ordinals = ordinals
         device = trace.device
         # Communication between ranks is played by process_group.py: here it would have waited for recorded ranks.
-        played = np.isin(device.kind, _WORK) & ~communication_kernels(trace)
-        work = np.flatnonzero(played & np.isin(device.device, list(ordinals)))
+        own = np.isin(device.kind, _WORK) & np.isin(device.device, list(ordinals))
+        communicates = communication_kernels(trace)
+        work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)
         launch_row = device.launch[work]
-        host_start = trace.host.start_ns
-        launched = device.start_ns[work] - TYPICAL_LATENCY_NS
-        known = launch_row >= 0
-        launched[known] = host_start[launch_row[known]]
+        launched = self._launched_ns(work)
         order = np.lexsort((device.start_ns[work], launched))
         self.work = work[order]  # device rows in launch order
         self.work_name: list[int] = device.name[self.work].tolist()
@@ -92,6 +90,12 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._causes()
+
+    def _launched_ns(self, rows: Column) -> Column:
+        """When the host launched work; what of that was not recorded is taken to have started at once."""
+        device = self.trace.device
+        launch = device.launch[rows]
+        return np.where(launch >= 0, self.trace.host.start_ns[launch], device.start_ns[rows] - TYPICAL_LATENCY_NS)
 
     def _cut_by_step(self, rank: int) -> None:
         """The step and phase windows: columns (start, end) and for each phase its step and name."""
@@ -133,20 +137,30 @@ class RecordingIndexer:
         names = {int(i): trace.strings[int(i)] for i in np.unique(host.name[runtime])}
         waits = [i for i, name in names.items() if "Synchronize" in name]
         copies = [i for i, name in names.items() if "emcpy" in name]
-        end_by_launch = np.maximum.accumulate(trace.device.end_ns[self.work]) if len(self.work) else self.launched_ns
+        every = np.concatenate((self.work, self.communication))
+        launched_ns = self._launched_ns(every)
+        by_launch = np.argsort(launched_ns, kind="stable")
+        launched_ns, end_by_launch = launched_ns[by_launch], trace.device.end_ns[every[by_launch]]
+        end_by_launch = np.maximum.accumulate(end_by_launch) if len(every) else end_by_launch
         sync = runtime[np.isin(host.name[runtime], waits)]
         # What was launched before the recording began has no launch in it, and is waited for by whoever waits first.
         foreign = trace.device.end_ns[self.work[self.launched_before]]
-        before = np.searchsorted(self.launched_ns, host.start_ns[sync]) - 1
+        before = np.searchsorted(launched_ns, host.start_ns[sync]) - 1
         pending_ns = np.full(len(sync), foreign.max() if len(foreign) else 0)
         pending_ns[before >= 0] = np.maximum(pending_ns[before >= 0], end_by_launch[before[before >= 0]])
         starts = [host.start_ns[sync]]
         ends = [np.minimum(host.end_ns[sync], pending_ns)]
-        # A copy call blocks until its own copy has ended when the host's side is pageable or the result goes to the host.
+        # A copy call blocks until its own copy has ended where it is not asynchronous, or the host's side is pageable.
         is_copy = (trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0)
         own = np.flatnonzero(is_copy & np.isin(host.name[self.launch_row], copies)) if len(self.work) else np.zeros(0, int)
-        blocking = [i for i in own if "Pageable" in trace.strings[int(trace.device.name[self.work[i]])]]
+        at_once = {i for i in copies if "Async" not in names[i]}
+        blocking = [
+            i
+            for i in own
+            if "Pageable" in trace.strings[int(trace.device.name[self.work[i]])] or host.name[self.launch_row[i]] in at_once
+        ]
         calls = self.launch_row[blocking]
+        self.waiting_calls = np.concatenate((sync, calls))
         starts.append(host.start_ns[calls])
         ends.append(np.minimum(host.end_ns[calls], trace.device.end_ns[self.work[blocking]]))
         for calls, room_ns in self._launches():
@@ -154,6 +168,7 @@ class RecordingIndexer:
             starts.append(host.start_ns[calls[full]])
             ends.append(np.minimum(host.end_ns[calls[full]], room_ns[full]))
         start, end = np.concatenate(starts), np.concatenate(ends)
+        self.wait_start, self.wait_end = start, np.maximum(start, end)  # also where the device was done already
         order = np.argsort(start[end > start], kind="stable")
         start, end = start[end > start][order], end[end > start][order]
         if len(start):  # overlapping waits of several threads count once
@@ -196,14 +211,18 @@ class RecordingIndexer:
         self.edge = np.full(n, NONE)
         self.edge_gap = np.zeros(n, dtype=np.int64)
         unexplained = (latency > LAUNCH_EXPLAINS_NS) & (gap > QUEUE_EXPLAINS_NS)
-        by_end = np.argsort(end, kind="stable")
-        sorted_end = end[by_end]
+        ends = np.concatenate((end, device.end_ns[self.communication]))
+        streams = np.concatenate((self.stream, device.stream[self.communication]))
+        ordinals = [*self.ordinals.tolist(), *(self.device_ordinals[int(d)] for d in device.device[self.communication])]
+        by_end = np.argsort(ends, kind="stable")
+        sorted_end = ends[by_end]
         for i in np.flatnonzero(unexplained):
             j = int(np.searchsorted(sorted_end, start[i], side="right")) - 1
             while j >= 0 and start[i] - sorted_end[j] <= EDGE_EXPLAINS_NS:
                 cause = by_end[j]
-                if (self.ordinals[cause], self.stream[cause]) != (self.ordinals[i], self.stream[i]):
-                    self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]
+                if (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
+                    if cause < n:  # on communication the replayed ranks wait by themselves
+                        self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]
                     self.latency[i] = self.recording.latency_ns
                     self.gap[i] = usual_gap_ns
                     break
@@ -244,6 +263,7 @@ class RecordingIndexer:
         self.host_start = self.active_ns(host.start_ns).tolist()
         self.host_end = self.active_ns(host.end_ns).tolist()
         self.host_columns = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
+        self.wait_in = self._last_waits()
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
@@ -307,17 +327,31 @@ class RecordingIndexer:
                 if is_op[at]:
                     ops.setdefault(at, []).append(k)
                 at = parent[at]
+        waits = self.wait_in
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
             under = [k for k in ops[at] if phases[k] == p]  # a range across phases is an op of its first one
             segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + under[0]])))
             keys, shapes, dtype = self._keys_of(at, {self.work_name[first + k] for k in under})
             start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])
-            one = Instance(start_ns, end_ns, tuple(under), shapes, dtype)
+            after_ns = min(end_ns - self._within(p, waited), end_ns - start_ns) if (waited := waits.get(at)) is not None else 0
+            one = Instance(start_ns, end_ns, tuple(under), shapes, dtype, after_ns)
             segment.below_ops.update(under)
             segment.exact.setdefault(keys.exact, []).append(one)
             segment.equivalent.setdefault(keys.equivalent, []).append(one)
             segment.named.setdefault(keys.named, []).append(one)
+
+    def _last_waits(self) -> dict[int, int]:
+        """By op, when the last call below it began that waits for the device (active ns)."""
+        parent, is_op = self.host_columns
+        last: dict[int, int] = {}
+        for call in self.waiting_calls.tolist():
+            at = call
+            while at >= 0:
+                if is_op[at]:
+                    last[at] = max(last.get(at, NONE), self.host_start[call])
+                at = parent[at]
+        return last
 
     def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
         """The keys, shapes and dtype of a recorded op; ops repeat from step to step, so each is worked out once."""

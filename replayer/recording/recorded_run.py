@@ -7,11 +7,12 @@ replays of the step, and read-only.
     recording = RecordedRun.of(trace)
     step = recording.step(0)
     segment = step.segments["forward", 0]
-    segment.exact[recording.keys(signature).exact]       # [Instance(start_ns, end_ns, kernels), ...]
+    segment.exact[recording.keys[signature].exact]       # [Instance(start_ns, end_ns, kernels), ...]
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -19,10 +20,14 @@ import numpy as np
 import torch
 
 from replayer.cost_model.copies import directions_of
+from replayer.cost_model.op_costs import OpCosts, Sample
+from replayer.cost_model.op_work import OutputPlaces
 from replayer.cost_model.roofline import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
-from replayer.op_signature import MatchKeys, OpSignature
+from replayer.op_signature import KeptBySignature, OpSignature
+from replayer.recording.cell_pace import CellPace
 from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS, RecordingIndexer
-from replayer.recording.recorded_step import RecordedStep
+from replayer.recording.recorded_step import MatchKeys, RecordedStep
+from traces.cards import card_of
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.model import DeviceKind, HostKind, Shape, StepKind, Trace, shapes_text
 
@@ -41,16 +46,19 @@ class RecordedRun:
         self.evaluations: list[int] = []  # replayed in turn, too
         self._trained: list[int] = []  # all training steps, in order
         self.latency_ns = TYPICAL_LATENCY_NS
+        self.cells: CellPace | None = None  # tell the times, where there are no recorded steps
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         # Whether a copy's name tells that it was from or to the host; with AMD's it may be a kernel like any other.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
+        self.keys = KeptBySignature(self._keys_of_signature)  # of each op of the script, to be found in the recording
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
-        self.speed: DeviceSpeed = data_sheet_speed(
-            self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
-        )
+        device_name, settings = self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
+        self.speed: DeviceSpeed = data_sheet_speed(device_name, settings)
+        self.costs = OpCosts(card_of(device_name), settings)
+        self.places = OutputPlaces(())
 
     @classmethod
     def of(cls, trace: Trace, rank: int = 0) -> RecordedRun:
@@ -108,12 +116,9 @@ class RecordedRun:
             return first[number]
         return self.cycle[(number - len(first)) % len(self.cycle)]
 
-    def keys(self, signature: OpSignature) -> MatchKeys:
-        """The keys of a replayed op, worked out once per signature."""
-        if signature.keys is None:
-            dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
-            signature.keys = self.keys_of(signature.op, signature.shapes, dtype, signature.direction)
-        return signature.keys
+    def _keys_of_signature(self, signature: OpSignature) -> MatchKeys:
+        dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
+        return self.keys_of(signature.op, signature.shapes, dtype, signature.direction)
 
     def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "") -> MatchKeys:
         """The keys of an op given by its first dtype. What the recording does not tell of all calls of the op is left out."""
@@ -142,6 +147,23 @@ class RecordedRun:
         device = self.trace.device
         floor_ns = shortest_kernel_ns(device.duration_ns[device.kind == DeviceKind.KERNEL])
         self.speed = fitted_speed(fit, replace(self.speed, floor_ns=floor_ns))
+        self.costs.floor_ns = floor_ns
+        self.places = OutputPlaces(
+            shapes
+            for name, samples in self.samples.items()
+            if name.startswith("convolution_backward|")
+            for shapes, _, _ in samples
+        )
+        self.costs.learn(self._op_samples())
+
+    def _op_samples(self) -> Iterator[Sample]:
+        """What ops cost whose shapes were recorded."""
+        for name, samples in self.samples.items():
+            op, _, told = name.partition("|")
+            if told.partition("|")[2]:  # a copy from or to the host
+                continue
+            for shapes, dtype, ns in samples:
+                yield op, shapes, self.places.of(shapes) if op == "convolution" else (), dtype, ns
 
 
 def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:

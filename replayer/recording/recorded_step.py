@@ -8,7 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from replayer.recording.dp_regions import RecordedRegion
-from traces.model import NONE, Column, Shape, StepKind
+from traces.model import NONE, Column, Origin, Shape, StepKind
+
+
+class MatchKeys(NamedTuple):
+    """The keys under which the recording indexes an op: itself, an equivalent of the same shapes, an equivalent of any."""
+
+    exact: str
+    equivalent: str
+    named: str
 
 
 class Instance(NamedTuple):
@@ -19,6 +27,7 @@ class Instance(NamedTuple):
     kernels: tuple[int, ...]  # indices into the step's kernels
     shapes: tuple[Shape, ...]
     dtype: str
+    after_wait_ns: int = 0  # of a call that waits for the device: the host's time from that wait to the call's end
 
 
 class Kernel(NamedTuple):
@@ -54,6 +63,7 @@ class RecordedSegment:
     parts: list[RecordedRegion] = field(default_factory=list)  # of nn.DataParallel
     lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # what of it is on other devices than the first, by ordinal
     below_ops: set[int] = field(default_factory=set)  # its kernels that an op launched
+    origin: Origin = Origin.PHASE  # of `device_ns`, where it was interpolated or estimated
     predicted: bool = False  # nobody recorded it: what no op matches of it is not known to be missing
 
     def lane(self, ordinal: int) -> RecordedSegment:

@@ -2,7 +2,7 @@
 
 Each further device is the recorded one again. Its replica goes through the same ops of forward and backward, each at the share
 of the batch that the script gives it, so they are scaled as ops at another shape always are (scheduler.py). What one device
-alone does (the optimizer, say) is not repeated, and copies between the devices go by bytes over the link (chips.py).
+alone does (the optimizer, say) is not repeated, and copies between the devices go by bytes over the link (cards.py).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from traces.model import NONE, Trace
 
+_AFTER = NONE - 1  # reads after the last recorded step
+
 
 class RecordedValues:
     """The reads of one rank by recorded step (NONE: outside any), each answered once per replay of its step."""
 
-    def __init__(self, reads: dict[int, list[list[float]]]) -> None:
+    def __init__(self, reads: dict[int, list[list[float]]], steps: int = 0) -> None:
         self._reads = reads
+        self._steps = steps  # how many were recorded
         self._step = (NONE, NONE)
         self._position = 0
 
@@ -28,18 +31,20 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            group = reads.setdefault(int(step), [])
+            # A loss that is printed after the optimizer's step is read in the step that begins there: the last one in none.
+            after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
+            group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:
                 group.append([])
                 last = int(read)
             group[-1].append(float(value))
-        return cls(reads)
+        return cls(reads, int((trace.steps.rank == rank).sum()))
 
     def next(self, count: int, step: int, recorded_step: int) -> list[float] | None:
         """The next read of the script's step number `step` as recorded in `recorded_step`, if that read `count` elements."""
         if self._step != (step, recorded_step):
             self._step, self._position = (step, recorded_step), 0
-        group = self._reads.get(recorded_step)
+        group = self._reads.get(_AFTER if step == self._steps and _AFTER in self._reads else recorded_step)
         if group is None or self._position >= len(group) or len(group[self._position]) != count:
             return None
         self._position += 1

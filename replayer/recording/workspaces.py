@@ -4,7 +4,7 @@ They cannot be derived from shapes, because they depend on the algorithm that th
 events shows them: an allocation during a recorded op that is freed during the same op is not one of its results.
 
     workspaces = Workspaces.of(trace, recording, rank)
-    workspaces.of_op(recording.keys(signature))     # ((), (56623104, -56623104)): after the op's first output
+    workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
 
 memory/workspaces.py allocates them in a replay.
 
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from replayer.op_signature import MatchKeys
 from traces.equivalents import canonical_op
 from traces.model import Column, HostKind, MemoryEvents, Trace, parse_shapes
 
 if TYPE_CHECKING:
-    from replayer.recording.recorded_run import RecordedRun
+    from replayer.recording.recorded_step import MatchKeys
+from replayer.recording.recorded_run import RecordedRun
 
 # The sizes in bytes that an op allocates (positive) and frees (negative, the latest of that size): before its first output,
 # after it, after the second...

@@ -19,6 +19,7 @@ def surfaces() -> tuple[ModuleType, ...]:
     Each name of torch belongs to one surface (tests/replayer/surfaces/test_one_owner.py).
     """
     from replayer.surfaces import (
+        nvml,
         torch_accelerator,
         torch_amp,
         torch_autograd,
@@ -36,14 +37,19 @@ def surfaces() -> tuple[ModuleType, ...]:
         torch_cuda_tensors,
         torch_distributed,
         torch_distributed_functional_collectives,
+        torch_distributed_rpc,
+        torch_fake_tensor,
+        torch_higher_order_ops,
         torch_multiprocessing,
         torch_nn_module,
         torch_nn_parallel,
+        torch_nn_sync_batch_norm,
         torch_optim,
         torch_pin_memory,
         torch_profiler,
         torch_serialization,
         torch_tensor,
+        torch_tensor_subclass,
         torch_utils_data,
     )
 
@@ -52,6 +58,7 @@ def surfaces() -> tuple[ModuleType, ...]:
         torch_cuda_streams,
         torch_cuda_random,
         torch_cuda_graphs,  # after torch_cuda: it asks torch.cuda.is_current_stream_capturing
+        nvml,  # after torch_cuda, which refuses the functions of this kind that it leaves
         torch_cuda_nvtx,
         torch_cuda_comm,
         torch_cuda_memory,
@@ -60,6 +67,9 @@ def surfaces() -> tuple[ModuleType, ...]:
         torch_backends_cudnn_rnn,
         torch_accelerator,  # after torch_cuda and torch_cuda_memory: its functions are theirs
         torch_tensor,
+        torch_fake_tensor,
+        torch_higher_order_ops,
+        torch_tensor_subclass,
         torch_pin_memory,
         torch_cuda_tensors,
         torch_nn_module,
@@ -69,8 +79,10 @@ def surfaces() -> tuple[ModuleType, ...]:
         torch_optim,
         torch_utils_data,
         torch_nn_parallel,
+        torch_nn_sync_batch_norm,
         torch_distributed,
         torch_distributed_functional_collectives,
+        torch_distributed_rpc,
         torch_multiprocessing,
         torch_profiler,
         torch_compile,

@@ -15,10 +15,12 @@ from typing import Any
 
 from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import refuse
+from traces.machine import Machine
 from traces.patching import patch
 
 # What `torch.backends.cudnn.version()` says where the recording does not: 9.1.0, common with PyTorch 2.4 to 2.6.
 ASSUMED_CUDNN = 90100
+ASSUMED_CUDA = "12.4"  # likewise `torch.version.cuda`, of a build without CUDA
 
 _PLANS = "there is no cuFFT behind it; leave the plan cache alone"
 _CHOICE = "call scaled_dot_product_attention, which chooses by itself"
@@ -78,7 +80,11 @@ def _tell_recorded_cuda(version: Any) -> None:
         """`torch.version.cuda`, looked up when read: the recording is not opened before a script asks for CUDA."""
         if name != "cuda":
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
-        return None if in_bad_fork() else gpu().machine.cuda
+        return None if in_bad_fork() else _cuda_of(gpu().machine)
 
     del version.cuda
     patch(version, __getattr__=recorded_version)
+
+
+def _cuda_of(machine: Machine) -> str | None:
+    return machine.cuda or (None if machine.hip else ASSUMED_CUDA)

@@ -31,12 +31,10 @@ _WHOLE = "the whole device was recorded; use it undivided"
 _GDS = "there is no GPU memory to read files into; load through host memory"
 
 REFUSED = {
-    "utilization": _NVML,
     "temperature": _NVML,
     "power_draw": _NVML,
     "clock_rate": _NVML,
     "memory_usage": _NVML,
-    "device_memory_used": _NVML,
     "_compile_kernel": _KERNELS,
 }
 
@@ -83,7 +81,6 @@ REFUSED_C = {
 IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_ipc_collect": (None, "no memory is shared with other processes, so there is nothing to collect"),
     "_cuda_getCurrentBlasHandle": (0x5555_0000_1000, "asked for to load cuBLAS early, which costs nothing here"),
-    "_cuda_isCurrentStreamCapturing": (False, "graph capture is refused, so nothing ever captures"),
     "_cuda_set_cudnn_benchmark_limit": (None, "the recording holds the algorithms that cuDNN chose"),
     "_cuda_get_cudnn_benchmark_limit": (10, "cuDNN's own default, in torch"),
     "_cuda_get_conv_benchmark_empty_cache": (False, "nothing is tried out, so no cache needs emptying"),

@@ -1,55 +1,173 @@
-"""torch.cuda.graphs: captured graphs are refused by name; asking whether a capture is under way is answered.
+"""torch.cuda.graphs: a capture notes ops and takes memory from a pool of its own; a replay plays them with one launch.
 
-torch.cuda.is_current_stream_capturing()    # False
-torch.cuda.CUDAGraph()                      # NotEmulated: torch.cuda.CUDAGraph is not emulated by the virtual GPU: ...
+    with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
+        y = model(static_x)     # no time on the device
+    g.replay()                  # the kernels of `model`, and one cudaGraphLaunch
+
+torch's own Python stays: `torch.cuda.graph`, `make_graphed_callables` and the hooks of newer releases. Their module is executed
+once more, over the class below in place of C++'s. How nodes are matched and timed: replayer/timing/cuda_graph.py.
 """
 
 from __future__ import annotations
 
+import importlib
+import weakref
+from collections import Counter
 from types import ModuleType
-from typing import Any, NoReturn
-
-import torch
+from typing import Any, Self
 
 from replayer.errors import NotEmulated
-from replayer.surfaces.patching import ignore, refuse
+from replayer.state import computing, gpu, set_capturing, started
+from replayer.surfaces.patching import refusal, refuse
+from replayer.tensor.device_args import broken_capture, not_permitted_in_capture, unjoined_capture
+from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
 from traces.patching import patch
 
-_ADVICE = "run the step eagerly, or record and replay it with the graph switched off"
+_NODES = "there are no CUDA nodes behind it; look at the replay's timeline"
 
-REFUSED = dict.fromkeys(
-    "make_graphed_callables graph_pool_handle export_dot export_graph_data register_graph_capture_start_hook"
-    " register_graph_capture_end_hook register_graph_instantiate_hook register_graph_replay_start_hook"
-    " register_graph_replay_end_hook register_graph_destroy_hook".split(),
-    _ADVICE,
-)
-IGNORED: dict[str, tuple[object, str]] = {
-    "is_current_stream_capturing": (False, "capturing is refused, so no stream ever captures"),
-}
+REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
+
+PoolHandle = tuple[int, int]
 
 
-class CUDAGraph:
-    """torch.cuda.CUDAGraph, still a class for `isinstance`."""
+class _Pools:
+    """The private pools that graphs share: one lives as long as a graph of it does."""
 
-    def __new__(cls, *_args: Any, **_options: Any) -> NoReturn:
-        raise NotEmulated("torch.cuda.CUDAGraph", _ADVICE)
+    def __init__(self) -> None:
+        self._made = 0
+        self._users: Counter[PoolHandle] = Counter()
+
+    def handle(self) -> PoolHandle:
+        self._made += 1
+        return 0, self._made
+
+    def keep(self, pool: PoolHandle) -> None:
+        self._users[pool] += 1
+        for device in gpu().devices:
+            device.memory.private.update(pool_numbers(pool[1]))
+
+    def drop(self, pool: PoolHandle) -> None:
+        self._users[pool] -= 1
+        if not self._users[pool]:
+            del self._users[pool]
+            for device in gpu().devices:
+                device.memory.private.difference_update(pool_numbers(pool[1]))
 
 
-class graph:
-    """torch.cuda.graph, still a class: torch keeps its default stream on it."""
+class VirtualGraph:
+    """Stands for `torch._C._CUDAGraph`, from which torch derives `torch.cuda.CUDAGraph`."""
 
-    default_capture_stream: torch.Stream | None = None
+    _pools: _Pools
+    _graph: CapturedGraph | None
+    _pool: PoolHandle | None
+    _drop_pool: weakref.finalize[Any, Any] | None
 
-    def __new__(cls, *_args: Any, **_options: Any) -> NoReturn:
-        raise NotEmulated("torch.cuda.graph", _ADVICE)
+    def __new__(cls, keep_graph: bool = False) -> Self:
+        self = super().__new__(cls)
+        self._graph = self._pool = self._drop_pool = None
+        return self
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Nothing is drawn, so there is no state to advance at a replay."""
+
+    def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
+        here = gpu()
+        stream = here.current_stream(here.current_device())
+        if self._graph is not None:
+            raise RuntimeError(
+                "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+            )
+        if stream.number == 0:
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the"
+                " default stream.)"
+            )
+        if capture_error_mode not in ("global", "thread_local", "relaxed"):
+            raise RuntimeError(
+                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + capture_error_mode
+            )
+        if computing():
+            raise NotEmulated("torch.cuda.CUDAGraph under --values compute", "replay it with recorded values, the default")
+        if here.capture is not None:
+            raise not_permitted_in_capture()
+        self._pool = pool or self._pools.handle()
+        self._pools.keep(self._pool)
+        self._drop_pool = weakref.finalize(self, self._pools.drop, self._pool)
+        self._drop_pool.atexit = False
+        here.begin_capture(self._pool[1], everywhere=capture_error_mode == "global", refuse=not_permitted_in_capture)
+        set_capturing(True)
+
+    def capture_end(self) -> None:
+        here = gpu()
+        capture = here.capture
+        if capture is None or here.current_stream(here.current_device()) is not capture.origin:
+            raise RuntimeError("Capture must end on the same stream it began on.")
+        graph = here.end_capture()
+        set_capturing(False)
+        if capture.is_broken:
+            raise broken_capture()
+        if not capture.is_joined:
+            raise unjoined_capture()
+        self._graph = graph
+
+    capture_end_pre = capture_end  # of torch 2.14 on, which ends it in two
+
+    def capture_end_post(self) -> None:
+        """There is no template to destroy."""
+
+    def instantiate(self) -> None:
+        """There is nothing to prepare."""
+
+    @property
+    def _has_graph_exec(self) -> bool:
+        return self._graph is not None
+
+    def replay(self) -> None:
+        if self._graph is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        gpu().replay_graph(self._graph)
+
+    def reset(self) -> None:
+        self._graph = None
+        if self._drop_pool is not None:
+            self._drop_pool()
+
+    def pool(self) -> PoolHandle:
+        if self._pool is None:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self._pool
+
+    def pools(self) -> list[PoolHandle]:
+        return [self.pool()]
+
+    def enable_debug_mode(self) -> None:
+        """For `debug_dump`, which is refused."""
+
+    debug_dump = refusal("torch.cuda.CUDAGraph.debug_dump", _NODES)
+    raw_cuda_graph = refusal("torch.cuda.CUDAGraph.raw_cuda_graph", _NODES)
+    raw_cuda_graph_exec = refusal("torch.cuda.CUDAGraph.raw_cuda_graph_exec", _NODES)
+    _retain_pool = refusal("torch.cuda.CUDAGraph._retain_pool", "capture with that pool")
+
+
+def _is_capturing() -> bool:
+    here = started()  # asking makes no context
+    return here is not None and here.is_capturing(here.current_stream(here.current_device()))
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch torch.cuda.graphs and what torch.cuda took from it."""
+    """Execute torch.cuda.graphs once more, and patch what torch.cuda took from it."""
+    VirtualGraph._pools = _Pools()
+    patch(
+        torch_module._C,
+        _CUDAGraph=VirtualGraph,
+        _graph_pool_handle=VirtualGraph._pools.handle,
+        _cuda_isCurrentStreamCapturing=_is_capturing,
+    )
     cuda: Any = torch_module.cuda
-    for module in (cuda, cuda.graphs):
-        refuse(module, "torch.cuda", REFUSED)
-        ignore(module, IGNORED)
-        patch(module, CUDAGraph=CUDAGraph, graph=graph)
-    patch(cuda.graphs, _cuda_isCurrentStreamCapturing=cuda.is_current_stream_capturing)
-    patch(torch_module._C, _CUDAGraph=CUDAGraph)
+    before = dict(vars(cuda.graphs))
+    module: Any = importlib.reload(cuda.graphs)
+    for name, value in vars(module).items():
+        if not name.startswith("__") and vars(cuda).get(name) is before.get(name, module) and value is not before.get(name):
+            patch(cuda, **{name: value})
+    for owner in (cuda, module):
+        refuse(owner, "torch.cuda", REFUSED)

@@ -109,7 +109,11 @@ def install(torch_module: ModuleType) -> None:
 
     def memory_allocated(device: Any = None) -> int:
         asked = memory(device)
-        return 0 if asked is None else asked.allocated_bytes
+        if asked is None:
+            return 0
+        if asked.requests is not None:
+            asked.requests.look()
+        return asked.allocated_bytes
 
     def max_memory_allocated(device: Any = None) -> int:
         asked = memory(device)

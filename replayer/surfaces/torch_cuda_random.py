@@ -24,6 +24,7 @@ BaseGenerator: Any = torch.Generator
 DEFAULT_SEED = 67280421310721  # PyTorch's own
 _STATE = struct.Struct("<Qq")  # CUDAGeneratorImpl: seed, Philox offset
 _SEED = struct.Struct("<Q")
+_STATES_KEPT = 64  # of a generator
 
 
 class Generator(BaseGenerator):  # type: ignore[misc]
@@ -33,12 +34,14 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         self: Self = BaseGenerator.__new__(cls)
         self._index = index
         self._offset = 0
+        self._drawn = {}
         self.manual_seed(DEFAULT_SEED)
         return self
 
     _index: int
     _seed: int
     _offset: int
+    _drawn: dict[bytes, Any]  # by seed and offset, what the host's generator was at when its state was asked for
 
     @property
     def device(self) -> torch.device:
@@ -66,6 +69,14 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         self._offset = offset
 
     def get_state(self) -> torch.Tensor:
+        """What was drawn for payloads moves the offset, and a state that was asked for is found again by it."""
+        now = super().get_state()
+        before = self._drawn.get(_STATE.pack(self._seed, self._offset))
+        if before is not None and not torch.equal(before, now):
+            self._offset += 4
+        self._drawn[_STATE.pack(self._seed, self._offset)] = now
+        if len(self._drawn) > _STATES_KEPT:
+            del self._drawn[next(iter(self._drawn))]
         return torch.frombuffer(bytearray(_STATE.pack(self._seed, self._offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
@@ -78,9 +89,13 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         seed, offset = _STATE.unpack(raw) if len(raw) == _STATE.size else (*_SEED.unpack(raw), 0)
         self.manual_seed(seed)
         self._offset = offset
+        drawn = self._drawn.get(_STATE.pack(seed, offset))
+        if drawn is not None:
+            super().set_state(drawn)
 
     def clone_state(self) -> Generator:
         other = Generator(self._index)
+        other._drawn = dict(self._drawn)
         other.set_state(self.get_state())
         return other
 

@@ -141,7 +141,7 @@ class Stream(BaseStream):  # type: ignore[misc]
         gpu().synchronize_stream(self.virtual)
 
     def is_capturing(self) -> bool:
-        return False
+        return gpu().is_capturing(self.virtual)
 
     def __enter__(self) -> Self:
         """`with stream:` makes it current, and its device too."""

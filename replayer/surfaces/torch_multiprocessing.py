@@ -1,8 +1,13 @@
-"""torch.multiprocessing.spawn: what it starts as number i is, until a process group says otherwise, rank i.
+"""torch.multiprocessing: spawned processes are ranks by their number; tensors on the device are shared between processes.
 
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
+    queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
 
-Such a process has no RANK in its environment, and uses its GPU (`torch.cuda.set_device`) before it joins a group.
+A spawned process has no RANK in its environment, and uses its GPU (`torch.cuda.set_device`) before it joins a group.
+
+Note [Memory of another process]
+    CUDA maps the sender's memory into the receiver, whose allocator knows nothing of it; so does the receiver's virtual GPU.
+    What the host knows of the values goes along; where they are computed both processes work on one payload in shared memory.
 """
 
 from __future__ import annotations
@@ -11,18 +16,31 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import wraps
+from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from replayer.recording.rank import Rank
-from replayer.state import set_rank
+from replayer.state import computing, set_rank
+from replayer.tensor.allocation import Allocation, Uniform, make
+from replayer.tensor.device_args import checked_index
+from replayer.tensor.known_values import payload
+from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
-    """Listen where the started process calls the script's function."""
+    """Listen where the started process calls the script's function, and where tensors are pickled for another one."""
     module: Any = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")  # the function hides it
     patch(module, _wrap=_numbered(module._wrap))
+    sharing = _Sharing(torch_module)
+    reductions: Any = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
+    # Under a name of torch's: whoever unpickles it imports torch, and with it us.
+    rebuild = sharing.rebuild
+    rebuild.__module__, rebuild.__qualname__ = reductions.__name__, "rebuild_virtual_tensor"
+    reductions.rebuild_virtual_tensor = rebuild
+    ForkingPickler.register(VirtualTensor, sharing.reduce)
 
 
 def _numbered(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,3 +51,67 @@ def _numbered(call: Callable[..., Any]) -> Callable[..., Any]:
         return call(fn, i, *args)
 
     return _wrap
+
+
+class _Mapped:
+    """The sender's block in the receiver: it has an address and a size, and whoever frees it frees nothing."""
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self.address, self.size_bytes = address, size_bytes
+        self.allocator = self
+        self.stream = 0
+
+    def free(self, block: Any) -> None:
+        """The sender's to free."""
+
+    def record_stream(self, block: Any, stream: Any) -> None:
+        """The sender's to wait for."""
+
+
+class _Sharing:
+    """Pickles tensors for other processes, and makes tensors of what these have pickled."""
+
+    def __init__(self, torch_module: ModuleType) -> None:
+        self._torch = torch_module
+        self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()  # by process and address
+        self.rebuild = self._rebuilder()
+
+    def reduce(self, tensor: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise RuntimeError(
+                "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing"
+                " process boundaries.  If you just want to transfer the data, call detach() on the tensor before serializing"
+                " (e.g., putting it on the queue)."
+            )
+        meta, allocation = tensor.meta, tensor.allocation
+        known: Any = allocation.known
+        if computing() and allocation.size_bytes:
+            storage = payload(allocation)
+            if not storage.is_shared():
+                storage.share_memory_()
+            known = self._torch.empty(0, dtype=self._torch.uint8).set_(storage)
+        whole = (os.getpid(), allocation.address, allocation.size_bytes, tuple(known) if type(known) is Uniform else known)
+        form = (meta.shape, meta.stride, meta.offset, meta.dtype, meta.index)
+        return self.rebuild, (whole, form, tensor.requires_grad, bool(getattr(tensor, "_is_param", False)))
+
+    def _rebuilder(self) -> Callable[..., Any]:
+        def rebuild_virtual_tensor(whole: Any, form: Any, requires_grad: bool, is_param: bool) -> Any:
+            shape, stride, offset, dtype, index = form
+            meta = VirtualTensor.plan_cache.metas.of(shape, stride, offset, dtype, checked_index(index))
+            made = make(meta, self._allocation(*whole))
+            if is_param:
+                return self._torch.nn.Parameter(made, requires_grad)
+            return made.requires_grad_(requires_grad)
+
+        return rebuild_virtual_tensor
+
+    def _allocation(self, process: int, address: int, size_bytes: int, known: Any) -> Allocation:
+        """See Note [Memory of another process]."""
+        allocation = self._mapped.get((process, address)) if size_bytes else None
+        if allocation is None:
+            allocation = Allocation()
+            block: Any = _Mapped(address, size_bytes) if size_bytes else None
+            allocation.block = block
+            self._mapped[process, address] = allocation
+            allocation.known = Uniform(*known) if type(known) is tuple else known
+        return allocation

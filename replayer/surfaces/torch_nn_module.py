@@ -4,10 +4,7 @@
     model.cuda()    # optimizer still updates model's parameters
     model(x)        # an outermost module is called, with gradient or without: see traces/script_hooks.py
 
-Note [Swapping parameters]
-CUDA changes `parameter.data` in place; between a plain and a virtual tensor PyTorch cannot do that, but it can swap the two
-objects (`torch.__future__.set_swap_module_params_on_conversion`). Swapping refuses weak references and poisons the
-gradients of a graph that is still alive, so it is on only while a module crosses between host and device.
+A parameter keeps its identity as in CUDA: `parameter.data` is changed in place (tensor/tensor.py, `move_to`).
 """
 
 from __future__ import annotations
@@ -18,9 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer import torch_shortcuts
-from replayer.errors import NotEmulated
 from replayer.state import optimizers, started
-from replayer.tensor.tensor import VirtualTensor
 from traces.patching import PhaseScope
 from traces.script_hooks import ModuleCalls, ScriptHooks
 
@@ -33,39 +28,23 @@ def install(torch: ModuleType) -> None:
 
 
 def _install_moves(torch: ModuleType) -> None:
-    module_class = torch.nn.Module
-    apply = module_class._apply
+    apply = torch.nn.Module._apply
     set_up = PhaseScope("other", started)  # its copies are no batches on their way to the device
-
-    def crosses(module: Any, fn: Callable[[Any], Any]) -> bool:
-        """Whether `fn` turns plain parameters into virtual ones or back, tried on an empty tensor of each kind."""
-        kinds: dict[bool, Any] = {}
-        for parameter in module.parameters():
-            if torch.nn.parameter.is_lazy(parameter):
-                call = "moving a lazy module before its first forward"
-                raise NotEmulated(call, "run one batch through it on the CPU first, or give it its sizes")
-            kinds.setdefault(type(parameter) is VirtualTensor, parameter)
-        with torch.no_grad():
-            return any(
-                (type(fn(torch.empty(0, dtype=parameter.dtype, device=parameter.device))) is VirtualTensor) is not virtual
-                for virtual, parameter in kinds.items()
-            )
+    future = torch.__future__
 
     @wraps(apply)
     def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
-        future = torch.__future__
-        before = future.get_swap_module_params_on_conversion()
+        before = future.get_overwrite_module_params_on_conversion()
+        if started() is None:  # what starts the GPU in the midst of it would be a batch on its way
+            first = next(self.parameters(), None)
+            if first is not None and not torch.nn.parameter.is_lazy(first):
+                fn(torch.empty(0, dtype=first.dtype, device=first.device))
         if isinstance(self, torch.jit.ScriptModule):
-            now = False  # keeps its parameters in C++, where another object can take a parameter's place
-        elif before or not crosses(self, fn):
-            return apply(self, fn, recurse)
-        else:
-            now = True
-        future.set_swap_module_params_on_conversion(now)
+            future.set_overwrite_module_params_on_conversion(True)  # keeps its parameters in C++, by object
         try:
             with set_up:
                 return apply(self, fn, recurse)
         finally:
-            future.set_swap_module_params_on_conversion(before)
+            future.set_overwrite_module_params_on_conversion(before)
 
-    module_class._apply = _apply
+    torch.nn.Module._apply = _apply

@@ -17,8 +17,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device
 
 from replayer.surfaces.torch_pin_memory import with_pin_memory
+from replayer.tensor.allocation import make_as
 from replayer.tensor.device_args import backend_arguments, backend_device
-from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.subclasses import virtual_class
+from replayer.tensor.tensor import VirtualTensor, move_to
 from traces.patching import patch
 
 
@@ -27,6 +29,16 @@ def install(torch_module: ModuleType) -> None:
     # PyTorch's set of the functions that obey set_default_device is made at its first use; it must hold the C functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
+    _install_changes_of_data(torch_module)
+    _install_subclasses(torch_module)
+    to_dlpack = torch_module._C._to_dlpack
+
+    def exported(tensor: Any, *args: Any, **options: Any) -> Any:
+        return tensor.__dlpack__() if isinstance(tensor, VirtualTensor) else to_dlpack(tensor, *args, **options)
+
+    patch(torch_module._C, _to_dlpack=exported)
+    patch(torch_module.utils.dlpack, to_dlpack=exported)
+    patch(torch_module, to_dlpack=exported)
     patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))  # of the three, it alone takes `pin_memory`
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
     for name in ("_set_default_dtype", "_set_default_tensor_type"):
@@ -54,6 +66,52 @@ def _install_moves(tensor_class: Any) -> None:
     tensor_class.to = to_device
     tensor_class.cuda = cuda
     tensor_class.new_tensor = new_tensor_placed
+
+
+def _install_changes_of_data(torch_module: Any) -> None:
+    """`parameter.data = parameter.data.to("cuda")`, which is also what moving a module does."""
+    data, compatible = torch._C.TensorBase.data, torch_module._has_compatible_shallow_copy_type
+
+    def set_data(self: Any, other: Any) -> None:
+        if isinstance(other, VirtualTensor):
+            move_to(self, other)
+        else:
+            data.__set__(self, other)  # type: ignore[attr-defined]
+
+    @wraps(compatible)
+    def has_compatible_shallow_copy_type(one: Any, other: Any) -> bool:
+        if isinstance(one, VirtualTensor) is not isinstance(other, VirtualTensor):
+            return {one.device.type, other.device.type} <= {"cpu", "cuda"}
+        return bool(compatible(one, other))
+
+    patch(torch_module.Tensor, data=property(data.__get__, set_data, doc=data.__doc__))  # type: ignore[attr-defined]
+    patch(torch_module, _has_compatible_shallow_copy_type=has_compatible_shallow_copy_type)
+
+
+def _install_subclasses(torch_module: Any) -> None:
+    make_subclass, parameter_class = torch_module.Tensor._make_subclass, torch_module.nn.Parameter
+    new_parameter = parameter_class.__new__
+
+    def make_virtual_subclass(cls: Any, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
+        if not isinstance(data, VirtualTensor):
+            return make_subclass(cls, data, requires_grad, **kwargs)
+        made = make_as(virtual_class(cls, VirtualTensor), data.meta, data.allocation)
+        if issubclass(cls, parameter_class):
+            made._is_param = True
+        with torch._C.DisableTorchFunctionSubclass():
+            return made.requires_grad_() if requires_grad else made
+
+    @wraps(new_parameter)
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if cls is not parameter_class and type(data) is VirtualTensor:
+            return make_virtual_subclass(cls, data, requires_grad)
+        return new_parameter(cls, data, requires_grad)
+
+    lazy = torch_module.nn.parameter.UninitializedTensorMixin
+    moves = [torch_module.Tensor.to, torch_module.Tensor.cuda]  # as patched; what may be done before the shape is known
+    patch(lazy, _allowed_methods=[*lazy._allowed_methods, *moves, torch_module._has_compatible_shallow_copy_type])
+    patch(torch_module.Tensor, _make_subclass=staticmethod(make_virtual_subclass))
+    patch(parameter_class, __new__=new)
 
 
 def _on_backend_device(make: Callable[..., Any]) -> Callable[..., Any]:

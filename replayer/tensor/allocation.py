@@ -11,41 +11,71 @@ host-to-device copy; None as soon as anything else writes.
 Note [A dictionary at once]
     C++ makes a tensor without its dictionary. Setting two attributes would make one that shares its keys with those of other
     tensors, from which the interpreter reads more slowly: 33 ns per attribute instead of 10, three reads per op.
+
+Note [Views in inference mode]
+    What is made in inference mode is an inference tensor, except a view of a normal tensor: it counts versions with its base.
+    Dispatch makes views itself, and asks here only once the script has used the mode.
 """
 
 from __future__ import annotations
 
+import math
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
+from replayer.state import _STATE
 from replayer.tensor.tensor_meta import TensorMeta
+from traces.model import Shape
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
 
 _wrap: Any = torch.Tensor._make_wrapper_subclass
+_inference_mode: Any = torch._C._InferenceMode
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-KNOWN_LIMIT = 4096  # elements of a tensor whose values the host keeps
+KNOWN_LIMIT = 16_384  # elements of a tensor whose values the host keeps
+_KNOWN_BYTES_LIMIT = 1 << 28  # and of a row of bytes
+
+
+def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
+    """Whether the host keeps the values of a tensor: of a small one, and of a row of bytes, which is no data to compute with
+    but a pickle or a generator's state, on its way to another process.
+    """
+    count = math.prod(shape)
+    return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
 
 
 class Uniform(NamedTuple):
-    """Content of which every element is `value`."""
+    """Content of which every element is `value`. `assumed`: or would be in a healthy run; recording/assumed_values.py."""
 
     value: float | int | bool
     dtype: torch.dtype
+    assumed: bool = False
+
+
+class Content:
+    """Content that is not known, but is the same wherever this object is: that of a tensor and its clone."""
+
+
+class Truth(Enum):
+    """Content that is not known, of which more than that can be said."""
+
+    ZERO_OR_ONE = "the result of a comparison, perhaps as numbers"
+    IN_RANGE = "the result of comparing floats with bounds, which hold in a healthy run"
 
 
 class Allocation:
-    """`block` is None for 0 bytes; `known` is None, a `Uniform` or a CPU tensor. Made by `allocation_of`."""
+    """`block` is None for 0 bytes; `known` is None or what is known of the content. Made by `allocation_of`."""
 
     __slots__ = ("__weakref__", "block", "known")
 
     block: AllocationHandle | None
-    known: Uniform | torch.Tensor | None
+    known: Uniform | torch.Tensor | Content | Truth | None
 
     def __del__(self) -> None:
         block = self.block
@@ -90,6 +120,22 @@ def make(meta: TensorMeta, allocation: Allocation) -> Any:
     return made
 
 
+def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> Any:
+    """A tensor of a subclass of virtual tensors."""
+    made: Any = _wrap(cls, *meta.wrapping[1:])
+    made.__dict__ = {"meta": meta, "allocation": allocation}
+    return made
+
+
+def make_view(meta: TensorMeta, source: Any, cls: type | None = None) -> Any:
+    """A virtual tensor with metadata `meta` on the allocation of `source`. See Note [Views in inference mode]."""
+    cls = cls or meta.wrapping[0]
+    if _STATE.inference_mode_used and torch.is_inference_mode_enabled() and not source.is_inference():
+        with _inference_mode(False):
+            return make_as(cls, meta, source.allocation)
+    return make_as(cls, meta, source.allocation)
+
+
 def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, stream: int) -> Any:
     """A virtual tensor on new memory. Raises torch.OutOfMemoryError in PyTorch's words."""
     try:
@@ -106,10 +152,3 @@ def adopt(tensor: Any, other: Any) -> None:
     _set_data(tensor, other)
     tensor.meta = other.meta
     tensor.allocation = other.allocation
-
-
-def placeholder(dtype: torch.dtype) -> float | int | bool:
-    """What an unrecorded value reads as."""
-    if dtype is torch.bool:
-        return False
-    return 1.0 if dtype.is_floating_point or dtype.is_complex else 0

@@ -55,6 +55,21 @@ def invalid_resource_handle() -> torch.AcceleratorError:
     return _cuda_error(400, "invalid resource handle")
 
 
+def not_permitted_in_capture() -> torch.AcceleratorError:
+    """CUDA's error for a call that waits for the device, or asks how far it is, while a stream captures a graph."""
+    return _cuda_error(900, "operation not permitted when stream is capturing")
+
+
+def broken_capture() -> torch.AcceleratorError:
+    """CUDA's error at the end of a capture in which such a call was made."""
+    return _cuda_error(901, "operation failed due to a previous error during capture")
+
+
+def unjoined_capture() -> torch.AcceleratorError:
+    """CUDA's error at the end of a capture that a stream has joined for which nobody waited."""
+    return _cuda_error(904, "capturing stream has unjoined work")
+
+
 def _cuda_error(code: int, reason: str) -> torch.AcceleratorError:
     text = f"CUDA error: {reason}\n"
     if os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":

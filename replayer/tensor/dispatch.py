@@ -17,7 +17,7 @@ import torch
 
 from replayer import state
 from replayer.state import _STATE
-from replayer.tensor.allocation import new_tensor
+from replayer.tensor.allocation import make_view, new_tensor
 from replayer.tensor.plan import Kind, Plan
 from replayer.tensor.plan_cache import PlanCache
 
@@ -36,6 +36,8 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
         if func is detach:  # autograd detaches each output that it saves, and each gradient
             source = args[0]
             meta = source.meta
+            if _STATE.inference_mode_used:
+                return make_view(meta, source)
             made: Any = wrap(*meta.wrapping)
             made.__dict__ = {"meta": meta, "allocation": source.allocation}  # Note [A dictionary at once], here and below
             return made
@@ -50,6 +52,8 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             find = route.finder(len(args))
         plan = find(args, kwargs)
         if plan is None:
+            if len(types) > 1 and not all(issubclass(each, plans.tensor_class) for each in types):
+                return NotImplemented  # a subclass that holds tensors, such as a jagged one: it is asked next
             if kwargs and plans.leaves_device(kwargs):
                 return plans.run_elsewhere(route.func, args, kwargs)
             plan = plans.learn(route, args, kwargs, gpu)
@@ -62,8 +66,11 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             result = args[plan.at]
         elif kind == view:
             meta = plan.meta
-            result = wrap(*meta.wrapping)
-            result.__dict__ = {"meta": meta, "allocation": args[plan.at].allocation}
+            if _STATE.inference_mode_used:
+                result = make_view(meta, args[plan.at])
+            else:
+                result = wrap(*meta.wrapping)
+                result.__dict__ = {"meta": meta, "allocation": args[plan.at].allocation}
         else:
             result = plan.results(gpu, args, kwargs)
         for at in plan.written:

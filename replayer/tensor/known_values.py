@@ -1,8 +1,8 @@
-"""Values of virtual tensors: what the host knows of them, and small integer tensors computed on the CPU beside the op.
+"""Values of virtual tensors: what the host knows of them, and what follows from it.
 
-Scripts decide on the host by small integers and booleans: whether an attention mask hides anything (and so which attention
-kernel runs), how many labels count, whether positions restart. They come from index arithmetic, not from weights. So where all
-arguments of such an op are known, its result is computed too (constant folding).
+Scripts decide on the host by small numbers: whether an attention mask hides anything (and so which attention kernel runs), how
+many labels count, which step it is. They come from the host and from index arithmetic, not from weights. So where the host
+knows all that a small op reads, its result is computed too (constant folding); which ops those are, value_rules.py says.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, though nothing of it was recorded
@@ -10,16 +10,12 @@ arguments of such an op are known, its result is computed too (constant folding)
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
-from replayer.tensor.plan import New, Plan, Several
 from replayer.tensor.tensor_meta import TensorMeta
-
-EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
@@ -28,7 +24,7 @@ def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
     known = tensor.allocation.known
     if isinstance(known, Uniform):
         return known.value if known.dtype is meta.dtype else None
-    if known is not None and meta.offset * meta.itemsize + meta.extent_bytes <= known.untyped_storage().nbytes():
+    if isinstance(known, torch.Tensor) and meta.offset * meta.itemsize + meta.extent_bytes <= known.untyped_storage().nbytes():
         return _view(known.untyped_storage(), meta)
     return None
 
@@ -52,52 +48,98 @@ def _view(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
     return view
 
 
-def can_fold(func: torch._ops.OpOverload, plan: Plan) -> bool:
-    """Whether calls of this plan only make small new integer or boolean tensors, determined by their arguments alone."""
-    outcome = plan.outcome
-    made = outcome.parts if isinstance(outcome, Several) else (outcome,)
-    return (
-        bool(made)
-        and all(isinstance(one, New) and one.meta.dtype in EXACT_DTYPES and one.meta.numel <= KNOWN_LIMIT for one in made)
-        and not plan.writes
-        and plan.signature.launches
-        and torch.Tag.nondeterministic_seeded not in func.tags
-        and all(math.prod(shape) <= KNOWN_LIMIT for shape in plan.signature.shapes)
-    )
+def writable_values(tensor: Any, *, replaced: bool = False) -> torch.Tensor | None:
+    """A view of what the host knows of a tensor's memory, to be written into; None where it does not know it.
+
+    `replaced`: all elements of `tensor` are written, so that it need not know them.
+    """
+    meta: TensorMeta = tensor.meta
+    allocation: Allocation = tensor.allocation
+    known = allocation.known
+    if replaced and fills_allocation(tensor):
+        known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
+    elif isinstance(known, Uniform) and allocation.size_bytes <= KNOWN_LIMIT * known.dtype.itemsize:
+        known = torch.full((allocation.size_bytes // known.dtype.itemsize,), known.value, dtype=known.dtype, device="cpu")
+    if not isinstance(known, torch.Tensor):
+        return None
+    allocation.known = known
+    view = known_values(tensor)
+    return view if isinstance(view, torch.Tensor) else None
 
 
-def fold(func: torch._ops.OpOverload, made: Any, args: Any, kwargs: Any) -> None:
-    """Compute the values of `made`, the result of this call, if those of all arguments are known."""
-    results = made if isinstance(made, list) else [made]
-    tensor_class = type(results[0])
-    unknown = False
-
-    def on_host(value: Any) -> Any:
-        nonlocal unknown
-        if type(value) is tensor_class:
-            known = known_values(value)
-            if known is None:
-                unknown = True
-            elif not isinstance(known, torch.Tensor):
-                known = torch.full(value.meta.shape, known, dtype=value.meta.dtype, device="cpu")
-            return known
-        if isinstance(value, (list, tuple)):
-            return [on_host(item) for item in value]
-        return torch.device("cpu") if isinstance(value, torch.device) else value
-
-    host_args = [on_host(value) for value in args]
-    host_kwargs = {name: on_host(value) for name, value in kwargs.items()}
-    if not unknown:
-        values = func(*host_args, **host_kwargs)
-        for one, content in zip(results, values if isinstance(made, list) else [values], strict=True):
-            set_known_values(one, content)
+def fills_allocation(tensor: Any) -> bool:
+    """Whether the elements of `tensor` are all that its memory holds."""
+    meta: TensorMeta = tensor.meta
+    return meta.dense and meta.extent_bytes == tensor.allocation.size_bytes
 
 
 def set_known_values(tensor: Any, values: torch.Tensor | float | None) -> None:
     """`tensor`, which fills its allocation, contains `values`, broadcast and converted; None: unknown."""
-    if values is None:
-        tensor.allocation.known = None
-        return
+    allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.meta
-    known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
-    tensor.allocation.known = known.copy_(values) if isinstance(values, torch.Tensor) else known.fill_(values)
+    if values is None:
+        allocation.known = None
+    elif not isinstance(values, torch.Tensor):
+        allocation.known = Uniform(in_dtype(values, meta.dtype), meta.dtype)
+    elif meta.numel == 1:  # quicker to reckon with
+        allocation.known = Uniform(values.to(meta.dtype).item(), meta.dtype)
+    else:
+        allocation.known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(values)
+
+
+def in_dtype(value: Any, dtype: torch.dtype) -> Any:
+    """A Python number as a tensor of this dtype would hold it, but for rounding."""
+    if dtype is torch.bool:
+        return bool(value)
+    return value if dtype.is_complex else float(value) if dtype.is_floating_point else int(value)
+
+
+class Folding:
+    """Computes the calls of one plan on the host, where it knows all that they read."""
+
+    def __init__(self, func: torch._ops.OpOverload, writes: tuple[tuple[int | str, bool], ...]) -> None:
+        self._func = func
+        self._written = {at for at, _ in writes}
+        self._outputs = {argument.name for argument in func._schema.arguments if argument.is_out}
+        self._unknown = False
+        self.assumed = False  # whether the last call read what is assumed only
+
+    def fold(self, made: Any, args: Any, kwargs: Any) -> bool:
+        """Set the values of `made`, the results of this call, and of what it writes into. Returns whether it could."""
+        self._unknown = self.assumed = False
+        host_args = [self._on_host(value, i) for i, value in enumerate(args)]
+        host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}
+        if self._unknown:
+            return False
+        try:
+            values = self._func(*host_args, **host_kwargs)
+        except (RuntimeError, NotImplementedError):  # the CPU has no such kernel for this dtype
+            return False
+        if not self._written:
+            results, contents = (made, values) if isinstance(made, list) else ([made], [values])
+            for one, content in zip(results, contents, strict=True):
+                if one is not None:
+                    set_known_values(one, content if one.shape == content.shape else None)  # CUDA's own choice of a result
+                    if self.assumed and type(one.allocation.known) is Uniform:
+                        one.allocation.known = one.allocation.known._replace(assumed=True)
+        return True
+
+    def _on_host(self, value: Any, at: int | str) -> Any:
+        if self._unknown:
+            return None
+        if isinstance(value, torch.Tensor):
+            if not hasattr(value, "allocation"):
+                return value
+            if at in self._written:
+                host: Any = writable_values(value, replaced=at in self._outputs)
+            else:
+                host = known_values(value)
+                self.assumed |= type(value.allocation.known) is Uniform and value.allocation.known.assumed
+                if host is not None and not isinstance(host, torch.Tensor):
+                    one = torch.full((), host, dtype=value.dtype, device="cpu")
+                    host = one.expand(value.shape) if value.dim() else one
+            self._unknown |= host is None
+            return host
+        if isinstance(value, (list, tuple)):
+            return [self._on_host(item, at) for item in value]
+        return torch.device("cpu") if isinstance(value, torch.device) else value

@@ -11,20 +11,22 @@ new tensor with some metadata, a view of an argument, an argument itself, or a c
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from replayer.op_signature import OpSignature
 from replayer.tensor import plan_keys
-from replayer.tensor.plan import Plan
+from replayer.tensor.plan import Constant, Plan
 from replayer.tensor.results import complete
-from replayer.tensor.shape_inference import infer, run_elsewhere
+from replayer.tensor.shape_inference import OtherLayout, infer, run_elsewhere
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 PLANS_LIMIT = 50_000  # plans kept, of all ops together; beyond it the cache starts anew
 
 
@@ -65,15 +67,29 @@ class PlanCache:
         self.metas = TensorMetaTable(tensor_class)
         self.routes: dict[int, Route] = {}  # by id of the op, which the route keeps alive: ops hash in Python, ids in C
         self.specials: dict[torch._ops.OpOverload, Any] = {}
+        self.composites: dict[torch._ops.OpOverload, Any] = {}  # what CUDA makes of composite ops; see `composite`
         self.signatures: dict[plan_keys.Key, OpSignature] = {}  # of copies and reads, which have no plan
+        self.run_other_layout: Any = None  # an op that makes a tensor which is not strided, and
+        self.wrap_other_layout: Any = None  # such a tensor of the host; both set by backend.register
         self.copies: dict[plan_keys.Key, TensorMeta] = {}  # metadata of what `Tensor.to` makes
-        self._tensor_class = tensor_class
+        self.tensor_class = tensor_class
         self._count = 0
 
     def route(self, func: torch._ops.OpOverload) -> Route:
         made = self.routes.get(id(func))
         if made is None:
-            made = self.routes[id(func)] = Route(func, self._tensor_class, self.specials.get(func))
+            made = self.routes[id(func)] = Route(func, self.tensor_class, self.specials.get(func) or self.composite(func))
+        return made
+
+    def composite(self, func: torch._ops.OpOverload) -> Any:
+        """What runs a composite op, or None for any other: it calls the ops that the composite one is made of.
+
+        Above autograd PyTorch does this itself. In inference mode there is no autograd, and composite ops come as they are.
+        """
+        made = self.composites.get(func)
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+        if made is None and "sparse" not in func._name and has_kernel(str(func._name), "CompositeImplicitAutograd"):
+            made = partial(func._op_dk, _COMPOSITE)
         return made
 
     def keep_signature(self, key: plan_keys.Key, signature: OpSignature) -> OpSignature:
@@ -96,8 +112,14 @@ class PlanCache:
         Raises what PyTorch raises for wrong arguments, DataDependentShape, or NotEmulated for an op without meta kernel.
         """
         key = route.key(args, kwargs)  # before it runs: some ops change the metadata of their arguments
-        plan = infer(self.metas, self._tensor_class, route.func, args, kwargs, gpu.current_device())
-        complete(plan, route.func, gpu.workspaces_of(plan.signature))
+        try:
+            plan = infer(self.metas, self.tensor_class, route.func, args, kwargs, gpu.current_device())
+            complete(plan, route.func, gpu.workspaces_of(plan.signature))
+        except OtherLayout:
+            run = self.run_other_layout
+            signature = OpSignature(route.func._schema.name, (), (), launches=False)
+            plan = Plan(signature, gpu.current_device(), Constant(None), (), ())
+            plan.make_by(lambda gpu, args, kwargs: run(route.func, args, kwargs))
         if self._count >= PLANS_LIMIT:
             self.clear()
         self._count += 1
@@ -111,4 +133,4 @@ class PlanCache:
 
     def run_elsewhere(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of such a call."""
-        return run_elsewhere(self._tensor_class, func, args, kwargs)
+        return run_elsewhere(self.tensor_class, func, args, kwargs)

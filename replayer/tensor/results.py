@@ -15,9 +15,10 @@ import torch
 
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.workspaces import ScratchScope, use_scratch
-from replayer.tensor.allocation import adopt, allocate, make, new_tensor
-from replayer.tensor.known_values import can_fold, fold
+from replayer.state import capturing
+from replayer.tensor.allocation import adopt, allocate, make, make_view, new_tensor
 from replayer.tensor.plan import Constant, Kind, New, Outcome, Plan, Reshaped, Same, Several, View, argument_at
+from replayer.tensor.value_rules import Rule, forget_written, value_rule
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
@@ -28,12 +29,16 @@ Workspaces = tuple[tuple[int, ...], ...]  # as recording/workspaces.py gives the
 
 def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:
     """Decide how the plan's results are made. `workspaces` is the memory that the op takes for itself."""
-    folds = can_fold(func, plan)
-    if plan.kind != Kind.OTHER and not workspaces and not folds:
+    rule = value_rule(func, plan)
+    if rule is not None:
+        plan.make_by(_with_values(plan, _general(plan, workspaces), rule))
+        plan.written, plan.writes_otherwise = (), ()  # which the rule takes care of
+        return
+    if plan.kind != Kind.OTHER and not workspaces:
         return
     outputs = _new_tensors(plan.outcome)
-    if outputs is None or plan.reshaped or folds or not all(map(_freed_at_once, workspaces)):
-        plan.make_by(_general(plan, func, workspaces, folds))
+    if outputs is None or plan.reshaped or not all(map(_freed_at_once, workspaces)):
+        plan.make_by(_general(plan, workspaces))
     elif workspaces:
         plan.make_by(_new_with_workspaces(plan, outputs, workspaces))
     else:
@@ -92,8 +97,22 @@ def _new_with_workspaces(plan: Plan, outputs: tuple[New | None, ...], workspaces
     return results
 
 
-def _general(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces, folds: bool) -> Results:
-    """Any outcome, with any workspaces; arguments are reshaped, and what the host can compute is computed."""
+def _with_values(plan: Plan, make_results: Results, rule: Rule) -> Results:
+    """Results whose values the host sets; of what a CUDA graph will compute again and again it knows nothing."""
+
+    def results(gpu: VirtualGpu, args: Any, kwargs: Any) -> Any:
+        made = make_results(gpu, args, kwargs)
+        if not capturing():
+            rule(made, args, kwargs)
+        else:
+            forget_written(plan, args, kwargs)
+        return made
+
+    return results
+
+
+def _general(plan: Plan, workspaces: Workspaces) -> Results:
+    """Any outcome, with any workspaces; arguments are reshaped."""
     device, outcome, op = plan.device, plan.outcome, plan.signature.op
 
     def results(gpu: VirtualGpu, args: Any, kwargs: Any) -> Any:
@@ -111,8 +130,6 @@ def _general(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces, fo
                 scratch.close()
         else:
             result = _build(outcome, gpu, device, args, kwargs, None)
-        if folds:
-            fold(func, result, args, kwargs)
         return result
 
     return results
@@ -126,7 +143,7 @@ def _build(outcome: Any, gpu: VirtualGpu, device: int, args: Any, kwargs: Any, s
             scratch.after_output()
         return made
     if kind is View:
-        return make(outcome.meta, argument_at(outcome.of, args, kwargs).allocation)
+        return make_view(outcome.meta, argument_at(outcome.of, args, kwargs))
     if kind is Same:
         return argument_at(outcome.of, args, kwargs)
     if kind is Constant:

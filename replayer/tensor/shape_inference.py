@@ -69,8 +69,25 @@ def writes_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[s
     return found
 
 
+class OtherLayout(Exception):
+    """The op makes a tensor that is not strided: ops/layouts.py runs it."""
+
+
+def no_such_tensor(made: torch.Tensor) -> NotEmulated:
+    """The refusal of a result that virtual tensors cannot hold."""
+    return NotEmulated(*(_NESTED if made.is_nested else _QUANTISED))
+
+
+_NESTED = ("a nested tensor of layout torch.strided", "make it with layout=torch.jagged")
+_QUANTISED = ("a quantised tensor", "use torch.fake_quantize_per_tensor_affine, or quantise a copy on the CPU")
+
+
 def _outcome(metas: TensorMetaTable, result: Any, arguments: _MetaArguments, device: int) -> Outcome:
     if isinstance(result, torch.Tensor):
+        if result.is_nested or str(result.dtype).startswith(("torch.q", "torch.quint")):
+            raise no_such_tensor(result)
+        if result.layout is not torch.strided:
+            raise OtherLayout
         where = arguments.objects.get(id(result))
         if where is not None:
             return Same(where)
@@ -174,34 +191,75 @@ def _run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     rule = RULES.get(func)
     if rule is not None:
         return rule(*args, **kwargs)
+    if func._schema.name.startswith("aten::quantize_per"):  # its meta kernel makes a plain tensor of that dtype
+        raise NotEmulated(*_QUANTISED)
     try:
         return func(*args, **kwargs)
     except NotImplementedError as missing:
         if not func._schema.returns:
             return None  # it only writes into its arguments, whose shapes are known (_fused_sgd_)
-        advice = "PyTorch has no shape rule for it; use another op or do this on the CPU"
-        raise NotEmulated(func._schema.name, advice) from missing
+        try:
+            return _shapes_on_cpu(func, args, kwargs)
+        except NotEmulated:
+            raise
+        except (RuntimeError, NotImplementedError, OverflowError):
+            advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
+            raise NotEmulated(func._schema.name, advice) from missing
     except RuntimeError as refused:
-        raise _cpu_kernel_error(func, args, kwargs) or refused from None
+        if "nested" in func._schema.name:
+            raise NotEmulated(*_NESTED) from None
+        error = _cpu_kernel_error(func, args, kwargs) or refused
+        if any(internal in str(error) for internal in _INTERNAL):
+            advice = "PyTorch has no shape rule for this call; use other arguments or do it on the CPU"
+            raise NotEmulated(func._schema.name, advice) from None
+        raise error from None
+
+
+_INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")  # words of errors that are none of the script's
 
 
 _TRIED_ELEMENTS = 1 << 20  # of an argument; calls with larger ones are not repeated on the CPU
 
 
+def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The results of an op without a meta kernel, as meta tensors: those of the CPU's kernel for tensors of ones.
+
+    Raises OverflowError for large arguments, and RuntimeError where CPU and values do not tell.
+    """
+    if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
+        raise RuntimeError(func._schema.name)
+
+    def on_meta(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided:
+                raise OtherLayout
+            if value.is_quantized or value.is_nested:
+                raise no_such_tensor(value)
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        return [on_meta(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+    host_args, host_kwargs = _ones_on_host(args), _ones_on_host(kwargs)
+    return on_meta(func(*host_args, **host_kwargs))
+
+
+def _ones_on_host(value: Any) -> Any:
+    """Arguments on the CPU in place of those on "meta"."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() > _TRIED_ELEMENTS:
+            raise OverflowError
+        return torch.ones(value.shape, dtype=value.dtype, device="cpu")
+    if isinstance(value, (list, tuple)):
+        return [_ones_on_host(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _ones_on_host(item) for name, item in value.items()}
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
 def _cpu_kernel_error(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError | None:
     """The error that the CPU's kernel raises for these arguments: some meta kernels word theirs otherwise."""
 
-    def on_host(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.numel() > _TRIED_ELEMENTS:
-                raise OverflowError
-            return torch.zeros(value.shape, dtype=value.dtype)
-        if isinstance(value, list):
-            return [on_host(item) for item in value]
-        return torch.device("cpu") if isinstance(value, torch.device) else value
-
     try:
-        func(*[on_host(value) for value in args], **{name: on_host(value) for name, value in kwargs.items()})
+        func(*_ones_on_host(args), **_ones_on_host(kwargs))
     except (RuntimeError, OverflowError) as error:
         return error if type(error) is RuntimeError else None
     return None

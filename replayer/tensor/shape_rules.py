@@ -124,8 +124,33 @@ def _multilabel_margin(x: Any, target: Any, reduction: int) -> Any:
     return _loss(x, target, reduction=reduction), torch.empty_like(target, dtype=x.dtype)
 
 
+def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
+    """As CUDA's only driver, gels: no rank and no singular values; residuals of systems with more equations than unknowns."""
+    over = a.size(-2) > a.size(-1)
+    solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))
+    residuals = b.new_empty((*b.shape[:-2], b.size(-1)) if over else (0,))
+    return solution, residuals, a.new_empty((0,), dtype=torch.int64), a.new_empty((0,))
+
+
 def _second(grad: Any, x: Any, *rest: Any, **options: Any) -> Any:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _channel_stats(data: Any, *rest: Any) -> Any:
+    """Two statistics per channel, in the dtype that CUDA accumulates in: those of SyncBatchNorm."""
+    dtype = torch.float64 if data.dtype is torch.float64 else torch.float32
+    return tuple(data.new_empty((data.size(1),), dtype=dtype) for _ in range(2))
+
+
+def _batch_norm_backward_reduce(grad: Any, data: Any, mean: Any, invstd: Any, weight: Any, *wanted: bool) -> Any:
+    """Sums of the gradient and of its product with the data, and the gradients of weight and bias, as far as wanted."""
+    sums = [torch.empty_like(mean) if wanted[0] else None for _ in range(2)]
+    like = mean if weight is None else weight
+    return *sums, *(torch.empty_like(like) if want else None for want in wanted[1:])
+
+
+def _like_data(grad: Any, data: Any, *rest: Any) -> Any:
+    return torch.empty_like(data)
 
 
 RULES: dict[Any, Callable[..., Any]] = {
@@ -145,7 +170,15 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.multi_margin_loss_backward.default: _second,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _second,
+    aten.linalg_lstsq.default: _lstsq,
     aten.poisson.default: _like_first,
+    aten.batch_norm_stats.default: _channel_stats,
+    aten.batch_norm_update_stats.default: _channel_stats,
+    aten.batch_norm_gather_stats.default: _channel_stats,
+    aten.batch_norm_gather_stats_with_counts.default: _channel_stats,
+    aten.batch_norm_elemt.default: lambda data, *rest: torch.empty_like(data),
+    aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
+    aten.batch_norm_backward_elemt.default: _like_data,
     aten.segment_reduce.default: lambda data, *rest, lengths=None, **options: data.new_empty(
         (lengths.size(0), *data.shape[1:])
     ),

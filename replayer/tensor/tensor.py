@@ -27,9 +27,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 import torch
 
 from replayer.errors import NotEmulated
-from replayer.tensor.allocation import Allocation, adopt, make
+from replayer.state import class_of_view, viewed_as
+from replayer.tensor.allocation import Allocation, adopt, make, make_as, make_view
 from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.storage import VirtualStorage
+from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.tensor_meta import TensorMeta
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from replayer.timing.stream import VirtualStream
 
 _data: Any = torch._C.TensorBase.data
+_swap_impl: Any = torch._C._swap_tensor_impl
 
 
 class VirtualTensor(torch.Tensor):
@@ -71,7 +74,21 @@ class VirtualTensor(torch.Tensor):
         if isinstance(other, VirtualTensor):
             adopt(self, other)
         else:
-            _data.__set__(self, other)  # raises PyTorch's own error about incompatible tensor types
+            move_to(self, other)
+
+    def on_same_memory(self) -> VirtualTensor:
+        """A plain virtual tensor with the same metadata and memory, outside autograd."""
+        made: VirtualTensor = make_view(self.meta, self)
+        return made
+
+    def adopt(self, other: VirtualTensor) -> None:
+        """Take over the metadata and memory of `other`."""
+        adopt(self, other)
+
+    def as_subclass(self, cls: type) -> Any:
+        """A view whose class is also `cls`; autograd sees `aten::alias`."""
+        with viewed_as(virtual_class(cls, VirtualTensor)):
+            return torch.ops.aten.alias.default(self)
 
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         """The legacy type name, or a conversion."""
@@ -195,6 +212,10 @@ class VirtualTensor(torch.Tensor):
 
     # -- copying and storing ---------------------------------------------------------------------------------------
 
+    @property
+    def __cuda_array_interface__(self) -> NoReturn:
+        raise NotEmulated("Tensor.__cuda_array_interface__", "there is no memory to share; hand over x.cpu()")
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if not self.is_leaf:
             raise RuntimeError(
@@ -205,7 +226,7 @@ class VirtualTensor(torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]
         with torch.no_grad():
-            made = make(self.meta, self.untyped_storage()._deepcopy_once(memo))
+            made = make_as(type(self), self.meta, self.untyped_storage()._deepcopy_once(memo))
         attributes = {name: value for name, value in self.__dict__.items() if name not in ("meta", "allocation")}
         made.__dict__.update(copy.deepcopy(attributes, memo))
         made.requires_grad_(self.requires_grad)
@@ -220,11 +241,49 @@ class VirtualTensor(torch.Tensor):
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
         arguments: Any = (storage, self.meta.offset, self.meta.shape, self.meta.stride, needs_grad, OrderedDict())
+        if not is_param and type(self) is not VirtualTensor:
+            state = {name: value for name, value in self.__dict__.items() if name not in ("meta", "allocation")}
+            return torch._tensor._rebuild_from_type_v2, (torch._utils._rebuild_tensor_v2, plain_class(self), arguments, state)
         if not is_param:
             return torch._utils._rebuild_tensor_v2, arguments
         data = make(self.meta, self.allocation)
         return torch._utils._rebuild_parameter, (data, self.requires_grad, OrderedDict())
 
+
+def alias(source: Any) -> Any:
+    """`aten::alias`: how C++ and `as_subclass` make a tensor of another class."""
+    return make_view(source.meta, source, class_of_view())
+
+
+def move_to(tensor: Any, data: torch.Tensor) -> None:
+    """`tensor.data = data`, where one of the two is on the host and the other on the virtual GPU.
+
+    C++ cannot change a tensor's kind, but can swap what two Python objects stand for: `tensor` stays the object that optimizers
+    and weak references know. Its gradient goes with it, and graphs that hold the tensor keep what they have saved.
+
+    Raises PyTorch's own error for tensors that are no leaves.
+    """
+    if tensor.grad_fn is not None:
+        _data.__set__(tensor, data)  # raises
+    kept = {name: value for name, value in tensor.__dict__.items() if name not in ("meta", "allocation", "_is_param")}
+    grad, hooks = tensor.grad, (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
+    plain = plain_class(tensor) if isinstance(tensor, VirtualTensor) else type(tensor)
+    with torch.no_grad():
+        made: Any = data.on_same_memory() if isinstance(data, VirtualTensor) else data.detach().as_subclass(torch.Tensor)
+        made.requires_grad_(tensor.requires_grad)
+        if grad is not None:
+            move_to(grad, grad.to(data.device, data.dtype))
+    if isinstance(data, VirtualTensor):
+        kept |= {"meta": made.meta, "allocation": made.allocation}
+        kept |= {"_is_param": True} if issubclass(plain, torch.nn.Parameter) else {}
+    tensor.grad = None
+    _swap_impl(tensor, made)
+    tensor.__class__, made.__class__ = virtual_class(plain, VirtualTensor) if "meta" in kept else plain, type(tensor)
+    tensor.__dict__ = kept
+    tensor.grad, tensor._backward_hooks, tensor._post_accumulate_grad_hooks = grad, *hooks
+
+
+VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"  # for who looks
 
 _TYPE_NAMES = {
     torch.float32: "FloatTensor",

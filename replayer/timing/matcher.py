@@ -5,7 +5,7 @@ next free recorded instance under its keys, through three nets of growing width:
 equivalent op of the same shapes (EQUIVALENT), the same op at other shapes (SCALED). What is left when the segment ends is the
 phase's unmatched remainder.
 
-    matcher = StepMatcher(recording.step(0), histories={})
+    matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
     origin, instance = segment.match(signature)      # Origin.EXACT, Instance(...); None if nothing is left
 
@@ -24,16 +24,20 @@ Note [Another program]
     not the SAME, each op is matched, scaled or estimated by itself, and nothing else is charged; likewise until a forward
     pass has told.
 
-A SCALED match borrows its instance: an op that later asks for it exactly still gets it, but it is no longer left over.
+A SCALED match borrows its instance: an op that later asks for it exactly still gets it, but it is no longer left over. One that
+lies far ahead of what the script has called is not this call: whoever took it would move the host there, past all ops between.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Mapping
 from enum import IntEnum
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from replayer.op_signature import OpSignature
-from replayer.recording.recorded_step import Instance, RecordedSegment, RecordedStep
+from replayer.recording.recorded_step import Instance, MatchKeys, RecordedSegment, RecordedStep
 from traces.model import Origin
 
 if TYPE_CHECKING:
@@ -42,6 +46,9 @@ if TYPE_CHECKING:
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 
 _SAME_SHARE = 0.8  # see Note [Another program]
+
+# So many recorded launches ahead of the script a call may borrow: another order within a layer, not the next layer.
+_BORROWED_AHEAD = 16
 
 # Calls by which one phase of another release may differ at least, however few kernels it has.
 _OTHER_NAMES = 64
@@ -82,8 +89,9 @@ Histories = dict[RecordedSegment, MatchHistory]
 class StepMatcher:
     """What of one recorded step has been played in the replayed step that it drives."""
 
-    def __init__(self, step: RecordedStep, histories: Histories) -> None:
+    def __init__(self, step: RecordedStep, keys: Mapping[OpSignature, MatchKeys], histories: Histories) -> None:
         self.step = step
+        self.keys = keys
         self.histories = histories
         self.state = bytearray(len(step.kernels))  # per kernel
         self.ended_ns = [0] * len(step.kernels)  # when a played kernel ends on the virtual timeline, for edges
@@ -138,6 +146,8 @@ class SegmentMatcher:
         self.charged_before_ns = 0  # by the replay, when the segment began
         self._settled: list[int] = []  # unmatched kernels that were charged before the segment's end
         self._cursors: dict[str, int] = {}
+        self._reached_ns = 0  # active host time of the recorded segment up to the latest call that was matched
+        self._launches_ns: list[int] | None = None  # of the recorded kernels below ops, once needed
         self.history = step.histories.get(recorded) if recorded else None  # None once the script went another way
         self.followed = 0  # calls of the history that came again so far
         self._trail: list[RememberedMatch] = []  # calls so far, where there is no history
@@ -166,7 +176,7 @@ class SegmentMatcher:
         return lane
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Give the op the next instance under its keys (`RecordedRun.keys` has filled them), or None.
+        """Give the op the next instance under its keys, or None.
 
         The kernels are marked, not yet played. See Note [The last time].
         """
@@ -210,28 +220,38 @@ class SegmentMatcher:
             self._trail.append(RememberedMatch(signature, self._match(signature, recorded), self.open_ns))
 
     def _match(self, signature: OpSignature, recorded: RecordedSegment) -> Match | None:
-        assert signature.keys is not None
-        exact, equivalent, named = signature.keys
+        exact, equivalent, named = self.step.keys[signature]
         instance = self._next(recorded.exact.get(exact), exact, _MATCHED)
         if instance is not None:
             return Origin.EXACT, instance
         instance = self._next(recorded.equivalent.get(equivalent), equivalent, _MATCHED)
         if instance is not None:
             return Origin.EQUIVALENT, instance
-        instance = self._next(recorded.named.get(named), named, _BORROWED)
+        instance = self._next(recorded.named.get(named), named, _BORROWED, self._near_ns(recorded))
         if instance is not None:
             return Origin.SCALED, instance
         return None
 
-    def _next(self, instances: list[Instance] | None, key: str, mark: int) -> Instance | None:
+    def _near_ns(self, recorded: RecordedSegment) -> float:
+        """Until when the recorded calls began that are near what the script has called."""
+        if self._launches_ns is None:
+            kernels = self.step.step.kernels
+            self._launches_ns = sorted(kernels[k].launch_ns for k in recorded.below_ops)
+        ahead = bisect_right(self._launches_ns, self._reached_ns) + _BORROWED_AHEAD
+        return self._launches_ns[ahead] if ahead < len(self._launches_ns) else inf
+
+    def _next(self, instances: list[Instance] | None, key: str, mark: int, near_ns: float = inf) -> Instance | None:
         if instances is None:
             return None
         state = self.step.state
         for i in range(self._cursors.get(key, 0), len(instances)):
             instance = instances[i]
+            if instance.start_ns > near_ns:
+                return None
             of = instance.kernels
             if state[of[0]] < mark:
                 self._cursors[key] = i + 1
+                self._reached_ns = max(self._reached_ns, instance.end_ns)
                 kernels = self.step.step.kernels
                 fresh = [k for k in of if state[k] < mark]
                 for k in fresh:

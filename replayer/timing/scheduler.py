@@ -36,6 +36,7 @@ class HostThread:
     row: int  # of the timeline's threads
     host_ns: int
     device: int = 0
+    after_wait_ns: int = 0  # in the op played last, the recorded host's own time after that had waited for the device
     callers: dict[int, Caller] = field(default_factory=dict)  # by device: with its current stream
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
 
@@ -174,7 +175,7 @@ class StreamScheduler:
         if copy is None:
             duration_ns, origin = self.cost(signature)
             end_ns = stream.push(launched_ns, self.recording.latency_ns, 0, duration_ns)
-            self.log(stream, DeviceKind.KERNEL, self.timeline.strings_of(signature)[0], end_ns, duration_ns, row, NONE, origin)
+            self.log(stream, DeviceKind.KERNEL, self.timeline.strings_of[signature][0], end_ns, duration_ns, row, NONE, origin)
             return end_ns
         end_ns = stream.push(launched_ns, self.recording.latency_ns, 0, copy.duration_ns)
         name = self.timeline.strings.add(copy.label)
@@ -184,7 +185,7 @@ class StreamScheduler:
     def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
         """The kernel of such an op, and where its duration comes from; `launch_ns` as in a recorded kernel's."""
         duration_ns, origin = self.cost(signature)
-        name = self.timeline.strings_of(signature)[0]
+        name = self.timeline.strings_of[signature][0]
         latency_ns, kind = self.recording.latency_ns, int(DeviceKind.KERNEL)
         return Kernel(launch_ns, latency_ns, 0, duration_ns, NONE, NONE, NONE, 0, kind, name, NONE), origin
 
@@ -208,16 +209,11 @@ class StreamScheduler:
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
-        canonical, speed = canonical_op(signature.op), self.recording.speed
-        samples = self.recording.samples.get(self.recording.keys(signature).named)
-        if not samples:
-            return speed.duration_ns(canonical, shapes + signature.outputs, dtype), Origin.ROOFLINE
-        if not any(other for other, _, _ in samples):  # without shapes there is nothing to scale by
+        samples = self.recording.samples.get(self.recording.keys[signature].named)
+        if samples and not any(other for other, _, _ in samples):  # without shapes there is nothing to scale by
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
-        own_ns = speed.duration_ns(canonical, shapes, dtype)
-        costs = [(speed.duration_ns(canonical, other, kind), ns) for other, kind, ns in samples]
-        cost_ns, recorded_ns = min(costs, key=lambda cost: abs(cost[0] - own_ns))
-        return max(int(recorded_ns * own_ns / cost_ns), speed.floor_ns), Origin.SCALED
+        estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
+        return int(estimate.ns), estimate.origin
 
     def scale(self, signature: OpSignature, instance: Instance) -> float:
         """How many times the recorded instance's work this op is."""
@@ -226,11 +222,11 @@ class StreamScheduler:
             if len(self._scales) >= _SIGNATURES:
                 self._scales.clear()
             shapes, _ = _seen(signature)
-            canonical, speed = canonical_op(signature.op), self.recording.speed
+            canonical, costs = canonical_op(signature.op), self.recording.costs
             scale = 1.0  # where the recording does not tell shapes there is nothing to scale by
             if instance.shapes:
-                own_ns = speed.duration_ns(canonical, shapes, instance.dtype)
-                scale = own_ns / speed.duration_ns(canonical, instance.shapes, instance.dtype)
+                recorded = instance.shapes, self.recording.places.of(instance.shapes)
+                scale = costs.ratio(canonical, instance.dtype, recorded, (shapes, signature.outputs))
             self._scales[signature, instance.shapes] = scale
         return scale
 
@@ -239,14 +235,14 @@ class StreamScheduler:
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
-    def fill(self, device: int, since_ns: int, until_ns: int, name: str) -> None:
+    def fill(self, device: int, since_ns: int, until_ns: int, name: str, origin: Origin = Origin.PHASE) -> None:
         """Keep a device busy with a phase or part of this name, as far as it is not busy in that time already."""
         stream = self.stream(device, 0)
         start_ns = max(stream.ready_ns, since_ns)
         rest_ns = until_ns - start_ns
         if rest_ns > 0:
             end_ns = stream.push(start_ns, 0, 0, rest_ns)
-            self.log(stream, DeviceKind.KERNEL, self.timeline.strings.add(name), end_ns, rest_ns, NONE, NONE, Origin.PHASE)
+            self.log(stream, DeviceKind.KERNEL, self.timeline.strings.add(name), end_ns, rest_ns, NONE, NONE, origin)
 
     def wait(self, until_ns: int) -> None:
         """Really wait."""
@@ -255,9 +251,9 @@ class StreamScheduler:
             self.clock.wait_until(until_ns)
             self.stats.waited_ns += self.clock.now_ns() - before_ns
 
-    def block(self, thread: HostThread, until_ns: int) -> None:
-        """The host waits for the device until `until_ns`."""
-        thread.host_ns = max(thread.host_ns, until_ns)
+    def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
+        """The host waits for the device until `until_ns`; of the way that it has come, `after_ns` comes after the wait."""
+        thread.host_ns = max(thread.host_ns, until_ns + after_ns)
         self.wait(thread.host_ns)
 
 

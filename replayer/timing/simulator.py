@@ -11,7 +11,7 @@ waits where CUDA waits.
 from __future__ import annotations
 
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedSegment
 from replayer.timing.clock import Clock
+from replayer.timing.cuda_graph import CapturedGraph
 from replayer.timing.matcher import MatchHistory, SegmentMatcher
 from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule, PhaseGrainBatch
 from replayer.timing.placement import call_start, host_times
@@ -29,6 +30,7 @@ from replayer.timing.stats import ReplayStats
 from replayer.timing.step_tracker import StepTracker
 from replayer.timing.stream import VirtualStream
 from traces.model import Column, Origin
+from traces.phases import PLAIN
 from traces.steps import Optimizers
 
 if TYPE_CHECKING:
@@ -86,15 +88,13 @@ class Simulator:
             segment, thread = tracker.remainder.lane(segment, thread, stream.device)
         stats = self.stats
         stats.ops += 1
-        if signature.keys is None:
-            self.recording.keys(signature)
         match = segment.match(signature)
         if match is None:
             return self._unmatched(thread, stream, signature, segment, now_ns, copy)
         origin, instance = match
         if self._strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
-        from_ns, to_ns, kernels, _, _ = instance
+        from_ns, to_ns, kernels, _, _, thread.after_wait_ns = instance
         if tracker.remainder.other:
             advance_ns, own_ns = 0, to_ns - from_ns
         else:
@@ -105,13 +105,73 @@ class Simulator:
         if to_ns > segment.position_ns:
             segment.position_ns = to_ns
         timeline = self.timeline
-        row = timeline.op(thread.row, signature.strings or timeline.strings_of(signature), start_ns, end_ns)
+        row = timeline.op(thread.row, timeline.strings_of[signature], start_ns, end_ns)
         scale = self.scheduler.scale(signature, instance) if origin is Origin.SCALED else 1.0
         if end_ns - now_ns > _AHEAD_NS:
             self.scheduler.wait(end_ns - _HELD_AT_NS)
         if copy is not None:
             return self.scheduler.put_copy(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin, copy)
         return self.scheduler.put(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin)
+
+    def play_node(
+        self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
+    ) -> None:
+        """Play an op of a CUDA graph: launched with all others by the host op at `row`, it costs the host nothing."""
+        tracker, stats = self.tracker, self.stats
+        segment = tracker.segment
+        if segment is None or tracker.turns[signature.phase_class]:
+            segment = tracker.op(thread, signature.phase_class, launch_ns)
+        segment.ops += 1
+        stats.ops += 1
+        match = segment.match(signature)
+        if match is not None:
+            origin, instance = match
+            if self._strict and origin is not Origin.EXACT:
+                raise NotExact(signature.op, signature.shapes, origin.name.lower())
+            segment.position_ns = max(segment.position_ns, instance.end_ns)
+            scale = self.scheduler.scale(signature, instance) if origin is Origin.SCALED else 1.0
+            chosen, matches = instance.kernels, segment.step
+            began_ns = launch_ns - matches.step.kernels[chosen[0]].launch_ns if chosen else launch_ns
+            if copy is None:
+                self.scheduler.put(matches, chosen, stream, began_ns, scale, row, origin)
+            else:
+                self.scheduler.put_copy(matches, chosen, stream, began_ns, scale, row, origin, copy)
+            return
+        if self._strict:
+            raise NotExact(signature.op, signature.shapes, "nothing recorded")
+        recorded = segment.recorded
+        if recorded is not None and recorded.phase_grained:
+            segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
+            return
+        stats.miss(signature.op, signature.shapes)
+        of_rest = segment.open_ns > 0 and not tracker.remainder.other
+        if of_rest and copy is None and len(segment.deferred) < segment.may_defer:
+            segment.deferred.append(signature)
+        else:
+            self.scheduler.estimate(stream, signature, launch_ns, row, copy)
+
+    def play_graph(self, thread: HostThread, stream: VirtualStream, graph: CapturedGraph, now_ns: int) -> None:
+        """Play all that a CUDA graph captured, with one launch, where `stream` is the one that it was captured on."""
+        if self.tracker.segment is None:
+            self.tracker.op(thread, PLAIN, now_ns)
+        start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
+        add, queue = self.timeline.strings.add, list(stream.pending)
+        row = self.timeline.op(thread.row, (add("cudaGraphLaunch"), add(""), add("")), start_ns, start_ns)
+
+        def here(arg: Any) -> Any:
+            return stream if arg is graph.origin else arg
+
+        for branch in graph.others:
+            branch.wait(stream.ready_ns)
+        for call, args in graph.calls:
+            if call == self.play_node:
+                self.play_node(thread, here(args[0]), args[1], start_ns, row, args[2])
+            else:
+                call(thread, *map(here, args))
+        for branch in graph.others:
+            stream.wait(branch.ready_ns)
+        stream.pending.clear()  # the graph is one launch
+        stream.pending.extend([*queue, stream.ready_ns])
 
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
         """Play ops in the order in which they were called; those that come as they came the last time, at once.
@@ -233,11 +293,12 @@ class Simulator:
         recorded = segment.recorded
         if recorded is None or self.tracker.remainder.other:
             thread.host_ns = max(thread.host_ns, now_ns)
-        row = self.timeline.op(thread.row, self.timeline.strings_of(signature), thread.host_ns, thread.host_ns)
+        row = self.timeline.op(thread.row, self.timeline.strings_of[signature], thread.host_ns, thread.host_ns)
         if recorded is not None and recorded.phase_grained:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
             return stream.ready_ns  # phase-grained: the phase's device time stands for all its ops
         self.stats.miss(signature.op, signature.shapes)
+        thread.after_wait_ns = 0
         of_rest = segment.open_ns > 0 and not self.tracker.remainder.other
         if of_rest and copy is None and len(segment.deferred) < segment.may_defer:
             segment.deferred.append(signature)

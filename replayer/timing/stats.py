@@ -47,13 +47,14 @@ class ReplayStats:
             self.step_ops.append(self.ops)
         self.lag_ns = self.waited_ns = self.ops = 0
 
-    def host_medians(self) -> dict[str, float | None]:
-        """What a step costs the host, in the median of the steps; None where no step counts."""
+    def host_figures(self) -> dict[str, float | None]:
+        """What a step costs the host, in the median of the steps and in the worst; None where no step counts."""
         if not self.step_ops:
-            return {"lag_ns_per_step": None, "us_per_op": None, "ops_per_step": None}
+            return dict.fromkeys(("lag_ns_per_step", "lag_ns_of_worst_step", "us_per_op", "ops_per_step"))
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))
         return {
             "lag_ns_per_step": int(median(self.step_lag_ns)),
+            "lag_ns_of_worst_step": max(self.step_lag_ns),
             "us_per_op": round(per_op_ns / 1000, 3),
             "ops_per_step": int(median(self.step_ops)),
         }

@@ -15,12 +15,20 @@ Note [What drives an evaluation step]
     same kind as the last one. If it is not, the rest of the step is driven by a step of the other kind, as if that had driven
     it from the start; what was played so far stays as it was played. Without recorded evaluation
     steps those phases of a training step that the script enters stand in, and nothing else of that step is charged.
+
+Note [Cells]
+    Where the library's cells tell the times (`RecordedRun.cells`), there is no recorded step: what a phase takes on the device
+    is asked for when it begins, that of the forward pass when the script calls its model. Nothing is known of the host's pace,
+    so the host goes on at this machine's; it may be one step ahead of the device, about what CUDA's launch queue allows.
+    Where loss and zero_grad were measured with backward as one figure, what they take here, up to a tenth of that, is taken off
+    backward.
 """
 
 from __future__ import annotations
 
+from replayer.recording.cell_pace import COUNTED_ELSEWHERE_NS, CellPace
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.recorded_step import RecordedStep
+from replayer.recording.recorded_step import RecordedSegment, RecordedStep
 from replayer.timing.data_parallel import DataParallelTracker, OpenRegion
 from replayer.timing.matcher import Histories, SegmentMatcher, StepMatcher
 from replayer.timing.phase_remainder import PhaseRemainder
@@ -61,6 +69,10 @@ class StepTracker:
         self._wall_ns = scheduler.clock.now_ns()  # when the step's own host work began
         self._loader_ns = 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment, from the step of that kind before
+        self._cells = recording.cells
+        self._of_cells: dict[str, RecordedSegment] = {}  # by phase, with what it takes this time; see Note [Cells]
+        self._before_backward_ns = 0  # in phases whose time backward's figure holds, since the forward pass
+        self._step_done_ns = 0  # when the device was done with the step before, where cells tell the times
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
         """An op is called where `turns` says that it begins another segment: that segment.
@@ -75,7 +87,7 @@ class StepTracker:
         return segment
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:
-        return StepMatcher(step, self._histories)
+        return StepMatcher(step, self._recording.keys, self._histories)
 
     @property
     def workload(self) -> WorkloadObserver:
@@ -99,6 +111,8 @@ class StepTracker:
         """The script calls an outermost module."""
         self._script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
         self.turns = self._script.turns
+        if self._cells is not None:
+            self._charge_call(thread, self._cells)
 
     def loader_exhausted(self, thread: HostThread) -> None:
         """The loader that the script left last had no batch for it."""
@@ -138,6 +152,8 @@ class StepTracker:
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
         """What came before the first batch is not part of the first step."""
         self._finish(thread, now_ns)
+        if self._cells is not None:
+            self._cells.set_up_ends()
         self.step = self._matcher(self._recording.step(0))
         self._scheduler.stats.restart()
         self._step_start_ns = NONE
@@ -182,6 +198,12 @@ class StepTracker:
         if name == "loader":  # from here on the script's own time is real
             self._scheduler.wait(thread.host_ns)
         self.segment = self.step.segment(name, same_workload=self._is_same_workload())
+        if self._cells is not None and (told := self._cells.phase(name)) is not None:
+            device_ns, origin = told
+            if name == "backward":
+                device_ns -= min(self._before_backward_ns, device_ns // 10)
+                self._before_backward_ns = 0
+            self.segment.recorded = self._of_cell(name, device_ns, origin)
         self._begun_ns = thread.host_ns
         self._begun_device_ns = self._scheduler.mark(thread.host_ns)
         self._regions.enter(self.segment, self._begun_ns, self._begun_device_ns)
@@ -190,6 +212,24 @@ class StepTracker:
             self._scheduler.stats.restart()
         self.segment.charged_before_ns = sum(self._scheduler.stats.charged_ns.values())
         return self.segment
+
+    def _of_cell(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:
+        """One object per phase: what is kept of a segment is kept by it."""
+        recorded = self._of_cells.setdefault(name, RecordedSegment(name))
+        recorded.device_ns, recorded.origin = device_ns, origin
+        return recorded
+
+    def _charge_call(self, thread: HostThread, cells: CellPace) -> None:
+        """The script has called its model: the segment under way takes that much longer. See Note [Cells]."""
+        call = cells.take_call()
+        if call is None:
+            return
+        cells.called(call)
+        segment = self.segment or self._begin(thread, "forward")
+        before_ns = self._scheduler.mark(max(thread.host_ns, self._scheduler.clock.now_ns())) - self._begun_device_ns
+        if segment.recorded is not None:  # another call of the same phase
+            before_ns = max(before_ns, segment.recorded.device_ns)
+        segment.recorded = self._of_cell(segment.name, max(before_ns, 0) + max(call.phases_ns["forward"], 1), call.origin)
 
     def _is_same_workload(self) -> bool:
         """Whether the script trains what was recorded, as far as their workload signatures tell by now."""
@@ -221,12 +261,17 @@ class StepTracker:
             if self._pad_loader and recorded is not None:
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
         elif now_ns > due_ns and recorded is not None:
-            scheduler.stats.lag_ns += now_ns - due_ns
+            in_time_ns = due_ns if self._cells is None else max(due_ns, self._begun_device_ns + recorded.device_ns)
+            scheduler.stats.lag_ns += max(now_ns - in_time_ns, 0)
         thread.host_ns = max(due_ns, now_ns)
         self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops
         self._regions.leave(len(self._done))
         mark_ns = scheduler.mark(thread.host_ns)
-        origin = Origin.PHASE if recorded is not None and recorded.phase_grained else Origin.EXACT
+        origin = recorded.origin if recorded is not None and recorded.phase_grained else Origin.EXACT
+        if recorded is not None and recorded.device_ns == COUNTED_ELSEWHERE_NS:
+            self._before_backward_ns += mark_ns - self._begun_device_ns
+        elif segment.name == "forward":
+            self._before_backward_ns = 0
         self._done.append((segment.name, self._begun_ns, thread.host_ns, self._begun_device_ns, mark_ns, int(origin)))
 
     def _top_up(self, segment: SegmentMatcher, share: float) -> None:
@@ -236,7 +281,7 @@ class StepTracker:
             return
         for device in {self._scheduler.home, *segment.ops_on}:  # it was timed on one; replicas do the same at the same time
             until_ns = self._begun_device_ns + int(recorded.device_ns * share)
-            self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name)
+            self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def settle(self, thread: HostThread) -> None:
         """Before the host waits for or queries the device within a phase: charge what the recorded host had launched by now.
@@ -269,6 +314,11 @@ class StepTracker:
         self.step_evaluates(evaluation)
         self._finish(thread, now_ns)
         self._charge_unvisited(thread)
+        row = self.step.step.row
+        if self._cells is not None:
+            row = self._cells.step_ended(trained=not evaluation)
+            thread.host_ns = max(thread.host_ns, self._step_done_ns)
+            self._step_done_ns = scheduler.mark(thread.host_ns)
         scheduler.wait(thread.host_ns)
         first_ns = self._done[0][1] if self._done else thread.host_ns
         for part in self._regions.take():
@@ -282,7 +332,7 @@ class StepTracker:
         else:  # the first one fills the plan cache, as a GPU's first one tunes and loads kernels
             kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
-        scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, driven_by.row)
+        scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
         self._step_start_ns = thread.host_ns
         self._count(keep=self.number > 0 and not (evaluation and self.trained))
         recorded = self._recording.steps[self.number :][:1]

@@ -4,7 +4,7 @@ Rows are gathered as plain integers and handed to the stream file some ten thous
 of their own, so that neither time nor memory per step grows with the length of the run.
 
     timeline = Timeline(TraceStream(path), recorded)
-    row = timeline.op(thread, timeline.strings_of(signature), start_ns, end_ns)
+    row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
     timeline.work(device, stream, kind, name, start_ns, duration_ns, row, size_bytes, origin)
     timeline.close(header)
 """
@@ -21,7 +21,7 @@ from time import perf_counter_ns  # by name, for what the module holds may be pa
 
 import numpy as np
 
-from replayer.op_signature import OpSignature
+from replayer.op_signature import KeptBySignature, OpSignature
 from traces.file import TraceStream
 from traces.model import (
     NONE,
@@ -155,11 +155,15 @@ class Timeline:
         # Rows name devices and the first thread from the start; what else there is to say comes last, in `close`.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
+        self.strings_of = KeptBySignature(self._strings_of)  # name, shapes, dtypes
+        self._host_rows = KeptBySignature(self._host_row_of)  # but for thread and time
         self._written_strings = 0
         self._rows = {name: Rows(len(columns)) for name, (_, columns) in _GATHERED.items()}
         self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
+        self._watched: dict[str, list[Column | DeferredRows]] | None = None  # the tables that somebody wants too
+        self._watched_from = 0
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
@@ -169,25 +173,17 @@ class Timeline:
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
         self._writer.start()
 
-    def strings_of(self, signature: OpSignature) -> tuple[int, int, int]:
-        """The string indices of a signature's name, shapes and dtypes, worked out once."""
-        if signature.strings is None:
-            dtypes = ";".join(dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape)
-            signature.strings = (
-                self.strings.add(signature.op),
-                self.strings.add(shapes_text(signature.shapes)),
-                self.strings.add(dtypes),
-            )
-        return signature.strings
+    def _strings_of(self, signature: OpSignature) -> tuple[int, int, int]:
+        dtypes = ";".join(dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape)
+        return self.strings.add(signature.op), self.strings.add(shapes_text(signature.shapes)), self.strings.add(dtypes)
+
+    def _host_row_of(self, signature: OpSignature) -> bytes:
+        name, shapes, dtypes = self.strings_of[signature]
+        return np.array((NONE, _OP, name, 0, 0, shapes, dtypes), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
         """Their rows of the host table, of ops that take no time, but for thread and start. To be read only."""
-        rows = [signature.host_row for signature in signatures]
-        if b"" in rows:
-            for signature in signatures:
-                name, shapes, dtypes = self.strings_of(signature)
-                signature.host_row = np.array((NONE, _OP, name, 0, 0, shapes, dtypes), np.int64).tobytes()
-            rows = [signature.host_row for signature in signatures]
+        rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
@@ -263,6 +259,30 @@ class Timeline:
         else:
             self.relieve()
 
+    def watch(self) -> None:
+        """Keep the rows that come from now on, besides writing them, until `watched`."""
+        self._hand_over()
+        self._watched, self._watched_from = {}, self.host_rows
+
+    def watched(self, header: Trace) -> Trace:
+        """`header` with the ops, device work and memory events since `watch`."""
+        self._hand_over()
+        rows, self._watched = self._watched or {}, None
+        tables: dict[str, dict[str, Column]] = {}
+        for name in ("host", "device", "memory"):
+            names = _GATHERED[name][1]
+            matrix = put_together(rows[name]) if rows.get(name) else np.empty((0, len(names)), np.int64)
+            tables[name] = {column: matrix[:, i].copy() for i, column in enumerate(names)}
+        launch = tables["device"]["launch"]
+        launch[launch != NONE] -= self._watched_from
+        launch[launch < 0] = NONE  # by ops before the window
+        host = tables["host"]
+        host["thread"] = np.maximum(host["thread"], 0)
+        header.strings = Strings(list(self.strings.texts))
+        header.host, header.device = HostSpans.of(**host), DeviceSpans.of(**tables["device"])
+        header.memory = MemoryEvents.of(**tables["memory"])
+        return header
+
     def relieve(self) -> None:
         """Hand the rows over if enough have gathered, or if it is time."""
         if perf_counter_ns() >= self._due_ns or any(len(rows) >= _FLUSH_ROWS for rows in self._rows.values()):
@@ -286,6 +306,9 @@ class Timeline:
         new_strings = self.strings.texts[self._written_strings :]
         self._written_strings = len(self.strings)
         full = {name: rows.take() for name, rows in self._rows.items() if len(rows)}
+        if self._watched is not None:
+            for name, tables in full.items():
+                self._watched.setdefault(name, []).extend(tables)
         if full or new_strings:
             self._queue.put((new_strings, full))
 

@@ -180,7 +180,7 @@ def test_no_command_imports_the_users_modules(trace: Command) -> None:
     modules = (*OURS, *(f"{name}.py" for name in others.split()))
     # WHEN any command runs beside them THEN it works as ever
     for words, says in {
-        ("--help",): "Commands",
+        ("--help",): "Usage: trace",
         ("--version",): "trace 0.",
         ("info", "p100-no-cudnn", "--json"): '"grain": "phase"',
         ("diff", "p100-no-cudnn", "p100-no-cudnn"): "Within 5.0 %",

@@ -377,6 +377,8 @@ def test_a_recording_and_its_replay_tell_the_same_workload(tmp_path: Path, phase
         inputs=(InputTensor((4, 8), "float32"),),
         batch_bytes=4 * (8 * 4 + 8),
         optimizer="Adam",
+        trainable_parameters=212,
+        autocast="off",
     )
     likeness = []
     for i, arguments in enumerate((("4", "16"), ("8", "16"), ("4", "32"))):
@@ -398,3 +400,18 @@ def test_long_runs_do_not_grow(place: Path) -> None:
     done = record("--grain", "phase", "train.py", "3600", "cpu", watch, cwd=place)
     kib = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("kib")]
     assert kib[1] - kib[0] < 1024, kib  # torch itself has settled by the first look
+
+
+def test_stacks_name_the_functions_around_ops_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = ("--warmup", "1", "--clean-steps", "1", "--profiled-steps", "2")
+    for name, stacks in (("plain", ()), ("stacks", ("--stacks",))):
+        done = record(*words, *stacks, "-o", f"{name}.msgpack", "train.py", "6", "cpu", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    trace = load(tmp_path / "stacks.msgpack")
+    names = {trace.strings[int(row)] for row in trace.host.name[trace.host.kind == HostKind.PYTHON]}
+    assert any(name.startswith("torch/nn/modules/linear.py(") for name in names)
+    assert not any(str(tmp_path) in text for text in trace.strings.texts)
+    assert not (load(tmp_path / "plain.msgpack").host.kind == HostKind.PYTHON).any()
+    names_bytes = sum(len(name) for name in names)  # each once: in a file as small as this they are most of it
+    assert (tmp_path / "stacks.msgpack").stat().st_size <= 2 * (tmp_path / "plain.msgpack").stat().st_size + names_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,7 +80,7 @@ def test_a_script_trains_at_the_pace_of_a_phase_grained_trace(tmp_path: Path, ph
     script = written(tmp_path, TRAIN)
     done = trace_command("replay", "--report", "r.json", "-o", "out.msgpack", script, "8", "--trace", phase_trace, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "device cuda:0 Tesla P100-PCIE-16GB loss 1.0" in done.stdout
+    assert re.search(r"device cuda:0 Tesla P100-PCIE-16GB loss [012]\.\d\d", done.stdout)  # so small a network is computed
     facts = json.loads((tmp_path / "r.json").read_text())
     assert facts["compute_side"]["recorded_median_ns"] == 66_000_000
     assert abs(facts["compute_side"]["error"]) < 0.05
@@ -214,7 +215,7 @@ def test_loader_workers_and_the_pinning_thread_work_beside_the_virtual_gpu(tmp_p
     )
     done = trace_command("replay", written(tmp_path, text), "3", "--trace", phase_trace, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "loss 1.0" in done.stdout
+    assert re.search(r"loss [012]\.\d\d", done.stdout)
 
 
 def test_the_recorded_loader_makes_whole_steps_comparable(tmp_path: Path, kernel_trace: Path) -> None:

@@ -7,14 +7,16 @@ gpu.synchronize_device(0)                       # gpu.now_ns is 5_000_000
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from replayer import state
-from replayer.cost_model.chips import known_properties
+from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from tests.replayer.fakes import FakeGpu
+from traces.cards import known_properties
 from traces.machine import DeviceProperties, Machine
-from traces.model import Device
+from traces.model import Device, Trace
 
 GIB = 1 << 30
 
@@ -32,6 +34,9 @@ class SurfaceGpu(FakeGpu):
         self.phases: list[str] = []
         self.modules: list[tuple[int, bool]] = []
         self.now_ns = 0
+        self.capture: GraphCapture | None = None
+        self.worked_ns = 0
+        self.replayed: list[CapturedGraph] = []
         self.streams: list[VirtualStream] = []
         self._streams: dict[int, VirtualStream] = {}
         for device in self.devices:
@@ -61,6 +66,36 @@ class SurfaceGpu(FakeGpu):
 
     def stream_wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
         stream.wait(other.ready_ns)
+
+    def begin_capture(self, pool: int, *, everywhere: bool, refuse: Any) -> None:
+        thread: Any = None
+        self.capture = GraphCapture(
+            self.current_stream(self.current_device()), thread, pool, everywhere=everywhere, refuse=refuse
+        )
+
+    def end_capture(self) -> CapturedGraph:
+        assert self.capture is not None
+        graph, self.capture = self.capture.end(), None
+        return graph
+
+    def replay_graph(self, graph: CapturedGraph) -> None:
+        self.replayed.append(graph)
+
+    def is_capturing(self, stream: VirtualStream) -> bool:
+        return self.capture is not None and stream in self.capture
+
+    @property
+    def clock(self) -> SimpleNamespace:
+        return SimpleNamespace(now_ns=lambda: self.now_ns)
+
+    def work_ns(self) -> int:
+        return self.worked_ns
+
+    def watch(self) -> None:
+        """Nothing is played, so there is nothing to keep."""
+
+    def watched(self) -> Trace:
+        return Trace(devices=[Device(0, device.index, device.name) for device in self.devices])
 
     def has_passed(self, time_ns: int) -> bool:
         return time_ns <= self.now_ns

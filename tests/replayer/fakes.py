@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from replayer.cost_model.chips import UNKNOWN_CARD
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
+from replayer.recording.assumed_values import AssumedValues
 from replayer.recording.workspaces import WorkspaceSequence
 from replayer.timing.stream import VirtualStream
+from traces.cards import UNKNOWN_CARD
 from traces.machine import DeviceProperties, Machine
 from traces.workload_observer import WorkloadObserver
 
@@ -38,6 +39,7 @@ class FakeGpu:
         self.reads: list[tuple[OpSignature, int, str, int]] = []
         self.values: dict[str, list[float]] = {}
         self.selections: dict[tuple[int, ...], int] = {}  # how much is found in a tensor of that shape
+        self.assumed = AssumedValues(lambda: 0)
         self.blas = BlasWorkspaces(self.machine, [8] * devices)
         self._current = 0
 

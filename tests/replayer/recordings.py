@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from replayer.op_signature import OpSignature
+from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.scheduler import HostThread
 from replayer.timing.simulator import Simulator
@@ -70,6 +70,7 @@ class Log:
 
     def __init__(self) -> None:
         self.strings = Strings()
+        self.strings_of = KeptBySignature(self._strings_of)
         self.device: list[dict[str, int]] = []
         self.phases: list[tuple[str, int, int, int, int]] = []
         # Phase, name, thread, start, end, device, start and end there, origin.
@@ -82,11 +83,11 @@ class Log:
     def memory(self, table: Column, time_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]
 
-    def strings_of(self, signature: OpSignature) -> tuple[int, int, int]:
+    def _strings_of(self, signature: OpSignature) -> tuple[int, int, int]:
         return (self.strings.add(signature.op), 0, 0)
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        rows = [(NONE, int(HostKind.OP), self.strings_of(signature)[0], 0, 0, 0, 0) for signature in signatures]
+        rows = [(NONE, int(HostKind.OP), self.strings_of[signature][0], 0, 0, 0, 0) for signature in signatures]
         return np.array(rows, np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:

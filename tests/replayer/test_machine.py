@@ -89,9 +89,9 @@ def test_the_workspace_of_a_hopper_is_larger() -> None:
 
 
 def test_a_release_that_keeps_no_workspace() -> None:
-    older = FakeTorch()
-    older.__version__ = "2.4.1+cu121"
-    replayed(older)
+    newer = FakeTorch()
+    newer.__version__ = "2.14.0+cu130"
+    replayed(newer)
     torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
     assert torch.cuda.memory_allocated() == 0
 
@@ -124,4 +124,4 @@ def test_a_build_for_amd() -> None:
     assert gpu.machine.hip == "6.4.43483" and torch.version.cuda == CUDA_OF_BUILD
     assert torch.cuda.get_device_properties(0).gcnArchName == "gfx942:sramecc+:xnack-"
     torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
-    assert torch.cuda.memory_allocated() == 0
+    assert torch.cuda.memory_allocated() == 128 << 20  # hipBLASLt keeps it, since 2.6

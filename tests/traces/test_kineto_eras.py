@@ -284,6 +284,15 @@ def phases_of(*events: Event) -> list[tuple[str, int]]:
     return list(zip((trace.strings[i] for i in trace.phases.name), ends, strict=True))
 
 
+def test_what_makes_a_batch_on_the_cpu_is_no_phase_of_its_own() -> None:
+    copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
+    copying = [op("aten::to", 20, 9), call(1, 21), copy]
+    forward = [op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
+    assert phases_of(op("aten::randn", 2, 5), op("aten::div", 8, 5), *copying, *forward) == [("h2d", 29), ("forward", 100)]
+    on_gpu = [op("aten::randn", 2, 5), call(3, 3), kernel(3, 5, 2)]
+    assert phases_of(*on_gpu, *copying, *forward) == [("other", 35), ("forward", 100)]
+
+
 def range_(name: str, start: float, dur: float) -> Event:
     return op(name, start, dur, cat="user_annotation")
 

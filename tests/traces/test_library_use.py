@@ -29,7 +29,7 @@ def test_all_names_are_there_and_none_is_a_module() -> None:
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     kinds = dict(word.split(":") for word in out.split())
     assert kinds.keys() == set(traces.__all__) and "module" not in kinds.values()
-    functions = {"compare", "export_chrome", "load", "read_kineto", "save", "summarize", "to_pandas"}
+    functions = {"analyse", "compare", "export_chrome", "load", "read_kineto", "save", "summarize", "to_pandas"}
     assert {name for name, kind in kinds.items() if kind == "function"} == functions
     with pytest.raises(AttributeError, match="'traces' has no attribute 'summarise'"):
         getattr(traces, "summarise")  # noqa: B009  # a type checker knows that it is not there

@@ -111,3 +111,20 @@ def test_an_import_knows_the_device_by_torchs_names(shared_traces: Path) -> None
     trace = read_kineto(shared_traces / "a100_nccl_args_rank0of2.json.gz")
     assert trace.devices[0].properties.multi_processor_count == 108
     assert (trace.machine_of(0).nccl, trace.machine_of(0).torch) == ("2.17.1", "2.4 or newer")
+
+
+@pytest.mark.parametrize(
+    ("torch", "older"),
+    [
+        ("1.9.0", True),
+        ("1.8 to 1.9", True),
+        ("1.8 to 1.10", True),
+        ("1.10 to 1.11", False),
+        ("1.13 to 2.3", False),
+        ("2.13.0+cu126", False),
+        ("1.8 or newer", False),
+        (None, False),
+    ],
+)
+def test_a_release_is_older_where_that_is_sure(torch: str | None, older: bool) -> None:
+    assert Machine(torch=torch).is_before(1, 11) is older

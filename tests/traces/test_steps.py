@@ -328,3 +328,12 @@ def test_an_evaluation_step_never_ends_after_a_backward_pass_of_its_own_batch(ev
         elif cut.optimizer_stepped(event == "first"):
             assert not cut.evaluating
             trained = called = False
+
+
+def test_a_script_that_only_went_forward_with_gradient_was_one_step() -> None:
+    without = StepCut(Optimizers())
+    without.module_called(MODEL, True)
+    assert without.at_stop is StepEnd.EVALUATION
+    about_to_train = StepCut(ONE)
+    about_to_train.module_called(MODEL, True)
+    assert about_to_train.at_stop is StepEnd.NOTHING

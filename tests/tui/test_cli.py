@@ -73,6 +73,7 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("diff t.msgpack", "Missing argument 'B'; see trace diff --help"),
         ("diff t.msgpack nope", "nope"),
         ("diff t.msgpack t.msgpack --tolerance -1", "--tolerance"),
+        ("diff t.msgpack t.msgpack --tolerance 5", "5 has no unit; write 5% or a share such as 0.05"),
         ("export t.msgpack -o nowhere/x.json", "nowhere: no such folder; make it first"),
         ("export t.msgpack", "Missing option"),
         ("import nope.json", "nope.json: cannot be read: No such file or directory"),
@@ -81,6 +82,8 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("replay script.py", "Missing option '--trace'; see trace replay --help"),
         ("replay script.py --trace", "a FILE must follow it"),
         ("replay --trace t.msgpack", "Missing argument 'SCRIPT'"),
+        ("replay", "Missing SCRIPT and --trace T; see trace replay --help"),
+        ("replay --gpu-memory 16 --trace t.msgpack script.py", "16 has no unit; write 16GiB or 16GB"),
         ("replay --trace t.msgpack -m", "a MODULE must follow it"),
         ("replay --loader fast --trace t.msgpack script.py", "'fast' is not one of 'real', 'recorded'"),
         ("replay --trace nope script.py", "nope"),
@@ -249,7 +252,10 @@ def test_a_lost_result_is_told_and_does_not_pass_for_success(
     monkeypatch.setattr(replay_command, "write_json", full)
     child["code"] = code
     assert run("replay --report r.json train.py --trace t.msgpack".split()) == expected
-    assert capfd.readouterr().err == "trace: r.json: No space left on device\n"
+    # THEN what was measured is told all the same, and the trouble after it
+    told, _, trouble = capfd.readouterr().err.rstrip("\n").rpartition("\n")
+    assert trouble == "trace: r.json: No space left on device"
+    assert told.startswith("Within 5.0 %" if code == 0 else "trace: the script ended with exit code 3")
 
 
 @pytest.mark.parametrize(
@@ -318,6 +324,59 @@ def test_a_script_that_refuses_an_option_of_ours(
     assert run(["replay", *words.split()]) == 2
     err = capfd.readouterr().err
     assert (f"trace: {told} stands after the script" in err) if told else ("stands after" not in err)
+
+
+@pytest.mark.parametrize(("words", "is_told"), [("-o r.msgpack", True), ("--output=r.msgpack", True), ("-o model.pt", False)])
+def test_an_output_after_the_script_is_the_scripts_and_is_told(
+    child: dict[str, Any], words: str, is_told: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["replay", "train.py", "--trace", "t.msgpack", *words.split()]) == 0
+    assert ("stands after the script, so the script got it" in capfd.readouterr().err) is is_told
+    assert child["words"] == ["train.py", *words.split()]
+
+
+def test_quiet_leaves_results_and_errors(child: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("replay -q --report r.json train.py --trace t.msgpack".split()) == 0
+    assert capfd.readouterr() == ("", "") and Path("r.json").exists()
+
+
+def test_verbose_tells_all_sections_and_the_time_of_the_work(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("export -v t.msgpack -o t.json".split()) == 0
+    assert "trace: writing t.json took 0.0 s\n" in capfd.readouterr().err
+    assert run("info t.msgpack".split()) == 0
+    brief = capfd.readouterr().out
+    assert run("info -v t.msgpack".split()) == 0
+    assert "What is in it" in capfd.readouterr().out and "What is in it" not in brief
+
+
+def test_colour_as_asked_for(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    coloured = {when: run(f"info t.msgpack --color {when}".split()) or capfd.readouterr().out for when in ("always", "never")}
+    assert "\x1b[1m" in str(coloured["always"]) and "\x1b" not in str(coloured["never"])
+
+
+def test_help_is_as_wide_as_the_terminal_and_in_groups(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for width in (60, 80, 130):
+        monkeypatch.setenv("COLUMNS", str(width))
+        for words in (["--help"], ["replay", "-h"], ["record", "-h"], ["diff", "-h"]):
+            assert run(words) == 0
+            lines = capfd.readouterr().out.splitlines()
+            prose = [line for line in lines if not line.startswith("  trace ")]  # examples are there to be copied
+            assert max(map(len, prose)) <= width, (words, width)
+            assert "Examples:" in lines and ("Record and replay:" in lines or "On every command:" in lines)
+
+
+def test_the_shell_completes_names_of_traces(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_TRACE_COMPLETE", "complete_bash")
+    for line, offered in (("trace info p100", "p100-no-cudnn\np100x2-no-cudnn"), ("trace replay --trace t.", "t.msgpack")):
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+        with pytest.raises(SystemExit):
+            run(["info"])
+        assert offered in capfd.readouterr().out
 
 
 def test_a_former_name_of_the_library_works_and_says_so(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

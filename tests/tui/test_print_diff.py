@@ -51,10 +51,19 @@ def test_a_replay_and_its_recording() -> None:
     assert_golden("diff_replay", _text(a_replay()))
 
 
+def test_the_verdict_four_figures_and_what_to_know_first() -> None:
+    told = a_replay()
+    text = diff_text(told, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
+    assert_golden("diff_replay_brief", text)
+    assert text.splitlines()[0].startswith("Within 5.0 %") and text.endswith("trace diff a b --details")
+    assert len(text.splitlines()) < 24 < len(_text(told).splitlines())
+
+
 def test_another_program_is_said_first() -> None:
-    text = _text(compare(training(batch=32), training(batch=64)))
-    assert text.splitlines()[3].startswith("NOT the same program: same ops, other shapes")
-    assert "\nNot the same program; the whole step differs by 0.0 %" in text
+    for details in (False, True):
+        text = _text(compare(training(batch=32), training(batch=64)), details=details)
+        assert text.startswith("NOT the same program: same ops, other shapes")
+        assert "compare different work; the whole step differs by 0.0 %" in " ".join(text.split())
 
 
 def test_a_slow_host_is_named_as_the_reason() -> None:

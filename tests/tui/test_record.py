@@ -22,7 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which a script has just been recorded, whose exit code is 0."""
     monkeypatch.chdir(tmp_path)
 
-    def ran(*arguments: Any) -> ChildResult:
+    def ran(*arguments: Any, **options: Any) -> ChildResult:
         stream = TraceStream(tmp_path / "x.msgpack.4711.part")
         stream.header(Trace(grain="phase", threads=[Thread(0, 1, "main", "main")], provenance={"rank": 0}))
         stream.add("steps", Steps.of(number=[0, 1], start_ns=[5, 15], duration_ns=[10, 10]))
@@ -62,7 +62,7 @@ def test_ctrl_c_where_nothing_was_recorded_claims_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(record, "run_child", lambda *arguments: ChildResult(0, 4711, *[frozenset[int]()] * 3))
+    monkeypatch.setattr(record, "run_child", lambda *arguments, **options: ChildResult(0, 4711, *[frozenset[int]()] * 3))
     monkeypatch.setattr(record, "explain_empty_run", lambda *arguments: signal.raise_signal(signal.SIGINT))
     assert run(TRAIN, []) == 128 + signal.SIGINT
     assert capsys.readouterr().err == "trace: interrupted before x.msgpack was written\n"

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any, Self
 
+from traces.chrome_counters import COUNTER
 from traces.kineto.eras import KNOWN_CATEGORIES
 from traces.kineto.rows import Event, Rows, Taken, taken
 
@@ -135,14 +136,14 @@ class Groups:
         groups = cls({}, [], [], categories, stamps)
         for (_, category), parts in complete.items():
             groups.complete.setdefault(_text(category), Rows(_text(category))).pieces += parts
-        for (phase, _), members in others.items():
+        for (phase, category), members in others.items():
             if not isinstance(phase, str):
                 problems["unreadable-event"] += len(members)
             elif phase == "M":
                 groups.metadata += members
             elif phase in _INSTANTS:
                 groups.memory += members
-            elif phase not in _FLOWS:
+            elif phase not in _FLOWS and (phase, category) != COUNTER:
                 problems["other-phase-event"] += len(members)
         for category, rows in groups.complete.items():
             if category and category not in KNOWN_CATEGORIES:

@@ -15,6 +15,9 @@ Note [Whose steps]
     "whole"       none of these: the whole recording is one step
     "none"        nothing happened on the host
 
+    Ops right before a copy to the device that launched nothing are no events for the rule: they made the batch on the CPU. A
+    replay sees the GPU's ops alone, and both must cut alike.
+
     What the rule wants to know of modules is told by `nn.Module` rows where Python functions were recorded. Without them a
     recording that never trains counts as one that calls a module once for each batch of its DataLoader.
 
@@ -288,6 +291,7 @@ def _top_events(tables: Tables, strings: Strings) -> list[_Event]:
     on_engine = ~on_main[tops] | matching(host.name[tops], BACKWARD_NODE, strings)
     copies = _copying_tops(tables, tops, strings)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
+    on_cpu = _making_batches(host, tops[~on_engine], copies, _above(np.unique(tables.device.launch), host))
     seeds = matching(host.name[tops], _SEED_OPS, strings)
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     optimizers = tops[[names.get(row) == "optimizer" and bool(on_main[row]) for row in tops.tolist()]]
@@ -297,7 +301,7 @@ def _top_events(tables: Tables, strings: Strings) -> list[_Event]:
     events = []
     for place in np.argsort(host.start_ns[tops], kind="stable").tolist():
         row = int(tops[place])
-        if row in own:
+        if row in own or row in on_cpu:
             continue
         name_id = int(host.name[row])
         if on_engine[place]:
@@ -350,6 +354,28 @@ def _outermost(rows: Column, parent: Column, see_through: Column) -> Column:
         rows, above = rows[open_], parent[above[open_]]
         found.append(rows[above == NONE])
     return np.sort(np.concatenate(found))
+
+
+def _above(rows: Column, host: HostSpans) -> Column:
+    """Per host span, whether it is one of `rows` or lies around one."""
+    found = np.zeros(len(host), bool)
+    rows = rows[rows != NONE]
+    while len(rows):
+        found[rows] = True
+        rows = np.unique(host.parent[rows])
+        rows = rows[(rows != NONE) & ~found[rows]]
+    return found
+
+
+def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
+    """The ops of `tops` that launched nothing and have none but their like between them and a copy to the device."""
+    found: set[int] = set()
+    before_copy = False
+    for row in tops[np.argsort(host.start_ns[tops], kind="stable")][::-1].tolist():
+        before_copy = row in copies or (before_copy and host.kind[row] == HostKind.OP and not launched[row])
+        if before_copy and row not in copies:
+            found.add(row)
+    return found
 
 
 def _copying_tops(tables: Tables, tops: Column, strings: Strings) -> set[int]:

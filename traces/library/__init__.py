@@ -1,9 +1,12 @@
-"""The recordings that ship with the tool: index.json says what each is and where its figures come from.
+"""The library: recordings and cells by name, those that ship with the tool and a user's own.
 
-    load("p100")
+    load("p100-no-cudnn")
     find("p100-no-cudnn")   # .../traces/library/p100-no-cudnn.msgpack
     find("runs/mine.msgpack")
+    load("v100/resnet50@32")    # a cell at one batch size, as a trace: see catalogue.py
     [entry.name for entry in entries()]
+
+index.json says what each bundled recording is and where its figures come from.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traces.file import load as load_file
+from traces.library.catalogue import find_cell, folders, gpus
+from traces.library.cell_traces import trace_of
 from traces.model import Trace, TraceLibraryError
 
 _FOLDER = Path(__file__).parent
@@ -45,7 +50,24 @@ def entries() -> list[Entry]:
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:
     """Read a trace: a file of that name, else the library's. Raises TraceLibraryError and TraceFormatError."""
-    return load_file(find(name_or_path))
+    name = os.fspath(name_or_path)
+    if is_cell_name(name):
+        cell_name, _, batch = name.partition("@")
+        cell = find_cell(cell_name)
+        if not batch.isdecimal():
+            raise TraceLibraryError(
+                f"{cell.name} holds batch {cell.batches[0]} to {cell.last_batch}: name one, as {cell.name}@{cell.batches[0]};"
+                f" trace library show {cell.name} lists them"
+            )
+        return trace_of(cell, int(batch))
+    return load_file(find(name))
+
+
+def is_cell_name(name: str) -> bool:
+    """Whether a person means a cell, "v100/resnet50" or "v100/resnet50@32": no file's name, and its GPU is in the library."""
+    gpu_name, _, model = name.partition("/")
+    is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
+    return is_name and gpu_name in {gpu.name for gpu in gpus()} and _own(name) is None
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
@@ -62,7 +84,19 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
     entry_name = name.removesuffix(SUFFIX)
     if (entry := known.get(FORMER_NAMES.get(entry_name, entry_name))) is not None:
         return entry
+    if (own := _own(entry_name)) is not None:
+        return own
     if name and path.exists():
         return path
     names = ", ".join(sorted(known))
+    if is_cell_name(name):
+        cell = find_cell(name.partition("@")[0])
+        raise TraceLibraryError(f"{cell.name} is a cell of the library, no file: trace library show {cell.name} prints it")
     raise TraceLibraryError(f"{name}: no such file, nor a trace of the library, which has: {names}")
+
+
+def _own(name: str) -> Path | None:
+    """A recording of that name in the folders of the library beside the bundled one."""
+    if not name or name.startswith(("/", ".")) or ".." in name:
+        return None
+    return next((path for folder in folders()[1:] if (path := folder / (name + SUFFIX)).is_file()), None)

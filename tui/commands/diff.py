@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from pathlib import Path
 
 from traces.comparison import compare
+from traces.gate import check, read_budgets
+from traces.json_facts import as_json
 from tui.outputs import to_json
 from tui.print_diff import diff_text
-from tui.terminal import look
+from tui.print_gate import gate_line
+from tui.terminal import is_quiet, look
 from tui.trace_names import load_trace
 
 # Exit codes; 2 is trouble, as for every command.
 ALIKE, APART, CANNOT_BE_TOLD = 0, 1, 3
 
 
-def run(first: str, second: str, json: bool, tolerance: float) -> int:
+def run(first: str, second: str, json: bool, tolerance: float, details: bool = False, gate: Path | None = None) -> int:
+    budgets = None if gate is None else read_budgets(gate)
     comparison = compare(load_trace(first), load_trace(second), tolerance)
-    print(to_json(comparison.to_json()) if json else diff_text(comparison, first, second, **look(sys.stdout)))
+    result = None if budgets is None else check(budgets, comparison)
+    if json:
+        facts = comparison.to_json()
+        print(to_json(facts if result is None else {**facts, "gate": as_json(result)}))
+    else:
+        hint = f"trace diff {shlex.join([first, second])} --details"
+        if not is_quiet():
+            print(diff_text(comparison, first, second, details=details, next_step=hint, **look(sys.stdout)))
+        if result is not None:
+            print(gate_line(result))
+    if result is not None:
+        return ALIKE if result.passed else APART
     return {True: ALIKE, False: APART, None: CANNOT_BE_TOLD}[comparison.within_tolerance]

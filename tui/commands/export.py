@@ -1,4 +1,4 @@
-"""`trace export`: a trace file becomes a Chrome trace, one file per rank.
+"""`trace export`: a trace file becomes a Chrome trace, one file per rank; or two become one, side by side.
 
     $ trace export v100.msgpack -o v100.json.gz
     trace: wrote v100.json.gz; open it in ui.perfetto.dev or chrome://tracing
@@ -6,24 +6,34 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from traces.chrome import export_chrome
-from tui.outputs import require_place_for, to_json
+from traces.chrome_pair import export_pair
+from traces.model import NONE
+from tui.narration import say
+from tui.outputs import require_place_for, require_suffix, to_json
 from tui.progress import working
 from tui.trace_names import load_trace
 
 
-def run(name: str, output: Path, json: bool) -> int:
+def run(first: str, second: str | None, output: Path, json: bool) -> int:
     if not output.is_dir():
+        require_suffix(output, ".json", ".json.gz")
         require_place_for(output)
-    trace = load_trace(name)
-    with working(f"writing {output}"):
-        written = export_chrome(trace, output)
+    trace = load_trace(first)
+    if second is None:
+        with working(f"writing {output}"):
+            written = export_chrome(trace, output)
+    else:
+        other = load_trace(second)
+        target = output / "both.json.gz" if output.is_dir() else output
+        names = ("recorded", "replayed") if (other.steps.recorded_step != NONE).any() else ("A", "B")
+        with working(f"writing {target}"):
+            written = [export_pair(trace, other, target, names)]
     if json:
         print(to_json({"files": [str(path) for path in written]}))
     else:
         files = ", ".join(map(str, written))
-        print(f"trace: wrote {files}; open it in ui.perfetto.dev or chrome://tracing", file=sys.stderr)
+        say(f"wrote {files}; open it in ui.perfetto.dev or chrome://tracing")
     return 0

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from traces.kineto import read_kineto
 from traces.model import TraceError
 from traces.summary import Summary, summarize
 from tui.figures import counted
+from tui.narration import say
 from tui.outputs import require_place_for, to_json
 from tui.problems import explain
 from tui.progress import working
@@ -38,16 +38,16 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
     if json:
         print(to_json({**summary.to_json(), "output": str(target)}))
         return 0
-    print(f"trace: {_contents(summary)}", file=sys.stderr)
+    say(_contents(summary))
     for kind, count in sorted(trace.problems.items()):
-        print(f"trace: {count} x {kind}: {explain(kind)}", file=sys.stderr)
+        say(f"{count} x {kind}: {explain(kind)}")
     for name, reason in trace.provenance.get("skipped_files", {}).items():
-        print(f"trace: skipped {name}: {reason}", file=sys.stderr)
+        say(f"skipped {name}: {reason}")
     name = shlex.quote(str(target))
     hint = f"trace info {name}"
     if summary.counts.kernels:
         hint += f", or trace replay SCRIPT --trace {name}"
-    print(f"trace: wrote {target}; next: {hint}", file=sys.stderr)
+    say(f"wrote {target}; next: {hint}")
     return 0
 
 

@@ -11,10 +11,10 @@ from tui.terminal import look
 from tui.trace_names import load_trace
 
 
-def run(name: str, json: bool) -> int:
+def run(name: str, json: bool, details: bool = False) -> int:
     summary = summarize(load_trace(name))
     if json:
         print(to_json(summary.to_json()))
     else:
-        print(info_text(summary, name, **look(sys.stdout)))
+        print(info_text(summary, name, details=details, **look(sys.stdout)))
     return 0

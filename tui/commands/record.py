@@ -23,6 +23,7 @@ from pathlib import Path
 from traces.configuration import RecordConfig, RecordSession, ReplaySession
 from traces.deferred_signals import deferred_signals
 from traces.file import load, save
+from traces.functions import without_folders
 from traces.kineto import read_kineto
 from traces.launch import ChildResult, run_child
 from traces.merge import merge_ranks, with_profile
@@ -45,6 +46,8 @@ class Record:
     output: Path | None = None
     config: RecordConfig = field(default_factory=RecordConfig)
     on: str | None = None  # a recording to play meanwhile: the script runs on its virtual GPU
+    stderr: int | None = None  # a descriptor for the script's
+    brief: bool = False  # one of several runs: whoever makes them says what came of them
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,13 @@ def run(record: Record, option_names: Collection[str]) -> int:
     before = {part.path for part in _parts(output)}  # of a run that was killed: theirs to keep
     session = RecordSession(output.absolute(), record.config)
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
-        result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script)
+        result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=record.stderr)
     parts = [part for part in _parts(output) if part.path not in before]
     # The exit code is the script's; only a run that went well must not hide that its result was lost.
     try:
         _conclude(record, output, parts, result)
     except (TraceError, OSError) as error:
-        say(line_for(error) or str(error))
+        say(line_for(error) or str(error), is_error=True)
         _say_kept(parts)
         return result.returncode or 2
     except KeyboardInterrupt:  # a second one: the first has ended the script
@@ -76,15 +79,14 @@ def run(record: Record, option_names: Collection[str]) -> int:
         say(f"wrote {output}" if is_written else f"interrupted before {output} was written")
         _say_kept(parts)
         return result.returncode or 128 + signal.SIGINT
-    if result.returncode == 2:
-        hint_misplaced_option(record.script, option_names, "record")
+    hint_misplaced_option(record.script, option_names, "record", refused=result.returncode == 2)
     return result.returncode
 
 
 def _say_kept(parts: list[_Part]) -> None:
     kept = [part.path.name for part in parts if part.path.exists()]
     if kept:
-        say(f"what was recorded is kept in {', '.join(kept)}")
+        say(f"what was recorded is kept in {', '.join(kept)}", is_error=True)
 
 
 def default_name(script: list[str]) -> str:
@@ -130,6 +132,8 @@ def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildRes
                 part.path.unlink()
                 with suppress(FileNotFoundError):
                     part.profile.unlink()
+    if record.brief:
+        return
     lines = record_lines(trace, output, record.script)
     for line in lines[:1] if result.returncode else lines:
         say(line)
@@ -143,7 +147,7 @@ def _whole(part: _Part) -> Trace:
         return recording
     numbers = recording.provenance.get("profiler", {}).get("steps", [])
     try:
-        profile = read_kineto(part.profile)
+        profile = without_folders(read_kineto(part.profile))
     except TraceError:  # cut by the end of the process or of the disk
         recording.problems["unreadable-profile"] = 1
         return recording

@@ -9,29 +9,33 @@ The child's side is `replayer.child`. It writes a timeline per process that used
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from replayer.prediction.conditions import Conditions, short
+from replayer.prediction.predict import Prediction, as_estimated, predict
 from replayer.recording.replicas import require_kernels_of_one
-from traces.comparison import compare
-from traces.configuration import ReplayConfig, ReplaySession
+from traces.comparison import Comparison, compare
+from traces.configuration import CellChoice, ReplayConfig, ReplaySession
 from traces.file import load, save
 from traces.launch import ChildResult, run_child
+from traces.library.cells import Gpu
 from traces.measure import work_rows
 from traces.model import HostKind, Origin, Trace, TraceError
-from traces.order import in_order
-from traces.replayed import one_replay
+from traces.replayed import one_replay, timelines_in
+from tui.commands.replay_cells import card_of, choice_of, driven_by, require_phases_enough, saved_in, sentences
 from tui.errors import line_for
-from tui.figures import counted
+from tui.figures import counted, share_text
 from tui.narration import ending_text, explain_empty_run, hint_misplaced_option, say
 from tui.outputs import require_place_for, write_json
 from tui.print_diff import diff_text
 from tui.print_memory import memory_sentences
 from tui.sizes import sizes
-from tui.terminal import look
+from tui.terminal import is_quiet, look
 from tui.trace_names import find_trace
 
 
@@ -47,12 +51,37 @@ class Replay:
     view: bool = False
     output: Path | None = None
     report: Path | None = None
+    details: bool = False
+    gpu: str = ""  # of the library, in place of a trace
+    estimate: bool = False
+    conditions: Conditions | None = None  # under which the recording is asked to have run
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Cells of the library that drive a replay in a recording's place."""
+
+    choice: CellChoice
+    gpu: Gpu
 
 
 def run(replay: Replay, option_names: Collection[str]) -> int:
-    path = find_trace(replay.trace).resolve()
-    recorded = load(path)
-    _require_device_time(recorded, path)
+    cells = None
+    choice = choice_of(replay.trace, replay.gpu, replay.estimate)
+    if choice is not None:
+        require_phases_enough(replay.config.strict, replay.config.gpus)
+        gpu, recorded = card_of(choice)
+        cells = _Cells(choice, gpu)
+        replay = replace(replay, trace=replay.trace or gpu.name)
+    else:
+        path = find_trace(replay.trace).resolve()
+        recorded = load(path)
+        _require_device_time(recorded, path)
+    prediction = None
+    if replay.conditions is not None:
+        if cells is not None:
+            raise TraceError("--on-gpu and --host-speed need a recording of kernels; --gpu takes measured phases")
+        prediction = predict(recorded, replay.conditions, strict=replay.config.strict)
     require_place_for(replay.output)
     require_place_for(replay.report)
     config, recorded_gpus = replay.config, _device_count(recorded)
@@ -61,16 +90,21 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
     if config.clock == "recorded":  # where this machine's time does not count, waits for data are the recorded ones
         config = replace(config, loader="recorded")
     with tempfile.TemporaryDirectory(prefix="trace-replay-") as out:
-        session = ReplaySession(path, Path(out), os.getpid(), replay.view, config)
+        if cells is not None:
+            path = saved_in(Path(out), replay.trace)
+            save(recorded, path)
+        if prediction is not None:
+            path = saved_in(Path(out), Path(replay.trace).stem + "-predicted")
+            save(prediction.trace, path)
+        session = ReplaySession(path, Path(out), os.getpid(), replay.view, config, choice)
         result = _run(replay, {"replayer": session}, recorded, Path(out))
         try:
-            _conclude(replay, recorded, result, Path(out))
+            _conclude(replay, recorded, result, Path(out), cells, prediction)
         except (TraceError, OSError) as error:
             # The exit code is the script's; only a run that went well must not hide that its result was lost.
-            say(line_for(error) or str(error))
+            say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
-    if result.returncode == 2:
-        hint_misplaced_option(replay.script, option_names, "replay")
+    hint_misplaced_option(replay.script, option_names, "replay", refused=result.returncode == 2)
     return result.returncode
 
 
@@ -119,27 +153,69 @@ def _did_gpu_work(replayed: Trace) -> bool:
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 
 
-def _conclude(replay: Replay, recorded: Trace, result: ChildResult, out: Path) -> None:
-    timelines = sorted(out.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
-    if not timelines:
+def _conclude(
+    replay: Replay, recorded: Trace, result: ChildResult, out: Path, cells: _Cells | None, prediction: Prediction | None
+) -> None:
+    processes = timelines_in(out)
+    if not processes:
         explain_empty_run(result, "replayed", "did not use the GPU")
         return
-    processes = {int(timeline.stem.removeprefix("replay-")): in_order(load(timeline, is_ours=True)) for timeline in timelines}
     replayed, notes = one_replay(processes, result.pid)
     for note in notes:
         say(note)
-    if replay.output is not None:
-        save(replayed, replay.output)
+    if cells is not None:
+        recorded = driven_by(replayed, cells.gpu, recorded)
+        for sentence in sentences(replayed):
+            say(sentence)
+    if prediction is not None:
+        replayed = as_estimated(replayed, prediction)
+        say(_estimate_sentence(prediction))
     comparison = compare(recorded, replayed)
     if result.returncode:
         comparison = comparison.without_an_end()
-    if replay.report is not None:
-        write_json(replay.report, comparison.to_json())
+    try:
+        _keep(replay, replayed, comparison)
+    finally:  # what was measured is told, also where it could not be kept
+        _tell(replay, result, replayed, comparison)
+
+
+def _estimate_sentence(prediction: Prediction) -> str:
+    shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
+    gpu = f" on {short(prediction.device)}" if prediction.conditions.gpu else ""
+    host = f" with a host {prediction.conditions.host_speed:g} times as fast" if prediction.conditions.host_speed != 1 else ""
+    return f"ESTIMATE{gpu}{host}: no recording, expected error {prediction.expected_error:.0%}; GPU time by {shares}"
+
+
+def _keep(replay: Replay, replayed: Trace, comparison: Comparison) -> None:
+    """Write the files that were asked for: each, whatever became of the other."""
+    try:
+        if replay.output is not None:
+            save(replayed, replay.output)
+    finally:
+        if replay.report is not None:
+            write_json(replay.report, comparison.to_json())
+
+
+def _tell(replay: Replay, result: ChildResult, replayed: Trace, comparison: Comparison) -> None:
     if result.returncode:
         fitted = " ".join(memory_sentences(comparison.memory))
-        say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared. {fitted}".rstrip())
+        ending = f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared. {fitted}"
+        say(ending.rstrip(), is_error=bool(fitted))
         return
     if not _did_gpu_work(replayed):
         explain_empty_run(result, "replayed", "did no work on the GPU")
         return
-    print(diff_text(comparison, replay.trace, "this replay", **look(sys.stderr)), file=sys.stderr)
+    if not is_quiet():
+        hint = _next_step(replay)
+        text = diff_text(
+            comparison, replay.trace, "this replay", details=replay.details, next_step=hint, **look(sys.stderr)
+        )
+        print(text, file=sys.stderr)
+
+
+def _next_step(replay: Replay) -> str:
+    """How to see more of what has just been replayed."""
+    if replay.output is None:
+        return "trace replay --details, or -o REPLAY.msgpack to keep the timeline for trace diff, view and report"
+    names = shlex.join([replay.trace, str(replay.output)])
+    return f"trace diff {names} --details, or trace view {names}"

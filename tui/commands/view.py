@@ -10,7 +10,7 @@ import typer
 from traces.comparison import compare
 from traces.library import load
 from traces.summary import summarize
-from tui.outputs import require_place_for, write_text
+from tui.outputs import require_place_for, require_suffix, write_text
 from tui.print_diff import diff_text
 from tui.print_info import info_text
 from tui.terminal import look
@@ -24,6 +24,7 @@ def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int
     if screenshot is not None:
         from tui.view.picture import picture
 
+        require_suffix(screenshot, ".svg")
         require_place_for(screenshot)
         write_text(screenshot, picture(names, *size))
         return 0
@@ -53,7 +54,7 @@ def _summary(names: list[str]) -> int:
     """What `trace info` or `trace diff` would say."""
     first = load(names[0])
     if len(names) == 2:
-        print(diff_text(compare(first, load(names[1])), *names, **look(sys.stdout)))
+        print(diff_text(compare(first, load(names[1])), *names, details=False, **look(sys.stdout)))
     else:
-        print(info_text(summarize(first), names[0], **look(sys.stdout)))
+        print(info_text(summarize(first), names[0], details=False, **look(sys.stdout)))
     return 0

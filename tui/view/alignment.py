@@ -1,7 +1,7 @@
-"""How two traces are laid over each other: by step, by wall time, or by op. Each makes an axis (see axis.py).
+"""How two traces are laid over each other: by counterpart, by step, or by wall time. Each makes an axis (see axis.py).
 
-    axis = by_step(recorded, replayed)        # a slot per pair of steps: later steps do not inherit earlier drift
-    axis = by_op(recorded, replayed)          # a slot per pair of ops that launched GPU work
+    axis = by_step(recorded, replayed)              # a slot per pair of steps: later steps do not inherit earlier drift
+    axis = by_counterpart(recorded, replayed, found)  # and within a step a late start is one gap
 
 A replayed step lies over the recorded step that drove it, as often as it was replayed; of two recordings the first lies over
 the first. Steps are those of the first rank, and the other ranks lie as they lay beside it.
@@ -10,24 +10,22 @@ the first. Steps are those of the first rank, and the other ranks lie as they la
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
 from enum import Enum
 
 import numpy as np
 
-from traces.equivalents import canonical_op
-from traces.measure import launch_phases, launch_steps, op_of, window_ns, work_rows
+from traces.counterparts import Counterparts, paired_steps, same_order, steps_in_order
+from traces.measure import window_ns
 from traces.model import NONE, Column, Trace
 from tui.view.axis import Axis, Side
 
+ANCHOR_NS = 5_000  # by so much counterparts may lie apart: each gap makes the axis longer
+
 
 class Alignment(Enum):
+    COUNTERPART = "counterpart"
     STEP = "step"
     WALL = "wall time"
-    OP = "op"
-
-
-Pairs = list[tuple[int, int]]  # rows of both traces' steps; NONE where one has no such step
 
 
 def alone(trace: Trace) -> Axis:
@@ -56,47 +54,70 @@ def by_step(first: Trace, second: Trace) -> Axis:
     return Axis.of([Side(*cut) for cut in cuts], flush_right=1)
 
 
-def by_op(first: Trace, second: Trace) -> Axis:
-    """As by step, and within a step a slot per pair of ops: the k-th call of an op in a phase lies over the k-th."""
+def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
+    """As by step, and within a step a slot wherever a phase or a kernel and its counterpart have drifted apart by ANCHOR_NS
+    since the last one: from there on they lie over each other again."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
+    kernels = same_order(found, first, second)
+    bounds = np.searchsorted(found.step[kernels], np.arange(len(pairs) + 1))
+    phases = [_phase_starts(first), _phase_starts(second)]
     sides: list[tuple[list[int], list[int]]] = [([], []), ([], [])]
     cuts = [_cuts(trace, [pair[n] for pair in pairs]) for n, trace in enumerate((first, second))]
-    anchors = [_anchors(first), _anchors(second)]
     for slot in range(len(cuts[0][0])):
-        a, b = pairs[slot - 1] if slot else (NONE, NONE)
-        both = _common_order(anchors[0].get(a, {}), anchors[1].get(b, {}))
-        for number, (starts, ends) in enumerate(sides):
-            begin, end = cuts[number][0][slot], cuts[number][1][slot]
-            inner = [min(max(times[number], begin), end) for times in both]
-            starts += [begin, *inner]
-            ends += [*inner, end]
+        begins = [cuts[0][0][slot], cuts[1][0][slot]]
+        anchors: list[tuple[int, int]] = []
+        if slot:
+            of = kernels[bounds[slot - 1] : bounds[slot]]
+            starts = first.device.start_ns[found.first[of]], second.device.start_ns[found.second[of]]
+            both = [phases[side].get(pairs[slot - 1][side], {}) for side in (0, 1)]
+            anchors = _drifting(_with_phases(*starts, *both), begins[0], begins[1])
+        for side, (side_starts, side_ends) in enumerate(sides):
+            begin, end = begins[side], cuts[side][1][slot]
+            inner = [min(max(times[side], begin), end) for times in anchors]
+            side_starts += [begin, *inner]
+            side_ends += [*inner, end]
     return Axis.of([Side(starts, ends) for starts, ends in sides], flush_right=1)
 
 
-def paired_steps(first: Trace, second: Trace) -> Pairs:
-    """Which step lies over which, in the order of the axis."""
-    ours, theirs = steps_in_order(first), steps_in_order(second)
-    if not len(ours) or not len(theirs):
-        return []
-    for one, other, swap in ((first, second, False), (second, first, True)):
-        driver = other.steps.recorded_step
-        rows = ours if swap else theirs
-        driven = driver[rows]
-        if (driven >= 0).any() and (driven < len(one.steps)).all():
-            pairs = list(zip(driven.tolist(), rows.tolist(), strict=True))
-            return [(b, a) for a, b in pairs] if swap else pairs
-    longer = max(len(ours), len(theirs))
-    padded = [[*rows.tolist(), *[NONE] * (longer - len(rows))] for rows in (ours, theirs)]
-    return list(zip(*padded, strict=True))
+def _with_phases(
+    first_ns: Column, second_ns: Column, ours: dict[tuple[str, int], int], theirs: dict[tuple[str, int], int]
+) -> list[tuple[int, int]]:
+    """Starts of kernels, and of those phases that lie between the same kernels in both traces; in order of time."""
+    both = list(zip(first_ns.tolist(), second_ns.tolist(), strict=True))
+    last = (-1, -1)
+    for key, begin in ours.items():
+        then = theirs.get(key)
+        if then is not None and begin > last[0] and then > last[1]:
+            places = [np.searchsorted(times, [at, at + 1]) for times, at in ((first_ns, begin), (second_ns, then))]
+            if (places[0] == places[1]).all() and places[0][0] == places[0][1]:
+                both.append((begin, then))
+                last = begin, then
+    return sorted(both)
 
 
-def steps_in_order(trace: Trace) -> Column:
-    """The rows of the first rank's steps, in order of time."""
-    steps = trace.steps
-    rows = np.flatnonzero(steps.rank == steps.rank.min()) if len(steps) else np.arange(0)
-    return np.asarray(rows[np.argsort(steps.start_ns[rows], kind="stable")])
+def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> list[tuple[int, int]]:
+    """Those at which the two have drifted apart by ANCHOR_NS since the last chosen; at first they are together at the given."""
+    chosen = []
+    ahead_ns = second_ns - first_ns
+    for begin, then in both:
+        if abs(then - begin - ahead_ns) > ANCHOR_NS:
+            chosen.append((begin, then))
+            ahead_ns = then - begin
+    return chosen
+
+
+def _phase_starts(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
+    """Per step: when each segment of a phase begins, by the phase's name and the 0-based index among its segments; in order of
+    time."""
+    found: dict[int, dict[tuple[str, int], int]] = {}
+    phases = trace.phases
+    seen: dict[tuple[int, int], int] = {}
+    for step, name, start_ns in zip(phases.step.tolist(), phases.name.tolist(), phases.start_ns.tolist(), strict=True):
+        place = seen[step, name] = seen.get((step, name), -1) + 1
+        found.setdefault(step, {})[trace.strings[name], place] = start_ns
+    return found
 
 
 def extent_ns(trace: Trace) -> tuple[int, int]:
@@ -139,49 +160,3 @@ def _cuts(trace: Trace, rows: list[int]) -> tuple[list[int], list[int]]:
         elif rows[place + 1] == following.get(row):
             ends[-1] = int(steps.start_ns[rows[place + 1]])
     return starts, ends
-
-
-def _anchors(trace: Trace) -> dict[int, dict[tuple[str, str, int], int]]:
-    """Per step: when each op with GPU work was launched, by (phase, canonical name, its how-manieth), in order of time."""
-    rows = work_rows(trace)
-    op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phases(trace)[rows]
-    keep = (op >= 0) & (step >= 0)
-    op, chosen = np.unique(op[keep], return_index=True)
-    step, phase = step[keep][chosen], phase[keep][chosen]
-    order = np.argsort(trace.host.start_ns[op], kind="stable")
-    names = [canonical_op(text) for text in trace.strings.texts]
-    phase_names = _phase_texts(trace, phase[order])
-    found: dict[int, dict[tuple[str, str, int], int]] = {}
-    seen: dict[tuple[int, str, str], int] = {}
-    columns = (step[order].tolist(), trace.host.name[op][order].tolist(), trace.host.start_ns[op][order].tolist())
-    for number, name, start_ns, of_phase in zip(*columns, phase_names, strict=True):
-        key = (number, of_phase, names[name])
-        place = seen[key] = seen.get(key, -1) + 1
-        found.setdefault(number, {})[of_phase, names[name], place] = start_ns
-    return found
-
-
-def _phase_texts(trace: Trace, phases: Column) -> list[str]:
-    return [trace.strings[int(trace.phases.name[row])] if row >= 0 else "" for row in phases.tolist()]
-
-
-def _common_order(first: dict[tuple[str, str, int], int], second: dict[tuple[str, str, int], int]) -> list[tuple[int, int]]:
-    """The times of ops that both have, of which each is later than the one before on both sides: as many as can be."""
-    both = [(first[key], second[key]) for key in first if key in second]
-    tails: list[int] = []  # the smallest last time of a growing sequence of each length
-    at: list[int] = []
-    back: list[int] = []
-    for number, (_, time_ns) in enumerate(both):
-        place = bisect_left(tails, time_ns)
-        back.append(at[place - 1] if place else NONE)
-        if place == len(tails):
-            tails.append(time_ns)
-            at.append(number)
-        else:
-            tails[place], at[place] = time_ns, number
-    chosen = []
-    number = at[-1] if at else NONE
-    while number != NONE:
-        chosen.append(both[number])
-        number = back[number]
-    return chosen[::-1]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ class Side:
         self._run = np.cumsum(starts) - 1
         ends = np.append(starts[1:], True)[: len(starts)]
         self._run_start_ns, self._run_end_ns = self.start_ns[starts], self.end_ns[ends]
+        self._columns: Columns | None = None  # of the edges that were asked for last: all rows of a frame ask for the same
 
     def times(self, at_ns: Any) -> Column:
         """The trace time that is shown at each place; in the gap at a slot's end, the time at which the slot's part ended."""
@@ -58,6 +60,12 @@ class Side:
         slot = np.maximum(np.searchsorted(self.at_ns, places, side="right") - 1, 0)
         times = np.clip(self.start_ns[slot] + (places - self.at_ns[slot]), self.start_ns[slot], self.end_ns[slot])
         return times, slot
+
+    def columns(self, edges_ns: Column) -> Columns:
+        """What is known of the columns between these edges, worked out once for all rows that are drawn with them."""
+        if self._columns is None or self._columns.edges_ns is not edges_ns:
+            self._columns = Columns(self, edges_ns)
+        return self._columns
 
     def pieces(self, edges_ns: Any) -> Pieces:
         """What the columns between neighbouring edges show: mostly a piece each, more where runs end within a column."""
@@ -83,10 +91,59 @@ class Side:
             held = self.end_ns == time_ns
         return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
 
+    def every_place(self, time_ns: Any) -> tuple[Column, Column]:
+        """Every place on the axis that shows any of these times, in order, and which of the times each one shows."""
+        times = np.asarray(time_ns, dtype=np.int64)
+        back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again: times do not grow here
+        found: list[tuple[Column, Column]] = [(times[:0], times[:0])]
+        for slots in np.split(np.arange(len(self.start_ns)), back):
+            if len(slots):
+                slot = slots[np.maximum(np.searchsorted(self.start_ns[slots], times, side="right") - 1, 0)]
+                held = np.flatnonzero((self.start_ns[slot] <= times) & (times < self.end_ns[slot]))
+                found.append((self.at_ns[slot[held]] + times[held] - self.start_ns[slot[held]], held))
+        places, which = (np.concatenate(column) for column in zip(*found, strict=True))
+        order = np.argsort(places, kind="stable")
+        return places[order], which[order]
+
     def place(self, time_ns: int, near_ns: int = 0) -> int | None:
         """The place that shows this time, the closest to `near_ns` of several; None if none does."""
         places = self.places(time_ns)
         return int(places[np.argmin(np.abs(places - near_ns))]) if len(places) else None
+
+
+class Columns:
+    """What the columns between neighbouring edges show of a side; each worked out when it is first asked for."""
+
+    def __init__(self, side: Side, edges_ns: Column) -> None:
+        self._side = side
+        self.edges_ns = edges_ns
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        return self._side.pieces(self.edges_ns)
+
+    @cached_property
+    def one_piece_each(self) -> bool:
+        return len(self.pieces.column) == len(self.edges_ns) - 1
+
+    @cached_property
+    def shown_ns(self) -> Column:
+        """How much of the trace's time each column shows."""
+        pieces = self.pieces
+        return np.bincount(pieces.column, weights=pieces.to_ns - pieces.from_ns, minlength=len(self.edges_ns) - 1)
+
+    @cached_property
+    def bounds_ns(self) -> tuple[Column, Column, Column]:
+        """Whether each column begins with a time of this trace, that time, and the last one that the column shows."""
+        edges = self.edges_ns
+        return self._side.shown(edges[:-1]), self._side.times(edges[:-1]), self._side.times(edges[1:] - 1)
+
+    @cached_property
+    def gaps(self) -> tuple[Column, Column]:
+        """The columns whose middle shows nothing of this trace, and the time at which it went away."""
+        middle = (self.edges_ns[:-1] + self.edges_ns[1:]) // 2
+        columns = np.flatnonzero(~self._side.shown(middle))
+        return columns, self._side.times(middle[columns])
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
-"""One row of the timeline as characters: columns of busy shares become glyphs and paint numbers, still without a terminal.
+"""Rows of the timeline as characters: columns of busy shares become glyphs and paint numbers, still without a terminal.
 
-    cells = lane_cells(lane, side, edges_ns, names)
+    (cells,) = lane_cells(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-The height of a glyph is the busy share of its column in eighths, its paint the category with most of the time. A span that
-is wide enough carries its name. What has no length but is there is a thin line. The row of differences says in signs what
-its colours say: + the replay is busier, - less busy, = as busy with the same, ~ as busy with something else.
+The height of a column is its busy share, in eighths of a line; a lane may be several lines high. The kinds of work in a column
+are stacked, each as high as its share. A cell has two colours: where it holds more kinds, the two largest are drawn, and a cell
+that is not full is painted as the largest. A span that is wide enough carries its name. What has no length but is there is a
+thin line.
+
+The row of differences says in signs what its colours say: + the replay is longer or has what the recording has not, - shorter
+or gone, = the same, ~ the same call with other work, > the replay waits longer here, < less long.
 """
 
 from __future__ import annotations
@@ -31,9 +35,13 @@ INSTANT = "▏"
 NAME_COLUMNS = 5  # a span narrower than this carries no name
 SAME_SHARE = 0.05  # of a column: busy shares that differ by less are alike
 
-# A paint is a category, or one of Sign, with at most one of these flags.
+CUT = "┄"  # a span goes on behind a gap of the axis
+
+# A paint is a category, or one of Sign, with any of these flags; from bit BEHIND on, 1 + the category behind the glyph.
 NAMED = 32  # the glyph is a letter of a name, on the category's colour
 HANGING = 64  # the glyph is cut out of the colour: what is left of it hangs from the cell's upper edge
+LIT = 128  # selected, or in the selected range
+BEHIND = 8
 
 
 class Sign(IntEnum):
@@ -44,10 +52,19 @@ class Sign(IntEnum):
     LESS = 26
     ALIKE = 27
     OTHER_WORK = 28  # as busy, with something else
+    LATER = 29  # time that only the replay has: it waits longer
+    EARLIER = 30  # time that only the recording has
 
 
-SIGNS = {Sign.BLANK: " ", Sign.MORE: "+", Sign.LESS: "-", Sign.ALIKE: "=", Sign.OTHER_WORK: "~"}
-
+SIGNS = {
+    Sign.BLANK: " ",
+    Sign.MORE: "+",
+    Sign.LESS: "-",
+    Sign.ALIKE: "=",
+    Sign.OTHER_WORK: "~",
+    Sign.LATER: ">",
+    Sign.EARLIER: "<",
+}
 
 _SIGN_GLYPHS = np.full(max(SIGNS) + 1, " ")
 _SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
@@ -76,7 +93,7 @@ class Busy:
 def busy(lane: Lane, side: Side, edges_ns: Column) -> Busy:
     """How long the lane is busy in each column between neighbouring edges."""
     columns = len(edges_ns) - 1
-    pieces = side.pieces(edges_ns)
+    pieces = side.columns(edges_ns).pieces
     covered = lane.covered(pieces.from_ns, pieces.to_ns)
     instants = np.zeros(columns, dtype=np.int64)
     if len(lane.instants_ns):
@@ -100,58 +117,139 @@ def _summed(column: Column, values: Column, columns: int) -> Column:
 def dominant(found: Busy) -> Column:
     """The category with most time in each column; 0 where nothing is."""
     if not found.by_category:
-        return np.zeros(len(found.total_ns), dtype=np.uint8)
-    kinds = np.array(list(found.by_category), dtype=np.uint8)
+        return np.zeros(len(found.total_ns), dtype=np.uint16)
+    kinds = np.array(list(found.by_category), dtype=np.uint16)
     if len(kinds) == 1:
         return np.full(len(found.total_ns), kinds[0])
     return np.asarray(kinds[np.argmax(np.stack(list(found.by_category.values())), axis=0)])
 
 
 def lane_cells(
-    lane: Lane, side: Side, edges_ns: Column, name_of: Callable[[int], str], *, hanging: bool = False, found: Busy | None = None
-) -> Cells:
-    """A lane's row. `name_of` gives the name of a row of the lane's table; `found` is what `busy` returned, if known."""
+    lane: Lane,
+    side: Side,
+    edges_ns: Column,
+    name_of: Callable[[int], str],
+    *,
+    lines: int = 1,
+    hanging: bool = False,
+    found: Busy | None = None,
+) -> list[Cells]:
+    """A lane's lines from top to bottom. `name_of` gives the name of a row of the lane's table; `found` is what `busy`
+    returned, if known."""
     found = busy(lane, side, edges_ns) if found is None else found
-    levels = eighths(found.total_ns, edges_ns[1:] - edges_ns[:-1])
-    cells = _columns(levels, dominant(found), hanging)
+    levels = eighths(found.total_ns, edges_ns[1:] - edges_ns[:-1], lines)
+    parts = _stacked(found, levels, lines, hanging)
+    base = parts[0] if hanging else parts[-1]
     instants = (found.total_ns == 0) & (found.instants > 0)
     if instants.any():
-        cells.glyphs[instants] = INSTANT
-        middle = lane.category[np.maximum(np.searchsorted(lane.start_ns, side.times(edges_ns[1:][instants])) - 1, 0)]
-        cells.paints[instants] = middle
-    _write_names(cells, lane, side, edges_ns, levels, name_of)
-    return cells
+        base.glyphs[instants] = INSTANT
+        at = np.maximum(np.searchsorted(lane.start_ns, side.times(edges_ns[1:][instants])) - 1, 0)
+        base.paints[instants] = lane.category[at]
+    _mark_cuts(base, lane, side, edges_ns, found)
+    _write_names(parts[(len(parts) - 1) // 2], lane, side, edges_ns, levels == 8 * lines, name_of)
+    return parts
 
 
-def eighths(busy_ns: Column, width_ns: Column) -> Column:
-    """Levels 0 to 8: at least 1 where there is anything, and 8 only where the column is all but full."""
-    level = np.floor(busy_ns * 8 / np.maximum(width_ns, 1) + 0.5).astype(np.int64)
-    return np.clip(level, busy_ns > 0, 8)
+def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
+    """Levels 0 to 8 per line: at least 1 where there is anything, and the highest only where the column is all but full."""
+    level = np.floor(busy_ns * (8 * lines) / np.maximum(width_ns, 1) + 0.5).astype(np.int64)
+    return np.clip(level, busy_ns > 0, 8 * lines)
+
+
+def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cells]:
+    """The kinds of work in each column stacked up to its level, in the order of their numbers; lines from top to bottom."""
+    kinds = sorted(found.by_category)
+    if lines == 1:
+        cells = _columns(levels, dominant(found), hanging)
+        if len(kinds) > 1:
+            _paint_two(cells, found, kinds, np.flatnonzero(levels == 8), hanging)
+        return [cells]
+    if len(kinds) == 1:
+        parts = [_columns(np.clip(levels - 8 * below, 0, 8), dominant(found), hanging) for below in range(lines)]
+        return parts if hanging else parts[::-1]
+    shares = np.cumsum([found.by_category[kind] for kind in kinds] or [found.total_ns], axis=0)
+    tops = np.rint(shares * (levels / np.maximum(found.total_ns, 1))).astype(np.int64)  # of each kind, in eighths
+    bottoms = np.vstack([np.zeros_like(tops[:1]), tops[:-1]])
+    numbers = np.array(kinds or [Category.OTHER], dtype=np.uint16)
+    parts = []
+    column = np.arange(len(levels))
+    for below in range(0, 8 * lines, 8):
+        held = np.clip(tops, below, below + 8) - np.clip(bottoms, below, below + 8)  # kinds x columns
+        largest = np.argmax(held, axis=0)
+        filled = held.sum(axis=0)
+        cells = _columns(filled, numbers[largest], hanging)
+        full = np.flatnonzero(filled == 8)
+        others = held.copy()
+        others[largest, column] = 0
+        second = np.argmax(others, axis=0)
+        two = full[others[second[full], full] > 0]
+        lower, upper = (np.minimum, np.maximum) if not hanging else (np.maximum, np.minimum)
+        low, high = lower(largest[two], second[two]), upper(largest[two], second[two])
+        part = held[low, two] * 8 / np.maximum(held[low, two] + held[high, two], 1)
+        cells.glyphs[two] = EIGHTHS[np.clip(np.rint(part).astype(np.int64), 1, 7)]
+        cells.paints[two] = numbers[low] | ((numbers[high] + 1) << BEHIND)
+        parts.append(cells)
+    return parts if hanging else parts[::-1]
+
+
+def _paint_two(cells: Cells, found: Busy, kinds: list[int], full: Column, hanging: bool) -> None:
+    """Stack the two largest kinds of these full columns of a lane of one line."""
+    if not len(full):
+        return
+    held = np.stack([found.by_category[kind][full] for kind in kinds])
+    column = np.arange(len(full))
+    largest = np.argmax(held, axis=0)
+    most = held[largest, column]
+    held[largest, column] = 0
+    second = np.argmax(held, axis=0)
+    next_most = held[second, column]
+    two = np.flatnonzero(next_most * 16 >= most + next_most)  # half an eighth at least
+    if not len(two):
+        return
+    is_lower = (largest[two] < second[two]) != hanging
+    lower, upper = np.where(is_lower, largest[two], second[two]), np.where(is_lower, second[two], largest[two])
+    part = np.where(is_lower, most[two], next_most[two]) * 8 / (most[two] + next_most[two])
+    numbers = np.array(kinds, dtype=np.uint16)
+    cells.glyphs[full[two]] = EIGHTHS[np.clip(np.rint(part).astype(np.int64), 1, 7)]
+    cells.paints[full[two]] = numbers[lower] | ((numbers[upper] + 1) << BEHIND)
 
 
 def _columns(levels: Column, kinds: Column, hanging: bool) -> Cells:
     cut = hanging & (levels < 8)  # a full column is full either way
     glyphs = EIGHTHS[np.where(cut & (levels > 0), 8 - levels, levels)]
-    paints = np.where(levels > 0, kinds | np.where(cut, HANGING, 0), Sign.BLANK).astype(np.uint8)
+    paints = np.where(levels > 0, kinds | np.where(cut, HANGING, 0), Sign.BLANK).astype(np.uint16)
     return Cells(glyphs, paints)
 
 
-def _write_names(
-    cells: Cells, lane: Lane, side: Side, edges_ns: Column, levels: Column, name_of: Callable[[int], str]
-) -> None:
-    """The name of every span that fills several columns, from the second of them on."""
-    if np.count_nonzero(levels == 8) < NAME_COLUMNS:
+def _mark_cuts(cells: Cells, lane: Lane, side: Side, edges_ns: Column, found: Busy) -> None:
+    """A span that runs on where the axis leaves a gap for the other trace is drawn on through it."""
+    columns, time_ns = side.columns(edges_ns).gaps
+    if not len(columns) or not len(lane):
         return
-    middle = (edges_ns[:-1] + edges_ns[1:]) // 2
-    place = np.where((levels == 8) & side.shown(middle), lane.at(side.times(middle)), NONE)
+    place = lane.at(time_ns)
+    inside = (place != NONE) & (lane.start_ns[place] < time_ns) & (found.total_ns[columns] == 0)
+    cells.glyphs[columns[inside]] = CUT
+    cells.paints[columns[inside]] = lane.category[place[inside]]
+
+
+def _write_names(
+    cells: Cells, lane: Lane, side: Side, edges_ns: Column, full: Column, name_of: Callable[[int], str]
+) -> None:
+    """The name of every span that fills several columns by itself, from the second of them on."""
+    if np.count_nonzero(full) < NAME_COLUMNS:
+        return
+    shown, begin_ns, last_ns = side.columns(edges_ns).bounds_ns
+    shown = full & shown
+    place = np.where(shown, lane.at(begin_ns), NONE)
+    place[shown & (lane.end_ns[place] <= last_ns)] = NONE
     breaks = [0, *(np.flatnonzero(place[1:] != place[:-1]) + 1).tolist(), len(place)]
     for begin, end in itertools.pairwise(breaks):
-        if end - begin >= NAME_COLUMNS and place[begin] != NONE:
+        if end - begin >= NAME_COLUMNS - 1 and place[begin] != NONE:
             name = name_of(int(lane.row[place[begin]]))
             room = end - begin - 2
             text = name if len(name) <= room else name[: room - 1] + "…"
             cells.glyphs[begin + 1 : begin + 1 + len(text)] = list(text)
-            cells.paints[begin + 1 : begin + 1 + len(text)] |= NAMED
+            cells.paints[begin + 1 : begin + 1 + len(text)] = lane.category[place[begin]] | NAMED
 
 
 def difference_cells(first: Busy, second: Busy, edges_ns: Column) -> Cells:
@@ -159,12 +257,12 @@ def difference_cells(first: Busy, second: Busy, edges_ns: Column) -> Cells:
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     change = (second.total_ns - first.total_ns) / width
     anything = (first.total_ns + second.total_ns + first.instants + second.instants) > 0
-    signs = np.full(len(change), Sign.ALIKE, dtype=np.uint8)
+    signs = np.full(len(change), Sign.ALIKE, dtype=np.uint16)
     signs[shifted_ns(first, second) > 2 * SAME_SHARE * width] = Sign.OTHER_WORK
     signs[change > SAME_SHARE] = Sign.MORE
     signs[change < -SAME_SHARE] = Sign.LESS
     signs[~anything] = Sign.BLANK
-    return _signs(signs)
+    return sign_cells(signs)
 
 
 def shifted_ns(first: Busy, second: Busy) -> Column:
@@ -178,12 +276,20 @@ def shifted_ns(first: Busy, second: Busy) -> Column:
 
 
 def curve_cells(
-    curve: Curve, side: Side, edges_ns: Column, highest: int, rows: int, *, hanging: bool = False
+    curve: Curve,
+    side: Side,
+    edges_ns: Column,
+    highest: int,
+    rows: int,
+    *,
+    hanging: bool = False,
+    kinds: Column | None = None,
 ) -> list[Cells]:
-    """A curve in `rows` rows, from top to bottom, of which the uppermost ends at `highest`."""
+    """A curve in `rows` rows, from top to bottom, of which the uppermost ends at `highest`; painted by the category of each
+    column, if that is told."""
     values = curve_values(curve, side, edges_ns)
     levels = np.ceil(values * (8 * rows) / max(highest, 1)).astype(np.int64)
-    kinds = np.full(len(values), Category.MEMORY, dtype=np.uint8)
+    kinds = np.full(len(values), Category.MEMORY, dtype=np.uint16) if kinds is None else kinds
     parts = [_columns(np.clip(levels - 8 * below, 0, 8), kinds, hanging) for below in range(rows)]
     return parts if hanging else parts[::-1]
 
@@ -191,7 +297,7 @@ def curve_cells(
 def curve_values(curve: Curve, side: Side, edges_ns: Column) -> Column:
     """The highest value in each column; 0 where the column shows nothing of this trace."""
     columns = len(edges_ns) - 1
-    pieces = side.pieces(edges_ns)
+    pieces = side.columns(edges_ns).pieces
     held = pieces.to_ns > pieces.from_ns
     values = np.zeros(columns, dtype=np.int64)
     if held.any():
@@ -201,18 +307,19 @@ def curve_values(curve: Curve, side: Side, edges_ns: Column) -> Column:
 
 def curve_difference(first: Column, second: Column, highest: int) -> Cells:
     """Signs for how the second curve's values differ from the first's."""
-    signs = np.full(len(first), Sign.ALIKE, dtype=np.uint8)
+    signs = np.full(len(first), Sign.ALIKE, dtype=np.uint16)
     signs[second > first + SAME_SHARE * highest] = Sign.MORE
     signs[second < first - SAME_SHARE * highest] = Sign.LESS
     signs[(first == 0) & (second == 0)] = Sign.BLANK
-    return _signs(signs)
+    return sign_cells(signs)
 
 
 def blank(columns: int) -> Cells:
-    return Cells(np.full(columns, " "), np.full(columns, Sign.BLANK, dtype=np.uint8))
+    return Cells(np.full(columns, " "), np.full(columns, Sign.BLANK, dtype=np.uint16))
 
 
-def _signs(signs: Column) -> Cells:
+def sign_cells(signs: Column) -> Cells:
+    """The glyphs of paints that are signs."""
     return Cells(_SIGN_GLYPHS[signs], signs)
 
 

@@ -6,14 +6,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from traces.equivalents import canonical_op
+from traces.kineto.launch_configs import config_args
 from traces.measure import op_of
 from traces.model import NONE, DeviceKind, Ending, HostKind, Origin, Trace
-from tui.figures import count_text, error_text, size_text, time_text
+from tui.figures import count_text, error_text, share_text, size_text, time_text
 from tui.view.alignment import Alignment
 from tui.view.cells import plain
-from tui.view.scene import Scene
+from tui.view.related import backward, launched_rows, modules_and_stack
+from tui.view.ruler import when
+from tui.view.scene import Scene, short_name
 from tui.view.spans import Span, counterpart, name_of, start_of, step_of
 
 _ORIGINS = {
@@ -24,6 +26,7 @@ _ORIGINS = {
     Origin.PHASE: "from the recording: what was left of the phase's time",
     Origin.ROOFLINE: "estimated from bytes and FLOPs",
     Origin.PUBLISHED: "from a published table",
+    Origin.CURVE: "estimated by curves of published measurements",
 }
 _KINDS = {DeviceKind.KERNEL: "kernel", DeviceKind.MEMCPY: "copy", DeviceKind.MEMSET: "memset"}
 _HOST_KINDS = {
@@ -37,6 +40,7 @@ _ENDINGS = {
     Ending.UNSEEN: "not seen: the time is at most that of the call which began it",
 }
 _LABEL = 12
+_FRAMES = 8  # of a call stack, the innermost
 
 
 def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
@@ -50,11 +54,15 @@ def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
     lines += [
         _fact("begins", _when(scene, span)),
         _fact("lasts", time_text(duration_ns)),
-        *_FACTS.get(span.table, _nothing)(trace, span.number),
+        *_FACTS.get(span.table, _nothing)(scene, span.side, span.number),
     ]
+    partner = backward(scene, span)
+    if partner is not None:
+        word = "backward" if start_of(scene, partner) > start_of(scene, span) else "forward"
+        lines.append(_fact(word, f"{short_name(name_of(scene, partner))}, {_when(scene, partner)}"))
     other = counterpart(scene, span, by, at_ns)
     if other is not None:
-        lines += ["", *_counterpart(scene, other, duration_ns)]
+        lines += ["", *_counterpart(scene, other, duration_ns, name_of(scene, span))]
     elif len(scene.traces) == 2:
         lines += ["", f"No counterpart in {scene.names[1 - span.side]}."]
     return lines
@@ -65,14 +73,7 @@ def _fact(label: str, text: str) -> str:
 
 
 def _when(scene: Scene, span: Span) -> str:
-    trace, step = scene.traces[span.side], step_of(scene, span)
-    start_ns = start_of(scene, span)
-    if step == NONE:
-        return f"{time_text(start_ns - int(trace.steps.start_ns[0]), signed=True)} from the first step" if len(
-            trace.steps
-        ) else "outside any step"
-    since = time_text(start_ns - int(trace.steps.start_ns[step]), signed=True)
-    return f"{since} in step {trace.steps.number[step]}"
+    return when(scene, span.side, start_of(scene, span), step_of(scene, span))
 
 
 def _kind(trace: Trace, span: Span) -> str:
@@ -87,17 +88,19 @@ def _kind(trace: Trace, span: Span) -> str:
     return {"phases": "phase", "batches": "input pipeline", "collectives": "collective", "parts": "part of a phase"}[span.table]
 
 
-def _nothing(trace: Trace, number: int) -> list[str]:
+def _nothing(scene: Scene, side: int, number: int) -> list[str]:
     return []
 
 
-def _of_device(trace: Trace, number: int) -> list[str]:
+def _of_device(scene: Scene, side: int, number: int) -> list[str]:
+    trace = scene.traces[side]
     spans, host = trace.device, trace.host
     lines = []
     if spans.bytes[number] != NONE:
         size, took_ns = int(spans.bytes[number]), int(spans.duration_ns[number])
         rate = f", {size / took_ns:.1f} GB/s" if took_ns else ""
         lines.append(_fact("bytes", f"{size_text(size)}{rate}"))
+    lines += _launch_config(trace.strings[int(spans.config[number])])
     lines.append(_fact("origin", _ORIGINS[Origin(int(spans.origin[number]))]))
     launch = int(spans.launch[number])
     if not 0 <= launch < len(host):
@@ -106,21 +109,57 @@ def _of_device(trace: Trace, number: int) -> list[str]:
     op = int(op_of(trace)[number])
     by = op if op != NONE else launch
     lines.append(_fact("launched by", f"{plain(trace.strings[int(host.name[by])])}, {time_text(waited_ns)} before"))
-    return lines + _shapes(trace, by)
+    return lines + _shapes(trace, by) + (_rate(scene, side, op) if op != NONE else []) + _place(trace, by)
 
 
-def _of_host(trace: Trace, number: int) -> list[str]:
-    host = trace.host
-    lines = _shapes(trace, number)
-    behind = number + 1  # what is nested in it follows it: (thread, start) is the order of the table
-    end_ns = int(host.end_ns[number])
-    own = host.thread == host.thread[number]
-    behind = int(np.searchsorted(host.start_ns[own], end_ns, side="left")) + int(np.flatnonzero(own)[0])
-    launched = (trace.device.launch >= number) & (trace.device.launch < max(behind, number + 1))
-    if launched.any():
-        spent = time_text(int(trace.device.duration_ns[launched].sum()))
-        lines.append(_fact("GPU work", f"{spent} in {count_text(int(launched.sum()))} kernels and copies"))
+def _launch_config(text: str) -> list[str]:
+    """Grid, block and the rest of how a kernel was launched."""
+    try:
+        args = config_args(text)
+    except ValueError:
+        return []
+    sizes = [f"{word} {'x'.join(map(str, args[word]))}" for word in ("grid", "block") if word in args]
+    lines = [_fact("launch", ", ".join(sizes))] if sizes else []
+    rest = [f"{args['registers per thread']} registers per thread"] if "registers per thread" in args else []
+    rest += [f"{size_text(args['shared memory'])} shared memory"] if "shared memory" in args else []
+    lines += [_fact("takes", ", ".join(rest))] if rest else []
+    words = {"est. achieved occupancy %": "achieved, as the profiler estimates", "theoretical occupancy %": "theoretical"}
+    lines += [_fact("occupancy", f"{args[key]} % {word}") for key, word in words.items() if key in args]
     return lines
+
+
+def _rate(scene: Scene, side: int, op: int) -> list[str]:
+    """What the calls of an op at its shapes achieve, and how much of the card's peak that is."""
+    trace = scene.traces[side]
+    key = canonical_op(trace.strings[int(trace.host.name[op])]), trace.strings[int(trace.host.shapes[op])]
+    row = scene.rates[side].get(key)
+    if row is None:
+        return []
+    found = []
+    for word, value, share in (("TFLOP/s", row.tflops, row.flops_share), ("GB/s", row.gbps, row.bytes_share)):
+        if value is not None:
+            most = "at most " if word == "TFLOP/s" and row.flops_bounded else ""
+            of_peak = f", {share_text(share)} of the card's peak" if share is not None else ""
+            of_peak += ": by an algorithm that needs fewer operations" if share is not None and share > 1 else ""
+            found.append(f"{most}{value:.1f} {word}{of_peak}")
+    return [_fact("achieves" if not n else "", text) for n, text in enumerate(found)]
+
+
+def _place(trace: Trace, number: int) -> list[str]:
+    """The modules and the Python frames that a host span runs in."""
+    modules, stack = modules_and_stack(trace, number)
+    lines = [_fact("module", plain(" > ".join(modules)))] if modules else []
+    return lines + [_fact("called from" if not n else "", plain(frame)) for n, frame in enumerate(stack[:_FRAMES])]
+
+
+def _of_host(scene: Scene, side: int, number: int) -> list[str]:
+    trace = scene.traces[side]
+    lines = _shapes(trace, number)
+    launched = launched_rows(trace, number)
+    if len(launched):
+        spent = time_text(int(trace.device.duration_ns[launched].sum()))
+        lines.append(_fact("GPU work", f"{spent} in {count_text(len(launched))} kernels and copies"))
+    return lines + _rate(scene, side, number) + _place(trace, number)
 
 
 def _shapes(trace: Trace, number: int) -> list[str]:
@@ -130,7 +169,8 @@ def _shapes(trace: Trace, number: int) -> list[str]:
     return lines + ([_fact("dtypes", " ".join(dict.fromkeys(dtypes.split(";"))))] if dtypes else [])
 
 
-def _of_phase(trace: Trace, number: int) -> list[str]:
+def _of_phase(scene: Scene, side: int, number: int) -> list[str]:
+    trace = scene.traces[side]
     phases = trace.phases
     begin_ns, end_ns = int(phases.device_start_ns[number]), int(phases.device_end_ns[number])
     origin = Origin(int(phases.origin[number]))
@@ -138,12 +178,14 @@ def _of_phase(trace: Trace, number: int) -> list[str]:
     return [_fact("on the GPU", time_text(end_ns - begin_ns)), *lines] if NONE not in (begin_ns, end_ns) else lines
 
 
-def _of_batch(trace: Trace, number: int) -> list[str]:
+def _of_batch(scene: Scene, side: int, number: int) -> list[str]:
+    trace = scene.traces[side]
     size = int(trace.batches.bytes[number])
     return [_fact("bytes", size_text(size))] if size != NONE else []
 
 
-def _of_collective(trace: Trace, number: int) -> list[str]:
+def _of_collective(scene: Scene, side: int, number: int) -> list[str]:
+    trace = scene.traces[side]
     spans = trace.collectives
     texts = (("dtype", spans.dtype), ("group", spans.group), ("backend", spans.backend))
     lines = [_fact(label, trace.strings[int(column[number])]) for label, column in texts if column[number] != NONE]
@@ -155,7 +197,8 @@ def _of_collective(trace: Trace, number: int) -> list[str]:
     return [*lines, _fact("its end", ending)] if ending else lines
 
 
-def _of_part(trace: Trace, number: int) -> list[str]:
+def _of_part(scene: Scene, side: int, number: int) -> list[str]:
+    trace = scene.traces[side]
     return [_fact("origin", _ORIGINS[Origin(int(trace.parts.origin[number]))])]
 
 
@@ -169,14 +212,15 @@ _FACTS = {
 }
 
 
-def _counterpart(scene: Scene, other: Span, duration_ns: int) -> list[str]:
+def _counterpart(scene: Scene, other: Span, duration_ns: int, called: str) -> list[str]:
     trace = scene.traces[other.side]
     theirs_ns = int(getattr(trace, other.table).duration_ns[other.number])
     ours_ns = duration_ns
     recorded_ns, replayed_ns = (theirs_ns, ours_ns) if other.side == 0 else (ours_ns, theirs_ns)
     error = replayed_ns / recorded_ns - 1 if recorded_ns else None
+    name = "" if name_of(scene, other) == called else f" {plain(name_of(scene, other))}"
     return [
-        f"Counterpart, {scene.words[other.side]}:",
+        f"Counterpart, {scene.words[other.side]}:{name}",
         _fact("begins", _when(scene, other)),
         _fact("lasts", time_text(theirs_ns)),
         _fact("change", f"{time_text(replayed_ns - recorded_ns, signed=True)} ({error_text(error)})"),

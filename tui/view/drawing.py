@@ -14,7 +14,10 @@ from typing import TypeVar
 import numpy as np
 
 from traces.model import Column
+from tui.figures import size_text
+from tui.view.alignment import Alignment
 from tui.view.axis import Side
+from tui.view.categories import Category
 from tui.view.cells import (
     Busy,
     Cells,
@@ -24,12 +27,14 @@ from tui.view.cells import (
     curve_difference,
     curve_values,
     difference_cells,
+    dominant,
     lane_cells,
 )
+from tui.view.compared import mark_gaps, sign_columns
 from tui.view.lanes import Curve
-from tui.view.scene import Row
-from tui.view.tracks import Kind
-from tui.view.window import CURVE_LINES, Line, Part, Window
+from tui.view.scene import Row, Scene
+from tui.view.tracks import Fold, Kind, TrackKey
+from tui.view.window import Line, Part, Window
 
 T = TypeVar("T")
 
@@ -44,7 +49,7 @@ class Drawing:
 
     def frame(self, window: Window) -> list[tuple[Line, Cells]]:
         """The lines in sight."""
-        return [(line, self.line(window, line)) for line in window.lines[window.top : window.top + window.height]]
+        return [(window.lines[n], self.line(window, window.lines[n])) for n in window.visible]
 
     def _look_again(self, window: Window) -> None:
         """Forget what was made of another stretch of time, or of another scene."""
@@ -62,19 +67,31 @@ class Drawing:
         track = row.tracks[side]
         if track is None:
             return blank(window.columns)
-        view = window.axis.sides[side]
-        if isinstance(track.lane, Curve):
+        view, lines = window.axis.sides[side], window.heights[line.row]
+        lane = track.lane
+        if isinstance(lane, Curve):
+            top = window.scene.top_bytes(line.row)
+            kinds = self._phase_kinds(window, row, side)
             parts = self._once(
-                (line.row, side, hanging),
-                lambda: curve_cells(track.lane, view, edges, _highest(row), CURVE_LINES, hanging=hanging),
+                (line.row, side, hanging, lines),
+                lambda: curve_cells(lane, view, edges, top, lines, hanging=hanging, kinds=kinds),
             )
             return parts[line.level]
         name_of = partial(window.scene.span_name, side, track)
-        lane = track.lane
         found = self._busy(line.row, row, side, view, edges)
         return self._once(
-            (line.row, side, hanging), lambda: lane_cells(lane, view, edges, name_of, hanging=hanging, found=found)
-        )
+            (line.row, side, hanging, lines),
+            lambda: lane_cells(lane, view, edges, name_of, lines=lines, hanging=hanging, found=found),
+        )[line.level]
+
+    def _phase_kinds(self, window: Window, row: Row, side: int) -> Column | None:
+        """The phase that each column shows most of, in the rank of a row; None where there are no phases."""
+        wanted = TrackKey(Kind.PHASES, row.key.rank)
+        number = next((n for n, other in enumerate(window.scene.rows) if other.key == wanted), None)
+        found = None if number is None else self.busy(window, number, side)
+        if found is None:
+            return None
+        return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
         """What each column of a row and side holds; None of a curve or where there is none."""
@@ -89,15 +106,24 @@ class Drawing:
         return self._once((number, side, "busy"), lambda: busy(lane, view, edges))
 
     def _difference(self, window: Window, number: int, row: Row, edges: Column) -> Cells:
+        sides = window.axis.sides
         if row.tracks[0] is None or row.tracks[1] is None:
             return blank(window.columns)
-        sides = window.axis.sides
         if row.is_curve:
             curves = [track.lane for track in row.tracks if track is not None and isinstance(track.lane, Curve)]
             values = [curve_values(curve, side, edges) for curve, side in zip(curves, sides, strict=True)]
-            return curve_difference(values[0], values[1], _highest(row))
-        found = [self._busy(number, row, side, sides[side], edges) for side in (0, 1)]
-        return difference_cells(found[0], found[1], edges)
+            return curve_difference(values[0], values[1], window.scene.top_bytes(number))
+        first, second = (self._busy(number, row, side, sides[side], edges) for side in (0, 1))
+        sums = window.scene.sums(number)
+        if sums is None:
+            cells = difference_cells(first, second, edges)
+        else:
+            of_columns = sums[0].columns(sides[0], edges), sums[1].columns(sides[1], edges)
+            by_place = window.alignment is not Alignment.COUNTERPART
+            cells = sign_columns((first, second), of_columns, by_place, edges)
+        if window.alignment is Alignment.COUNTERPART and row.kind in (Kind.GPU, Kind.PHASES):
+            mark_gaps(cells, sides, edges)
+        return cells
 
     def _once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
         if key not in self._parts:
@@ -105,23 +131,37 @@ class Drawing:
         return self._parts[key]  # type: ignore[return-value]
 
 
-def _highest(row: Row) -> int:
-    """What the top of a row of curves stands for: the highest of both, so that they compare."""
-    return max(track.lane.peak for track in row.tracks if track is not None and isinstance(track.lane, Curve))
-
-
 def label_of(window: Window, line: Line, width: int) -> str:
     """What stands to the left of a line: the row's name above, then which trace it is."""
     scene = window.scene
+    row = scene.rows[line.row]
     if line.head:
-        row = scene.rows[line.row]
-        label = row.label
+        label = _folded_mark(window, row) + row.label
         if row.kind == Kind.HOST and None in row.tracks:
             label += f" {scene.words[line.part.value]}"  # the only line of its row, or one beside an empty one
         return _fitted(label, width)
     if line.level:
-        return " " * width
+        return _scale(scene, line, width).rjust(width) if row.is_curve else " " * width
     return _fitted("difference" if line.part is Part.DIFFERENCE else scene.words[line.part.value], width)
+
+
+def _folded_mark(window: Window, row: Row) -> str:
+    """ "▸ " before a row that stands for others, "▪ " before one that is pinned."""
+    if row.key in window.pinned:
+        return "▪ "
+    thread = Fold("thread", row.key.rank, row.key.place)
+    folded = row.stands_for is not None or (row.kind is Kind.HOST and not row.key.detail and thread in window.folded)
+    return "▸ " if folded else ""
+
+
+def _scale(scene: Scene, line: Line, width: int) -> str:
+    """What the top of a curve stands for, beside its second line."""
+    if line.level > 1:
+        return ""
+    top = size_text(scene.top_bytes(line.row))
+    limit = scene.limit_bytes(line.row)
+    text = f"top {top} of {size_text(limit)}" if limit else f"top {top}"
+    return text if len(text) <= width else f"top {top}"
 
 
 def _fitted(text: str, width: int) -> str:

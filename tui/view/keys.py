@@ -1,4 +1,4 @@
-"""Every key of the timeline app, once: bindings, the footer, the help screen and the README are held to this list."""
+"""Every key of the timeline app, once: bindings, the footer, the help screen and the manual are held to this list."""
 
 from __future__ import annotations
 
@@ -6,53 +6,82 @@ from typing import NamedTuple
 
 
 class Key(NamedTuple):
-    """`keys` as textual names them, `shown` as people do. `hint` stands in the footer, none if empty."""
+    """`keys` as textual names them, `shown` as people do. `hint` stands in the footer, none if empty. `group` is the heading
+    under which the help screen has it."""
 
     keys: str
     shown: str
     action: str
     help: str
     hint: str = ""
+    group: str = ""
 
+
+_MOVE, _GO, _SHOW, _MORE = "move", "go to", "show", "and"
 
 KEYS = (
-    Key("w", "w", "zoom_in", "zoom in around the cursor", "zoom"),
-    Key("s", "s", "zoom_out", "zoom out"),
-    Key("a", "a", "pan(-1)", "pan to the left", "pan"),
-    Key("d", "d", "pan(1)", "pan to the right"),
-    Key("f", "f", "fit", "fit the selection; without one, or again, all steps; then everything", "fit"),
-    Key("left", "←", "move(-1)", "cursor one column to the left"),
-    Key("right", "→", "move(1)", "cursor one column to the right"),
-    Key("up", "↑", "line(-1)", "cursor one row up"),
-    Key("down", "↓", "line(1)", "cursor one row down"),
-    Key("pageup", "PgUp", "page(-1)", "a screen up"),
-    Key("pagedown", "PgDn", "page(1)", "a screen down"),
-    Key("home", "Home", "first", "to the first step"),
-    Key("end", "End", "last", "to the last step"),
-    Key("comma", ",", "neighbour(-1)", "select the previous event of the row"),
-    Key("full_stop", ".", "neighbour(1)", "select the next event of the row"),
-    Key("enter", "Enter", "details", "the event's details: kernel, launching op, shapes, counterpart"),
-    Key("n", "n", "difference(1)", "next place where the two differ most", "difference"),
-    Key("N", "N", "difference(-1)", "previous such place"),
-    Key("g", "g", "goto", "go to a step by its number", "step"),
-    Key("slash", "/", "search", "search ops, kernels, phases and steps", "search"),
-    Key("greater_than_sign", ">", "match(1)", "next match of the search"),
-    Key("less_than_sign", "<", "match(-1)", "previous match of the search"),
-    Key("c", "c", "align", "change the alignment: by step, by wall time, by op", "align"),
-    Key("x", "x", "swap", "swap sides: the replay above the recording"),
-    Key("i", "i", "mirror", "mirrored: the lower side hangs down"),
-    Key("m", "m", "memory", "memory curves on and off"),
-    Key("h", "h", "host", "host threads on and off"),
-    Key("t", "t", "tables", "tables on and off: kernels and ops by difference, phases, steps", "tables"),
-    Key("e", "e", "export", "export what is shown: an SVG picture, or a Chrome trace of the range"),
-    Key("l", "l", "follow", "live: follow the replay, or stay here"),
-    Key("o", "o", "output", "live: what the script prints, on and off"),
-    Key("question_mark", "?", "help", "this help", "help"),
-    Key("q", "q", "quit", "quit", "quit"),
+    Key("w", "w", "zoom_in", "zoom in around the cursor", "zoom", _MOVE),
+    Key("s", "s", "zoom_out", "zoom out", group=_MOVE),
+    Key("a", "a", "pan(-1)", "pan to the left", "pan", _MOVE),
+    Key("d", "d", "pan(1)", "pan to the right", group=_MOVE),
+    Key("f", "f", "fit", "fit range or event, then all", "fit", _MOVE),
+    Key("left", "←", "move(-1)", "cursor to the left", group=_MOVE),
+    Key("right", "→", "move(1)", "cursor to the right", group=_MOVE),
+    Key("up", "↑", "line(-1)", "cursor up", group=_MOVE),
+    Key("down", "↓", "line(1)", "cursor down", group=_MOVE),
+    Key("pageup", "PgUp", "page(-1)", "a screen up", group=_MOVE),
+    Key("pagedown", "PgDn", "page(1)", "a screen down", group=_MOVE),
+    Key("home", "Home", "first", "to the first step", group=_MOVE),
+    Key("end", "End", "last", "to the last step", group=_MOVE),
+    Key("n", "n", "difference(1)", "next largest difference", "difference", _GO),
+    Key("N", "N", "difference(-1)", "the one before", group=_GO),
+    Key("W", "W", "everything", "with waits for data, warm-up", group=_GO),
+    Key("comma", ",", "neighbour(-1)", "previous event of the row", group=_GO),
+    Key("full_stop", ".", "neighbour(1)", "next event of the row", group=_GO),
+    Key("left_square_bracket", "[", "same_name(-1)", "previous of the same name", group=_GO),
+    Key("right_square_bracket", "]", "same_name(1)", "next of the same name", group=_GO),
+    Key("k", "k", "counterpart", "its counterpart", "counterpart", _GO),
+    Key("u", "u", "launcher", "up: launching op, op around", group=_GO),
+    Key("j", "j", "launched", "down: first kernel of an op", group=_GO),
+    Key("b", "b", "backward", "backward pass, and back", group=_GO),
+    Key("g", "g", "goto", "a step by its number", "step", _GO),
+    Key("slash", "/", "search", "search by name", "search", _GO),
+    Key("greater_than_sign", ">", "match(1)", "next match", group=_GO),
+    Key("less_than_sign", "<", "match(-1)", "previous match", group=_GO),
+    Key("enter", "Enter", "details", "details of the event", group=_SHOW),
+    Key("t", "t", "tables", "tables on and off", "tables", _SHOW),
+    Key("v", "v", "range", "begin and end a range: sums", "range", _SHOW),
+    Key("c", "c", "align", "align by counterpart, step, wall", "align", _SHOW),
+    Key("x", "x", "swap", "swap sides", group=_SHOW),
+    Key("i", "i", "mirror", "mirror the lower side", group=_SHOW),
+    Key("z", "z", "fold", "fold a stack or device", "fold", _SHOW),
+    Key("Z", "Z", "fold_rank", "fold a whole rank", group=_SHOW),
+    Key("p", "p", "pin", "pin the row to the top", group=_SHOW),
+    Key("ampersand", "&", "filter", "only rows with this in the name", group=_SHOW),
+    Key("left_curly_bracket", "{", "move_row(-1)", "move the row up", group=_SHOW),
+    Key("right_curly_bracket", "}", "move_row(1)", "move the row down", group=_SHOW),
+    Key("m", "m", "memory", "memory on and off", group=_SHOW),
+    Key("h", "h", "host", "host threads on and off", group=_SHOW),
+    Key("L", "L", "legend", "legend on and off", group=_SHOW),
+    Key("D", "D", "dark", "dark or light", group=_SHOW),
+    Key("e", "e", "export", "save picture or Chrome trace", group=_MORE),
+    Key("l", "l", "follow", "live: follow, or stay", group=_MORE),
+    Key("o", "o", "output", "live: what the script prints", group=_MORE),
+    Key("escape", "Esc", "close", "close what is open, unselect", group=_MORE),
+    Key("question_mark", "?", "help", "this help", "help", _MORE),
+    Key("q", "q", "quit", "quit; so does Ctrl-C", "quit", _MORE),
 )
 
 MOUSE = (
     ("click", "select what is there"),
     ("wheel", "zoom around the pointer"),
-    ("drag", "pan"),
+    ("drag", "pan; with Shift: a range"),
+)
+
+TABLE_KEYS = (
+    ("← →", "the table before, the next one"),
+    ("1-9", "sort by a column, and back"),
+    ("/", "filter by name"),
+    ("Enter", "go to the row's place"),
+    ("y, e", "copy as CSV, save as CSV"),
 )

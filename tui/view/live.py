@@ -13,10 +13,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from traces.follow import Follower
 from traces.model import Trace
+from tui.view.differences import differences
 from tui.view.loading import Stage
 from tui.view.scene import Scene
 
@@ -68,7 +70,8 @@ class Live:
             wait_s = max(_LEAST_WAIT_S, _WAIT_OVER_LOOK * (time.monotonic() - began_s))
 
     def _scene(self, replayed: Trace) -> Scene:
-        return Scene.of(self._recorded, ("this replay", replayed)).with_host().with_figures()
+        scene = Scene.of(self._recorded, ("this replay", replayed)).with_host().with_figures().with_counterparts()
+        return replace(scene, differences=differences(scene))
 
     def _follower(self) -> Follower | None:
         """The timeline of the script's own process, or, until there is one, the largest of its descendants."""

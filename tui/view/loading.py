@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import NamedTuple
 
 from traces.library import load
 from traces.model import Trace
+from tui.view.differences import differences
 from tui.view.scene import Scene
 
 
@@ -44,5 +46,10 @@ def _stages(names: Sequence[str], first: Future[Trace]) -> Iterator[Stage]:
             yield Stage(scene, 0.4 * (number + 1), f"reading {names[number + 1]}")
     yield Stage(scene, 0.8, "host threads")
     scene = scene.with_host()
-    yield Stage(scene, 0.9, "figures")
-    yield Stage(scene.with_figures(), 1.0, "")
+    yield Stage(scene, 0.85, "figures")
+    scene = scene.with_figures()
+    if len(named) == 2:
+        yield Stage(scene, 0.9, "counterparts")
+        scene = scene.with_counterparts()
+        scene = replace(scene, differences=differences(scene))
+    yield Stage(scene, 1.0, "")

@@ -1,65 +1,123 @@
-"""The colours of the timeline: a rich style for each paint of a cell (cells.py).
+"""The colours of the timeline: a rich style for each paint of a cell (cells.py), on a dark or a light background.
 
-    STYLES[Category.MATRIX]           # a part of a column
-    STYLES[Category.MATRIX | NAMED]   # a letter of a name, on the category's colour
+    styles = Palette(dark=True).styles
+    styles[Category.MATRIX]           # a part of a column
+    styles[Category.MATRIX | NAMED]   # a letter of a name, on the category's colour
 
-Red and blue are kept for differences, so no category is pure red or blue. What colours say, glyphs and signs say too.
+Red and blue are kept for differences. All other colours are far enough from these and from each other to be told apart, which a
+test measures. What colours say, glyphs and signs say too.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 from rich.style import Style
 
 from tui.view.categories import Category
-from tui.view.cells import HANGING, NAMED, Sign
+from tui.view.cells import BEHIND, HANGING, LIT, NAMED, Sign
 
-BACKGROUND = "#101418"
-COLOURS = {
-    Category.LOADER: "#b08968",
-    Category.H2D: "#5cc8d6",
-    Category.FORWARD: "#7fb069",
-    Category.LOSS: "#e6d25a",
-    Category.ZERO_GRAD: "#8b98a5",
-    Category.BACKWARD: "#8f8fd9",
-    Category.OPTIMIZER: "#c77dba",
-    Category.OTHER: "#6b7280",
-    Category.MATRIX: "#4bb3a0",
-    Category.ELEMENTWISE: "#a9c46c",
-    Category.REDUCTION: "#e0a458",
-    Category.COPY: "#5cc8d6",
-    Category.COLLECTIVE: "#e07a5f",
-    Category.OP: "#9a8fd0",
-    Category.RUNTIME: "#7d8a97",
-    Category.WAIT: "#56606b",
-    Category.ANNOTATION: "#d4a373",
-    Category.PYTHON: "#6d8fb3",
-    Category.MEMORY: "#93a8ac",
+_DARK = {
+    Category.LOADER: "#9e7a18",
+    Category.H2D: "#16d7e3",
+    Category.FORWARD: "#7ea54d",
+    Category.LOSS: "#ebcf52",
+    Category.ZERO_GRAD: "#b491a3",
+    Category.BACKWARD: "#a66dc9",
+    Category.OPTIMIZER: "#de82c3",
+    Category.OTHER: "#a25987",
+    Category.MATRIX: "#3ab5a9",
+    Category.ELEMENTWISE: "#a7c171",
+    Category.REDUCTION: "#f2a111",
+    Category.COPY: "#01929e",
+    Category.COLLECTIVE: "#c2914d",
+    Category.OP: "#7a57c9",
+    Category.RUNTIME: "#7d907b",
+    Category.WAIT: "#757078",
+    Category.ANNOTATION: "#d8ae97",
+    Category.PYTHON: "#5773b2",
+    Category.MEMORY: "#96bdc1",
 }
-_SIGN_STYLES = {
-    Sign.BLANK: Style(color="#3a424b", bgcolor=BACKGROUND),
-    Sign.MORE: Style(color="#ff5c57", bgcolor=BACKGROUND, bold=True),
-    Sign.LESS: Style(color="#57a5ff", bgcolor=BACKGROUND, bold=True),
-    Sign.ALIKE: Style(color="#3a424b", bgcolor=BACKGROUND),
-    Sign.OTHER_WORK: Style(color="#e6d25a", bgcolor=BACKGROUND),
+_LIGHT = {
+    Category.LOADER: "#7d470a",
+    Category.H2D: "#3a91c0",
+    Category.FORWARD: "#5e8615",
+    Category.LOSS: "#c69620",
+    Category.ZERO_GRAD: "#865865",
+    Category.BACKWARD: "#9761c0",
+    Category.OPTIMIZER: "#af3f8e",
+    Category.OTHER: "#822d50",
+    Category.MATRIX: "#16707e",
+    Category.ELEMENTWISE: "#7da439",
+    Category.REDUCTION: "#a27225",
+    Category.COPY: "#1b5a42",
+    Category.COLLECTIVE: "#cb7365",
+    Category.OP: "#773aa7",
+    Category.RUNTIME: "#606936",
+    Category.WAIT: "#504d5f",
+    Category.ANNOTATION: "#a1a181",
+    Category.PYTHON: "#71749b",
+    Category.MEMORY: "#5f917a",
 }
-CURSOR = Style(bgcolor="#2f3b4a")
-CURSOR_CELL = Style(bgcolor="#d7dee6", color="#101418")
-LABEL = Style(color="#c8d0d8", bgcolor=BACKGROUND)
-LABEL_DIM = Style(color="#7d8a97", bgcolor=BACKGROUND)
-LABEL_CURSOR = Style(color="#101418", bgcolor="#d7dee6")
-RULER = Style(color="#9aa7b4", bgcolor="#1a2026")
 
 
-def _styles() -> list[Style]:
-    """By paint; unused numbers are blank."""
-    styles = [_SIGN_STYLES[Sign.BLANK]] * (HANGING + NAMED)
-    for category, colour in COLOURS.items():
-        styles[category] = Style(color=colour, bgcolor=BACKGROUND)
-        styles[category | NAMED] = Style(color=BACKGROUND, bgcolor=colour)
-        styles[category | HANGING] = Style(color=BACKGROUND, bgcolor=colour)
-    for sign, style in _SIGN_STYLES.items():
-        styles[sign] = style
-    return styles
+class Palette:
+    """All colours of one theme."""
+
+    def __init__(self, dark: bool) -> None:
+        self.dark = dark
+        self.colours = _DARK if dark else _LIGHT
+        self.background = "#101418" if dark else "#fbfbfa"
+        self.bright = "#ffffff" if dark else "#000000"
+        red, blue, yellow = ("#ff5c57", "#57a5ff", "#e6d25a") if dark else ("#c81e1e", "#1f5fd0", "#8a6d00")
+        faint, tint = ("#3a424b", "#26303b") if dark else ("#c3c8cd", "#e3e8ee")
+        self.signs = {
+            Sign.BLANK: faint,
+            Sign.MORE: red,
+            Sign.LESS: blue,
+            Sign.ALIKE: faint,
+            Sign.OTHER_WORK: yellow,
+            Sign.LATER: red,
+            Sign.EARLIER: blue,
+        }
+        text, dim, raised = ("#c8d0d8", "#7d8a97", "#1a2026") if dark else ("#20262c", "#66707a", "#ebeef0")
+        self.tones = {"good": Style(color="#7fb069" if dark else "#2f7d17"), "bad": Style(color=red, bold=True)}
+        self.cursor = Style(bgcolor="#2f3b4a" if dark else "#cfdcea")
+        self.cursor_cell = Style(bgcolor=text, color=self.background)
+        self.label = Style(color=text, bgcolor=self.background)
+        self.label_dim = Style(color=dim, bgcolor=self.background)
+        self.label_cursor = Style(color=self.background, bgcolor=text)
+        self.ruler = Style(color=text, bgcolor=raised)
+        self.ruler_range = Style(color=self.background, bgcolor=dim)
+        self.text = text
+        self._tint = tint
+        self.styles = _Styles(self)
+
+    def style_of(self, paint: int) -> Style:
+        low, lit = paint & (NAMED - 1), bool(paint & LIT)
+        if low not in self.colours:
+            sign = Sign(low) if low in self.signs else Sign.BLANK
+            bold = sign in (Sign.MORE, Sign.LESS)
+            return Style(color=self.signs[sign], bgcolor=self._tint if lit else self.background, bold=bold)
+        colour = self.bright if lit else self.colours[Category(low)]
+        if paint & (NAMED | HANGING):
+            return Style(color=self.background, bgcolor=colour, bold=lit or None)
+        behind = paint >> BEHIND
+        return Style(color=colour, bgcolor=self.colours[Category(behind - 1)] if behind else self.background)
 
 
-STYLES = _styles()
+class _Styles(dict[int, Style]):
+    """The styles by paint, each made when it is first asked for."""
+
+    def __init__(self, palette: Palette) -> None:
+        super().__init__()
+        self._palette = palette
+
+    def __missing__(self, paint: int) -> Style:
+        style = self[paint] = self._palette.style_of(paint)
+        return style
+
+
+@cache
+def palette_of(dark: bool) -> Palette:
+    return Palette(dark)

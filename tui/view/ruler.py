@@ -1,29 +1,37 @@
-"""The two lines above the lanes: where steps begin, and how long a stretch is.
+"""The two lines above the lanes: where steps begin, and how far into its step a place is.
 
-    steps_line(window)   # "│step 5              │step 6        "
-    times_line(window)   # "0 ms      ╷50 ms     ╷100 ms        "
+    steps_line(window, marks)   # "│step 5              │step 6        "
+    times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"
+
+Times are those of one trace, the first where it has the step: since the beginning of the step they are in, as everywhere in the
+app. Where steps are too narrow for that, they are since the first step. `time_words` says which.
 """
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
+
 import numpy as np
 
 from traces.model import NONE
+from tui.figures import time_text
 from tui.view.alignment import Alignment
 from tui.view.scene import Scene
 from tui.view.window import Window
 
 _TICK_COLUMNS = 14  # at least, between two labels
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
+Marks = list[tuple[int, str, int]]
 
 
-def step_places(scene: Scene, by: Alignment) -> list[tuple[int, str, int]]:
+def step_places(scene: Scene, by: Alignment) -> Marks:
     """Where each step begins on the axis, what it is called, and its place among `scene.step_pairs`.
 
     By wall time the two traces' steps lie anywhere, so only those of the first trace are marked.
     """
     sides, steps = scene.axis(by).sides, [trace.steps for trace in scene.traces]
-    found: list[tuple[int, str, int]] = []
+    found: Marks = []
     last_ns = 0
     for number, pair in enumerate(scene.step_pairs):
         order = (0,) if by is Alignment.WALL or len(sides) == 1 else (1, 0)
@@ -46,41 +54,107 @@ def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
     return "/".join(dict.fromkeys(numbers))
 
 
-def steps_line(window: Window, marks: list[tuple[int, str, int]]) -> str:
-    """A mark at each step that begins in sight, with its number where there is room."""
+def when(scene: Scene, side: int, time_ns: int, step: int) -> str:
+    """A time of one side as the app says it everywhere, "+94.8 ms in step 5"; `step` is the row of its step, or NONE."""
+    steps = scene.traces[side].steps
+    if step != NONE:
+        return f"{_since(time_ns - int(steps.start_ns[step]))} in step {steps.number[step]}"
+    return f"{_since(time_ns - int(steps.start_ns[0]))} from the first step" if len(steps) else "outside any step"
+
+
+def _since(time_ns: int) -> str:
+    return time_text(time_ns, signed=True) if time_ns else "+0 ns"
+
+
+def pair_at(marks: Marks, place_ns: int) -> int:
+    """The pair of steps that a place of the axis is in, NONE before the first."""
+    before = bisect_right(marks, place_ns, key=lambda mark: mark[0])
+    return marks[before - 1][2] if before else NONE
+
+
+def steps_line(window: Window, marks: Marks) -> str:
+    """A mark at each step that begins in sight, with its number; where there is no room, only at every second, third..."""
     text = [" "] * window.columns
-    edges = window.edges_ns
-    free = 0
     places = np.array([place for place, _, _ in marks], dtype=np.int64)
-    columns = np.searchsorted(edges, places, side="right") - 1
-    behind = [*columns.tolist(), window.columns][1:]
-    for column, until, (_, name, _) in zip(columns.tolist(), behind, marks, strict=True):
-        if not 0 <= column < window.columns:
-            continue
-        text[column] = "│"
-        for label in (f"step {name}", name):
-            if free <= column and column + 1 + len(label) < until and column + 1 + len(label) <= window.columns:
-                text[column + 1 : column + 1 + len(label)] = list(label)
-                free = column + 2 + len(label)
-                break
+    columns = np.searchsorted(window.edges_ns, places, side="right") - 1
+    seen = np.flatnonzero((columns >= 0) & (columns < window.columns))
+    if not len(seen):
+        return "".join(text)
+    widest = max(len(marks[n][1]) for n in (seen[0], seen[-1])) + 2
+    apart = (int(columns[seen[-1]]) - int(columns[seen[0]])) / (len(seen) - 1) if len(seen) > 1 else window.columns
+    every = max(int(np.ceil(widest / apart)), 1) if apart else len(marks)
+    chosen = [n for n in seen.tolist() if n % every == 0] if every > 1 else seen.tolist()
+    behind = [*columns[chosen].tolist(), window.columns][1:]
+    for n, until in zip(chosen, behind, strict=True):
+        column, name = int(columns[n]), marks[n][1]
+        label = next((label for label in (f"step {name}", name) if column + 1 + len(label) < until), "")
+        if label or every == 1:
+            text[column : column + 1 + len(label)] = ["│", *label]
     return "".join(text)
 
 
-def times_line(window: Window) -> str:
-    """Ticks at round times since the first step (or the beginning)."""
-    origin_ns = window.steps_begin_ns
-    every_ns = round_ns(window.ns_per_column * _TICK_COLUMNS)
+def time_words(window: Window, marks: Marks, width: int) -> str:
+    """Whose times the second line shows, and since when."""
+    word = window.scene.words[_side(window, marks)]
+    if not marks:
+        return f"{word} time".strip()[:width]
+    since = "in step" if _wide(window, marks) else f"since step {marks[0][1].partition('/')[0]}"
+    text = f"{word} {since}".strip()
+    return text if len(text) <= width else f"{word[:3]} {since}"[:width]
+
+
+def times_line(window: Window, marks: Marks) -> str:
+    """Ticks at round times."""
     text = [" "] * window.columns
-    tick = int(np.ceil((window.start_ns - origin_ns) / every_ns))
-    while True:
-        at_ns = tick * every_ns
-        column = int((at_ns + origin_ns - window.start_ns) / window.ns_per_column)
-        if column >= window.columns:
-            return "".join(text)
-        label = "╷" + tick_text(at_ns, every_ns)
-        if column >= 0 and column + len(label) <= window.columns:
-            text[column : column + len(label)] = list(label)
-        tick += 1
+    every_ns = round_ns(window.ns_per_column * _TICK_COLUMNS)
+    free = 0
+    for place, label in _ticks(window, marks, every_ns):
+        column = int((place - window.start_ns) // window.ns_per_column)
+        if free <= column and column + len(label) + 1 <= window.columns:
+            text[column : column + len(label) + 1] = ["╷", *label]
+            free = column + len(label) + 2
+    return "".join(text)
+
+
+def _side(window: Window, marks: Marks) -> int:
+    """The trace whose times the ruler shows: the first unless it has no steps there."""
+    pairs = window.scene.step_pairs
+    return 0 if not marks or pairs[marks[0][2]][0] != NONE else 1
+
+
+def _wide(window: Window, marks: Marks) -> bool:
+    """Whether the steps in sight are wide enough for ticks of their own."""
+    seen = [place for place, _, _ in marks if window.start_ns <= place < window.end_ns]
+    return len(seen) * _TICK_COLUMNS <= window.columns
+
+
+def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]:
+    """Places in sight, and what stands there."""
+    scene, axis = window.scene, window.axis
+    side = _side(window, marks)
+    of, steps = axis.sides[side], scene.traces[side].steps
+    begin, end = max(int(window.start_ns), 0), min(int(window.end_ns), axis.length_ns)
+    if not marks:
+        origin = int(of.start_ns[0]) if len(of.start_ns) else 0
+        times = of.times([begin, max(end, begin)]) - origin
+        ticks = range(-(-int(times[0]) // every_ns), int(times[1]) // every_ns + 1)
+        places = [(of.place(origin + tick * every_ns, begin), tick_text(tick * every_ns, every_ns)) for tick in ticks]
+        return [(place, label) for place, label in places if place is not None]
+    known = [(place, int(steps.start_ns[row])) for place, _, n in marks if (row := scene.step_pairs[n][side]) != NONE]
+    if not _wide(window, marks):
+        first_ns = known[0][1]
+        return [(place, tick_text(start_ns - first_ns, every_ns)) for place, start_ns in known if begin <= place < end]
+    found: list[tuple[int, str]] = []
+    bounds = [0, *(place for place, _ in known[1:]), axis.length_ns]
+    for (low, high), (_, start_ns) in zip(itertools.pairwise(bounds), known, strict=True):
+        if high <= begin or low >= end or high <= low:
+            continue
+        times = of.times([max(low, begin), min(high, end) - 1]) - start_ns
+        for tick in range(-(-int(times[0]) // every_ns), int(times[1]) // every_ns + 1):
+            place = of.place(start_ns + tick * every_ns, low + tick * every_ns)
+            if place is not None and low <= place < high:
+                found.append((place, tick_text(tick * every_ns, every_ns)))
+    return found
 
 
 def round_ns(least_ns: float) -> int:

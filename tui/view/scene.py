@@ -9,21 +9,31 @@ Threads that load make scenes and post them to the app, each with more in it tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+from traces.achieved import OpRates, achieved
 from traces.comparison import Comparison, compare, pair_streams
-from traces.model import NONE, Trace
+from traces.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
+from traces.idle import IdleSpans, idle_spans
+from traces.model import NONE, Column, Trace
 from traces.summary import Summary, summarize
 from tui.figures import kernel_text
 from tui.view import alignment
-from tui.view.alignment import Alignment, Pairs
+from tui.view.alignment import Alignment
 from tui.view.axis import Axis
 from tui.view.cells import plain
-from tui.view.lanes import Lane
-from tui.view.tracks import Kind, Track, TrackKey, Tracks, host_tracks, quick_tracks
+from tui.view.compared import Sums, compared
+from tui.view.lanes import Curve, Lane
+from tui.view.tracks import ALL, Fold, Kind, Track, TrackKey, Tracks, folded_tracks, host_tracks, quick_tracks
 
+if TYPE_CHECKING:
+    from tui.view.differences import Difference  # which knows scenes
+
+_FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 TABLE_ROWS = 1000  # of a list of changes: more nobody reads, and a table widget would take long
 
 
@@ -31,10 +41,30 @@ TABLE_ROWS = 1000  # of a list of changes: more nobody reads, and a table widget
 class Row:
     """One lane of the picture: the same row of both traces, None where one has none."""
 
-    kind: Kind
+    key: TrackKey
     label: str
     tracks: tuple[Track | None, ...]
-    rank: int
+
+    @property
+    def kind(self) -> Kind:
+        return self.key.kind
+
+    @property
+    def stands_for(self) -> Fold | None:
+        """What is folded where this row is shown; None of a row that is shown unless it is folded itself."""
+        if self.kind is not Kind.GPU or self.key.detail != ALL:
+            return None
+        return Fold("rank", self.key.rank) if self.key.place == ALL else Fold("device", self.key.rank, self.key.place)
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """What hides this row when it is folded, the narrowest first."""
+        rank = Fold("rank", self.key.rank)
+        if self.kind is Kind.HOST and self.key.detail:
+            return Fold("thread", self.key.rank, self.key.place), rank
+        if self.kind is Kind.GPU and self.key.detail != ALL:
+            return Fold("device", self.key.rank, self.key.place), rank
+        return () if self.stands_for == rank else (rank,)
 
     @property
     def is_curve(self) -> bool:
@@ -49,13 +79,12 @@ class Row:
 _AXES: Mapping[Alignment, Callable[[Trace, Trace], Axis]] = {
     Alignment.STEP: alignment.by_step,
     Alignment.WALL: alignment.by_wall,
-    Alignment.OP: alignment.by_op,
 }
 
 
 @dataclass(frozen=True)
 class Scene:
-    """See the module. `comparison` is of two traces, `summary` of one; both are None until known."""
+    """See the module. `comparison`, `counterparts` and `differences` are of two traces, `summary` of one; all come later."""
 
     names: tuple[str, ...]
     traces: tuple[Trace, ...]
@@ -63,22 +92,47 @@ class Scene:
     has_host: bool = False
     comparison: Comparison | None = None
     summary: Summary | None = None
+    counterparts: Counterparts | None = None
+    differences: tuple[Difference, ...] = ()
     _axes: dict[Alignment, Axis] = field(default_factory=dict, compare=False)
     _tracks: tuple[Tracks, ...] = field(default=(), compare=False)
+    _sums: dict[int, tuple[Sums, Sums]] = field(default_factory=dict, compare=False)
+    _compared: tuple[Column, Column] | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, *named: tuple[str, Trace]) -> Scene:
         """Everything but the host's threads, and no figures: what is there at once."""
         tracks = tuple(quick_tracks(trace) for _, trace in named)
         traces = tuple(trace for _, trace in named)
-        return cls(tuple(name for name, _ in named), traces, _paired(traces, tracks), _tracks=tracks)
+        return cls(tuple(name for name, _ in named), traces, _paired(tracks), _tracks=tracks)
 
     def with_host(self) -> Scene:
-        """The same with a row for each host thread and depth of its stack."""
+        """The same with a row for each host thread and depth of its stack, and with what folded rows are shown as."""
         tracks = tuple(
-            {**quick, **host_tracks(trace)} for quick, trace in zip(self._tracks, self.traces, strict=True)
+            {**quick, **host_tracks(trace), **folded_tracks(trace, quick)}
+            for quick, trace in zip(self._tracks, self.traces, strict=True)
         )
-        return replace(self, rows=_paired(self.traces, tracks), has_host=True, _tracks=tracks)
+        return replace(self, rows=_paired(tracks), has_host=True, _tracks=tracks, _sums={})
+
+    def with_counterparts(self) -> Scene:
+        """The same with the counterpart of each kernel, and the axis that lays them over each other."""
+        if len(self.traces) < 2:
+            return self
+        first, second = self.traces
+        found = counterparts(first, second, self.step_pairs)
+        axes: dict[Alignment, Axis] = {by: axis for by, axis in self._axes.items() if by is not Alignment.COUNTERPART}
+        axes[Alignment.COUNTERPART] = alignment.by_counterpart(first, second, found)
+        return replace(self, counterparts=found, _axes=axes, _sums={}, _compared=compared(first, second, found))
+
+    def sums(self, row: int) -> tuple[Sums, Sums] | None:
+        """How the kernels of a row differ from their counterparts; None of a row of something else, and until it is known."""
+        lanes = self.rows[row].lane(0), self.rows[row].lane(1)
+        of_devices = all(track is not None and track.table == "device" for track in self.rows[row].tracks)
+        if self._compared is None or not of_devices or lanes[0] is None or lanes[1] is None:
+            return None
+        if row not in self._sums:
+            self._sums[row] = Sums(lanes[0], self._compared[0]), Sums(lanes[1], self._compared[1])
+        return self._sums[row]
 
     @property
     def has_figures(self) -> bool:
@@ -91,17 +145,41 @@ class Scene:
         return replace(self, summary=summarize(self.traces[0]))
 
     def axis(self, by: Alignment) -> Axis:
-        """The axis of an alignment, worked out at its first use."""
+        """The axis of an alignment, worked out at its first use; until counterparts are known, by step instead of by them."""
+        if by is Alignment.COUNTERPART and by not in self._axes:
+            return self.axis(Alignment.STEP)
         if by not in self._axes:
             self._axes[by] = _AXES[by](*self.traces) if len(self.traces) == 2 else alignment.alone(self.traces[0])
         return self._axes[by]
 
+    def limit_bytes(self, row: int) -> int | None:
+        """How much memory the device of a row of curves has, the less of both traces; None where neither tells."""
+        key = self.rows[row].key
+        devices = [of for trace in self.traces for of in trace.devices if (of.rank, of.index) == (key.rank, key.place)]
+        return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
+
+    def top_bytes(self, row: int) -> int:
+        """What the top of a row of curves stands for: the highest of both, so that they compare, or the limit if near."""
+        peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
+        limit = self.limit_bytes(row)
+        return limit if limit is not None and limit / 2 <= peak <= limit else peak
+
     @cached_property
-    def step_pairs(self) -> Pairs:
+    def step_pairs(self) -> StepPairs:
         """Which step lies over which; of one trace each step and NONE."""
         if len(self.traces) == 2:
-            return alignment.paired_steps(*self.traces)
-        return [(row, NONE) for row in alignment.steps_in_order(self.traces[0]).tolist()]
+            return paired_steps(*self.traces)
+        return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]
+
+    @cached_property
+    def idle(self) -> tuple[IdleSpans, ...]:
+        """When and why the devices of each trace did nothing."""
+        return tuple(map(idle_spans, self.traces))
+
+    @cached_property
+    def rates(self) -> tuple[dict[tuple[str, str], OpRates], ...]:
+        """What the ops of each trace achieve, by canonical name and shapes."""
+        return tuple({(row.op, row.shapes): row for row in achieved(trace, by_shape=True)} for trace in self.traces)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -133,38 +211,48 @@ class Scene:
 
 
 def short_name(text: str) -> str:
-    """A kernel's or op's name without namespaces and template arguments: "vectorized_elementwise_kernel"."""
-    name = kernel_text(text)
-    if " " not in name.partition("<")[0]:
-        name = name.partition("<")[0].rpartition("::")[2] or name
+    """A kernel's or op's name without namespaces and template arguments, after what it computes if they tell that:
+    "AddFunctor vectorized_elementwise_kernel"."""
+    name = kernel_text(text).replace("(anonymous namespace)::", "")
+    bare, _, arguments = name.partition("<")
+    if " " not in bare:
+        name = bare.rpartition("::")[2] or name
+        told = _FUNCTOR.search(arguments)
+        if told is not None:
+            name = f"{told[1]} {name}"
     return plain(name)
 
 
-def _paired(traces: tuple[Trace, ...], tracks: tuple[Tracks, ...]) -> tuple[Row, ...]:
-    """The rows of the picture: tracks of the same key together, streams as `trace diff` pairs them."""
+def _paired(tracks: tuple[Tracks, ...]) -> tuple[Row, ...]:
+    """The rows of the picture, rank by rank: tracks of the same key together, streams as `trace diff` pairs them."""
+
+    def place(key: TrackKey) -> tuple[int, ...]:
+        return key.rank, key.kind, key.place, key.detail
+
     if len(tracks) == 1:
-        return tuple(Row(key.kind, plain(tracks[0][key].label), (tracks[0][key],), key.rank) for key in sorted(tracks[0]))
+        return tuple(Row(key, plain(tracks[0][key].label), (tracks[0][key],)) for key in sorted(tracks[0], key=place))
     first, second = tracks
     renamed = _renamed_streams(first, second)
     seconds = {renamed.get(key, key): track for key, track in second.items()}
     rows = []
-    for key in sorted(first.keys() | seconds.keys()):
+    for key in sorted(first.keys() | seconds.keys(), key=place):
         pair = first.get(key), seconds.get(key)
         labels = [track.label for track in pair if track is not None]
         label = labels[0]
-        if len(set(labels)) == 2 and key.kind == Kind.GPU:
+        if len(set(labels)) == 2 and key.kind == Kind.GPU and key.detail != ALL:
             label = f"{labels[0]}/{labels[1].rpartition(' ')[2]}"
-        rows.append(Row(key.kind, plain(label), pair, key.rank))
+        rows.append(Row(key, plain(label), pair))
     return tuple(rows)
 
 
 def _renamed_streams(first: Tracks, second: Tracks) -> dict[TrackKey, TrackKey]:
     """For streams of the second trace whose numbers differ: the key of the first's stream that lies over it."""
     renamed = {}
-    devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == Kind.GPU}
+    devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == Kind.GPU and key.detail != ALL}
     for device in devices:
         busy = [
-            {key.detail: _busy_ns(track) for key, track in tracks.items() if key[:3] == device} for tracks in (first, second)
+            {key.detail: _busy_ns(track) for key, track in tracks.items() if key[:3] == device and key.detail != ALL}
+            for tracks in (first, second)
         ]
         for ours, theirs in pair_streams(*busy):
             if ours is not None and theirs is not None:

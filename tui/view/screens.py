@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, OptionList, Static, TabbedContent, TabPane, Tabs
 from textual.widgets.option_list import Option
 
 from tui.figures import count_text, fit
 from tui.view.categories import Category
-from tui.view.cells import INSTANT, SIGNS, Sign
-from tui.view.keys import KEYS, MOUSE
-from tui.view.palette import COLOURS
+from tui.view.cells import CUT, INSTANT, SIGNS, Sign
+from tui.view.keys import KEYS, MOUSE, TABLE_KEYS
+from tui.view.palette import Palette
 from tui.view.scene import short_name
 from tui.view.search import Hit
 
@@ -24,7 +24,7 @@ _BOX = """
 {name} {{ align: center middle; }}
 {name} > * {{
     width: {width}; max-width: 96%; max-height: 90%; height: auto;
-    border: round #7d8a97; padding: 0 1; background: #1a2026;
+    border: round $foreground 50%; padding: 0 1; background: $surface;
 }}
 """
 
@@ -50,28 +50,89 @@ class TextScreen(ModalScreen[None]):
         self.query_one(VerticalScroll).focus()
 
 
-def help_text() -> Text:
-    """All keys, and what colours and signs mean."""
-    text = Text()
+class HelpScreen(ModalScreen[None]):
+    """All keys, and what colours and signs mean: at one glance where there is room, else in pages."""
+
+    CSS = (
+        _BOX.format(name="HelpScreen", width=124).replace("90%", "100%")
+        + "HelpScreen TabbedContent { height: auto; } HelpScreen Tabs { height: 2; } HelpScreen TabPane { padding: 0 1; }"
+    )
+    BINDINGS = [
+        ("escape,enter,q,question_mark", "dismiss", "close"),
+        ("left", "page(-1)", "page before"),
+        ("right", "page(1)", "next page"),
+    ]
+
+    def __init__(self, palette: Palette) -> None:
+        super().__init__()
+        self._pages = help_pages(palette)
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title = "help"
+            box.border_subtitle = "Esc closes"
+            if self.app.size.width >= _GLANCE[0] and self.app.size.height >= _GLANCE[1]:
+                *pages, legend = (Text.assemble((name + "\n", "bold underline"), page) for name, page in self._pages)
+                grid = Table.grid(padding=(0, 3))
+                grid.add_row(*(Text.assemble(*pages[column::3]) for column in range(3)))
+                yield Static(grid)
+                yield Static(legend)
+                return
+            box.border_subtitle = "← → turn pages, Esc closes"
+            with TabbedContent():
+                for number, (name, page) in enumerate(self._pages):
+                    with TabPane(name, id=f"page-{number}"):
+                        yield Static(page)
+
+    def on_mount(self) -> None:
+        for tabs in self.query(Tabs):
+            tabs.can_focus = False
+        self.set_focus(None)
+
+    def action_page(self, by: int) -> None:
+        for tabs in self.query(TabbedContent):
+            number = int(tabs.active.removeprefix("page-"))
+            tabs.active = f"page-{(number + by) % len(self._pages)}"
+
+
+_GLANCE = (120, 36)
+
+
+def help_pages(palette: Palette) -> list[tuple[str, Text]]:
+    """The headings, and what stands under each."""
+    pages = {key.group: Text() for key in KEYS}
     for key in KEYS:
-        text.append(f"{key.shown:>6}  ", "bold")
-        text.append(key.help + "\n")
-    for gesture, does in MOUSE:
-        text.append(f"{gesture:>6}  ", "bold")
-        text.append(does + "\n")
-    text.append("\nHeight: the share of a column's time in which the row is busy. Names stand where there is room.\n")
-    text.append(f"{INSTANT} is an event without any length.\n")
-    text.append(f"\nDifferences: {SIGNS[Sign.MORE]} ", "")
-    text.append("the replay is busier", "#ff5c57")
-    text.append(f", {SIGNS[Sign.LESS]} ")
-    text.append("less busy", "#57a5ff")
-    text.append(f", {SIGNS[Sign.ALIKE]} the same, {SIGNS[Sign.OTHER_WORK]} ")
-    text.append("as busy with something else", "#e6d25a")
-    text.append(".\n\n")
+        _add_key(pages[key.group], key.shown, key.help)
+    for name, gestures in (("mouse", MOUSE), ("in tables", TABLE_KEYS)):
+        pages[name] = Text()
+        for shown, does in gestures:
+            _add_key(pages[name], shown, does)
+    return [*pages.items(), ("legend", _legend(palette))]
+
+
+def _add_key(page: Text, shown: str, does: str) -> None:
+    page.append(f"{shown:>6}  ", "bold")
+    page.append(does + "\n")
+
+
+def _legend(palette: Palette) -> Text:
+    text = Text("Height: busy share of a column. Colours are stacked by their shares. Names stand where there is room.\n")
+    text.append(f"{INSTANT} an event without any length; {CUT} it goes on where the axis waits for the other trace\n")
+    text.append("Differences, of the second trace against the first: ")
+    for sign, words in (
+        (Sign.MORE, "longer or new"),
+        (Sign.LESS, "shorter or gone"),
+        (Sign.ALIKE, "the same"),
+        (Sign.OTHER_WORK, "another kernel"),
+        (Sign.LATER, "waits longer"),
+        (Sign.EARLIER, "waits less"),
+    ):
+        text.append(SIGNS[sign], palette.signs[sign] if sign is not Sign.ALIKE else "")
+        text.append(f" {words}, " if sign is not Sign.EARLIER else f" {words}\n")
     for category in Category:
-        text.append("██ ", COLOURS[category])
+        text.append("██ ", palette.colours[category])
         text.append(category.name.lower().replace("_", " ").ljust(13))
-        if category % 5 == 4:
+        if category % 4 == 3:
             text.append("\n")
     return text
 
@@ -102,7 +163,7 @@ class SearchScreen(ModalScreen[Hit | None]):
 
     CSS = (
         _BOX.format(name="SearchScreen", width=84)
-        + "SearchScreen OptionList { height: auto; max-height: 14; border: none; background: #1a2026; }"
+        + "SearchScreen OptionList { height: auto; max-height: 14; border: none; background: $surface; }"
     )
     BINDINGS = [("escape", "dismiss", "close"), ("down", "into_list", "choose")]
 
@@ -119,7 +180,7 @@ class SearchScreen(ModalScreen[Hit | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title = "search: Enter goes to the first, ↓ chooses"
+            box.border_title = "search: Enter goes to the first, ↓ chooses; > and < then walk"
             yield Input(self._text, placeholder="part of the name of a kernel, op, phase or collective; or: step 5")
             yield OptionList()
 
@@ -150,7 +211,3 @@ class SearchScreen(ModalScreen[Hit | None]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._hits[event.option_index])
-
-
-def export_hint(default: Path) -> str:
-    return f"NAME.svg: a picture; NAME.json.gz: a Chrome trace. e.g. {default}"

@@ -1,7 +1,6 @@
 """Searching by name: kernels, ops, phases, collectives and steps of both traces.
 
     hits = search(scene, "sgemm")     # [Hit("kernel", "volta_sgemm_128x64_nn", 96, ...), ...]
-    next_place(window, hits[0], 1)    # the Span after the cursor that the hit stands for
 """
 
 from __future__ import annotations
@@ -10,10 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.model import Column
 from tui.view.scene import TABLE_ROWS, Scene
-from tui.view.spans import Span, find_span
-from tui.view.window import Window
 
 _WHAT = {"device": "kernel", "phases": "phase", "parts": "part", "collectives": "collective", "host": "op"}
 
@@ -46,30 +42,3 @@ def search(scene: Scene, text: str) -> list[Hit]:
             found = sorted((number for number in names if counts[number]), key=lambda number: -counts[number])
             hits += [Hit(what, trace.strings[n], int(counts[n]), side, table, n) for n in found]
     return hits[:TABLE_ROWS]
-
-
-def rows_named(scene: Scene, side: int, table: str, name: str) -> Column:
-    trace = scene.traces[side]
-    return np.flatnonzero(getattr(trace, table).name == trace.strings.find(name))
-
-
-def next_place(window: Window, hit: Hit, by: int) -> tuple[Span, int] | None:
-    """The hit's next (`by` 1) or previous (-1) occurrence on the axis seen from the cursor, and where that is.
-
-    Behind the last one comes the first again. None if the alignment shows none of them.
-    """
-    spans = getattr(window.scene.traces[hit.side], hit.table)
-    rows = np.flatnonzero(spans.name == hit.string)
-    side = window.axis.sides[hit.side]
-    found: list[tuple[int, int]] = []
-    for row in rows[np.argsort(spans.start_ns[rows], kind="stable")].tolist():
-        found += [(place, row) for place in side.places(int(spans.start_ns[row])).tolist()]
-    if not found:
-        return None
-    found.sort()
-    if by > 0:
-        place, row = next((at for at in found if at[0] > window.cursor_ns), found[0])
-    else:
-        place, row = next((at for at in reversed(found) if at[0] < window.cursor_ns), found[-1])
-    span = find_span(window.scene, hit.side, hit.table, row)
-    return None if span is None else (span, place)

@@ -3,9 +3,9 @@
     span = under(window)                      # Span(side=0, row=1, place=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
-A counterpart is the span that is the same how-manieth of its name in the step that lies over this one. Ops go by their
-canonical names, and one within another of the same (aten::cudnn_convolution in aten::conv2d) is not counted: its counterpart is
-that of the outer one.
+The counterpart of a kernel is that of traces/counterparts.py. Of anything else it is the span of the same 0-based index among
+those of its name in the step that lies over this one. Ops go by their canonical names, and one within another of the same
+(aten::cudnn_convolution in aten::conv2d) is not counted: its counterpart is that of the outer one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traces.counterparts import Counterparts
 from traces.equivalents import canonical_op
 from traces.measure import launch_steps, step_windows
 from traces.model import NONE, Column, Trace
@@ -86,7 +87,7 @@ def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
     """Where the scene shows a row of a table."""
     for row, of in enumerate(scene.rows):
         track = of.tracks[side]
-        if track is not None and track.table == table and isinstance(track.lane, Lane):
+        if of.stands_for is None and track is not None and track.table == table and isinstance(track.lane, Lane):
             place = track.lane.place_of(number)
             if place != NONE:
                 return Span(side, row, place, table, number)
@@ -116,6 +117,8 @@ def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span |
     if len(scene.traces) < 2:
         return None
     step, other = step_of(scene, span), 1 - span.side
+    if span.table == "device" and scene.counterparts is not None:
+        return _kernels_counterpart(scene, scene.counterparts, span, by, near_ns)
     over = [pair[other] for pair in scene.step_pairs if pair[span.side] == step and pair[other] != NONE]
     if step == NONE or not over:
         return None
@@ -131,6 +134,18 @@ def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span |
     if not len(place) or int(place[0]) >= len(same):
         return None
     return find_span(scene, other, span.table, int(same[int(place[0])]))
+
+
+def _kernels_counterpart(scene: Scene, found: Counterparts, span: Span, by: Alignment, near_ns: int) -> Span | None:
+    other = 1 - span.side
+    rows = (found.second if other else found.first)[found.of(span.side, span.number)]
+    rows = rows[rows != NONE]
+    if not len(rows):
+        return None
+    starts = scene.traces[other].device.start_ns[rows]
+    places = [scene.axis(by).sides[other].place(int(start_ns), near_ns) for start_ns in starts.tolist()]
+    distances = [abs(place - near_ns) if place is not None else 2**62 for place in places]
+    return find_span(scene, other, "device", int(rows[distances.index(min(distances))]))
 
 
 def _alike(trace: Trace, table: str, step: int, text: str) -> Column:

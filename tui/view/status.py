@@ -1,39 +1,71 @@
-"""The line below the lanes: what the cursor points at."""
+"""The lines below the lanes: what the cursor points at, and what the colours in sight mean."""
 
 from __future__ import annotations
 
+from rich.text import Text
+
+from traces.model import NONE
 from tui.figures import share_text, size_text, time_text
-from tui.view.cells import curve_values
+from tui.view.categories import Category
+from tui.view.cells import SIGNS, Sign, curve_values
 from tui.view.drawing import Drawing
 from tui.view.lanes import Curve
-from tui.view.scene import short_name
-from tui.view.spans import Span, name_of
+from tui.view.palette import Palette
+from tui.view.ruler import Marks, pair_at, when
+from tui.view.scene import Scene, short_name
+from tui.view.spans import Span, name_of, start_of, step_of
+from tui.view.stretch import stretch_sums
 from tui.view.window import Window
 
+_SIGN_WORDS = {
+    Sign.MORE: "longer or new",
+    Sign.LESS: "shorter or gone",
+    Sign.OTHER_WORK: "other work",
+    Sign.ALIKE: "same",
+    Sign.LATER: "waits longer",
+    Sign.EARLIER: "waits less",
+}
 
-def status(window: Window, drawing: Drawing, marks: list[tuple[int, str, int]], span: Span | None) -> str:
-    """Row, step and time; the selected span, else how busy the cursor's column is."""
+
+def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, partner: Span | None = None) -> str:
+    """The selected span and its counterpart, else the row, the time in each trace, and how busy the cursor's column is."""
     line = window.cursor_line
     if line is None:
         return "nothing to show"
     scene, row = window.scene, window.scene.rows[line.row]
-    parts = [row.label, _when(window, marks)]
     if span is not None:
-        trace = scene.traces[span.side]
-        duration_ns = int(getattr(trace, span.table).duration_ns[span.number])
-        parts.append(f"{short_name(name_of(scene, span))} {time_text(duration_ns)}")
+        parts = [f"{short_name(name_of(scene, span))} {_span_text(scene, span)}"]
+        if partner is not None:
+            other = short_name(name_of(scene, partner))
+            parts.append((other + " " if other != short_name(name_of(scene, span)) else "") + _span_text(scene, partner))
+        elif len(scene.traces) == 2 and span.table == "device" and scene.counterparts is not None:
+            parts.append(f"no counterpart {scene.words[1 - span.side]}")
+        return " · ".join([*parts, row.label])
+    parts = [row.label, *_times(window, marks)]
     column = window.cursor_column
     if 0 <= column < window.columns:
         parts.append(_column(window, drawing, line.row, column))
     return " · ".join(part for part in parts if part)
 
 
-def _when(window: Window, marks: list[tuple[int, str, int]]) -> str:
-    """Steps follow each other on the axis: the last that begins before the cursor."""
-    before = [mark for mark in marks if mark[0] <= window.cursor_ns]
-    if not before:
-        return f"{time_text(window.cursor_ns - window.steps_begin_ns, signed=True)} from the first step"
-    return f"step {before[-1][1]} +{time_text(window.cursor_ns - before[-1][0])}"
+def _span_text(scene: Scene, span: Span) -> str:
+    """How long a span is, and when it begins in its step."""
+    trace = scene.traces[span.side]
+    duration_ns = int(getattr(trace, span.table).duration_ns[span.number])
+    at = when(scene, span.side, start_of(scene, span), step_of(scene, span))
+    return f"{time_text(duration_ns)} {scene.words[span.side]} at {at}".replace("  ", " ")
+
+
+def _times(window: Window, marks: Marks) -> list[str]:
+    """The cursor's time in each trace that has one there."""
+    scene, found = window.scene, []
+    pair = pair_at(marks, window.cursor_ns)
+    for side, word in enumerate(scene.words):
+        view = window.axis.sides[side]
+        if view.shown([window.cursor_ns])[0]:
+            step = scene.step_pairs[pair][side] if pair != NONE else NONE
+            found.append(f"{word} {when(scene, side, int(view.times([window.cursor_ns])[0]), step)}".strip())
+    return found
 
 
 def _column(window: Window, drawing: Drawing, row: int, column: int) -> str:
@@ -54,3 +86,39 @@ def _column(window: Window, drawing: Drawing, row: int, column: int) -> str:
     return f"{words} {', '.join(found)}" if found else ""
 
 
+def range_text(window: Window) -> str:
+    """What the selected stretch holds, in short."""
+    if window.range_ns is None:
+        return ""
+    begin, end = sorted(window.range_ns)
+    found = []
+    for word, sums in zip(window.scene.words, stretch_sums(window.scene, window.axis, begin, end), strict=True):
+        of = max(sums.length_ns * sums.devices, 1)
+        kernels = sum(count for count, _ in sums.kernels.values())
+        text = f"{word} {time_text(sums.length_ns)}, GPU busy {share_text(sums.busy_ns / of)}, idle {time_text(sums.idle_ns)}"
+        found.append(f"{text}, {kernels} kernels".strip())
+    return "range: " + " · ".join(found)
+
+
+def legend(window: Window, drawing: Drawing, palette: Palette) -> Text:
+    """The kinds of work in sight, and of two traces the signs."""
+    seen: set[int] = set()
+    for number in window.visible:
+        line = window.lines[number]
+        busy = drawing.busy(window, line.row, line.part.value) if line.part.value < len(window.scene.traces) else None
+        if busy is not None:
+            seen |= {kind for kind, ns in busy.by_category.items() if kind not in seen and ns.any()}
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for kind in sorted(seen):
+        text.append("█ ", palette.colours[Category(kind)])
+        text.append(words_of(Category(kind)) + "  ")
+    if len(window.scene.traces) == 2:
+        for sign, words in _SIGN_WORDS.items():
+            text.append(SIGNS[sign], palette.signs[sign] if sign is not Sign.ALIKE else "")
+            text.append(f" {words}  ")
+    return text
+
+
+def words_of(category: Category) -> str:
+    """ "zero grad", "matrix"."""
+    return category.name.lower().replace("_", " ")

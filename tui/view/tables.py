@@ -1,187 +1,271 @@
-"""The tables beside the lanes: kernels and ops by difference, phases, steps. Choosing a row jumps to its place.
-
-    heads, rows = table_of(scene, "kernels")   # rows[0].cells == ["longer", "sgemm", "96", "1.2 ms", "1.3 ms", "+0.1 ms"]
-
-The rows are those of `trace diff`; of one trace, those of `trace info`. At most TABLE_ROWS are shown.
-"""
+"""The tables beside the lanes: sorted, filtered, copied, saved; choosing a row jumps to its place. table_rows.py makes them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal
 
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import DataTable, TabbedContent, TabPane
+from textual.widgets import DataTable, Input, Static, Tab, Tabs
 
-from traces.measure import kernel_table, op_table
-from traces.model import NONE
-from tui.figures import ABSENT, count_text, error_text, fit, time_text
-from tui.view.ruler import step_name
-from tui.view.scene import TABLE_ROWS, Scene, short_name
+from tui.figures import count_text, fit
+from tui.view.cells import plain
+from tui.view.scene import TABLE_ROWS
+from tui.view.table_parts import Table, TableRow, Unit, Value, csv_text
+from tui.view.table_rows import TABS
 
-TABS = ("kernels", "ops", "phases", "steps")
-_NAME_WIDTH = 24
-
-
-class TableRow(NamedTuple):
-    """`name` (or the number of a pair of steps) is what choosing the row goes to; `side` the trace in which it surely is."""
-
-    cells: list[str]
-    name: str
-    side: int = 0
-    step: int = NONE
+_NAME_WIDTH = 38
+_SORTS = "123456789"
 
 
-class Table(NamedTuple):
-    heads: list[str]
-    rows: list[TableRow]
-    left_out: int = 0
+class Rows(DataTable[Text], inherit_bindings=True):
+    """The table itself. Its arrows to the left and right change the tab; with Shift they scroll."""
 
-
-def table_of(scene: Scene, tab: str) -> Table:
-    if not scene.has_figures:
-        return Table(["working out the figures ..."], [])
-    two = len(scene.traces) == 2
-    if tab == "steps":
-        made = _steps(scene)
-    elif tab == "phases":
-        made = _phases(scene) if two else _own_phases(scene)
-    else:
-        made = _changes(scene, tab) if two else _own_work(scene, tab)
-    return Table(made.heads, made.rows[:TABLE_ROWS], max(len(made.rows) - TABLE_ROWS, 0))
-
-
-def _changes(scene: Scene, tab: str) -> Table:
-    assert scene.comparison is not None
-    changes = scene.comparison.changes
-    lists = changes.kernels if tab == "kernels" else changes.ops
-    rows = []
-    for sign, found in (("+", lists.longer), ("-", lists.shorter), ("new", lists.added), ("gone", lists.gone)):
-        for change in found:
-            a, b = change.recorded_ns, change.replayed_ns
-            counts = [count_text(round(count, 1)) for count in (change.recorded_count, change.replayed_count)]
-            number = counts[0] if counts[0] == counts[1] else "→".join(counts)
-            times = [time_text(a) if change.recorded_count else ABSENT, time_text(b) if change.replayed_count else ABSENT]
-            cells = [sign, fit(short_name(change.name), _NAME_WIDTH), time_text(b - a, signed=True), *times, number]
-            rows.append((abs(b - a), TableRow(cells, change.name, 1 if sign == "new" else 0)))
-    rows.sort(key=lambda row: -row[0])
-    return Table(["", tab, "change", *scene.words, "per step"], [row for _, row in rows])
-
-
-def _own_work(scene: Scene, tab: str) -> Table:
-    work = (kernel_table if tab == "kernels" else op_table)(scene.traces[0])
-    rows = [
-        TableRow([fit(short_name(w.name), _NAME_WIDTH), count_text(w.count), time_text(w.device_ns)], w.name) for w in work
+    BINDINGS = [
+        Binding("left", "tab(-1)", "table", key_display="← →"),
+        Binding("right", "tab(1)", "next table", show=False),
+        Binding("shift+left", "scroll_left", "scroll", show=False),
+        Binding("shift+right", "scroll_right", "scroll", show=False),
+        *(Binding(key, f"sort({int(key) - 1})", "sort", show=key == "1", key_display="1-9") for key in _SORTS),
+        Binding("slash", "filter", "filter"),
+        Binding("y", "copy", "copy CSV"),
+        Binding("e", "save", "save CSV"),
     ]
-    return Table([tab, "count", "GPU time"], rows)
 
+    class Asked(Message):
+        """A key was pressed: what it asks for, and with what."""
 
-def _phases(scene: Scene) -> Table:
-    assert scene.comparison is not None
-    rows = []
-    for name, phase in scene.comparison.phases.items():
-        a, b = phase.recorded_median_ns, phase.replayed_median_ns
-        cells = [name, time_text(b - a, signed=True), time_text(a), time_text(b), error_text(phase.error)]
-        rows.append(TableRow(cells, name, 0 if a else 1))
-    return Table(["phase", "change", *scene.words, "error"], rows)
+        def __init__(self, what: str, number: int = 0) -> None:
+            super().__init__()
+            self.what = what
+            self.number = number
 
+    def action_tab(self, by: int) -> None:
+        self.post_message(self.Asked("tab", by))
 
-def _own_phases(scene: Scene) -> Table:
-    assert scene.summary is not None
-    rows = [
-        TableRow([name, *map(time_text, (phase.median_ns, phase.device_median_ns, phase.busy_median_ns))], name)
-        for name, phase in scene.summary.phases.items()
-    ]
-    return Table(["phase", "on the host", "between events", "GPU busy"], rows)
+    def action_sort(self, column: int) -> None:
+        self.post_message(self.Asked("sort", column))
 
+    def action_filter(self) -> None:
+        self.post_message(self.Asked("filter"))
 
-def _steps(scene: Scene) -> Table:
-    rows = []
-    for number, pair in enumerate(scene.step_pairs):
-        times = [
-            int(trace.steps.duration_ns[row]) if row != NONE else None
-            for trace, row in zip(scene.traces, pair, strict=False)
-        ]
-        cells = [step_name(scene, number), *map(time_text, times)]
-        if len(times) == 2:
-            known = None if None in times else times[1] - times[0]  # type: ignore[operator]
-            cells.insert(1, time_text(known, signed=True))
-        rows.append(TableRow(cells, "", step=number))
-    heads = ["step", "change", *scene.words] if len(scene.traces) == 2 else ["step", "lasts"]
-    return Table(heads, rows)
+    def action_copy(self) -> None:
+        self.post_message(self.Asked("copy"))
+
+    def action_save(self) -> None:
+        self.post_message(self.Asked("save"))
 
 
 class Tables(Widget):
-    """The tabs. A table is filled when it is first looked at, for most never are."""
+    """`source` makes the table of a tab, when it is first looked at, for most never are."""
 
     DEFAULT_CSS = """
-    Tables { width: 62; display: none; border-left: solid #3a424b; }
-    Tables.below { width: 1fr; height: 45%; border-left: none; border-top: solid #3a424b; }
-    Tables.open { display: block; }
-    Tables DataTable { height: 1fr; }
+    Tables { width: 50%; min-width: 60; display: none; border-left: solid $panel; }
+    Tables.below { width: 1fr; height: 60%; border-left: none; border-top: solid $panel; }
+    Tables.open { display: block; layout: vertical; }
+    Tables Tabs { height: 2; }
+    Tables Rows { height: 1fr; }
+    Tables #filtering { height: 1; display: none; }
+    Tables #filtering.open { display: block; }
+    Tables #filtering Static { width: 9; }
+    Tables #filter { border: none; height: 1; padding: 0; width: 1fr; }
+    Tables #name { height: auto; max-height: 3; color: $text-muted; }
+    Tables.below #name { max-height: 1; }
     """
 
     class Chosen(Message):
-        """A row was chosen, in the table of a tab."""
+        """A row was chosen."""
 
-        def __init__(self, tab: str, row: TableRow) -> None:
+        def __init__(self, row: TableRow) -> None:
+            super().__init__()
+            self.row = row
+
+    class Saving(Message):
+        """The table is to be saved: its name and its text."""
+
+        def __init__(self, tab: str, text: str) -> None:
             super().__init__()
             self.tab = tab
-            self.row = row
+            self.text = text
 
     def __init__(self) -> None:
         super().__init__()
-        self._scene: Scene | None = None
-        self._shown: dict[str, tuple[Scene, Table]] = {}
+        self.source: Callable[[str], Table] | None = None
+        self._of: dict[str, Table] = {}
+        self._sorted: dict[str, tuple[int, bool]] = {}  # by tab: the column, and whether from the least
+        self._shown: list[TableRow] = []
 
     def compose(self) -> ComposeResult:
-        with TabbedContent():
-            for tab in TABS:
-                with TabPane(tab, id=tab):
-                    yield DataTable(cursor_type="row", zebra_stripes=True, id=f"table-{tab}")
+        tabs = Tabs(*(Tab(tab, id=tab) for tab in TABS))
+        tabs.can_focus = False
+        yield tabs
+        yield Rows(cursor_type="row", zebra_stripes=True)
+        with Horizontal(id="filtering"):
+            yield Static("filter ")
+            yield Input(id="filter", placeholder="part of a name; Enter goes back to the table, Esc shows all", compact=True)
+        yield Static(id="name")
 
-    def show(self, scene: Scene) -> None:
-        self._scene = scene
-        if self.has_class("open"):
-            self._fill()
-
-    def toggle(self, below: bool) -> bool:
-        """Open or close; whether it is open then."""
-        self.set_class(below, "below")
-        self.toggle_class("open")
-        if self.has_class("open"):
-            self._fill()
-            self.focus_table()
-        return self.has_class("open")
-
-    def focus_table(self) -> None:
-        self.query_one(f"#table-{self.tab}", DataTable).focus()
+    @property
+    def rows(self) -> Rows:
+        return self.query_one(Rows)
 
     @property
     def tab(self) -> str:
-        return self.query_one(TabbedContent).active or TABS[0]
+        return self.query_one(Tabs).active or TABS[0]
 
-    def on_tabbed_content_tab_activated(self) -> None:
-        if self.has_class("open"):
+    @property
+    def is_open(self) -> bool:
+        return self.has_class("open")
+
+    def forget(self, tab: str | None = None) -> None:
+        """What a tab shows, or all of them, has changed."""
+        for name in TABS if tab is None else (tab,):
+            self._of.pop(name, None)
+        if self.is_open and tab in (None, self.tab):
             self._fill()
 
+    def open(self, tab: str | None = None) -> None:
+        self.add_class("open")
+        if tab is not None and tab != self.tab:
+            self.query_one(Tabs).active = tab  # fills it
+        else:
+            self._fill()
+        self.rows.focus()
+
+    def close(self) -> None:
+        self.remove_class("open")
+
+    def end_filter(self) -> bool:
+        """Show all rows again; whether some were left out."""
+        field = self.query_one("#filter", Input)
+        was = self.query_one("#filtering").has_class("open")
+        self.query_one("#filtering").remove_class("open")
+        if was:
+            field.value = ""
+            self._fill()
+            self.rows.focus()
+        return was
+
+    def table(self) -> Table:
+        """What is shown now: all rows that pass the filter, in order."""
+        tab = self.tab
+        if tab not in self._of:
+            assert self.source is not None
+            self._of[tab] = self.source(tab)
+        table = self._of[tab]
+        wanted = self.query_one("#filter", Input).value.casefold().strip()
+        rows = [row for row in table.rows if not wanted or wanted in _searched(row)]
+        if tab in self._sorted:
+            column, rising = self._sorted[tab]
+            if column < len(table.columns):
+                known = [row for row in rows if row.values[column] is not None]
+                unknown = [row for row in rows if row.values[column] is None]
+                rows = sorted(known, key=lambda row: _order(row.values[column]), reverse=not rising) + unknown
+        return table._replace(rows=rows)
+
     def _fill(self) -> None:
-        scene, tab = self._scene, self.tab
-        if scene is None or (tab in self._shown and self._shown[tab][0] is scene):
+        if self.source is None:
             return
-        table = table_of(scene, tab)
-        self._shown[tab] = scene, table
-        widget = self.query_one(f"#table-{tab}", DataTable)
+        table, widget = self.table(), self.rows
+        column, rising = self._sorted.get(self.tab, (-1, False))
         widget.clear(columns=True)
-        widget.add_columns(*table.heads)
-        widget.add_rows([[Text(cell) for cell in row.cells] for row in table.rows])  # a str would be read as markup
-        if table.left_out:
-            self.notify(f"{table.left_out} more rows are not shown: trace diff --json has them")
+        self._shown = table.rows[:TABLE_ROWS]
+        columns = []
+        for n, head in enumerate(table.columns):
+            name = head.name + ((" ▲" if rising else " ▼") if n == column else "")
+            side: Literal["left", "right"] = "left" if head.unit is Unit.TEXT else "right"
+            texts = [_cell_text(head.unit, row.values[n]) for row in self._shown]
+            # The widget would measure every cell, which takes longer than all else.
+            widget.add_column(Text(name, justify=side), width=max(len(name), *map(len, texts), 1), key=str(n))
+            columns.append([Text(text, justify=side) for text in texts])
+        widget.add_rows(zip(*columns, strict=True))
+        self._say(0 if self._shown else None, table)
+
+    def _say(self, at: int | None, table: Table | None = None) -> None:
+        """The full name of the row at the cursor, or why there is none."""
+        text = ""
+        if at is not None and at < len(self._shown):
+            text = self._shown[at].full_name
+        elif table is not None:
+            text = table.note or "no row passes the filter"
+        more = len(table.rows) - len(self._shown) if table is not None else 0
+        if more:
+            text = f"{count_text(more)} more rows are not shown, but copied and saved; {text}"
+        self.query_one("#name", Static).update(Text(plain(text)))
+
+    # --- what happens to it ---
+
+    def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
+        event.stop()
+        if self.is_open:
+            self._fill()
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        event.stop()
+        if self._shown:
+            self._say(event.cursor_row)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
-        tab = (event.data_table.id or "").removeprefix("table-")
-        if tab in self._shown and event.cursor_row < len(self._shown[tab][1].rows):
-            self.post_message(self.Chosen(tab, self._shown[tab][1].rows[event.cursor_row]))
+        if event.cursor_row < len(self._shown):
+            self.post_message(self.Chosen(self._shown[event.cursor_row]))
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        event.stop()
+        self._sort(event.column_index)
+
+    def on_rows_asked(self, event: Rows.Asked) -> None:
+        event.stop()
+        if event.what == "tab":
+            tabs = self.query_one(Tabs)
+            tabs.active = TABS[(TABS.index(self.tab) + event.number) % len(TABS)]
+        elif event.what == "sort":
+            self._sort(event.number)
+        elif event.what == "filter":
+            self.query_one("#filtering").add_class("open")
+            self.query_one("#filter", Input).focus()
+        elif event.what == "copy":
+            table = self.table()
+            self.app.copy_to_clipboard(csv_text(table))
+            self.notify(f"copied {count_text(len(table.rows))} rows as CSV")
+        elif event.what == "save":
+            self.post_message(self.Saving(self.tab, csv_text(self.table())))
+
+    def _sort(self, column: int) -> None:
+        """By this column, the most first; by the same again, the least first. Texts the other way round."""
+        columns = self._of[self.tab].columns if self.tab in self._of else ()
+        if column < len(columns):
+            before = self._sorted.get(self.tab)
+            rising = columns[column].unit is Unit.TEXT
+            self._sorted[self.tab] = (column, not before[1] if before is not None and before[0] == column else rising)
+            self._fill()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self.is_open:
+            self._fill()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.rows.focus()
+
+
+def _cell_text(unit: Unit, value: Value) -> str:
+    text = unit.text(value)
+    return fit(plain(text), _NAME_WIDTH) if unit is Unit.TEXT else text
+
+
+def _searched(row: TableRow) -> str:
+    texts = [row.name, *(value for value in row.values if isinstance(value, str))]
+    if row.difference is not None:
+        texts += [row.difference.name, row.difference.other_name]
+    return " ".join(texts).casefold()
+
+
+def _order(value: Value) -> tuple[str, float]:
+    return (value.casefold(), 0.0) if isinstance(value, str) else ("", float(value or 0))

@@ -1,10 +1,13 @@
 """The widget that shows a window of a scene: two lines of ruler, then the lanes, drawn line by line (textual's Line API).
 
-The widget changes nothing by itself but the window, by mouse: click selects, wheel zooms, drag pans. It tells the app so.
+The widget changes nothing by itself but the window, by mouse: click selects, wheel zooms, drag pans, with Shift it selects a
+stretch. It tells the app so.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from bisect import bisect_right
 
@@ -16,11 +19,12 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.view import palette
-from tui.view.alignment import Alignment
-from tui.view.cells import Cells
+from traces.model import Column
+from tui.view.axis import Axis
+from tui.view.cells import LIT, Cells, Sign
 from tui.view.drawing import Drawing, label_of
-from tui.view.ruler import step_places, steps_line, times_line
+from tui.view.palette import Palette, palette_of
+from tui.view.ruler import Marks, step_places, steps_line, time_words, times_line
 from tui.view.scene import Scene
 from tui.view.window import Line, Window
 
@@ -46,10 +50,11 @@ class Timeline(Widget, can_focus=True):
         super().__init__()
         self.window: Window | None = None
         self.drawing = Drawing()
-        self._marks: tuple[Scene, Alignment, list[tuple[int, str, int]]] | None = None
+        self._marks: tuple[Scene, Axis, Marks] | None = None
         self._drawn: list[tuple[Line, Cells]] | None = None
         self._dragged_from: tuple[int, float] | None = None
         self._dragged = False
+        self._from_ns: int | None = None  # where a stretch that is being selected begins
 
     # --- what others tell it ---
 
@@ -66,13 +71,17 @@ class Timeline(Widget, can_focus=True):
         self.refresh()
 
     @property
-    def marks(self) -> list[tuple[int, str, int]]:
+    def marks(self) -> Marks:
         """Where steps begin, in this scene and alignment."""
         assert self.window is not None
-        scene, by = self.window.scene, self.window.alignment
-        if self._marks is None or self._marks[0] is not scene or self._marks[1] is not by:
-            self._marks = scene, by, step_places(scene, by)
+        scene, axis = self.window.scene, self.window.axis
+        if self._marks is None or self._marks[0] is not scene or self._marks[1] is not axis:
+            self._marks = scene, axis, step_places(scene, self.window.alignment)
         return self._marks[2]
+
+    @property
+    def palette(self) -> Palette:
+        return palette_of(self.app.current_theme.dark)
 
     # --- drawing ---
 
@@ -86,26 +95,29 @@ class Timeline(Widget, can_focus=True):
     def render_line(self, y: int) -> Strip:
         window = self.window
         if window is None:
-            return Strip.blank(self.size.width, palette.LABEL)
+            return Strip.blank(self.size.width, self.palette.label)
         if y < RULER_LINES:
             return self._ruler(window, y)
         if self._drawn is None:
             self._drawn = self.drawing.frame(window)
         at = y - RULER_LINES
         if at >= len(self._drawn):
-            return Strip.blank(self.size.width, palette.LABEL)
+            return Strip.blank(self.size.width, self.palette.label)
         line, cells = self._drawn[at]
-        return strip_of(window, line, cells, self.label_width, window.top + at == window.line)
+        return strip_of(window, line, cells, self.label_width, window.visible[at] == window.line, self.palette)
 
     def _ruler(self, window: Window, y: int) -> Strip:
-        by = f"by {window.alignment.value}" if len(window.scene.traces) == 2 else "time"
-        label = ("" if y == 0 else by)[: self.label_width].ljust(self.label_width) + " "
-        text = steps_line(window, self.marks) if y == 0 else times_line(window)
-        column = window.cursor_column
-        parts = [(label, palette.RULER), (text, palette.RULER)]
-        if 0 <= column < window.columns:
-            rest = text[column + 1 :]
-            parts[1:] = [(text[:column], palette.RULER), (text[column], palette.CURSOR_CELL), (rest, palette.RULER)]
+        by = f"by {window.alignment.value}" if len(window.scene.traces) == 2 else ""
+        label = (by if y == 0 else time_words(window, self.marks, self.label_width)).ljust(self.label_width) + " "
+        text = steps_line(window, self.marks) if y == 0 else times_line(window, self.marks)
+        palette = self.palette
+        styles = [palette.ruler] * len(text)
+        selected = range_columns(window)
+        styles[selected.start : selected.stop] = [palette.ruler_range] * len(selected)
+        if 0 <= (column := window.cursor_column) < window.columns:
+            styles[column] = palette.cursor_cell
+        bounds = [0, *(n for n in range(1, len(text)) if styles[n] is not styles[n - 1]), len(text)]
+        parts = [(label, palette.ruler), *((text[a:b], styles[a]) for a, b in itertools.pairwise(bounds))]
         # Gaps are segments of their own: some programs that show SVG pictures drop the spaces that a text begins with.
         return Strip([Segment(word, style) for part, style in parts for word in _WORDS.findall(part)])
 
@@ -119,16 +131,28 @@ class Timeline(Widget, can_focus=True):
     def _column(self, event: events.MouseEvent) -> int:
         return event.x - self.label_width - 1
 
+    def _place(self, event: events.MouseEvent) -> int:
+        """The place on the axis that the mouse points at."""
+        assert self.window is not None
+        column = min(max(self._column(event), 0), self.window.columns)
+        return min(max(int(self.window.start_ns + column * self.window.ns_per_column), 0), self.window.axis.length_ns)
+
     def on_mouse_down(self, event: events.MouseDown) -> None:
         if self.window is not None and event.button == 1:
             self._dragged_from = (event.screen_x, self.window.start_ns)
             self._dragged = False
+            self._from_ns = self._place(event) if event.shift else None
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         if self.window is None or self._dragged_from is None or (event.screen_x == self._dragged_from[0] and not self._dragged):
             return
         self._dragged = True
+        if self._from_ns is not None:
+            self.window.range_ns = self._from_ns, self._place(event)
+            self.redraw()
+            self.post_message(self.Changed(False))
+            return
         begin, start_ns = self._dragged_from
         self.window.pan((start_ns - self.window.start_ns) / self.window.ns_per_column - (event.screen_x - begin))
         self.redraw()
@@ -159,27 +183,56 @@ class Timeline(Widget, can_focus=True):
         self.post_message(self.Changed(False))
 
 
-def strip_of(window: Window, line: Line, cells: Cells, label_width: int, is_cursor: bool) -> Strip:
+def range_columns(window: Window) -> range:
+    """The columns of the selected stretch that are in sight."""
+    if window.range_ns is None:
+        return range(0)
+    begin, end = sorted(window.range_ns)
+    first = int((begin - window.start_ns) / window.ns_per_column)
+    behind = math.ceil((end - window.start_ns) / window.ns_per_column)
+    return range(min(max(first, 0), window.columns), min(max(behind, 0), window.columns))
+
+
+def strip_of(window: Window, line: Line, cells: Cells, label_width: int, is_cursor: bool, palette: Palette) -> Strip:
     """A line of the picture: its label, then its cells, neighbours of one paint in one segment."""
     label = label_of(window, line, label_width)
-    style = palette.LABEL_CURSOR if is_cursor else palette.LABEL if line.head else palette.LABEL_DIM
-    segments = [Segment(label, style), Segment(" ", palette.LABEL)]
-    text, paints = cells.text(), cells.paints
+    style = palette.label_cursor if is_cursor else palette.label if line.head else palette.label_dim
+    segments = [Segment(label, style), Segment(" ", palette.label)]
+    text, paints = cells.text(), _lit(window, line, cells.paints)
     begins = np.flatnonzero(paints[1:] != paints[:-1]) + 1
-    styles = [palette.STYLES[paint] for paint in paints[np.append(0, begins)].tolist()]
+    styles = [palette.styles[paint] for paint in paints[np.append(0, begins)].tolist()]
     bounds = [0, *begins.tolist(), len(text)]
     cursor = window.cursor_column
     if 0 <= cursor < len(text):
-        _cut_out(bounds, styles, cursor, is_cursor)
+        _cut_out(bounds, styles, cursor, palette.cursor_cell if is_cursor else palette.cursor)
     segments += [Segment(text[begin:end], style) for begin, end, style in zip(bounds, bounds[1:], styles, strict=False)]
     return Strip(segments, label_width + 1 + len(text))
 
 
-def _cut_out(bounds: list[int], styles: list[Style], cursor: int, is_cursor: bool) -> None:
+def _lit(window: Window, line: Line, paints: Column) -> Column:
+    """The paints with what is selected lit: spans of this line, and what is empty within the selected stretch."""
+    if window.range_ns is None and not window.lit:
+        return paints
+    selected = range_columns(window)
+    spans = [(begin, end) for row, side, begin, end in window.lit if (row, side) == (line.row, line.part.value)]
+    if not selected and not spans:
+        return paints
+    paints = paints.copy()
+    within = paints[selected.start : selected.stop]
+    within[within == Sign.BLANK] |= LIT
+    for begin, end in spans:
+        first = max(int((begin - window.start_ns) // window.ns_per_column), 0)
+        behind = min(max(math.ceil((end - window.start_ns) / window.ns_per_column), first + 1), window.columns)
+        within = paints[first:behind]
+        within[within != Sign.BLANK] |= LIT
+    return paints
+
+
+def _cut_out(bounds: list[int], styles: list[Style], cursor: int, over: Style) -> None:
     """Make the cursor's column a stretch of its own: `styles` has the style between each two of `bounds`."""
     at = bisect_right(bounds, cursor) - 1
     inside = styles[at]
     cut = [bound for bound in (cursor, cursor + 1) if bound not in (bounds[at], bounds[at + 1])]
     styles[at : at + 1] = [inside] * (len(cut) + 1)
     bounds[at + 1 : at + 1] = cut
-    styles[bounds.index(cursor)] = palette.CURSOR_CELL if is_cursor else inside + palette.CURSOR
+    styles[bounds.index(cursor)] = inside + over

@@ -45,6 +45,17 @@ class TrackKey(NamedTuple):
     detail: int = 0
 
 
+class Fold(NamedTuple):
+    """Rows that can be shown as one: the streams of a "device", the stack of a "thread", all of a "rank"."""
+
+    what: str
+    rank: int
+    place: int = 0
+
+
+ALL = -2  # as a detail: all streams of a device; as a place too: all devices of a rank
+
+
 @dataclass(frozen=True)
 class Track:
     """`table` names the table of the trace that the lane's rows are numbers of."""
@@ -94,6 +105,30 @@ def gpu_tracks(trace: Trace) -> Tracks:
         of = trace.devices[device]
         found[TrackKey(Kind.GPU, of.rank, of.index, stream)] = Track(label, "device", lane)
     return found
+
+
+def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
+    """A track for all streams of each device that has several, and for all of each of several ranks: what is shown of them when
+    they are folded. Where streams are busy at once, the time belongs to what began first."""
+    found = Tracks()
+    streams = {key: track for key, track in tracks.items() if key.kind == Kind.GPU and key.detail != ALL}
+    for rank, place in dict.fromkeys((key.rank, key.place) for key in streams):
+        own = [track for key, track in streams.items() if (key.rank, key.place) == (rank, place)]
+        if len(own) > 1:
+            device = next(n for n, of in enumerate(trace.devices) if (of.rank, of.index) == (rank, place))
+            found[TrackKey(Kind.GPU, rank, place, ALL)] = _merged(f"{trace.device_label(device)} all", own)
+    if len(trace.ranks) > 1:
+        for rank in dict.fromkeys(key.rank for key in streams):
+            own = [track for key, track in streams.items() if key.rank == rank]
+            found[TrackKey(Kind.GPU, rank, ALL, ALL)] = _merged(f"rank {rank} GPU", own)
+    return found
+
+
+def _merged(label: str, tracks: list[Track]) -> Track:
+    lanes = [track.lane for track in tracks if isinstance(track.lane, Lane)]
+    columns = [np.concatenate([getattr(lane, name) for lane in lanes]) for name in ("start_ns", "end_ns", "category", "row")]
+    start_ns, end_ns, category, row = columns
+    return Track(label, tracks[0].table, Lane(start_ns, end_ns - start_ns, category, row))
 
 
 def _phases_on_devices(trace: Trace) -> Tracks:

@@ -9,6 +9,7 @@ Places are nanoseconds on the axis of the scene (axis.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -19,9 +20,17 @@ from traces.model import Column
 from tui.view.alignment import Alignment
 from tui.view.axis import Axis
 from tui.view.scene import Row, Scene
-from tui.view.tracks import Kind
+from tui.view.tracks import Fold, Kind, TrackKey
 
-CURVE_LINES = 2  # of a memory curve, per side
+_LEAST_LINES = {Kind.MEMORY: 2}  # of a row, per side; 1 of others
+_MOST_LINES = {Kind.GPU: 8, Kind.MEMORY: 5, Kind.PHASES: 3, Kind.HOST: 2, Kind.LOADER: 2, Kind.COLLECTIVES: 2, Kind.PARTS: 2}
+# In this order they take what room is left.
+_GROWING = (
+    *(Kind.GPU, Kind.MEMORY, Kind.GPU, Kind.PHASES, Kind.GPU, Kind.MEMORY),
+    *(Kind.HOST, Kind.GPU, Kind.LOADER, Kind.COLLECTIVES, Kind.PARTS, Kind.GPU, Kind.PHASES, Kind.GPU, Kind.MEMORY, Kind.GPU),
+)
+_FEW_RANKS = 2  # of more, all but the first are folded at first
+_FEW_STREAMS = 4
 MARGIN = 0.05  # on both sides of what is fitted
 LEAST_NS = 20  # the shortest time that the whole window can show
 
@@ -34,7 +43,7 @@ class Part(Enum):
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the picture: which row of the scene, which part of it, and, of a curve, which line from above."""
+    """A line of the picture: which row of the scene, which part of it, and which of the part's lines from above."""
 
     row: int
     part: Part
@@ -47,13 +56,21 @@ class Window:
         self.scene = scene
         self.columns = columns
         self.height = height
-        self.alignment = Alignment.STEP
+        self.alignment = Alignment.COUNTERPART
         self.mirrored = self.swapped = False
         self.memory = self.host = True
+        self.folded: set[Fold] = set()
+        self.pinned: list[TrackKey] = []
+        self.wanted = ""  # only rows whose labels hold this are shown
+        self.range_ns: tuple[int, int] | None = None  # the two ends of the selected stretch, in any order
+        self.lit: list[tuple[int, int, int, int]] = []  # row, side, and from where to where on the axis: what is selected
+        self._places: dict[TrackKey, int] = {}  # of rows that were moved
+        self._foldable: set[Fold] = set()
         self.start_ns = 0.0
         self.ns_per_column = 1.0
         self.cursor_ns = 0
         self.line = self.top = 0
+        self._fold_new()
         self.home()
 
     # --- what is there ---
@@ -63,24 +80,68 @@ class Window:
         return self.scene.axis(self.alignment)
 
     @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """The rows of the scene that are shown, from top to bottom: first the pinned ones."""
+        found = []
+        for number, row in enumerate(self.scene.rows):
+            off = (row.kind == Kind.MEMORY and not self.memory) or (row.kind == Kind.HOST and not self.host)
+            folded = any(fold in self.folded for fold in row.folds)
+            unfolded = row.stands_for is not None and row.stands_for not in self.folded
+            if not (off or folded or unfolded) and self.wanted.casefold() in row.label.casefold():
+                found.append(number)
+        keys = [row.key for row in self.scene.rows]
+        found.sort(key=lambda n: (keys[n] not in self.pinned, self._places.get(keys[n], n)))
+        return tuple(found)
+
+    @cached_property
     def lines(self) -> tuple[Line, ...]:
         """The lines of the picture from top to bottom, also those outside the window's height."""
         found: list[Line] = []
+        for number in self.rows:
+            here = [
+                Line(number, part, level)
+                for part in self._parts(self.scene.rows[number])
+                for level in range(1 if part is Part.DIFFERENCE else self.heights[number])
+            ]
+            found += [replace(here[0], head=True), *here[1:]]
+        return tuple(found)
+
+    def _parts(self, row: Row) -> list[Part]:
         sides = [Part.FIRST] if len(self.scene.traces) == 1 else [Part.FIRST, Part.SECOND]
         if self.swapped:
             sides.reverse()
-        for number, row in enumerate(self.scene.rows):
-            if (row.kind == Kind.MEMORY and not self.memory) or (row.kind == Kind.HOST and not self.host):
-                continue
-            there = [part for part in sides if row.tracks[part.value] is not None]
-            shown = there if row.kind == Kind.HOST else sides  # stacks differ in depth: no lines for what one has not
-            here = [
-                Line(number, part, level) for part in shown for level in range(CURVE_LINES if row.is_curve else 1)
-            ]
-            if len(shown) == 2:
-                here.append(Line(number, Part.DIFFERENCE))
-            found += [replace(here[0], head=True), *here[1:]]
-        return tuple(found)
+        if row.kind == Kind.HOST:  # no lines for what one has not, nor differences: a recorder sees calls that a replay has not
+                return [part for part in sides if row.tracks[part.value] is not None]
+        return sides if len(sides) == 1 else [*sides, Part.DIFFERENCE]
+
+    @cached_property
+    def heights(self) -> dict[int, int]:
+        """The lines of each side of the rows that are shown: more where the window has room for all rows of a kind."""
+        sides = {row: sum(part is not Part.DIFFERENCE for part in self._parts(self.scene.rows[row])) for row in self.rows}
+        kinds = {row: self.scene.rows[row].kind for row in sides}
+        heights = {row: _LEAST_LINES.get(kind, 1) for row, kind in kinds.items()}
+        two = len(self.scene.traces) == 2
+        used = sum(heights[row] * count + (two and kinds[row] != Kind.HOST) for row, count in sides.items())
+        for kind in _GROWING:
+            growing = [row for row in sides if kinds[row] == kind and heights[row] < _MOST_LINES[kind]]
+            needed = sum(sides[row] for row in growing)
+            if used + needed <= self.height:
+                used += needed
+                for row in growing:
+                    heights[row] += 1
+        return heights
+
+    @property
+    def pinned_lines(self) -> int:
+        """So many lines stay at the top, whatever is scrolled; none where they would leave no room for others."""
+        count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
+        return count if count <= self.height // 2 else 0
+
+    @property
+    def visible(self) -> range | list[int]:
+        """The numbers of the lines in sight."""
+        pinned = self.pinned_lines
+        return [*range(pinned), *range(self.top + pinned, min(self.top + self.height, len(self.lines)))]
 
     @property
     def edges_ns(self) -> Column:
@@ -121,21 +182,26 @@ class Window:
 
     def show(self, scene: Scene) -> None:
         """A scene with more in it: the same place stays shown, unless a second trace makes another axis of it."""
-        row = self.cursor_row
-        other_axis = len(scene.traces) != len(self.scene.traces) or not self.axis.length_ns
+        row, before, at_home = self.cursor_row, self.axis, self.at_home
+        other_axis = len(scene.traces) != len(self.scene.traces) or not before.length_ns
+        side = self.cursor_side
+        time_ns = int(before.sides[side].times([self.cursor_ns])[0]) if before.length_ns else 0
         self.scene = scene
+        self._fold_new()
         self._relaid()
-        if other_axis:
+        if other_axis or (at_home and self.axis is not before):
             self.home()
-        elif row is not None:
-            self._to_row(next((n for n, other in enumerate(scene.rows) if other.label == row.label), 0))
+        elif self.axis is not before:
+            self._keep_under_cursor(side, time_ns)
+        if row is not None and not other_axis:
+            self._to_row(next((n for n, other in enumerate(scene.rows) if other.key == row.key), 0))
 
     def resize(self, columns: int, height: int) -> None:
         """The same time span in another number of columns."""
         span = self.columns * self.ns_per_column
         self.columns, self.height = max(columns, 1), max(height, 1)
         self._set(self.start_ns, span)
-        self._keep_line_in_sight()
+        self._relaid()
 
     def home(self) -> None:
         """All steps; of traces without steps, everything."""
@@ -182,23 +248,25 @@ class Window:
     def point(self, column: int, line: int) -> None:
         """Put the cursor where the mouse points: a column and a line of what is in sight."""
         self.cursor_ns = self._on_axis(self.start_ns + (column + 0.5) * self.ns_per_column)
-        if self.top + line < len(self.lines):
-            self.line = self.top + line
+        if line < len(self.visible):
+            self.line = self.visible[line]
+            self.line -= self.lines[self.line].level
 
     def move_line(self, lines: int) -> None:
-        if self.lines:
-            self.line = min(max(self.line + lines, 0), len(self.lines) - 1)
-            self._keep_line_in_sight()
+        """Up or down by one part of a row, or by so many lines, to the first line of a part."""
+        if not self.lines:
+            return
+        at = min(max(self.line + lines, 0), len(self.lines) - 1)
+        while self.lines[at].level and lines == 1 and at + 1 < len(self.lines):
+            at += 1
+        self.line = at - self.lines[at].level
+        self._keep_line_in_sight()
 
     def go(self, at_ns: int, row: int | None = None, side: int | None = None) -> None:
         """Put the cursor at a place, on a row and side, and bring both into sight."""
         self.cursor_ns = self._on_axis(at_ns)
         if row is not None:
-            kind = self.scene.rows[row].kind
-            if (kind == Kind.HOST and not self.host) or (kind == Kind.MEMORY and not self.memory):
-                self.host |= kind == Kind.HOST
-                self.memory |= kind == Kind.MEMORY
-                self._relaid()
+            self._show_row(row)
             self._to_row(row, side)
         self._keep_cursor_in_sight(centre=True)
 
@@ -206,8 +274,13 @@ class Window:
         """Align otherwise; what the cursor points at stays under it."""
         side = self.cursor_side
         time_ns = int(self.axis.sides[side].times([self.cursor_ns])[0])
-        column = self.cursor_ns - self.start_ns
         self.alignment = by
+        self.range_ns = None
+        self._keep_under_cursor(side, time_ns)
+
+    def _keep_under_cursor(self, side: int, time_ns: int) -> None:
+        """The cursor stays in its column, where the axis is another one, at a time of one side."""
+        column = self.cursor_ns - self.start_ns
         place = self.axis.sides[side].place(time_ns, self.cursor_ns)
         if place is not None:
             self.cursor_ns = place
@@ -215,16 +288,87 @@ class Window:
 
     def toggle(self, what: str) -> None:
         """Turn "mirrored", "swapped", "memory" or "host" on or off."""
+        self._keeping_line(lambda: setattr(self, what, not getattr(self, what)))
+
+    # --- rows ---
+
+    def fold(self, what: tuple[str, ...]) -> bool:
+        """Fold or unfold the cursor's row with those that it belongs to, of a kind in `what`; whether there are any."""
+        row = self.cursor_row
+        if row is None:
+            return False
+        own = (Fold("thread", row.key.rank, row.key.place),) if row.kind is Kind.HOST else ()
+        choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]
+        if not choices:
+            return False
+        self._keeping_line(lambda: self.folded.symmetric_difference_update({choices[0]}), choices[0])
+        return True
+
+    def pin(self) -> bool:
+        """Pin the cursor's row to the top, or unpin it; whether it is pinned then."""
+        row = self.cursor_row
+        if row is None:
+            return False
+        self._keeping_line(lambda: (self.pinned.remove if row.key in self.pinned else self.pinned.append)(row.key))
+        return row.key in self.pinned
+
+    def filter(self, text: str) -> None:
+        self._keeping_line(lambda: setattr(self, "wanted", text))
+
+    def move_row(self, by: int) -> None:
+        """Let the cursor's row and the one above (-1) or below (1) change places."""
         line = self.cursor_line
-        setattr(self, what, not getattr(self, what))
-        self._relaid()
-        if line is not None:
-            self._to_row(line.row, None if line.part is Part.DIFFERENCE else line.part.value)
+        if line is None:
+            return
+        keys = [self.scene.rows[row].key for row in self.rows]
+        at = self.rows.index(line.row)
+        if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):
+            return
+        both = [self._places.get(keys[n], self.rows[n]) for n in (at, at + by)]
+        self._keeping_line(lambda: self._places.update({keys[at]: both[1], keys[at + by]: both[0]}))
+
+    def _show_row(self, row: int) -> None:
+        """See that a row is not hidden."""
+        of = self.scene.rows[row]
+        hidden = row not in self.rows
+        self.host |= of.kind == Kind.HOST
+        self.memory |= of.kind == Kind.MEMORY
+        self.folded -= set(of.folds)
+        if hidden:
+            self.wanted = ""
+            self._relaid()
+
+    def _fold_new(self) -> None:
+        """What is new is folded if there is much of it: stacks, devices of many streams, all but the first of many ranks."""
+        hiding = [fold for row in self.scene.rows for fold in row.folds]
+        standing = {row.stands_for for row in self.scene.rows}
+        found = {fold for fold in hiding if fold.what == "thread" or fold in standing}
+        ranks = sorted({fold.rank for fold in found if fold.what == "rank"})
+        for fold in found - self._foldable:
+            later_rank = fold.what == "rank" and len(ranks) > _FEW_RANKS and fold.rank != ranks[0]
+            if fold.what == "thread" or later_rank or (fold.what == "device" and hiding.count(fold) > _FEW_STREAMS):
+                self.folded.add(fold)
+        self._foldable |= found
 
     # --- bounds ---
 
+    def _keeping_line(self, change: Callable[[], object], fold: Fold | None = None) -> None:
+        """Change which rows there are; the cursor stays on its row, or goes to the one that a fold is shown as."""
+        line = self.cursor_line
+        change()
+        self._relaid()
+        if line is None:
+            return
+        row, key = line.row, self.scene.rows[line.row].key
+        if fold is not None and row not in self.rows:
+            same = [n for n in self.rows if fold in (self.scene.rows[n].stands_for, *self.scene.rows[n].folds)]
+            thread = [n for n in self.rows if self.scene.rows[n].key[:3] == key[:3]]
+            row = next(iter(same or thread), row)
+        self._to_row(row, None if line.part is Part.DIFFERENCE else line.part.value)
+
     def _relaid(self) -> None:
-        self.__dict__.pop("lines", None)
+        for worked_out in ("rows", "heights", "lines"):
+            self.__dict__.pop(worked_out, None)
         self.line = min(self.line, max(len(self.lines) - 1, 0))
         self._keep_line_in_sight()
 
@@ -265,9 +409,12 @@ class Window:
         if not self.lines:
             self.top = 0
             return
-        row = self.lines[self.line].row
-        here = [n for n, line in enumerate(self.lines) if line.row == row]
-        first, last = (here[0], here[-1]) if len(here) <= self.height else (self.line, self.line)
-        self.top = min(self.top, first)
-        self.top = max(self.top, last - self.height + 1)
+        row, pinned = self.lines[self.line].row, self.pinned_lines
+        height = self.height - pinned
+        if self.line >= pinned:
+            here = [n - pinned for n, line in enumerate(self.lines) if line.row == row]
+            at = self.line - pinned
+            first, last = (here[0], here[-1]) if len(here) <= height else (at, at)
+            self.top = min(self.top, first)
+            self.top = max(self.top, last - height + 1)
         self.top = max(min(self.top, len(self.lines) - self.height), 0)

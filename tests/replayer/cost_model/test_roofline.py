@@ -10,12 +10,11 @@ from replayer.cost_model.roofline import (
     DeviceSpeed,
     data_sheet_speed,
     fitted_speed,
-    flops,
     shortest_kernel_ns,
-    size_bytes,
 )
 from traces.machine import Settings
 from traces.model import Shape
+from traces.op_cost import flops, size_bytes
 
 SPEED = DeviceSpeed(bytes_per_ns=500.0, flops_per_ns=10_000.0)
 

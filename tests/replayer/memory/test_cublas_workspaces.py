@@ -131,7 +131,9 @@ def test_a_device_without_room_for_one_is_full() -> None:
         ("2.10.0+cu128", 9, 32 * MIB),
         ("2.11.0+cu128", 10, USUAL_BYTES),
         ("2.12.1+cu130", 12, 32 * MIB),
-        ("2.9.1+cu128", 9, 0),
+        ("2.9.1+cu128", 9, 32 * MIB),
+        ("2.0.1+cu118", 8, USUAL_BYTES),
+        ("1.12.1+cu116", 8, 0),
         ("2.14.0+cu130", 9, 0),
         ("1.13 to 2.3", 8, 0),
     ],
@@ -143,7 +145,21 @@ def test_they_are_kept_where_the_recorded_release_keeps_them(torch_version: str,
     assert held() == size_bytes
 
 
-def test_a_build_without_cuda_keeps_none() -> None:
-    keeping(cuda=None, hip="6.2")
+@pytest.mark.parametrize(("cuda", "hip", "torch_version"), [(None, None, "2.13.0+cpu"), (None, "6.2", "2.5.1+rocm6.2")])
+def test_other_builds_keep_none(cuda: str | None, hip: str | None, torch_version: str) -> None:
+    keeping(cuda=cuda, hip=hip, torch=torch_version)
     multiply()
     assert held() == 0
+
+
+def test_rocm_keeps_them_too() -> None:
+    gpu = use()
+    gpu.blas = BlasWorkspaces(Machine(torch="2.9.0+rocm6.4", hip="6.4"), [9], ["gfx942:sramecc+:xnack-"])
+    multiply()
+    assert held() == 128 * MIB
+
+
+def test_amds_cards_have_sizes_of_their_own() -> None:
+    workspaces = BlasWorkspaces(Machine(hip="6.4"), [9, 9, 9], ["gfx942", "gfx90a", None])
+    assert [workspaces.size_bytes(device) for device in range(3)] == [128 << 20, 32 << 20, 32 << 20]
+    assert not workspaces.kept

@@ -105,11 +105,14 @@ def test_then_what_the_host_knows() -> None:
     assert torch.equal(x, torch.tensor([[1, 2], [3, 4]], device="cuda"))
     assert not torch.equal(x, torch.tensor([[1, 2], [3, 5]], device="cuda"))
     np.testing.assert_array_equal(x.cpu().numpy(), [[1, 2], [3, 4]])
-    x[0].fill_(9)  # a part of it: no longer known
-    assert x.tolist() == [[0, 0], [0, 0]]
+    x[0].fill_(9)  # a part of it
+    x[:, 1] = torch.tensor([5, 6])
+    assert x.tolist() == [[9, 5], [3, 6]]
+    x[0].random_()
+    assert x.tolist() == [[0, 0], [0, 0]]  # nobody knows
     y = torch.ones(3, device="cuda")
     y.add_(1)
-    assert y.tolist() == [1.0] * 3  # the placeholder
+    assert y.tolist() == [2.0] * 3
 
 
 def test_then_a_placeholder() -> None:

@@ -43,7 +43,7 @@ def with_events(
 
 def program(trace: Trace, op: str, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> WorkspaceSequence:
     recording = RecordedRun.of(trace)
-    return Workspaces.of(trace, recording, 0).of_op(recording.keys(OpSignature(op, shapes, ("float32",) * len(shapes))))
+    return Workspaces.of(trace, recording, 0).of_op(recording.keys[OpSignature(op, shapes, ("float32",) * len(shapes))])
 
 
 def test_what_is_freed_within_the_op_is_its_workspace() -> None:

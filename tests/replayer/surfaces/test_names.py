@@ -25,6 +25,12 @@ from tests.replayer.fake_gpu import use
 
 MODULES = "amp comm gds graphs green_contexts jiterator memory nccl nvtx profiler random sparse streams tunable".split()
 
+# Of torch.cuda.graphs, in newer releases.
+HOOKS = [
+    f"register_graph_{when}_hook"
+    for when in ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end", "destroy")
+]
+
 x: Any = None  # a tensor on the device, made by the tests
 
 
@@ -44,7 +50,8 @@ def _calls() -> dict[str, Callable[[], object]]:
         "export_dot": lambda: cuda.graphs.export_dot("graph.dot"),
         "export_graph_data": lambda: cuda.graphs.export_graph_data("graph.json"),
         "get_stream_from_external": lambda: cuda.get_stream_from_external(1),
-        "make_graphed_callables": lambda: cuda.make_graphed_callables(torch.nn.Linear(1, 1), (x,)),
+        **{name: lambda hook=name: getattr(cuda.graphs, hook)(print) for name in HOOKS},
+        "make_graphed_callables": lambda: cuda.make_graphed_callables(torch.nn.Linear(4, 4).cuda(), (x,)),
         "manual_seed": lambda: random.manual_seed(1),
         "manual_seed_all": lambda: random.manual_seed_all(1),
         "set_device": lambda: cuda.set_device(0),
@@ -88,13 +95,18 @@ def _calls() -> dict[str, Callable[[], object]]:
     }
 
 
+def _capture_nothing() -> None:
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        pass
+
+
 # Classes that a script constructs. What is constructed otherwise (by functions above) is not here.
 CONSTRUCTED: dict[str, Callable[[], object]] = {
     "Stream": lambda: torch.cuda.Stream(),
     "ExternalStream": lambda: torch.cuda.ExternalStream(1),
     "Event": lambda: torch.cuda.Event(),
     "CUDAGraph": lambda: torch.cuda.CUDAGraph(),
-    "graph": lambda: torch.cuda.graph(x),
+    "graph": lambda: _capture_nothing(),
     "MemPool": lambda: torch.cuda.MemPool(),
     "CUDAPluggableAllocator": lambda: torch.cuda.memory.CUDAPluggableAllocator("lib.so", "a", "b"),
     "GdsFile": lambda: torch.cuda.gds.GdsFile(__file__, 0),
@@ -165,12 +177,12 @@ def _refusal(call: Callable[[], object]) -> str:
 
 def test_refusals_name_the_call_and_say_what_to_do() -> None:
     use()
-    for name in "utilization temperature power_draw clock_rate memory_usage".split():
+    for name in "temperature power_draw clock_rate memory_usage".split():
         text = _refusal(getattr(torch.cuda, name))
         assert text.startswith(f"torch.cuda.{name} is not emulated by the virtual GPU: nothing of it is in a recording")
     assert _refusal(torch.cuda.tunable.enable).startswith("torch.cuda.tunable.enable is not emulated")
     assert _refusal(lambda: torch.cuda.nccl.unique_id()).startswith("torch.cuda.nccl.unique_id is not emulated")
-    assert _refusal(torch.cuda.CUDAGraph).startswith("torch.cuda.CUDAGraph is not emulated")
+    assert _refusal(torch.cuda.CUDAGraph().raw_cuda_graph).startswith("torch.cuda.CUDAGraph.raw_cuda_graph is not emulated")
     assert _refusal(lambda: torch.accelerator.Graph()).startswith("torch.accelerator.Graph is not emulated")
 
 

@@ -67,10 +67,10 @@ def test_versions_are_those_of_the_recording() -> None:
     assert torch.backends.cudnn.is_acceptable(torch.ones(1, device="cuda"))
 
 
-def test_versions_that_were_not_recorded_are_those_of_the_build() -> None:
+def test_versions_that_were_not_recorded_are_those_of_the_build_or_common_ones() -> None:
     gpu = use()
     gpu.machine = Machine()
-    assert torch.version.cuda == CUDA_OF_BUILD
+    assert torch.version.cuda == (CUDA_OF_BUILD or "12.4")  # None would mean that there is no GPU
     assert torch.backends.cudnn.version() == 90100
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         torch.version.nothing  # type: ignore[attr-defined]  # noqa: B018

@@ -37,6 +37,16 @@ def test_autocast_to_bfloat16_and_on_the_host_beside_it() -> None:
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
 
 
+def test_the_last_argument_is_cast_first() -> None:
+    gpu = use()
+    model, x = torch.nn.Linear(4, 2).cuda(), torch.ones(3, 4, device="cuda")
+    gpu.launches.clear()
+    with torch.autocast("cuda"):
+        model(x)
+    casts = [signature.shapes[0] for signature, _ in gpu.launches if signature.op == "aten::copy_"]
+    assert casts == [(2,), (2, 4), (3, 4)]  # bias, weight, input: as on an A100 (a100_particle_fwd_bs32)
+
+
 def test_the_old_spellings_mean_cuda() -> None:
     use()
     with warnings.catch_warnings():

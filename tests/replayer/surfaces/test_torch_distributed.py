@@ -385,3 +385,37 @@ def test_an_epoch_of_mnist_moves_the_published_bytes(batch: int, gradients: int,
         if "HtoD" in trace.strings[name] and size % (28 * 28 * 4) == 0  # whole images: not the parameters, at the start
     ]
     assert (len(copied), sum(copied)) == (steps, 188_160_000)
+
+
+def test_sync_batch_norm_trains_and_gathers_the_statistics_of_all_ranks() -> None:
+    def body(rank: int) -> None:
+        net = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()))
+        ddp = DistributedDataParallel(net.cuda(), device_ids=[rank])
+        for dtype in (torch.float32, torch.float16):
+            with torch.autocast("cuda", dtype=dtype, enabled=dtype is torch.float16):
+                out = ddp(torch.ones(2, 3, 8, 8, device="cuda"))
+            assert out.dtype is dtype and out.shape == (2, 4, 6, 6)
+            out.sum().backward()
+        ddp.eval()(torch.ones(2, 3, 8, 8, device="cuda"))
+
+    for trace in run_ranks(2, body):
+        names = Counter(trace.strings[name] for name in trace.collectives.name.tolist())
+        assert names["all_gather_into_tensor"] == 2 and names["all_reduce"] >= 4, names
+
+
+def test_bytes_of_any_size_arrive() -> None:
+    """GIVEN what accelerate and ZeRO send, a generator's state and pickles WHEN broadcast THEN they are exact."""
+
+    def body(rank: int) -> None:
+        state_ = torch.Generator().manual_seed(7 + rank).get_state().to("cuda")
+        dist.broadcast(state_, 1)
+        expected = torch.rand(3, generator=torch.Generator().manual_seed(8))
+        generator = torch.Generator()
+        generator.set_state(state_.cpu())
+        assert torch.rand(3, generator=generator).tolist() == expected.tolist()
+        sent = torch.arange(1 << 18).to(torch.uint8)
+        got = sent.cuda() if rank == 0 else torch.zeros(1 << 18, dtype=torch.uint8, device="cuda")
+        dist.broadcast(got, 0)
+        assert torch.equal(got.cpu(), sent)
+
+    run_ranks(2, body)

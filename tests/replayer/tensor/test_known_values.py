@@ -42,7 +42,7 @@ def test_what_follows_from_known_numbers_is_known() -> None:
     check()
 
 
-def test_what_is_drawn_or_written_over_or_large_is_not_known() -> None:
+def test_what_is_drawn_or_written_over_is_not_known_nor_what_is_large_and_varied() -> None:
     use()
     x = torch.ones(3, dtype=torch.int64, device="cuda")
     assert (x + 1).tolist() == [2] * 3
@@ -51,7 +51,8 @@ def test_what_is_drawn_or_written_over_or_large_is_not_known() -> None:
     assert torch.bernoulli(torch.ones(3, device="cuda")).long().tolist() == [0] * 3
     assert (torch.rand(3, device="cuda") >= 0).tolist() == [False] * 3
     large = torch.zeros(KNOWN_LIMIT + 1, dtype=torch.int64, device="cuda")
-    assert (large == 0).tolist()[:2] == [False] * 2
+    assert (large == 0).tolist()[:2] == [True] * 2 and bool((large == 0).all())
+    assert (torch.arange(KNOWN_LIMIT + 1, device="cuda") >= 0).tolist()[:2] == [False] * 2
     assert (torch.arange(KNOWN_LIMIT, device="cuda") >= 0).tolist()[:2] == [True] * 2
 
 

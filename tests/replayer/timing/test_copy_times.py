@@ -8,7 +8,7 @@ import pytest
 from replayer.gpu import VirtualGpu
 from replayer.op_signature import OpSignature
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
-from traces.model import Column, DeviceKind, Origin, Trace
+from traces.model import Column, DeviceKind, HostKind, HostSpans, Origin, Trace
 
 SHAPE = (32, 3, 224, 224)
 SIZE_BYTES = 32 * 3 * 224 * 224 * 4
@@ -55,6 +55,27 @@ def test_the_recorded_copy_itself_takes_its_recorded_time() -> None:
     assert _copied(_trace(PINNED), pinned=True) == (2_000, Origin.EXACT, PINNED, SIZE_BYTES)
 
 
+@pytest.mark.parametrize(
+    ("call", "after_us"), [("cudaStreamSynchronize", 12), ("hipMemcpyWithStream", 19), ("cudaLaunchKernel", 0)]
+)
+def test_what_the_host_did_after_it_had_waited_comes_after_the_wait(call: str, after_us: int) -> None:
+    # GIVEN a recorded call of 20 us, which copies after 1 us and, in the first case, waits for that from 8 us on
+    trace = _trace(PINNED)
+    host = trace.host
+    launches = np.flatnonzero(host.kind == HostKind.RUNTIME)
+    host.name[launches] = trace.strings.add("hipMemcpyWithStream" if call == "hipMemcpyWithStream" else "cudaMemcpyAsync")
+    if call == "cudaStreamSynchronize":
+        columns = {name: [*column, *column[launches[::2]]] for name, column in host.columns().items()}
+        columns["name"][-2:] = [trace.strings.add(call)] * 2
+        columns["start_ns"][-2:] = host.start_ns[launches[::2]] + 7 * US
+        trace.host = HostSpans.of(**columns)
+    # WHEN the script's copy blocks
+    gpu, clock, log = _started(trace)
+    gpu.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
+    (row,) = log.device
+    assert clock.now_ns() - row["start_ns"] - row["duration_ns"] == pytest.approx(after_us * US, abs=US)
+
+
 def test_a_pinned_copy_does_not_take_a_recorded_pageable_ones_time() -> None:
     took_us, origin, name, size_bytes = _copied(_trace(PAGEABLE, duration_us=4_000), pinned=True)
     assert (origin, name, size_bytes) == (Origin.PUBLISHED, PINNED, SIZE_BYTES)
@@ -91,7 +112,7 @@ def test_a_copy_within_the_device_does_not_take_the_time_of_one_from_the_host() 
     gpu.launch(_site(direction=""), 0)
     gpu.flush()
     _, row = log.device
-    assert (row["origin"], row["kind"]) == (Origin.ROOFLINE, DeviceKind.KERNEL)
+    assert row["kind"] == DeviceKind.KERNEL and row["origin"] in (Origin.ROOFLINE, Origin.CURVE, Origin.PUBLISHED)
     assert row["duration_ns"] < 200 * US  # 38.5 MB within a P100
 
 

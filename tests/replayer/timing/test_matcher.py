@@ -20,17 +20,11 @@ def signature(op: str, *shapes: tuple[int, ...]) -> OpSignature:
     return OpSignature(op, shapes, ("float32",) * len(shapes))
 
 
-def keyed(recording: RecordedRun, signature: OpSignature) -> OpSignature:
-    """The signature with its keys filled, as a simulator hands it to a segment."""
-    recording.keys(signature)
-    return signature
-
-
 def test_the_kth_call_takes_the_kth_recorded_call() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, i + 1)) for i in range(4)]
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], ops))
-    segment = StepMatcher(recording.step(0), {}).segment("forward")
-    call = keyed(recording, signature("aten::mm", (4, 4)))
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    call = signature("aten::mm", (4, 4))
     taken = [segment.match(call) for _ in range(5)]
     assert [match and match[1].kernels for match in taken] == [(0,), (1,), (2,), (3,), None]
 
@@ -39,30 +33,47 @@ def test_a_call_matches_at_the_level_it_sees_and_takes_all_kernels_below() -> No
     inner = Op("aten::cudnn_convolution", 4, 8, kernel=(20, 30), shapes=((1, 3, 8, 8), (4, 3, 3, 3)))
     outer = Op("aten::conv2d", 0, 20, shapes=((1, 3, 8, 8), (4, 3, 3, 3)), children=[inner])
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [outer]))
-    segment = StepMatcher(recording.step(0), {}).segment("forward")
-    match = segment.match(keyed(recording, signature("aten::convolution", (1, 3, 8, 8), (4, 3, 3, 3), (4,))))
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    match = segment.match(signature("aten::convolution", (1, 3, 8, 8), (4, 3, 3, 3), (4,)))
     assert match is not None
     assert match[0] is Origin.EQUIVALENT
     assert (match[1].start_ns, match[1].kernels) == (0, (0,))
-    assert segment.match(keyed(recording, signature("aten::cudnn_convolution", (1, 3, 8, 8), (4, 3, 3, 3)))) is None
+    assert segment.match(signature("aten::cudnn_convolution", (1, 3, 8, 8), (4, 3, 3, 3))) is None
     assert segment.unmatched() == []
 
 
 def test_a_lent_instance_is_still_there_for_the_op_that_asks_exactly_but_is_no_rest() -> None:
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
-    segment = StepMatcher(recording.step(0), {}).segment("forward")
-    lent = segment.match(keyed(recording, signature("aten::mm", (9, 9))))
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    lent = segment.match(signature("aten::mm", (9, 9)))
     assert lent is not None and lent[0] is Origin.SCALED
     assert segment.open_ns == 0
-    exact = segment.match(keyed(recording, signature("aten::mm", (4, 4))))
+    exact = segment.match(signature("aten::mm", (4, 4)))
     assert exact is not None and exact[0] is Origin.EXACT
     assert segment.unmatched() == []
 
 
+def test_what_lies_far_ahead_is_not_borrowed() -> None:
+    # GIVEN an `add` near the beginning, and another after forty products
+    ops = [Op("aten::add", 0, 5, kernel=(2, 1))]
+    ops += [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(1, 41)]
+    ops += [Op("aten::add", 500, 5, kernel=(502, 1))]
+    recording = RecordedRun.of(make_recording([("forward", 0, 600)], ops))
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    other, product = signature("aten::add", (9, 9)), signature("aten::mm", (4, 4))
+    near = segment.match(other)
+    assert near is not None and near[0] is Origin.SCALED
+    # THEN a call of other shape does not take the far one, until the script has come near it
+    assert segment.match(other) is None
+    for _ in range(40):
+        segment.match(product)
+    assert segment.match(other) is not None
+
+
 def test_another_dtype_is_no_match() -> None:
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
-    segment = StepMatcher(recording.step(0), {}).segment("forward")
-    assert segment.match(keyed(recording, OpSignature("aten::mm", ((4, 4),), ("float16",)))) is None
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    assert segment.match(OpSignature("aten::mm", ((4, 4),), ("float16",))) is None
 
 
 names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "aten::nothing"])
@@ -72,10 +83,10 @@ names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "
 def test_claims_and_rest_together_give_every_kernel_at_most_once(recorded: list[str], played: list[str]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3)) for i, name in enumerate(recorded)]
     recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
-    segment = StepMatcher(recording.step(0), {}).segment("forward")
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
     given_out: list[int] = []
     for name in played:
-        match = segment.match(keyed(recording, signature(name, (4, 4))))
+        match = segment.match(signature(name, (4, 4)))
         if match is not None and match[0] is not Origin.SCALED:
             given_out.extend(match[1].kernels)
     given_out.extend(segment.unmatched())
@@ -117,10 +128,10 @@ def test_remembering_the_last_time_changes_no_answer(recorded: list[str], steps:
         fresh = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
         answers = []
         for recording, histories in ((remembering, remembered), (fresh, {})):
-            segment = StepMatcher(recording.step(0), histories).segment("forward")
+            segment = StepMatcher(recording.step(0), recording.keys, histories).segment("forward")
             given_out = []
             for name in played:
-                match = segment.match(keyed(remembering, signatures[name]))
+                match = segment.match(signatures[name])
                 given_out.append((match and (match[0], match[1].kernels), segment.open_ns))
             answers.append((given_out, segment.unmatched(), segment.open_ns))
         # THEN every answer is that of a recording which has never been played
@@ -130,13 +141,13 @@ def test_remembering_the_last_time_changes_no_answer(recorded: list[str], steps:
 def test_a_look_in_the_midst_of_a_remembered_phase_takes_what_was_launched_by_then() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
     recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
-    call = keyed(recording, signature("aten::mm", (4, 4)))
+    call = signature("aten::mm", (4, 4))
     histories: Histories = {}
     for _ in range(2):
-        segment = StepMatcher(recording.step(0), histories).segment("forward")
+        segment = StepMatcher(recording.step(0), recording.keys, histories).segment("forward")
         segment.match(call)
         assert segment.unmatched() == [1, 2, 3, 4, 5]
-    segment = StepMatcher(recording.step(0), histories).segment("forward")
+    segment = StepMatcher(recording.step(0), recording.keys, histories).segment("forward")
     segment.match(call)
     assert segment.unmatched_until(35_000) == [1, 2, 3]
     assert segment.unmatched() == [4, 5]
@@ -148,8 +159,8 @@ def test_each_device_has_claims_of_its_own() -> None:
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     trace.device.device[:] = [0, 1, 1]
     recording = RecordedRun.of(trace)
-    relu = keyed(recording, signature("aten::relu", (4, 4)))
-    segment = StepMatcher(recording.step(0), {}).segment("forward")
+    relu = signature("aten::relu", (4, 4))
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
     lane = segment.lane(1)
     assert lane is segment.lane(1) is not segment and segment.lane(0) is segment
     kernels = recording.step(0).kernels
@@ -175,5 +186,5 @@ def test_a_process_whose_first_device_hardly_works_is_on_the_next_one() -> None:
 
 def test_a_segment_without_kernels_of_that_device_claims_as_one() -> None:
     trace = make_recording([("forward", 0, 50)], [Op("aten::relu", 0, 5, kernel=(5, 10))])
-    segment = StepMatcher(RecordedRun.of(trace).step(0), {}).segment("forward")
+    segment = StepMatcher((recording := RecordedRun.of(trace)).step(0), recording.keys, {}).segment("forward")
     assert segment.lane(1) is segment

@@ -294,7 +294,7 @@ def test_the_rest_of_a_phase_played_at_once_lies_where_it_would_lie_one_by_one(
     for at_once in (True, False):
         stage = Stage(trace)
         stage.stream.wait(stage.thread.host_ns + busy_us * US)
-        matches = StepMatcher(stage.recording.step(0), {})
+        matches = StepMatcher(stage.recording.step(0), stage.recording.keys, {})
         chosen = matches.segment("forward").unmatched()
         if at_once:
             stage.simulator.scheduler.put_remainder(matches, chosen, stage.stream, stage.thread.host_ns)

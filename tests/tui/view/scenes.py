@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -26,6 +27,7 @@ from traces.model import (
     Trace,
 )
 from tui.view.app import ViewApp
+from tui.view.differences import differences
 from tui.view.drawing import Drawing, label_of
 from tui.view.loading import Stage
 from tui.view.ruler import step_places, steps_line, times_line
@@ -34,7 +36,8 @@ from tui.view.window import Window
 
 
 def whole(*named: tuple[str, Trace]) -> Scene:
-    return Scene.of(*named).with_host().with_figures()
+    scene = Scene.of(*named).with_host().with_figures().with_counterparts()
+    return replace(scene, differences=differences(scene))
 
 
 def pair_scene(stretch: float = 1.1, steps: int = 3) -> Scene:
@@ -117,7 +120,7 @@ def stack(depth: int) -> Trace:
 def text_of(window: Window, label_columns: int = 20) -> str:
     """The whole picture of a window as text: ruler, labels, lanes."""
     marks = step_places(window.scene, window.alignment)
-    lines = [" " * label_columns + " " + steps_line(window, marks), " " * label_columns + " " + times_line(window)]
+    lines = [" " * label_columns + " " + steps_line(window, marks), " " * label_columns + " " + times_line(window, marks)]
     drawing = Drawing()
     lines += [f"{label_of(window, line, label_columns)} {cells.text()}" for line, cells in drawing.frame(window)]
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -6,8 +6,9 @@ import pytest
 
 from tests.traces.handmade import MS, US, replay_of, training
 from tests.tui.view.scenes import one_event, whole
+from traces.counterparts import counterparts, paired_steps
 from traces.model import NONE, Trace
-from tui.view.alignment import Alignment, by_op, by_step, by_wall, extent_ns, paired_steps
+from tui.view.alignment import ANCHOR_NS, Alignment, by_counterpart, by_step, by_wall, extent_ns
 from tui.view.axis import Axis
 
 
@@ -32,7 +33,11 @@ def test_later_steps_do_not_inherit_earlier_drift() -> None:
     assert step.sides[1].place(begin[1]) == step.sides[0].place(begin[0])
 
 
-@pytest.mark.parametrize("by", [by_wall, by_step, by_op])
+def by_their_counterparts(first: Trace, second: Trace) -> Axis:
+    return by_counterpart(first, second, counterparts(first, second, paired_steps(first, second)))
+
+
+@pytest.mark.parametrize("by", [by_wall, by_step, by_their_counterparts])
 def test_every_moment_between_first_and_last_step_is_shown(by: object) -> None:
     recorded = training(steps=3)
     replayed = replay_of(recorded, stretch=1.3)
@@ -44,21 +49,36 @@ def test_every_moment_between_first_and_last_step_is_shown(by: object) -> None:
             assert len(places) and (side.times(places) == time_ns).all()
 
 
-def begins(axis: Axis, first: Trace, second: Trace, op: int) -> list[int | None]:
-    """Where a row of the host table begins on the axis, in each trace."""
-    return [side.place(int(trace.host.start_ns[op])) for trace, side in zip((first, second), axis.sides, strict=True)]
+def begins(axis: Axis, first: Trace, second: Trace, row: int) -> list[int | None]:
+    """Where a row of the device table begins on the axis, in each trace."""
+    return [side.place(int(trace.device.start_ns[row])) for trace, side in zip((first, second), axis.sides, strict=True)]
 
 
-def test_by_op_each_common_op_begins_together() -> None:
+def test_by_counterpart_a_late_start_is_one_gap() -> None:
+    # GIVEN a second trace in which one kernel of the first step, and all that follows there, starts 20 µs later
+    recorded, replayed = training(steps=2), training(steps=2)
+    late = replayed.device.start_ns >= recorded.device.start_ns[2]
+    replayed.device.start_ns[late] += 20 * US
+    for table in (replayed.steps, replayed.phases, replayed.host, replayed.memory):
+        times = table.time_ns if table is replayed.memory else table.start_ns  # type: ignore[union-attr]
+        times[times >= int(recorded.steps.start_ns[1])] += 20 * US
+    axis = by_their_counterparts(recorded, replayed)
+    # THEN each kernel lies over its counterpart, before the gap and behind it
+    for row in range(len(recorded.device)):
+        places = begins(axis, recorded, replayed, row)
+        assert None not in places and abs(places[0] - places[1]) <= ANCHOR_NS, row  # type: ignore[operator]
+    assert axis.length_ns - by_wall(recorded, recorded).length_ns <= 21 * US
+    # while by step they lie apart
+    places = begins(by_step(recorded, replayed), recorded, replayed, 2)
+    assert places[0] is not None and places[1] == places[0] + 20 * US
+
+
+def test_by_counterpart_each_kernel_begins_with_its_like() -> None:
     recorded, replayed = training(steps=2), training(steps=2, stretch=1.5)
-    axis = by_op(recorded, replayed)
-    for op in (0, 3, 5):  # rows of the host table: the same calls in both
-        places = begins(axis, recorded, replayed, op)
-        assert places[0] == places[1] is not None
-    # while by step they drift apart within the step
-    axis = by_step(recorded, replayed)
-    places = begins(axis, recorded, replayed, 5)
-    assert places[0] != places[1]
+    axis = by_their_counterparts(recorded, replayed)
+    for row in range(len(recorded.device)):
+        places = begins(axis, recorded, replayed, row)
+        assert None not in places and abs(places[0] - places[1]) <= ANCHOR_NS, row  # type: ignore[operator]
 
 
 def test_what_precedes_the_first_step_ends_where_it_begins() -> None:

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import DataTable, Input, OptionList, Static, TabbedContent
+from textual.widgets import Input, OptionList, Static
 
 from tests.traces.handmade import US, replay_of, training
-from tests.tui.view.scenes import app_on, lone_scene, pair_scene, piloted, ready, screen_text, whole
+from tests.tui.view.scenes import app_on, crowd, lone_scene, pair_scene, piloted, ready, screen_text, whole
 from traces.file import load
 from traces.model import Trace, TraceFormatError
 from tui.view.alignment import Alignment
@@ -22,7 +22,9 @@ from tui.view.app import ViewApp
 from tui.view.keys import KEYS
 from tui.view.live import Live
 from tui.view.loading import Stage
-from tui.view.screens import PromptScreen, SearchScreen, TextScreen
+from tui.view.palette import palette_of
+from tui.view.screens import PromptScreen, SearchScreen, TextScreen, help_pages
+from tui.view.spans import name_of
 from tui.view.tables import Tables
 from tui.view.window import Part, Window
 
@@ -148,18 +150,102 @@ async def test_fitting_a_selection(app: ViewApp, pilot: Pilot[Any]) -> None:
 # --- differences, steps, search ---
 
 
-@presses("n", "N")
+@presses("n", "N", "W")
 @piloted(lambda: pair_scene(stretch=1.3))
-async def test_places_that_differ(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_differences_from_the_largest(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
+    found = app.scene.differences if app.scene is not None else ()
+    span = window.columns * window.ns_per_column
     await pilot.press("n")
-    first = window.cursor_ns
-    assert said(app).startswith("difference ") and "differ within" in said(app)
+    assert said(app) == f"1 of {len(found)}: {found[0].sentence}"
+    # it is in sight, selected, with its counterpart lit
+    assert app.selected is not None and app.selected.number == found[0].rows[app.selected.side]
+    assert window.columns * window.ns_per_column < span and {side for _, side, _, _ in window.lit} == {0, 1}
     await pilot.press("n")
-    second = window.cursor_ns
-    assert second > first
-    await pilot.press("N")
-    assert window.cursor_ns == first
+    assert said(app).startswith(f"2 of {len(found)}: ")
+    await pilot.press("N", "N")
+    assert said(app).startswith(f"{len(found)} of {len(found)}: ")
+    # with waits for data there are more
+    await pilot.press("W")
+    assert app.everything and "with waits for data" in said(app)
+    await pilot.press("W")
+    assert not app.everything
+
+
+@presses("k", "u", "j", "b", "left_square_bracket", "right_square_bracket")
+@piloted(pair_scene)
+async def test_from_one_event_to_the_next(app: ViewApp, pilot: Pilot[Any]) -> None:
+    window = window_of(app)
+    scene, trace = window.scene, window.scene.traces[0]
+
+    def name() -> str:
+        assert app.selected is not None
+        return name_of(scene, app.selected)
+
+    await pilot.press("k")
+    assert "no event here" in said(app) or app.selected is not None
+    line = next(n for n, line in enumerate(window.lines) if scene.rows[line.row].label.startswith("cuda:0 stream"))
+    window.line = line
+    await pilot.press("home", "full_stop", "full_stop")
+    assert name() == "volta_sgemm_nn" and (first := app.selected) is not None
+    # to the counterpart and back
+    await pilot.press("k")
+    assert app.selected is not None and app.selected.side == 1 and name() == "volta_sgemm_nn"
+    await pilot.press("k")
+    assert app.selected == first
+    # up to the launching op and those around it, down to its first kernel
+    await pilot.press("u")
+    assert name() == "aten::cudnn_convolution"
+    await pilot.press("u")
+    assert name() == "aten::conv2d" and len(window.lit) > 2
+    await pilot.press("u")
+    assert "nothing around it" in said(app)
+    await pilot.press("j")
+    assert app.selected == first
+    # the backward pass of its op, as autograd numbers it
+    trace.host.sequence[trace.host.name == trace.strings.find("aten::conv2d")] = 7
+    rows = trace.host.name == trace.strings.find("ConvolutionBackward0")
+    trace.host.sequence[rows], trace.host.forward_thread[rows] = 7, 1
+    await pilot.press("b")
+    assert name() == "volta_sgemm_tn"
+    await pilot.press("b")
+    assert app.selected == first
+    # the same kernel in other steps
+    await pilot.press("right_square_bracket")
+    assert "2 of 6" in said(app) and name() == "volta_sgemm_nn"
+    await pilot.press("left_square_bracket")
+    assert "1 of 6" in said(app)
+    # a phase has none of these
+    window.line = 0
+    app.selected = None
+    await pilot.press("j")
+    assert "launched no GPU work" in said(app)
+    await pilot.press("b")
+    assert "no op of the other pass" in said(app)
+
+
+@presses("v", "escape")
+@piloted(pair_scene)
+async def test_a_range_and_its_sums(app: ViewApp, pilot: Pilot[Any]) -> None:
+    window, tables = window_of(app), app.query_one(Tables)
+    await pilot.press("v", *["right"] * 10)
+    assert window.range_ns is not None and window.range_ns[1] - window.range_ns[0] > 9 * window.ns_per_column
+    await pilot.press("v")
+    await pilot.pause()
+    assert tables.is_open and tables.tab == "range" and said(app).startswith("range: recorded ")
+    assert [str(tables.rows.get_cell_at((row, 1))) for row in (0, 1)] == ["GPU busy", "GPU idle"]  # type: ignore[arg-type]
+    # a sum is no place; Escape ends the range, then closes the tables, and never quits
+    await pilot.press("enter")
+    assert "no place to go to" in said(app)
+    stretch = window.range_ns
+    await pilot.press("f")
+    assert stretch is not None and window.start_ns <= stretch[0] and stretch[1] <= window.end_ns
+    await pilot.press("escape")
+    assert window.range_ns is None and tables.is_open
+    await pilot.press("escape")
+    assert not tables.is_open and app.timeline.has_focus
+    await pilot.press("escape", "escape")
+    assert app.is_running
 
 
 @piloted(lambda: whole(("t", training(steps=3)), ("t", training(steps=3))))
@@ -222,12 +308,12 @@ async def test_searching(app: ViewApp, pilot: Pilot[Any]) -> None:
 @piloted(pair_scene)
 async def test_alignment_sides_and_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
-    for by in (Alignment.WALL, Alignment.OP, Alignment.STEP):
+    for by in (Alignment.STEP, Alignment.WALL, Alignment.COUNTERPART):
         await pilot.press("c")
-        assert window.alignment is by and f"by {by.value}" in screen_text(app).splitlines()[1]
+        assert window.alignment is by and screen_text(app).startswith(f"by {by.value}")
     await pilot.press("x")
-    assert [line.part for line in window.lines[:2]] == [Part.SECOND, Part.FIRST]
-    assert screen_text(app).splitlines()[3].startswith("recorded")
+    assert [line.part for line in window.lines if not line.level][:2] == [Part.SECOND, Part.FIRST]
+    assert [line.split()[0] for line in screen_text(app).splitlines()[2:] if line[:1].strip()][1] == "recorded"
     await pilot.press("x")
     before = screen_text(app)
     await pilot.press("i")
@@ -240,15 +326,83 @@ async def test_alignment_sides_and_rows(app: ViewApp, pilot: Pilot[Any]) -> None
     assert screen_text(app) == before
 
 
+@presses("z", "Z", "p", "ampersand", "left_curly_bracket", "right_curly_bracket")
+@piloted(lambda: whole(("A", crowd()), ("B", crowd())))
+async def test_folding_pinning_filtering_and_moving_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
+    window = window_of(app)
+
+    def labels() -> list[str]:
+        return [window.scene.rows[row].label for row in window.rows]
+
+    # of four ranks the first is unfolded, its device's eight streams are one row
+    assert labels() == ["rank 0 cuda:0 all", "rank 0 collectives", "rank 1 GPU", "rank 2 GPU", "rank 3 GPU"]
+    await pilot.press("z")
+    assert labels()[:3] == ["rank 0 cuda:0 stream 0", "rank 0 cuda:0 stream 1", "rank 0 cuda:0 stream 2"]
+    await pilot.press("z", "Z")
+    assert labels() == ["rank 0 GPU", "rank 1 GPU", "rank 2 GPU", "rank 3 GPU"]
+    await pilot.press("Z")
+    assert labels()[0] == "rank 0 cuda:0 all"
+    # the last row goes to the top, and up and down among others
+    await pilot.press("pagedown", "p")
+    assert labels()[0] == "rank 3 GPU" and "is pinned" in said(app)
+    await pilot.press("p")
+    assert labels()[-1] == "rank 3 GPU"
+    await pilot.press("left_curly_bracket")
+    assert labels()[-2:] == ["rank 3 GPU", "rank 2 GPU"]
+    await pilot.press("right_curly_bracket")
+    assert labels()[-2:] == ["rank 2 GPU", "rank 3 GPU"]
+    # only rows whose names hold a text
+    await pilot.press("ampersand", *"GPU", "enter")
+    assert labels() == ["rank 1 GPU", "rank 2 GPU", "rank 3 GPU"] and "3 rows with GPU" in said(app)
+    await pilot.press("escape")
+    assert len(labels()) == 5
+    # what is hidden is shown when somebody goes there
+    row = next(n for n, row in enumerate(window.scene.rows) if row.label == "rank 2 cuda:0 stream 3")
+    window.go(0, row, 0)
+    assert "rank 2 cuda:0 stream 3" in labels()
+
+
+@presses("L", "D")
+@piloted(pair_scene)
+async def test_legend_and_themes(app: ViewApp, pilot: Pilot[Any]) -> None:
+    words = app.query_one("#legend", Static)
+    assert "backward" in str(words.render()) and "waits longer" in str(words.render())
+    await pilot.press("L")
+    assert not words.has_class("open")
+    await pilot.press("L", "D")
+    assert words.has_class("open") and not app.current_theme.dark
+    styles = {segment.style.bgcolor.name for segment in app.timeline.render_line(4) if segment.style and segment.style.bgcolor}
+    assert palette_of(False).background in styles
+    await pilot.press("D")
+    assert app.current_theme.dark
+
+
 @presses("question_mark")
-@piloted(pair_scene, size=(80, 24))
-async def test_help_tells_every_key(app: ViewApp, pilot: Pilot[Any]) -> None:
-    await pilot.press("question_mark")
-    text = str(app.screen.query_one(Static).render())
-    for key in KEYS:
-        assert f"{key.shown:>6}  {key.help}" in text
-    await pilot.press("question_mark")
-    assert len(app.screen_stack) == 1
+@pytest.mark.parametrize("size", [(80, 24), (130, 40), (200, 60)])
+def test_help_tells_every_key_and_fits(size: tuple[int, int]) -> None:
+    @piloted(pair_scene, size=size)
+    async def body(app: ViewApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        text = "".join(str(page) for _, page in help_pages(app.timeline.palette))
+        for key in KEYS:
+            assert f"{key.shown:>6}  {key.help}\n" in text
+        for _ in range(5):  # whatever page is looked at, nothing lies outside the screen
+            box = app.screen.children[0]
+            assert box.region.height <= size[1] and box.virtual_size.height <= box.size.height
+            for page in app.screen.query(Static):
+                assert not page.is_on_screen or page.region.bottom <= box.region.bottom
+            await pilot.press("right")
+        await pilot.press("question_mark")
+        assert len(app.screen_stack) == 1
+
+    body()
+
+
+@piloted(pair_scene)
+async def test_the_palette_of_commands_has_every_key(app: ViewApp, pilot: Pilot[Any]) -> None:
+    titles = {command.title for command in app.get_system_commands(app.screen)}
+    assert {"fold a stack or device", "next largest difference"} <= titles and "live: follow, or stay" not in titles
 
 
 @presses("t")
@@ -258,23 +412,60 @@ async def test_tables_jump_to_places(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.press("t")
     tables = app.query_one(Tables)
     await pilot.pause()
-    kernels = tables.query_one("#table-kernels", DataTable)
-    assert kernels.row_count == 5 and str(kernels.get_cell_at((0, 0))) == "+"  # type: ignore[arg-type]
-    await pilot.press("enter")
-    assert app.selected is not None and app.selected.table == "device"
-    for tab, table in (("ops", "host"), ("phases", "phases")):
-        tables.query_one(TabbedContent).active = tab
+    assert tables.tab == "differences" and tables.rows.row_count == len(window.scene.differences)
+    await pilot.press("down", "enter")
+    assert said(app).startswith("2 of ") and tables.rows.has_focus
+    for tab, table in (("kernels", "device"), ("ops", "host"), ("phases", "phases")):
+        await pilot.press("right")
         await pilot.pause()
-        tables.focus_table()
+        assert tables.tab == tab
         await pilot.press("enter")
-        assert app.selected is not None and app.selected.table == table
-    tables.query_one(TabbedContent).active = "steps"
+        assert app.selected is not None and app.selected.table == table and " of " in said(app)
+    await pilot.press("right")
     await pilot.pause()
-    tables.focus_table()
     await pilot.press("down", "down", "enter")
     assert window.cursor_ns == app.timeline.marks[2][0]
+    # the keyboard stays with the table, also after Shift-Tab and back
+    line = window.line
+    await pilot.press("shift+tab")
+    assert app.timeline.has_focus
+    await pilot.press("tab", "left", "down", "enter")
+    assert window.line == line or app.selected is not None
+    assert len(app.screen_stack) == 1
     await pilot.press("t")
-    assert not tables.has_class("open") and app.timeline.has_focus
+    assert not tables.is_open and app.timeline.has_focus
+
+
+@piloted(lambda: pair_scene(stretch=1.3))
+async def test_tables_are_sorted_filtered_and_copied(app: ViewApp, pilot: Pilot[Any]) -> None:
+    tables = app.query_one(Tables)
+    await pilot.press("t", "right")
+    await pilot.pause()
+    rows = tables.rows
+
+    def column(number: int) -> list[str]:
+        return [str(rows.get_cell_at((row, number))) for row in range(rows.row_count)]  # type: ignore[arg-type]
+
+    # by name, then the other way round, then by the second column
+    await pilot.press("1")
+    assert column(0) == sorted(column(0), key=str.casefold)
+    await pilot.press("1")
+    assert column(0) == sorted(column(0), key=str.casefold, reverse=True)
+    await pilot.press("2")
+    changes = [row.values[1] for row in tables.table().rows]
+    assert changes == sorted(changes, reverse=True)  # type: ignore[type-var]
+    assert [str(head.label) for head in rows.ordered_columns][1] == "change ▼"
+    # filtered by a part of a name; the full name of the row at the cursor stands below
+    await pilot.press("slash", *"sgemm", "enter")
+    assert rows.has_focus and {"volta_sgemm_nn", "volta_sgemm_tn"} == set(column(0))
+    assert str(tables.query_one("#name", Static).render()) == column(0)[0]
+    await pilot.press("y")
+    assert app.clipboard.splitlines()[0].startswith("kernel,change (ns)") and len(app.clipboard.splitlines()) == 3
+    await pilot.press("escape")
+    assert rows.row_count == 5 and tables.is_open
+    # nothing passes: that is said
+    await pilot.press("slash", *"nosuch", "enter")
+    assert rows.row_count == 0 and "no row passes" in str(tables.query_one("#name", Static).render())
 
 
 @piloted(lone_scene, size=(80, 24))
@@ -288,7 +479,9 @@ async def test_one_trace_in_a_narrow_terminal(app: ViewApp, pilot: Pilot[Any]) -
     await pilot.pause()
     tables = app.query_one(Tables)
     assert tables.region.y > app.timeline.region.y
-    assert tables.query_one("#table-kernels", DataTable).row_count == 5
+    await pilot.press("right")
+    await pilot.pause()
+    assert tables.rows.row_count == 5
     await pilot.press("enter")
     assert app.selected is not None
 
@@ -302,32 +495,46 @@ def test_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     @piloted(pair_scene)
     async def body(app: ViewApp, pilot: Pilot[Any]) -> None:
-        await pilot.press("e", *"a.svg", "enter")
-        assert said(app) == "wrote a.svg" and "forward" in Path("a.svg").read_text()
+        async def save(*keys: str) -> str:
+            await pilot.press(*keys)
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            return said(app)
+
+        assert await save("e", *"a.svg", "enter") == "wrote a.svg" and "forward" in Path("a.svg").read_text()
         window_of(app).fit(app.timeline.marks[1][0], app.timeline.marks[2][0] - 30 * US)
-        await pilot.press("e", *"r.json", "enter")
-        assert said(app) == "wrote r_recorded.json, r_replayed.json"
-        await pilot.press("e", *"a.png", "enter")
-        assert "give it the ending" in said(app)
-        await pilot.press("e", *"no/a.svg", "enter")
-        assert "No such file" in said(app)
+        assert await save("e", *"r.json", "enter") == "wrote r_recorded.json, r_replayed.json"
+        assert "give it the ending" in await save("e", *"a.png", "enter")
+        assert "No such file" in await save("e", *"no/a.svg", "enter")
         await pilot.press("e", "escape")
         assert len(app.screen_stack) == 1
+        # what is there already is overwritten only after asking
+        Path("a.svg").write_text("mine")
+        await save("e", *"a.svg", "enter", "escape")
+        assert Path("a.svg").read_text() == "mine"
+        assert await save("e", *"a.svg", "enter", "enter") == "wrote a.svg" and Path("a.svg").read_text() != "mine"
+        # of a table its rows
+        await pilot.press("t", "right")
+        await pilot.pause()
+        assert await save("e", "enter") == "wrote kernels.csv"
 
     body()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.svg", "r_recorded.json", "r_replayed.json"]
+    names = ["a.svg", "kernels.csv", "r_recorded.json", "r_replayed.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     events = json.loads(Path("r_recorded.json").read_text())["traceEvents"]
     kernels = [event["name"] for event in events if event.get("cat") == "kernel"]
     assert kernels.count("volta_sgemm_nn") == 1
+    assert len(Path("kernels.csv").read_text().splitlines()) == 6
 
 
 @presses("q")
-def test_quitting() -> None:
+@pytest.mark.parametrize("keys", [("q",), ("ctrl+c",), ("t", "ctrl+c"), ("slash", "a", "ctrl+c")])
+def test_quitting(keys: tuple[str, ...]) -> None:
     async def run() -> None:
         app = app_on(lone_scene())
         async with app.run_test() as pilot:
             await ready(app, pilot)
-            await pilot.press("q")
+            await pilot.press(*keys)
             await pilot.pause()
         assert app.failure is None and not app.is_running
 
@@ -360,6 +567,13 @@ async def test_mouse(app: ViewApp, pilot: Pilot[Any]) -> None:
     assert window.start_ns == pytest.approx(start + 20 * window.ns_per_column, abs=2)
     await pilot.mouse_up(timeline, offset=(label + 40, 4))
     assert app.selected == selected
+    # with Shift it selects a stretch
+    await pilot.mouse_down(timeline, offset=(label + 40, 4), shift=True)
+    await pilot.hover(timeline, offset=(label + 60, 4))
+    await pilot.mouse_up(timeline, offset=(label + 60, 4))
+    assert window.range_ns is not None
+    assert abs(window.range_ns[1] - window.range_ns[0] - 20 * window.ns_per_column) <= window.ns_per_column
+    assert said(app).startswith("range: recorded")
 
 
 def _scroll(way: str) -> Any:
@@ -389,7 +603,7 @@ def test_traces_with_nothing_in_them(named: list[Trace]) -> None:
     @piloted(lambda: whole(*((str(number), trace) for number, trace in enumerate(named))))
     async def body(app: ViewApp, pilot: Pilot[Any]) -> None:
         for key in KEYS:
-            if key.action not in ("quit", "help", "search", "goto", "export", "details"):
+            if key.action not in ("quit", "help", "search", "goto", "export", "details", "filter"):
                 await pilot.press(key.keys)
         await pilot.press("enter", "escape", "g", "7", "enter", "slash", "x", "enter")
         assert app.failure is None
@@ -417,7 +631,7 @@ def test_keys_before_anything_is_loaded_do_nothing() -> None:
     async def run() -> None:
         app = ViewApp([])
         async with app.run_test() as pilot:
-            await pilot.press(*(key.keys for key in KEYS if key.action not in ("quit", "help")))
+            await pilot.press(*(key.keys for key in KEYS if key.action not in ("quit", "help", "dark")))
             assert app.window is None and len(app.screen_stack) == 1
 
     asyncio.run(run())

@@ -66,6 +66,16 @@ def test_places_are_all_the_places_that_show_a_time(slots: Slots, time_ns: int) 
         assert places == expected if expected else len(places) == len(ends)
 
 
+@given(SLOTS, st.lists(st.integers(0, 50), max_size=6))
+def test_every_place_of_many_times(slots: Slots, times: list[int]) -> None:
+    axis = axis_of(slots)
+    for number, side in enumerate(axis.sides):
+        shown = written_out(slots, number)
+        expected = sorted((at, which) for at, time in enumerate(shown) for which, wanted in enumerate(times) if time == wanted)
+        places, which = side.every_place(times)
+        assert sorted(zip(places.tolist(), which.tolist(), strict=True)) == expected
+
+
 @given(SLOTS, st.integers(1, 7))
 def test_columns_add_up_to_the_axis(slots: Slots, width: int) -> None:
     """Coverage over columns of any width equals coverage over the whole axis: gaps count nothing, repeats count again."""

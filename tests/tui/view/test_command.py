@@ -33,10 +33,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_without_a_terminal_the_summary_is_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["view", "a.msgpack"]) == 0
-    assert capfd.readouterr() == (info_text(summarize(training()), "a.msgpack", width=100, colour=False) + "\n", "")
+    brief = info_text(summarize(training()), "a.msgpack", details=False, width=100, colour=False)
+    assert capfd.readouterr() == (brief + "\n", "")
     assert run(["view", "a.msgpack", "b.msgpack"]) == 0  # though they differ by more than diff's tolerance
     facts = compare(training(), replay_of(training(), stretch=1.2))
-    assert capfd.readouterr() == (diff_text(facts, "a.msgpack", "b.msgpack", width=100, colour=False) + "\n", "")
+    assert capfd.readouterr() == (diff_text(facts, "a.msgpack", "b.msgpack", details=False, width=100, colour=False) + "\n", "")
 
 
 def test_a_picture_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from traces.model import DeviceSpans, Trace
 from tui.view.alignment import Alignment
 from tui.view.window import Window
 
-COLUMNS, HEIGHT = 90, 60
+COLUMNS, HEIGHT = 90, 30
 
 
 def test_a_recording_alone() -> None:
@@ -54,7 +54,10 @@ def test_batches_collectives_and_parts() -> None:
 
 
 def test_a_deep_stack() -> None:
-    assert_golden("view_stack", text_of(Window(whole(("t", stack(5))), COLUMNS, HEIGHT)))
+    window = Window(whole(("t", stack(5))), COLUMNS, HEIGHT)
+    assert_golden("view_stack_folded", text_of(window))
+    window.fold(("thread",))
+    assert_golden("view_stack", text_of(window))
 
 
 def test_nothing_at_all() -> None:
@@ -64,7 +67,7 @@ def test_nothing_at_all() -> None:
 
 
 def test_one_event_fills_the_picture() -> None:
-    lines = text_of(Window(whole(("t", one_event())), 40, 10)).splitlines()
+    lines = text_of(Window(whole(("t", one_event())), 40, 1)).splitlines()
     assert lines[2] == "cuda:0 stream 7      █relu_kernel" + "█" * 28
 
 
@@ -75,7 +78,7 @@ def test_an_event_without_length_is_there() -> None:
     columns["start_ns"][1] += MS
     columns["duration_ns"][1] = MS // 2
     trace.device = DeviceSpans.of(**columns)
-    line = text_of(Window(whole(("t", trace)), 30, 10)).splitlines()[2]
+    line = text_of(Window(whole(("t", trace)), 30, 1)).splitlines()[2]
     assert line.startswith("cuda:0 stream 7      ▏") and line.endswith("█")
 
 

@@ -82,11 +82,12 @@ def test_traces_are_loaded_in_stages(tmp_path: Path) -> None:
     found = list(stages(paths))
     assert [stage.share for stage in found] == sorted(stage.share for stage in found) and found[-1].share == 1.0
     scenes: list[Scene] = [stage.scene for stage in found if stage.scene is not None]
-    assert [(len(scene.traces), scene.has_host, scene.has_figures) for scene in scenes] == [
-        (1, False, False),
-        (2, False, False),
-        (2, True, False),
-        (2, True, True),
+    assert [(len(of.traces), of.has_host, of.has_figures, of.counterparts is not None) for of in scenes] == [
+        (1, False, False, False),
+        (2, False, False, False),
+        (2, True, False, False),
+        (2, True, True, False),
+        (2, True, True, True),
     ]
     assert [stage.doing for stage in found if stage.scene is None] == [f"reading {path}" for path in paths]
 

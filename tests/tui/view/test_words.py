@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
 from traces.comparison import compare
-from traces.json_facts import as_json
-from traces.model import NONE, Ending, Origin, Trace
+from traces.model import NONE, Ending, Origin, StepKind, Trace
 from tui.view.alignment import Alignment
 from tui.view.details import details
-from tui.view.differences import Differences
+from tui.view.differences import differences
 from tui.view.headline import headline
 from tui.view.ruler import round_ns, step_places, steps_line, tick_text
-from tui.view.scene import TABLE_ROWS, Scene
+from tui.view.scene import Scene
 from tui.view.search import search
 from tui.view.spans import Span, counterpart, find_span, name_of, step_of, under
-from tui.view.tables import table_of
+from tui.view.stretch import stretch_sums
+from tui.view.table_parts import Unit, csv_text
+from tui.view.table_rows import TABS, table_of
 from tui.view.window import Window
 
 
@@ -93,7 +95,8 @@ def test_round_steps() -> None:
 def test_many_steps_are_marked_where_there_is_room() -> None:
     window = Window(whole(("t", training(steps=40))), 60, 10)
     line = steps_line(window, step_places(window.scene, window.alignment))
-    assert len(line) == 60 and line.count("│") >= 39 and "step 5" not in line
+    assert len(line) == 60 and 8 <= line.count("│") <= 20 and "step 5" not in line
+    assert all(text.strip().isdecimal() for text in line.split("│")[1:])  # each mark has its number
 
 
 # --- spans and their counterparts ---
@@ -176,7 +179,7 @@ def test_details_say_whether_a_time_is_measured_or_estimated(origin: Origin) -> 
     trace.device.origin[:] = origin
     told = details(whole(("t", trace)), Span(0, 0, 0, "device", 0), Alignment.STEP, 0)
     (line,) = [line for line in told if line.startswith("origin")]
-    assert ("estimated" in line) == (origin in (Origin.SCALED, Origin.ROOFLINE))
+    assert ("estimated" in line) == (origin in (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE))
     assert "launched by unknown: not recorded" in told and "begins      outside any step" in told
 
 
@@ -198,27 +201,62 @@ def test_the_span_under_the_cursor() -> None:
 # --- differences ---
 
 
-def test_places_are_where_a_kernel_takes_longer() -> None:
+def pair_of(second: Trace) -> Scene:
+    return whole(("a", training(steps=3)), ("b", second))
+
+
+def test_a_kernel_that_takes_longer_is_told_with_its_times() -> None:
     # GIVEN the same recording twice, but for one kernel that takes 4 µs longer in the second step
-    first, second = training(steps=3), training(steps=3)
+    second = training(steps=3)
     second.device.duration_ns[6] += 4 * US
+    (one,) = [one for one in differences(pair_of(second)) if one.what == "longer"]
+    assert (one.count, one.steps, one.total_ns, one.rows) == (1, 1, 4 * US, (6, 6))
+    assert "is longer: 10.0 µs → 14.0 µs" in one.sentence
+
+
+def test_the_same_in_several_steps_is_one_and_the_largest_comes_first() -> None:
+    second = training(steps=3)
+    second.device.duration_ns[[1, 6]] += 3 * US  # of two steps
+    second.device.duration_ns[2] -= 2 * US
+    found = [one for one in differences(pair_of(second)) if one.what in ("longer", "shorter")]
+    told = [(one.what, one.count, one.steps, one.total_ns) for one in found]
+    assert told == [("longer", 2, 2, 6 * US), ("shorter", 1, 1, -2 * US)]
+    assert "2 times in 2 steps, +6.0 µs in all" in found[0].sentence
+
+
+def test_another_kernel_gone_and_new() -> None:
+    second = training(steps=3)
+    second.device.name[1] = second.strings.add("another_sgemm")
+    second.device = second.device.take(np.delete(np.arange(len(second.device)), 7))
+    found = {one.what: one for one in differences(pair_of(second))}
+    assert "became another_sgemm" in found["another kernel"].sentence
+    assert found["gone"].rows[1] == NONE and "is gone" in found["gone"].sentence
+
+
+def test_idle_time_and_phases_of_the_host() -> None:
+    # GIVEN a second trace whose first step has a pause of 30 µs before its third kernel, and a longer phase on the host
+    first, second = training(steps=1), training(steps=1)
+    second.device.start_ns[2:] += 30 * US
+    second.phases.duration_ns[2] += 40 * US
+    found = {one.what: one for one in differences(whole(("a", first), ("b", second)))}
+    wait = found["waits longer"]
+    assert wait.rows == (2, 2) and wait.times_ns[1] - wait.times_ns[0] == 30 * US and "idle for longer before" in wait.sentence
+    assert found["phase longer"].name == "forward" and found["phase longer"].total_ns == 40 * US
+
+
+def test_waits_for_data_and_warm_up_are_left_out_unless_asked_for() -> None:
+    first, second = training(steps=3), training(steps=3)
+    second.steps.kind[0] = StepKind.WARMUP
+    second.device.duration_ns[1] += 9 * US  # in the step that warms up
+    loader = second.phases.name == second.strings.find("loader")
+    second.phases.duration_ns[loader] += 50 * US
     scene = whole(("a", first), ("b", second))
-    places = Differences.of(scene, Alignment.STEP).places
-    # THEN there is one place, there, and that long
-    (place,) = places
-    assert scene.rows[place.row].label == "cuda:0 stream 7"
-    expected = scene.axis(Alignment.STEP).sides[1].place(int(first.device.end_ns[6]))
-    assert expected is not None and abs(place.at_ns - expected) <= US
-    assert place.more_ns == place.differs_ns == pytest.approx(4 * US, abs=US)
+    assert not [one for one in differences(scene) if one.table == "phases" or one.what == "longer"]
+    assert {"longer", "phase longer"} <= {one.what for one in differences(scene, everything=True)}
 
 
-def test_going_round() -> None:
-    scene = pair_scene(stretch=1.5)
-    found = Differences.of(scene, Alignment.STEP)
-    first, last = found.places[0], found.places[-1]
-    assert found.after(last.at_ns) == first and found.before(0) == last
-    assert Differences(()).after(0) is None and Differences(()).before(0) is None
-    assert Differences.of(lone_scene(), Alignment.STEP).places == ()
+def test_two_that_are_the_same_do_not_differ() -> None:
+    assert differences(pair_of(training(steps=3))) == () and differences(lone_scene()) == ()
 
 
 # --- search and tables ---
@@ -242,25 +280,73 @@ def test_tables_hold_what_diff_holds() -> None:
     assert comparison is not None
     for tab in ("kernels", "ops"):
         table = table_of(scene, tab)
-        assert len(table.rows) == sum(map(len, as_json(getattr(comparison.changes, tab)).values()))
-        sizes = [row.cells[2] for row in table.rows]
-        assert table.heads == ["", tab, "change", "recorded", "replayed", "per step"] and sizes
-    assert [row.cells[0] for row in table_of(scene, "phases").rows] == list(comparison.phases)
+        assert [head.name for head in table.columns][1:5] == ["change", "recorded", "replayed", "%"]
+        of_name = {row.name: row for row in table.rows}
+        changes = getattr(comparison.changes, tab)
+        for change in (*changes.longer, *changes.shorter, *changes.added, *changes.gone):
+            values = of_name[change.name].values
+            told = [round(float(values[at] or 0)) for at in (2, 3)]
+            assert told == pytest.approx([change.recorded_ns, change.replayed_ns], abs=1), change
+            counts = [float(values[at] or 0) for at in (5, 6)]
+            assert counts == pytest.approx([change.recorded_count, change.replayed_count], abs=0.001)
+    assert [row.values[0] for row in table_of(scene, "phases").rows] == list(comparison.phases)
     steps = table_of(scene, "steps").rows
-    assert [row.cells[0] for row in steps] == ["5", "5/6", "6/7", "6/8", "7/9", "7/10"]
-
-
-def test_a_table_takes_a_thousand_rows() -> None:
-    scene = whole(("t", training(steps=1)))
-    steps = Trace(steps=training(steps=1).steps.take([0] * (TABLE_ROWS + 5)), devices=scene.traces[0].devices)
-    table = table_of(whole(("t", steps)), "steps")
-    assert (len(table.rows), table.left_out) == (TABLE_ROWS, 5)
+    assert [row.values[0] for row in steps] == ["5", "5/6", "6/7", "6/8", "7/9", "7/10"]
 
 
 def test_tables_of_one_trace() -> None:
     scene = lone_scene()
-    assert table_of(scene, "kernels").heads == ["kernels", "count", "GPU time"]
+    heads = [head.name for head in table_of(scene, "kernels").columns]
+    assert heads == ["kernel", "GPU time", "%", "calls", "mean", "min", "max"]
     assert [row.name for row in table_of(scene, "phases").rows][:2] == ["loader", "h2d"]
     assert [row.step for row in table_of(scene, "steps").rows] == [0, 1, 2]
     assert table_of(Scene.of(("t", training())), "ops").rows == []
     assert all(row.step == NONE for row in table_of(scene, "ops").rows)
+    assert table_of(scene, "differences").note and table_of(scene, "collectives").note and table_of(scene, "range").note
+
+
+def test_collectives_are_listed_by_name_and_size() -> None:
+    (row,) = table_of(whole(("t", side_tables())), "collectives").rows
+    assert row.values == ("all_reduce", "", 1 << 20, 2, 15 * US, 1, 15 * US, 15 * US, 15 * US)
+
+
+def test_sums_of_a_stretch() -> None:
+    # GIVEN the first step of 100 µs, whose kernels are known
+    scene = lone_scene()
+    trace, axis = scene.traces[0], scene.axis(Alignment.STEP)
+    begin = axis.sides[0].place(int(trace.steps.start_ns[0])) or 0
+    (sums,) = stretch_sums(scene, axis, begin, begin + 100 * US)
+    inside = (trace.device.start_ns >= trace.steps.start_ns[0]) & (trace.device.end_ns <= trace.steps.end_ns[0])
+    assert sums.length_ns == 100 * US and sums.busy_ns + sums.idle_ns == 100 * US
+    assert sum(count for count, _ in sums.kernels.values()) == int(inside.sum())
+    assert sum(ns for _, ns in sums.kinds.values()) == int(trace.device.duration_ns[inside].sum())
+    # what the stretch cuts counts with what lies within it
+    start = axis.sides[0].place(int(trace.device.start_ns[1])) or 0
+    (part,) = stretch_sums(scene, axis, start, start + 4 * US)
+    assert part.kernels == {"volta_sgemm_nn": (1, 4 * US)} and part.busy_ns == 4 * US
+    rows = {row.values[1]: row.values for row in table_of(scene, "range", (), axis, (start, start + 4 * US)).rows}
+    assert rows["GPU busy"][2] == 4 * US and rows["GPU idle"][2] == 0 and rows["volta_sgemm_nn"][4] == 1
+
+
+def test_analyses_are_the_same_as_those_of_info_and_diff() -> None:
+    lone, pair = lone_scene(), pair_scene()
+    assert lone.summary is not None and pair.comparison is not None
+    both = pair.comparison.analyses
+    idle = [row.values for row in table_of(pair, "idle").rows]
+    for side, of in enumerate((both.recorded, both.replayed)):
+        per_step = sum(of.idle["cuda:0"].by_reason.values()) / of.idle["cuda:0"].steps
+        assert sum(float(values[2 + side] or 0) for values in idle) == pytest.approx(per_step)
+    shapes = table_of(lone, "shapes").rows
+    assert [row.values[1] for row in shapes] == [row.device_ns for row in lone.summary.analyses.op_shapes]
+    for tab in TABS:
+        for scene in (lone, pair, whole(("t", side_tables())), whole(("t", Trace())), whole(("a", Trace()), ("b", training()))):
+            table = table_of(scene, tab, scene.differences)
+            assert table.rows or table.note or tab in ("steps", "phases", "kernels", "ops"), tab
+            assert all(len(row.values) == len(table.columns) for row in table.rows), tab
+
+
+def test_a_table_as_csv_has_full_names_and_units() -> None:
+    lines = csv_text(table_of(pair_scene(), "kernels")).splitlines()
+    assert lines[0].startswith("kernel,change (ns),recorded (ns),replayed (ns),% (share),calls,calls replayed,mean (ns)")
+    assert len(lines) == 6 and lines[1].count(",") == lines[0].count(",")
+    assert Unit.CHANGE.text(0) == "0" and Unit.TIME.text(None) == "-" and Unit.COUNT.text(4.5) == "4.5"

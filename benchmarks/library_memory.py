@@ -1,0 +1,168 @@
+"""Memory against what was published: 36 networks on six GPUs, peak by peak, and the batch at which each card is full.
+
+    python benchmarks/library_memory.py [--all] [--networks resnet50,vgg16] [--json figures.json]
+
+Needs torchvision. For each network, `benchmarks/programs/torchvision_memory.py` is run on the virtual GPU at two batch sizes;
+the allocator then runs the requests of any batch size on any card (replayer/memory/fit.py). Once for each release of PyTorch
+that the library's cells name, for what autograd keeps changed in 1.11: MobileNetV2 needs 1.4 times as much since.
+
+Peaks are what `memory_allocated` was at any module's hook. Where a card is full was measured without hooks, by growing the
+batch until it failed; what PyTorch can use there is the card's memory less `eager_context_bytes` (traces/cards.py, a fit). By
+default every sixteenth batch size and the smallest are compared, with --all every one that was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from replayer.memory.capacity import Capacity  # noqa: E402
+from replayer.memory.fit import ScaledRequests, largest_batch, run_requests  # noqa: E402
+from replayer.memory.request_log import REQUESTS, Kind, RequestLog  # noqa: E402
+from replayer.memory.settings import parse_settings  # noqa: E402
+from traces.cards import card_of  # noqa: E402
+from traces.configuration import ReplayConfig, ReplaySession  # noqa: E402
+from traces.file import save  # noqa: E402
+from traces.launch import run_child  # noqa: E402
+from traces.library import catalogue  # noqa: E402
+from traces.library.cells import Cell  # noqa: E402
+from traces.machine import Machine  # noqa: E402
+from traces.model import Device, StepKind, Steps, Trace  # noqa: E402
+
+PROGRAM = ROOT / "benchmarks" / "programs" / "torchvision_memory.py"
+BATCHES = (16, 32)  # at which the networks are run
+SMALLEST, EVERY = (1, 2, 4, 8), 16
+ROOM = Capacity(1 << 50, 0, "")
+PLAIN = parse_settings("")
+
+
+def requests_of(networks: Sequence[str], release: str) -> dict[str, ScaledRequests]:
+    """What each network requests, at any batch size, with autograd as it was in that release."""
+    cells = [f"{network}:{batch}" for network in networks for batch in BATCHES]
+    with tempfile.TemporaryDirectory() as folder:
+        device = Device(rank=0, index=0, name="Tesla V100-PCIE-32GB", total_memory_bytes=ROOM.capacity_bytes)
+        step = Steps.of(number=[0], kind=[StepKind.STEADY], rank=[0], start_ns=[0], duration_ns=[1])
+        trace = Trace(grain="kernel", devices=[device], steps=step, machines={0: Machine(torch=release)})
+        save(trace, Path(folder) / "card.msgpack")
+        config = ReplayConfig(loader="recorded", clock="recorded", steps=len(cells) * 1000)
+        session = ReplaySession(Path(folder) / "card.msgpack", Path(folder), os.getpid(), config=config)
+        result = run_child({"replayer": session}, [str(PROGRAM), *cells], stdout=sys.stderr.fileno())
+        if result.returncode:
+            raise SystemExit(result.returncode)
+        [path] = Path(folder).glob(f"{REQUESTS}-*.json")
+        logs = split(RequestLog.from_json(json.loads(path.read_text())["devices"][0]))
+    scaled = {}
+    for network, small, large in zip(networks, logs[::2], logs[1::2], strict=True):
+        found = ScaledRequests.of(small, BATCHES[0], large, BATCHES[1])
+        if found is None:
+            raise SystemExit(f"{network}: its requests come in another order at batch {BATCHES[1]}")
+        scaled[network] = found
+    return scaled
+
+
+def split(log: RequestLog) -> list[RequestLog]:
+    """The requests of each cell: the program empties the cache after it, and once more when the network is gone."""
+    cells, entries, before, made, emptied = [], [], 0, 0, 0
+    for entry in log.entries:
+        made += entry.kind in (Kind.REQUEST, Kind.OPTIONAL)
+        entries.append(entry._replace(value=entry.value - before) if entry.kind == Kind.FREE else entry)
+        emptied += entry.kind == Kind.EMPTY_CACHE
+        if emptied == 2:
+            cells.append(RequestLog(entries))
+            entries, before, emptied = [], made, 0
+    return cells
+
+
+def compare(every: bool, work: tuple[str, ScaledRequests, list[Cell]]) -> dict[str, Any]:
+    """One network, on cards with the same release: errors of peaks, and where each card is full."""
+    network, scaled, cells = work
+    measured: dict[int, list[tuple[str, int]]] = {}
+    for cell in cells:
+        for batch, peak in zip(cell.memory_batches.tolist(), cell.peak_bytes.tolist(), strict=True):
+            if every or batch in SMALLEST or batch % EVERY == 0:
+                measured.setdefault(batch, []).append((cell.gpu.name, peak))
+    peaks = []
+    for batch, of_cards in measured.items():
+        ours = run_requests(scaled.at(batch), ROOM, PLAIN).seen_bytes
+        peaks += [{"gpu": gpu, "network": network, "batch": batch, "ours": ours, "published": peak} for gpu, peak in of_cards]
+    full = []
+    for cell in cells:
+        if cell.out_of_memory_batch is not None:
+            capacity = Capacity(cell.gpu.memory_bytes, card_of(cell.gpu.device).eager_context_bytes, "")
+            ours = largest_batch(partial(fits, scaled, capacity), cell.out_of_memory_batch) + 1
+            row = {"gpu": cell.gpu.name, "network": network, "ours": ours, "published": cell.out_of_memory_batch}
+            full.append({**row, "hooks": int(cell.memory_batches[-1])})  # the largest that fitted with hooks
+    return {"peaks": peaks, "full": full}
+
+
+def fits(scaled: ScaledRequests, capacity: Capacity, batch: int) -> bool:
+    return run_requests(scaled.at(batch), capacity, PLAIN).fits
+
+
+def errors(rows: Sequence[dict[str, Any]]) -> list[float]:
+    return sorted(abs(row["ours"] / row["published"] - 1) for row in rows)
+
+
+def quantile(ordered: Sequence[float], share: float) -> str:
+    return f"{100 * ordered[min(int(share * len(ordered)), len(ordered) - 1)]:8.2f} %" if ordered else f"{'-':>10}"
+
+
+def show(peaks: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]]) -> None:
+    heads = f"{'peaks':>7}{'median':>10}{'90 %':>10}{'most':>10}   {'full':>5}{'within 3 %':>12}{'median':>10}{'most':>10}"
+    print(f"{'card':10}{heads}")
+    names = sorted({row["gpu"] for row in peaks})
+    for name in [*names, "all"]:
+        of_peaks = errors([row for row in peaks if name in (row["gpu"], "all")])
+        of_full = errors([row for row in full if name in (row["gpu"], "all")])
+        near = sum(error <= 0.03 for error in of_full)
+        print(
+            f"{name:10}{len(of_peaks):7}{quantile(of_peaks, 0.5)}{quantile(of_peaks, 0.9)}{quantile(of_peaks, 1)}"
+            f"   {len(of_full):5}{near:12}{quantile(of_full, 0.5)}{quantile(of_full, 1)}"
+        )
+    far = [row for row in full if abs(row["ours"] / row["published"] - 1) > 0.03]
+    for row in sorted(far, key=lambda row: -abs(row["ours"] / row["published"] - 1)):
+        print(
+            f"{row['gpu']}/{row['network']}: full at batch {row['ours']}, published {row['published']}"
+            f" (with hooks and cudnn.benchmark {row['hooks']} fitted)"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="every batch size that was measured")
+    parser.add_argument("--networks", default="", help="some of them, separated by commas")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    args = parser.parse_args()
+    gpus = [gpu.name for gpu in catalogue.gpus() if (catalogue.BUNDLED / f"{gpu.name}.cells").exists()]
+    networks = args.networks.split(",") if args.networks else catalogue.models(gpus[0])
+    peaks, full = [], []
+    releases = {gpu: str(catalogue.cell(gpu, networks[0]).provenance["torch"]) for gpu in gpus}
+    for release in sorted(set(releases.values())):
+        cards = [gpu for gpu in gpus if releases[gpu] == release]
+        scaled = requests_of(networks, release)
+        work = [(network, scaled[network], [catalogue.cell(gpu, network) for gpu in cards]) for network in networks]
+        with ProcessPoolExecutor(2) as pool:
+            for found in pool.map(partial(compare, args.all), work):
+                peaks += found["peaks"]
+                full += found["full"]
+    show(peaks, full)
+    median = statistics.median(errors(peaks))
+    print(f"{len(peaks)} peaks: {100 * median:.2f} % in the median")
+    if args.json:
+        args.json.write_text(json.dumps({"peaks": peaks, "full": full}))
+
+
+if __name__ == "__main__":
+    main()

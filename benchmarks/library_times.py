@@ -1,0 +1,115 @@
+"""Replays the library's cells and prints how far each phase is from what was measured: replaying cell X must give X.
+
+    python benchmarks/library_times.py                    # 216 cells, two batch sizes of each, within 10 minutes on two cores
+    python benchmarks/library_times.py --gpus v100 --batches 8 --json times.json
+
+Trains torchvision's own networks (benchmarks/programs/torchvision_training.py, one process per GPU) under `trace replay
+--gpu` with the host synchronised around the phases, as they were measured. The batch sizes are 1, the last that was measured,
+and with `--batches` others drawn between them (`--seed`). A phase is as it should be within 1 % or 0.5 ms; what is beyond is
+listed, and makes the exit code 1. On the virtual clock this machine's own time counts: a busy machine is slower than the
+smallest batches' GPUs; `--clock recorded` leaves it out. Without torchvision nothing can be trained, and that is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from traces.library.catalogue import cell, gpus, models
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "benchmarks" / "programs" / "torchvision_training.py"
+WITHIN, WITHIN_MS = 0.01, 0.5
+PHASES = ("h2d", "forward", "rest")
+
+
+def batches_of(gpu: str, model: str, count: int, chance: random.Random) -> list[int]:
+    """Batch 1, the last measured one, and others between them."""
+    last = cell(gpu, model).last_batch
+    between = chance.sample(range(2, last), min(max(count - 2, 0), last - 2))
+    return sorted({1, last, *between} if count > 1 else {last})
+
+
+def replayed(gpu: str, plan: dict[str, list[int]], clock: str, steps: int) -> list[dict[str, Any]]:
+    """What the program printed."""
+    # Whether the largest batch fits to the last byte is what benchmarks/library_memory.py asks.
+    command = [sys.executable, "-m", "trace_replay", "replay", "--clock", clock, "--gpu", gpu, "--gpu-memory", "1024GiB"]
+    done = subprocess.run(
+        [*command, str(PROGRAM), json.dumps(plan), str(steps)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{gpu}: {done.stderr.strip()}")
+    return [json.loads(line) | {"gpu": gpu} for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def judged(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with what was measured and the errors, in ms; h2d, forward and rest."""
+    of = cell(row["gpu"], row["model"])
+    times = of.at(row["batch"]).phases_ns
+    phases = {}
+    for name in PHASES:
+        measured_ms, here_ms = times[name] / 1e6, row[name]
+        off_ms = here_ms - measured_ms
+        within = abs(off_ms) <= max(WITHIN * measured_ms, WITHIN_MS)
+        phases[name] = {"measured_ms": measured_ms, "replayed_ms": here_ms, "error_ms": off_ms, "within": within}
+    return {"gpu": row["gpu"], "model": row["model"], "batch": row["batch"], "phases": phases}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gpus", default=",".join(gpu.name for gpu in gpus()))
+    parser.add_argument("--models", default="", help="some networks only, separated by commas")
+    parser.add_argument("--batches", type=int, default=2, help="batch sizes per cell")
+    parser.add_argument("--steps", type=int, default=6, help="of each batch size; the first two are not counted")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--clock", default="virtual", choices=("virtual", "recorded"))
+    parser.add_argument("--jobs", type=int, default=2, help="replays at a time")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if importlib.util.find_spec("torchvision") is None:
+        print("nothing was replayed: the networks are torchvision's, which is not installed here")
+        return 2
+    chance, begun = random.Random(given.seed), perf_counter()
+    plans = {}
+    for gpu in given.gpus.split(","):
+        wanted = given.models.split(",") if given.models else models(gpu)
+        plans[gpu] = {model: batches_of(gpu, model, given.batches, chance) for model in wanted}
+    with ThreadPoolExecutor(given.jobs) as pool:
+        told = pool.map(lambda of: replayed(of[0], of[1], given.clock, given.steps), plans.items())
+        rows = [judged(row) for rows in told for row in rows]
+    print(f"{'ms off':8} {'cells':>5} {'rows':>5}   " + "   ".join(f"{name:>9}: median, worst, within" for name in PHASES))
+    beyond = []
+    for gpu in plans:
+        mine = [row for row in rows if row["gpu"] == gpu]
+        texts = []
+        for name in PHASES:
+            errors = [abs(row["phases"][name]["error_ms"]) for row in mine]
+            good = sum(row["phases"][name]["within"] for row in mine)
+            texts.append(f"{median(errors):17.3f} {max(errors):6.3f} {good:7}/{len(mine)}")
+        print(f"{gpu:8} {len({row['model'] for row in mine}):5} {len(mine):5}   " + "   ".join(texts))
+        beyond += [(row, name) for row in mine for name in row["phases"] if not row["phases"][name]["within"]]
+    cells = {(row["gpu"], row["model"]) for row in rows}
+    bad = {(row["gpu"], row["model"]) for row, _ in beyond}
+    took_s = perf_counter() - begun
+    good = len(cells) - len(bad)
+    print(f"{good} of {len(cells)} cells within 1 % or 0.5 ms in each phase; {took_s:.0f} s, {given.clock} clock")
+    for row, name in beyond[:20]:
+        of = row["phases"][name]
+        name = f"{row['gpu']}/{row['model']} batch {row['batch']} {name}"
+        print(f"beyond: {name}: {of['measured_ms']:.3f} ms measured, {of['replayed_ms']:.3f} ms here")
+    if given.json is not None:
+        given.json.write_text(json.dumps({"clock": given.clock, "rows": rows}, indent=1))
+    return 1 if beyond else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Trains networks of torchvision as GPEmu's measurements did, and prints what the forward pass and the rest of a step took.
+
+fp32, 3 x 224 x 224, `model.train()`, SGD with momentum, data on the GPU, the host synchronised around both parts; the median of
+the steps. One line of JSON per network and batch: {"model", "batch", "forward_s", "rest_s"}.
+
+    trace replay --trace v100.msgpack --clock virtual benchmarks/programs/torchvision_train.py --cells resnet18:32,128 vgg16:32
+"""
+
+import argparse
+import json
+import time
+from statistics import median
+
+import torch
+import torchvision
+
+
+def train(name: str, batch: int, steps: int) -> dict[str, object]:
+    model = torchvision.models.get_model(name, weights=None).cuda().train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
+    criterion = torch.nn.CrossEntropyLoss().cuda()
+    images = torch.randn(batch, 3, 224, 224).cuda()
+    targets = torch.zeros(batch, dtype=torch.long).cuda()
+    forwards, rests = [], []
+    for _ in range(steps):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        output = model(images)
+        output = output.logits if hasattr(output, "logits") else output
+        torch.cuda.synchronize()
+        between = time.perf_counter()
+        loss = criterion(output, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        ended = time.perf_counter()
+        forwards.append(between - begun)
+        rests.append(ended - between)
+    return {"model": name, "batch": batch, "forward_s": median(forwards[1:]), "rest_s": median(rests[1:])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cells", nargs="+", required=True, metavar="MODEL:BATCH,BATCH")
+    parser.add_argument("--steps", type=int, default=3)
+    args = parser.parse_args()
+    for cell in args.cells:
+        name, _, batches = cell.partition(":")
+        for batch in map(int, batches.split(",")):
+            print(json.dumps(train(name, batch, args.steps)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

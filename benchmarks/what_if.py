@@ -1,0 +1,382 @@
+"""How wrong predictions are: the table of docs/what_if.md, whose protocol was written before.
+
+    python benchmarks/what_if.py ../shared/published ../shared/traces [--rows gpu,links,...] [--json what_if.json]
+
+Rows: `gpu` (other GPUs), `unseen` (their tables hidden), `network` (other networks on the V100), `batch`, `networks_batch`,
+`forward` (a public model's forward pass at other batches), `links` (all-reduce), `dataparallel`. Everything is asked of the
+product's own commands; truths are read from the folder of published measurements. `network`, `networks_batch` and
+`dataparallel` run torchvision's models and need it installed (`--python` names an interpreter that has it), some seconds for
+each network and batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import gzip
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from ast import literal_eval
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.cost_tables import all_reduce_rows, efficiency  # noqa: E402
+from replayer.cost_model.collectives import CollectiveCosts  # noqa: E402
+from replayer.cost_model.efficiency import ELSEWHERE  # noqa: E402
+from traces.file import save  # noqa: E402
+from traces.kineto import read_kineto  # noqa: E402
+from traces.measure import busy_ns  # noqa: E402
+from traces.model import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace, shapes_text  # noqa: E402
+from tui.cli import run as run_command  # noqa: E402
+
+PROGRAM = Path(__file__).parent / "programs" / "torchvision_train.py"
+BOARD = "Tesla V100-PCIE-32GB"  # GPEmu's V100 is the PCIe card
+HOST_SPEED = 4  # the recorded host ran under a profiler that noted Python stacks; its pace is that of no training
+
+_LAUNCHED_MS = 0.02  # shorter rows of the labels are calls that launch nothing: views, sizes
+
+
+@dataclass
+class Case:
+    """One prediction beside its truth, in any unit."""
+
+    name: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    title: str
+    goal: str
+    cases: list[Case]
+    figure: str = "mean"
+
+    def text(self) -> str:
+        errors = [case.error for case in self.cases]
+        worst = max(self.cases, key=lambda case: abs(case.error))
+        spread = median(map(abs, errors)) if self.figure == "median" else mean(map(abs, errors))
+        figures = f"{self.figure} {spread:.1%} | {mean(errors):+.1%} | {worst.error:+.1%} ({worst.name})"
+        return f"| {self.title} | {len(errors)} | {figures} | {self.goal} |"
+
+
+def command(*words: str) -> dict[str, Any]:
+    """Run `trace WORDS --json` and return what it prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = run_command([*words, "--json"])
+    if code:
+        sys.exit(f"trace {' '.join(words)} failed with exit code {code}")
+    facts: dict[str, Any] = json.loads(out.getvalue())
+    return facts
+
+
+def rows_of(path: Path) -> Iterator[dict[str, str]]:
+    with gzip.open(path, "rt") as file:
+        yield from csv.DictReader(file)
+
+
+# --- whole models on other GPUs (NeuSight's labels)
+
+
+def models(published: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
+    """The traced ops of each (run, GPU)."""
+    found: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+    for row in rows_of(published / "neusight_labels_ops.csv.gz"):
+        found[row["run"], row["gpu"].replace("_", " ")].append(row)
+    return found
+
+
+def whole_ms(published: Path) -> dict[tuple[str, str], tuple[float, int]]:
+    """What each (run, GPU) took as a whole, and how many layers it has."""
+    found = {}
+    for row in rows_of(published / "neusight_labels_e2e.csv.gz"):
+        facts = json.loads(row["json"])
+        found[row["run"], row["gpu"].replace("_", " ")] = float(facts["e2e_latency"]), int(facts.get("num_layer") or 0)
+    return found
+
+
+def recording_of(rows: list[dict[str, str]], layers: int, total_ms: float, gpu: str) -> Trace:
+    """A recording of a model from its traced ops: the rows of its one traced layer as often as it has layers."""
+    in_layer = [i for i, row in enumerate(rows) if re.search(r"(\.h|layers?)\.0\.", row["target"])]
+    first, last = (in_layer[0], in_layer[-1] + 1) if in_layer else (0, -1)
+    ops: list[tuple[str, tuple[tuple[int, ...], ...], float]] = []
+    for i, row in enumerate(rows):
+        times = layers if first <= i <= last else 1
+        for name, shapes, ms in _ops(row):
+            ops += [(name, shapes, ms)] * times
+    scale = total_ms / sum(ms for _, _, ms in ops)
+    trace = Trace(devices=[Device(0, 0, gpu)], threads=[Thread(0, 0, "main")])
+    durations = [max(int(ms * scale * 1e6), 1) for _, _, ms in ops]
+    starts = np.concatenate(([0], np.cumsum(durations)[:-1])) + 1_000_000
+    strings = trace.strings
+    count = len(ops)
+    launches = np.arange(count) * 1_000
+    dtype = strings.add("float32")
+    trace.host = HostSpans.of(
+        thread=[0] * count, kind=[HostKind.OP] * count, name=[strings.add(name) for name, _, _ in ops], start_ns=launches,
+        duration_ns=[500] * count, shapes=[strings.add(shapes_text(shapes)) for _, shapes, _ in ops], dtypes=[dtype] * count,
+    )  # fmt: skip
+    trace.device = DeviceSpans.of(
+        device=[0] * count, stream=[7] * count, kind=[DeviceKind.KERNEL] * count, name=[strings.add("kernel")] * count,
+        start_ns=starts, duration_ns=durations, launch=np.arange(count),
+    )  # fmt: skip
+    return trace
+
+
+_FUNCTIONS = {
+    "truediv": "div", "add": "add", "sub": "sub", "mul": "mul", "pow": "pow", "tanh": "tanh", "gelu": "gelu", "relu": "relu",
+    "where": "where", "softmax": "softmax", "max": "maximum", "contiguous": "clone", "reshape": "clone",
+    "masked_fill": "masked_fill",
+}  # fmt: skip
+
+
+def _ops(row: dict[str, str]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...], float]]:
+    """A traced call as PyTorch's ops with their times in ms; its backward pass as the ops that it consists of."""
+    forward_ms, backward_ms = float(row["fw_ms"] or row["latency_ms"]), float(row["bw_ms"] or 0)
+    if forward_ms <= _LAUNCHED_MS:
+        return
+    shapes = tuple(tuple(shape) for shape in literal_eval(row["input_shapes"]) if prod(shape) > 1)
+    out = literal_eval(row["output_shape"])
+    target, module = row["target"], row["op"] == "call_module"
+    named = next((op for word, op in _FUNCTIONS.items() if re.search(rf"\b{word}\b|function {word}", target)), "")
+    if "addmm" in target:
+        yield "aten::addmm", shapes, forward_ms
+        yield from _product_backward(shapes[-2], shapes[-1], backward_ms)
+    elif re.search(r"\bb?matmul\b|\bbmm\b", target) and len(shapes) >= 2:
+        left, right = (tuple((prod(shape[:-2]), *shape[-2:])) for shape in shapes[-2:])
+        yield "aten::bmm", (left, right), forward_ms
+        for _ in range(2 if backward_ms else 0):
+            yield "aten::bmm", (left, right), backward_ms / 2
+    elif module and re.search("norm|Norm|ln_", target):
+        yield "aten::layer_norm", (shapes[0], shapes[0][-1:]), forward_ms
+        if backward_ms:
+            yield "aten::native_layer_norm_backward", (shapes[0], shapes[0]), backward_ms
+    elif (module and re.search("emb|wte|wpe", target)) or "embedding" in target:
+        yield "aten::embedding", ((32_000, out[-1]), tuple(out[:-1])), forward_ms
+    elif module and not re.search("act|drop|gelu", target) and len(shapes[0]) == len(out):
+        weight = out[-1], shapes[0][-1]
+        yield "aten::linear", (shapes[0], weight), forward_ms
+        yield from _product_backward((prod(out[:-1]), weight[1]), weight[::-1], backward_ms)
+    else:
+        name = named or ("gelu" if module else "add")
+        yield f"aten::{name}", shapes or (tuple(out),), forward_ms
+        if backward_ms > _LAUNCHED_MS:
+            yield f"aten::{name}_backward", (tuple(out), tuple(out)), backward_ms
+
+
+def _product_backward(left: tuple[int, ...], right: tuple[int, ...], ms: float) -> Iterator[tuple[str, Any, float]]:
+    if ms:
+        rows, depth = prod(left[:-1]), left[-1]
+        columns = right[-1]
+        yield "aten::mm", ((rows, columns), (columns, depth)), ms / 2
+        yield "aten::mm", ((columns, rows), (rows, depth)), ms / 2
+
+
+def other_gpus(published: Path, hidden: Callable[[str], Path | None] = lambda _: None) -> list[Case]:
+    """All directed pairs of GPUs of each model; `hidden` gives the curves to use for a target."""
+    ops, wholes = models(published), whole_ms(published)
+    cases = []
+    with tempfile.TemporaryDirectory() as folder:
+        for (run, source), rows in sorted(ops.items()):
+            path = Path(folder) / "recording.msgpack"
+            total_ms, layers = wholes[run, source]
+            save(recording_of(rows, layers, total_ms, source), path)
+            for (other_run, target), (truth_ms, _) in sorted(wholes.items()):
+                if other_run == run and target != source and (run, target) in ops:
+                    curves = hidden(target)
+                    os.environ.pop(ELSEWHERE, None) if curves is None else os.environ.__setitem__(ELSEWHERE, str(curves))
+                    facts = command("predict", str(path), "--on-gpu", target)
+                    busy = facts["busy"]["predicted_ns"] / facts["busy"]["recorded_ns"]
+                    cases.append(Case(f"{run}, {source} to {target}", busy * total_ms, truth_ms))
+    os.environ.pop(ELSEWHERE, None)
+    return cases
+
+
+def gpu_rows(args: argparse.Namespace) -> list[Row]:
+    cases = other_gpus(args.published)
+    trio = [case for case in cases if "T4" not in case.name and "P4" not in case.name]
+    return [
+        Row("another GPU, all directed pairs", "8 % (NeuSight 10.1 %, Habitat 10.8 %)", cases),
+        Row("of these among P100, V100, A100-40GB", "3 %", trio),
+    ]
+
+
+def unseen_rows(args: argparse.Namespace) -> list[Row]:
+    def hidden(target: str) -> Path:
+        path = Path(args.curves) / f"without_{target.replace(' ', '_')}.npz"
+        if not path.exists():
+            efficiency(args.published, path, target)
+        return path
+
+    cases = other_gpus(args.published, hidden)
+    return [Row("leave one GPU out: its tables hidden", "12 % (NeuSight 8.4 % on GPUs it never saw)", cases)]
+
+
+# --- links
+
+
+def link_rows(args: argparse.Namespace) -> list[Row]:
+    cases = []
+    for card, by_ranks in all_reduce_rows(args.published).items():
+        for ranks, (sizes, times_ns) in by_ranks.items():
+            costs = CollectiveCosts(card)
+            for size, ns in zip(sizes.tolist(), times_ns.tolist(), strict=True):
+                took_ns = costs.next("all_reduce", int(size), ranks).duration_ns
+                cases.append(Case(f"{card}, {ranks} ranks, {int(size) >> 20} MiB", took_ns, ns))
+    buckets = [case for case in cases if int(case.name.split()[-2]) <= 25]
+    return [
+        Row("all-reduce, 1 MiB to 1 GiB, 2 to 8 ranks, V100 and A100", "5 %, none over 15 %", cases),
+        Row("of these buckets of 1 to 25 MiB", "5 %, none over 15 %", buckets),
+    ]
+
+
+# --- torchvision's networks on the V100 (GPEmu's times)
+
+
+def measured_times(published: Path, gpu: str) -> dict[tuple[str, int], tuple[float, float]]:
+    """(forward, rest) in s by model and batch, without the batches past the last that fitted (extrapolated: on one line)."""
+    by_model: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    for row in rows_of(published / "gpemu_times.csv.gz"):
+        if row["gpu"] == gpu:
+            by_model[row["model"]].append((int(row["batch"]), float(row["forward_s"]), float(row["rest_s"])))
+    found: dict[tuple[str, int], tuple[float, float]] = {}
+    for model, rows in by_model.items():
+        rows.sort()
+        last = len(rows)
+        while last >= 3 and abs(rows[last - 1][1] - 2 * rows[last - 2][1] + rows[last - 3][1]) < 1e-12 * rows[last - 1][1]:
+            last -= 1
+        found |= {(model, batch): (forward, rest) for batch, forward, rest in rows[:last]}
+    return found
+
+
+def trained(args: argparse.Namespace, trace: str, cells: list[str], *options: str) -> list[dict[str, Any]]:
+    """What the program prints for these cells, replayed."""
+    words = [args.python, "-m", "trace_replay", "replay", "--clock", "recorded", "--trace", trace, *options, str(PROGRAM)]
+    words += ["--steps", "3", "--cells", *cells]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"the replay failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def on_board(args: argparse.Namespace, cells: list[str]) -> list[Case]:
+    truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
+    options = ("--on-gpu", BOARD, "--host-speed", str(HOST_SPEED))
+    cases = []
+    for row in trained(args, args.recording, cells, *options):
+        measured = truth.get((row["model"], row["batch"]))
+        if measured is not None:
+            cases.append(Case(f"{row['model']}, batch {row['batch']}", row["forward_s"] + row["rest_s"], sum(measured)))
+    return cases
+
+
+def network_rows(args: argparse.Namespace) -> list[Row]:
+    truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
+    names = args.networks or sorted({model for model, _ in truth})
+    cases = on_board(args, [f"{name}:32,128" for name in names])
+    return [Row("another network on the V100 from its ResNet-50, batch 32 and 128", "10 % (24 % before)", cases)]
+
+
+def batch_rows(args: argparse.Namespace) -> list[Row]:
+    cases = on_board(args, ["resnet50:8,16,32,64,96,128"])
+    anchor = next(case for case in cases if case.name.endswith("batch 32"))
+    base, truth = anchor.predicted, anchor.measured
+    relative = [Case(case.name, case.predicted / base, case.measured / truth) for case in cases if case is not anchor]
+    return [Row("V100 ResNet-50, batch 8 to 128 over batch 32", "3 %", relative)]
+
+
+# The model cuts its sequences to the longest of the batch, which no recording of another batch can tell: so it is given.
+_LENGTHS = {2: 53, 512: 128}
+
+
+def forward_rows(args: argparse.Namespace) -> list[Row]:
+    traces = {batch: read_kineto(args.traces / f"a100_particle_fwd_bs{batch}.json.gz") for batch in (2, 32, 512)}
+    cases = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "batch32.msgpack"
+        save(traces[32], path)
+        for batch in (2, 512):
+            facts = command("predict", str(path), "--batch", str(batch), "--length", f"71={_LENGTHS[batch]}")
+            cases.append(Case(f"batch {batch}", facts["busy"]["predicted_ns"], busy_ns(traces[batch])))
+    return [Row("forward pass of a particle transformer from batch 32, sequence length given", "5 %", cases)]
+
+
+def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
+    """t(n)/t(1) in fp32: the recording of each network on one of the GPUs is its replay on the V100's ResNet-50."""
+    times: dict[tuple[str, str, int], float] = {}
+    for row in rows_of(args.published / "dataparallel_train.csv.gz"):
+        if row["precision"] == "float":
+            times[row["gpu"], row["model"], int(row["gpus"])] = float(row["median_ms"])
+    cases = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "one.msgpack")
+        for gpu in sorted({gpu for gpu, _, _ in times}):
+            for name in args.networks or sorted({model for _, model, _ in times}):
+                trained(args, args.recording, [f"{name}:12"], "--on-gpu", gpu, "--host-speed", str(HOST_SPEED), "-o", path)
+                one_ns = command("predict", path)["step"]["recorded_ns"]
+                for count in (2, 4):
+                    facts = command("predict", path, "--gpus", str(count), "--batch", str(12 * count))
+                    ratio = facts["step"]["predicted_ns"] / one_ns
+                    cases.append(Case(f"{name}, {count} x {gpu}", ratio, times[gpu, name, count] / times[gpu, name, 1]))
+    right = sum((case.predicted > 1) == (case.measured > 1) for case in cases)
+    return [Row(f"nn.DataParallel t(n)/t(1); right side of 1 in {right} of {len(cases)}", "median 10 %", cases, "median")]
+
+
+ROWS = {
+    "gpu": gpu_rows, "unseen": unseen_rows, "network": network_rows, "batch": batch_rows, "forward": forward_rows,
+    "links": link_rows, "dataparallel": dataparallel_rows,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("published", type=Path, help="the folder of published measurements")
+    parser.add_argument("traces", type=Path, help="the folder of public recordings")
+    parser.add_argument("--rows", default=",".join(ROWS), help="which rows")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter with torch and torchvision")
+    parser.add_argument("--networks", nargs="*", help="only these of torchvision's networks")
+    parser.add_argument("--curves", default="out", help="the folder of curves without one GPU; made where missing (minutes)")
+    parser.add_argument("--json", type=Path, help="write all cases to this file")
+    args = parser.parse_args()
+    Path(args.curves).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        args.recording = str(Path(folder) / "v100.msgpack")
+        save(read_kineto(args.traces / "v100_resnet50_workers0.json.gz"), Path(args.recording))
+        print("| case | cases | error | signed mean | worst | goal |\n|---|---:|---|---:|---|---|")
+        found = []
+        for name in args.rows.split(","):
+            for row in ROWS[name](args):
+                print(row.text(), flush=True)
+                found.append(row)
+    if args.json:
+        facts = [
+            {"row": row.title, "cases": [{**vars(case), "error": case.error} for case in row.cases]} for row in found
+        ]
+        args.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""NCCL's all-reduce by size, ranks and link: measured curves, carried over to links that nobody measured.
+
+The time over the bytes is no straight line: a small operation goes by another protocol (LL, LL128) and algorithm (trees) than
+a large one, a ring only reaches its bandwidth at tens of megabytes, and which rings eight V100 can form depends on how many of
+them take part. `all_reduce.json` holds measured points (made by benchmarks/cost_tables.py, with their source).
+
+    curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
+    curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, as it was measured on this card
+
+Note [Another link]
+    Of a curve that was measured over one link, one over another follows by stretching its sizes: a link of half the bandwidth
+    takes for n bytes what the measured one takes for 2n. So its knees move with its bandwidth, and what a small operation takes
+    does not change. The curve's own bandwidth is what its largest operation reached. Cards with links like the A100's (all
+    through a switch) take its curves, PCI Express and other point-to-point links the V100's; their bandwidth is that of
+    traces/cards.py.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from traces.cards import Card, card_of
+from traces.model import Origin
+
+_TABLE = Path(__file__).with_name("all_reduce.json")
+
+_SWITCHED_GBPS = 200  # links that lead from each GPU to any other at once (NVSwitch, xGMI between all) are at least that fast
+
+# What a small operation takes besides its steps from GPU to GPU: NCCL's ring algorithm in protocol LL (nccl 2.19,
+# src/graph/tuning.cc, baseLat). With them, two A100 come to 7.8 us; in the recording at hand they take 7.6 us.
+BASE_LATENCY_NS = 6_600
+
+
+def wire_share(ranks: int) -> float:
+    """Of an all-reduce's bytes, what a ring moves over each link: 2(n-1)/n."""
+    return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class AllReduceCurve:
+    """An all-reduce over some ranks: nanoseconds over bytes."""
+
+    sizes: npt.NDArray[np.float64]  # bytes of the measured points, ascending
+    times_ns: npt.NDArray[np.float64]
+    latency_ns: int  # of an operation on nothing
+    origin: Origin
+
+    @classmethod
+    def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
+        """The curve of so many GPUs of this name; `bus_gbps` is their link's bandwidth in operations, if it is known better."""
+        return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
+
+    def duration_ns(self, size_bytes: float) -> float:
+        """What it takes for so many bytes of each rank's input."""
+        sizes, times_ns = self.sizes, self.times_ns
+        if size_bytes <= sizes[0]:  # a line from the latency to the first measured point
+            first_ns = float(times_ns[0])
+            latency_ns = min(self.latency_ns, first_ns)
+            return latency_ns + (first_ns - latency_ns) * size_bytes / float(sizes[0])
+        if size_bytes >= sizes[-1]:
+            return float(times_ns[-1]) * size_bytes / float(sizes[-1])
+        return float(np.exp(np.interp(np.log(size_bytes), np.log(sizes), np.log(times_ns))))
+
+
+@cache
+def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
+    own = {card_of(name): points for name, points in _measured().items()}
+    like = next((other for other in own if (other.link, other.architecture) == (card.link, card.architecture)), None)
+    is_measured = like is not None and ranks in own[like] and not bus_gbps
+    if like is None:
+        is_switched = card.link.all_gbps >= _SWITCHED_GBPS
+        like = max(own, key=lambda other: (other.link.all_gbps >= _SWITCHED_GBPS) == is_switched)
+    known = max(n for n in own[like] if n <= max(ranks, 2))
+    sizes, times_ns = own[like][known]
+    reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
+    if not bus_gbps:
+        bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
+    # More ranks than measured pass data on more often. See Note [Another link] for the sizes.
+    steps_ns = 2 * (ranks - known) * card.link.hop_ns
+    sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
+    latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns
+    return AllReduceCurve(sizes, times_ns + steps_ns, latency_ns, Origin.PUBLISHED if is_measured else Origin.ROOFLINE)
+
+
+@cache
+def _measured() -> dict[str, dict[int, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]]:
+    curves = json.loads(_TABLE.read_text())["curves"]
+    found: dict[str, dict[int, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]] = {}
+    for name, by_ranks in curves.items():
+        for ranks, points in by_ranks.items():
+            kib, ns = np.array(points, dtype=np.float64).T
+            found.setdefault(name, {})[int(ranks)] = kib * 1024, ns
+    return found

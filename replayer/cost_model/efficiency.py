@@ -1,0 +1,179 @@
+"""How near a GPU comes to its data sheet for a kind and size of work: curves learned from measured operators.
+
+`efficiency.npz` holds one small network per kind of work (two hidden layers), made by benchmarks/cost_tables.py from NeuSight's
+measurements of five GPUs (source and commit are in the file). Its inputs are the work's sizes and what the data sheet says of
+them on this GPU (`features`); its output is by how many times the work takes longer than its roofline. A GPU that was measured
+has an embedding of its own, all others share one that was learned from all of them: so what is known of a GPU without
+measurements is how GPUs use their peaks at such sizes.
+
+    curves = EfficiencyCurves.installed()
+    curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
+
+Note [Alike GPUs]
+    A card of the same architecture with the same number of multiprocessors is the measured one in another form (SXM, more
+    memory): it shares its embedding, and its own data sheet says the rest. That is a CURVE, not a table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traces.cards import Card, card_of
+from traces.model import Origin
+
+Floats = npt.NDArray[np.float64]
+
+_INSTALLED = Path(__file__).with_name("efficiency.npz")
+ELSEWHERE = "TRACE_EFFICIENCY"  # an environment variable: another file to use, to judge curves that were fitted without a GPU
+
+ROWS_KINDS = ("elementwise", "elementwise1", "softmax", "layer_norm")
+
+# By kind of work (op_work.py), the network that tells its efficiency.
+NETS = {
+    "matmul": "matmul", "conv": "matmul", "conv_weight": "matmul", "conv3": "conv3", **dict.fromkeys(ROWS_KINDS, "rows"),
+}  # fmt: skip
+
+# Beyond these a curve is not learned from anything: work of larger sizes is as efficient as the largest measured.
+_LIMITS = {
+    "matmul": (1024, 16_384, 65_536, 65_536),
+    "conv3": (256, 2048, 2048, 65_536),
+    "rows": (1 << 22, 8192),
+}
+
+
+def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
+    """The inputs of a network: one row per piece of work.
+
+    Args:
+        net: "matmul", "conv3" or "rows".
+        kinds: of "rows", the index in ROWS_KINDS; else 0.
+        sizes: as in op_work.py, a column each.
+        peaks: of the GPU: GFLOP/s, GB/s, multiprocessors; a column each.
+    """
+    log = np.log2(np.clip(sizes, 1, np.array(_LIMITS[net], dtype=np.float64)))
+    flops_time, bytes_time = np.log2(np.maximum(flops, 1) / peaks[:, 0]), np.log2(moved_bytes / peaks[:, 1])
+    bytes_time = np.clip(bytes_time, 0, 27)
+    if net == "rows":
+        which = np.eye(len(ROWS_KINDS))[kinds.astype(int)]
+        aligned = _aligned(sizes[:, 1:2])
+        per_processor = np.log2(np.maximum(sizes[:, 0] / peaks[:, 2], 0.01)).clip(-6, 14)
+        return np.hstack([log, _columns(bytes_time, per_processor), aligned, which])
+    if net == "conv3":
+        rows, columns = sizes[:, 0] * sizes[:, 3], sizes[:, 2]
+        aligned = _aligned(sizes[:, 1:3])
+        more = log.sum(1, keepdims=True) * 0
+    else:
+        rows, columns = sizes[:, 0] * sizes[:, 1], sizes[:, 2]
+        aligned = _aligned(sizes[:, 1:4])
+        more = (sizes[:, :1] == 1).astype(np.float64)
+    waves = np.ceil(rows / 128) * np.ceil(columns / 128) / peaks[:, 2]
+    last = np.where((waves > 0.5) & (waves < 8), np.ceil(waves) / np.maximum(waves, 1e-3), 0.0)
+    times = _columns(flops_time.clip(0, 27), bytes_time, np.log2(waves).clip(-6, 8), last)
+    return np.hstack([log, times, aligned, more])
+
+
+def _columns(*columns: Floats) -> Floats:
+    return np.array(columns, dtype=np.float64).T
+
+
+def _aligned(sizes: Floats) -> Floats:
+    """0.5 for multiples of 4, 1 for those of 32: others are read in narrower words, by slower kernels."""
+    return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
+
+
+def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
+    """GFLOP/s of a unit, GB/s, multiprocessors."""
+    return card.tflops.get(unit, card.tflops["fp32"]) * 1e3, card.memory_gbps, float(card.multi_processors)
+
+
+def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
+    """What the data sheet allows: the longer of arithmetic and memory traffic."""
+    return max(flops / peaks[0], size_bytes / peaks[1])
+
+
+@dataclass(frozen=True)
+class _Net:
+    """One network: weights as numpy arrays, and a row of `embeddings` per measured GPU and one for all others, the last."""
+
+    mean: Floats
+    scale: Floats
+    embeddings: Floats
+    fastest: Floats  # per GPU as `embeddings`: what the curve does not go below, where it is not held by measurements
+    layers: tuple[tuple[Floats, Floats], ...]
+
+    def log_slower(self, inputs: Floats, gpu: int) -> Floats:
+        values = np.hstack([(inputs - self.mean) / self.scale, np.tile(self.embeddings[gpu], (len(inputs), 1))])
+        for weight, bias in self.layers[:-1]:
+            values = np.tanh(values @ weight.T + bias)
+        weight, bias = self.layers[-1]
+        told: Floats = np.maximum((values @ weight.T + bias)[:, 0], self.fastest[gpu])
+        return told
+
+
+class EfficiencyCurves:
+    """The networks of all kinds."""
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path) as file:
+            self.about: dict[str, Any] = json.loads(str(file["about"]))
+            self._nets = {
+                net: _Net(
+                    file[f"{net}_mean"].astype(np.float64),
+                    file[f"{net}_scale"].astype(np.float64),
+                    file[f"{net}_embeddings"].astype(np.float64),
+                    file[f"{net}_fastest"].astype(np.float64),
+                    tuple((file[f"{net}_w{i}"].astype(np.float64), file[f"{net}_b{i}"].astype(np.float64)) for i in range(3)),
+                )
+                for net in self.about["gpus"]
+            }
+
+    @classmethod
+    def installed(cls) -> EfficiencyCurves:
+        """Those of this package."""
+        return _read(os.environ.get(ELSEWHERE) or str(_INSTALLED))
+
+    def error_of(self, net: str) -> float:
+        """By how much the network missed measurements that it had not seen, in the mean: 0.1 is 10 %."""
+        return float(self.about["errors"][net])
+
+    def slower(
+        self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
+    ) -> tuple[float, Origin]:
+        """By how many times work takes longer than its roofline on this card, and how well that is known."""
+        net = NETS[kind]
+        gpu, origin = self._gpu(net, card)
+        index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)
+        row = np.array([sizes], dtype=np.float64)
+        moved, work = np.array([size_bytes], dtype=np.float64), np.array([flops], dtype=np.float64)
+        inputs = features(net, index, row, np.maximum(moved, 1), work, np.array([peaks_of(card, unit)]))
+        return float(np.exp(self._nets[net].log_slower(inputs, gpu)[0])), origin
+
+    def _gpu(self, net: str, card: Card) -> tuple[int, Origin]:
+        gpus: list[str] = self.about["gpus"][net]
+        return _embedding(tuple(gpus), card)
+
+
+@cache
+def _embedding(gpus: tuple[str, ...], card: Card) -> tuple[int, Origin]:
+    """The row of `embeddings` for this card. See Note [Alike GPUs]."""
+    for i, name in enumerate(gpus):
+        if card_of(name) == card:
+            return i, Origin.PUBLISHED
+    for i, name in enumerate(gpus):
+        like = card_of(name)
+        if (like.architecture, like.multi_processors) == (card.architecture, card.multi_processors):
+            return i, Origin.CURVE
+    return len(gpus), Origin.CURVE
+
+
+@cache
+def _read(path: str) -> EfficiencyCurves:
+    return EfficiencyCurves(Path(path))

@@ -1,0 +1,206 @@
+"""What an op should take on a GPU: measured tables and learned curves, held against what the recording shows.
+
+    costs = OpCosts(card_of("Tesla V100-PCIE-16GB"), settings)
+    costs.estimate("addmm", ((4096,), (512, 4096), (4096, 4096)), "float32")    # Estimate(1_480_000.0, Origin.PUBLISHED)
+    costs.learn(samples)                                # recorded ops: (canonical op, shapes, outputs, dtype, ns)
+    costs.estimate(...)             # the same, by how much ops like it were faster or slower; Origin.SCALED
+
+Note [The nearest recorded ops]
+    Of what an op takes on this GPU the curves know a part; the recorded program, its library and its board know the rest. So
+    each recorded op says by how many times it took longer than estimated, and an op that was not recorded takes the estimate
+    times what those like it say: the same op before another of the same kind of work, near sizes before far ones. The number of
+    rows (batch, places) counts for less than channels and depth, by which a library chooses its algorithm. What they say fades
+    with their distance, for other sizes have other algorithms.
+
+Note [Units that were not measured]
+    The operators were measured in fp32. Tensor cores (fp16, bf16, tf32, fp8) have peaks of their own on the data sheet; of
+    these a product reaches `_TENSOR_REACHED` of what fp32 reaches of its own at the same sizes, since to feed them takes more
+    memory traffic and power than the plain units. Their sizes must be multiples of 8 elements (16 bytes), or plain loads feed
+    them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import exp, inf, log, log2
+from typing import NamedTuple
+
+from replayer.cost_model.efficiency import NETS, ROWS_KINDS, EfficiencyCurves, peaks_of, roofline_ns
+from replayer.cost_model.op_work import Shapes, Work, is_part, op_work
+from traces.cards import Card
+from traces.machine import DEFAULT_SETTINGS, Settings
+from traces.model import Origin
+
+_TENSOR_REACHED = 0.7
+_UNALIGNED = 2.0  # times as long as with sizes that tensor cores can load at once
+
+# Of the memory bandwidth, what kernels reach that are neither elementwise nor measured (gathers, pooling, batch norm)...
+_MEMORY_SLOWER = 1.6
+# and a depthwise convolution, which has little to do per byte but a window to go through.
+_DEPTHWISE_SLOWER = 3.0
+
+_NEAR = 1.0  # octaves of size within which a recorded op counts most
+_TOLD = 1.5  # octaves over which what a recorded op says of its likes fades
+_ROWS_COUNT = 0.5  # of an octave of rows, as octaves
+# Of an octave of each size, as octaves.
+_WEIGHTS = {
+    "matmul": (_ROWS_COUNT, _ROWS_COUNT, 1.0, 1.0),
+    "conv": (1.0, 1.0, _ROWS_COUNT, 1.0),
+    "conv_weight": (1.0, 1.0, 1.0, _ROWS_COUNT),
+    "conv3": (_ROWS_COUNT, 1.0, 1.0, _ROWS_COUNT),
+    "depthwise": (_ROWS_COUNT, _ROWS_COUNT, _ROWS_COUNT, 1.0),
+}
+_BEYOND = 4.0  # times as long as the curve says: more than the libraries of one GPU differ by
+_OTHER_OP = 2.0  # octaves that another op of the same kind of work lies off
+
+Sample = tuple[str, Shapes, Shapes, str, int]
+
+
+class Estimate(NamedTuple):
+    """Nanoseconds of all kernels of an op, and where they come from."""
+
+    ns: float
+    origin: Origin
+
+
+class _Learned(NamedTuple):
+    """One recorded op: where it lies, and the logarithm of how many times longer it took than estimated."""
+
+    op: str
+    place: tuple[float, ...]
+    log_slower: float
+
+
+class OpCosts:
+    """Estimates for one GPU."""
+
+    def __init__(self, card: Card, settings: Settings = DEFAULT_SETTINGS, floor_ns: int = 0) -> None:
+        self.card = card
+        self.settings = settings
+        self.floor_ns = floor_ns
+        self._curves = EfficiencyCurves.installed()
+        self._learned: dict[str, list[_Learned]] = {}  # by the kind of the first piece of work
+        self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}  # by op, dtype and shapes: of its first call
+        self._known: dict[Work, tuple[float, Origin]] = {}
+
+    def learn(self, samples: Iterable[Sample]) -> None:
+        """Hold the estimates against recorded ops; those at which a kernel's shortest time is all that shows say nothing, nor
+        do nodes of autograd, which enclose ops."""
+        seen = set()
+        for op, shapes, outputs, dtype, ns in samples:
+            self._recorded_ns.setdefault((op, dtype, shapes), ns)
+            tells = ns > 2 * self.floor_ns and shapes and not op[0].isupper() and not is_part(op, shapes)
+            if tells and (op, shapes, dtype, ns) not in seen:
+                seen.add((op, shapes, dtype, ns))
+                works = op_work(op, shapes, dtype, outputs, self.settings)
+                expected = self._ns(works)[0]
+                self._learned.setdefault(_class(op, works), []).append(_Learned(op, _place(works), log(ns / expected)))
+
+    def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
+        """What a canonical op takes, by the recorded ops that are like it if there are any."""
+        works = op_work(op, shapes, dtype, outputs, self.settings)
+        ns, origin = self._ns(works)
+        log_slower = self._slower_than_told(op, works)
+        if log_slower is None:
+            return Estimate(max(ns, self.floor_ns), origin)
+        same = any(learned.op == op for learned in self._learned[_class(op, works)])
+        return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
+
+    def plain(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
+        """The same without regard to recorded ops: what one GPU takes, to be compared with another."""
+        ns, origin = self._ns(op_work(op, shapes, dtype, outputs, self.settings))
+        return Estimate(max(ns, self.floor_ns), origin)
+
+    def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
+        """How many times longer an op takes than a recorded call of it; shapes and outputs of both.
+
+        The same layer at another batch: as the curves say. Another layer: as other recorded calls that are nearer say.
+        """
+        before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
+        told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
+        # What a call took beyond all that the curve knows, an implementation of its own say, has no part in launches and waves:
+        # it is in proportion to the work.
+        excess_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0) - _BEYOND * told_ns
+        if excess_ns > 0:
+            in_proportion = _amount(after) / _amount(before)
+            return (_BEYOND * now_ns + excess_ns * in_proportion) / (_BEYOND * told_ns + excess_ns)
+        ratio = now_ns / told_ns
+        if _layer(before) == _layer(after):
+            return ratio
+        return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
+
+    def _slower_than_told(self, op: str, works: list[Work]) -> float | None:
+        """See Note [The nearest recorded ops]."""
+        place = _place(works)
+        total = weights = 0.0
+        nearest = inf
+        for learned in self._learned.get(_class(op, works), ()):
+            far = 0.0 if learned.op == op else _OTHER_OP
+            far += sum((a - b) ** 2 for a, b in zip(place, learned.place, strict=True)) ** 0.5
+            weight = exp(-far / _NEAR)
+            total += weight * learned.log_slower
+            weights += weight
+            nearest = min(nearest, far)
+        return total / weights * exp(-nearest / _TOLD) if weights > 0 else None
+
+    def _ns(self, works: list[Work]) -> tuple[float, Origin]:
+        told = [self._of(work) for work in works]
+        return sum(ns for ns, _ in told) or 1.0, max((origin for _, origin in told), key=_UNCERTAIN.index)
+
+    def _of(self, work: Work) -> tuple[float, Origin]:
+        known = self._known.get(work)
+        if known is None:
+            known = self._known[work] = self._worked_out(work)
+        return known
+
+    def _worked_out(self, work: Work) -> tuple[float, Origin]:
+        unit = work.unit if work.unit in self.card.tflops else "fp32"
+        peaks = peaks_of(self.card, unit)
+        least_ns = roofline_ns(work.flops, work.size_bytes, peaks)
+        if work.kind in NETS:
+            slower, origin = self._curves.slower(work.kind, work.sizes, work.size_bytes, work.flops, self.card, unit)
+            if work.kind not in ROWS_KINDS and unit != "fp32":
+                slower, origin = _on_tensor_cores(work, slower), Origin.ROOFLINE
+            elif work.item_bytes != 4:
+                origin = Origin.CURVE
+            return least_ns * slower + self.floor_ns, origin
+        if work.kind == "depthwise":
+            return work.size_bytes / peaks[1] * _DEPTHWISE_SLOWER + self.floor_ns, Origin.ROOFLINE
+        return least_ns * _MEMORY_SLOWER + self.floor_ns, Origin.ROOFLINE
+
+
+def _amount(works: list[Work]) -> float:
+    """How much there is to do: arithmetic, or bytes where there is none."""
+    return sum(work.flops for work in works) or sum(work.size_bytes for work in works) or 1.0
+
+
+def _on_tensor_cores(work: Work, slower: float) -> float:
+    """See Note [Units that were not measured]."""
+    aligned = work.unit in ("tf32", "fp64") or all(size % 8 == 0 for size in work.sizes[-2:])
+    return slower / _TENSOR_REACHED * (1.0 if aligned else _UNALIGNED)
+
+
+_UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
+
+
+def _class(op: str, works: list[Work]) -> str:
+    """Which recorded ops say something of an op: those of its kind of work; where that is only bytes, the same op."""
+    return works[0].kind if works[0].kind != "memory" else op
+
+
+def _layer(works: list[Work]) -> list[tuple[int, ...]]:
+    """What of an op does not depend on the batch: columns and depth of products, channels and windows of convolutions."""
+    fixed = {
+        "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2), "depthwise": (1, 3),
+        "softmax": (1,), "layer_norm": (1,),
+    }  # fmt: skip
+    return [tuple(work.sizes[i] for i in fixed.get(work.kind, ())) for work in works]
+
+
+def _place(works: list[Work]) -> tuple[float, ...]:
+    """Where an op lies among others of its kind: logarithms of its sizes, rows counting for less, and of its window's use."""
+    work = works[0]
+    weights = _WEIGHTS.get(work.kind)
+    if weights is None:
+        return (log2(max(work.size_bytes, 1)),)
+    return tuple(log2(max(size, 1)) * weight for size, weight in zip(work.sizes, weights, strict=True))

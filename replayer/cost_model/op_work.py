@@ -1,0 +1,198 @@
+"""What an op does, as a kind of work with sizes, from its shapes: the form in which tables and curves hold measurements.
+
+    op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [Work("matmul", (1, 32, 1000, 2048), ...)]
+
+An op is one or several pieces of work: a convolution's backward pass is two, of which the recording cannot tell the times
+apart.
+
+Kinds and their sizes:
+
+    matmul          batch, rows, columns, depth
+    conv            a convolution as the product that cuDNN computes: groups, output channels, batch x output places, input
+                    channels x window
+    conv_weight     its weight's gradient: groups, output channels, input channels x window, batch x output places
+    conv3           images, input channels, output channels, output places: a square window of 3 or more, one group, stride 1,
+    for
+                    which cuDNN has faster algorithms (Winograd, FFT); a larger window than 3 x 3 counts as more input channels
+    depthwise       images, channels, output places, window: a group per channel
+    elementwise, elementwise1, softmax, layer_norm
+                    rows and columns; `elementwise1` reads one tensor, `elementwise` several
+    memory          rows and columns of the largest tensor: everything else, which goes by its bytes
+
+Note [Strides from shapes]
+    A recording tells the shapes of an op's inputs, not its stride, padding or output. A backward pass has the output's
+    gradient, so a convolution's output is known where its backward pass is (`OutputPlaces`), and from a running script.
+    Elsewhere a convolution is taken to keep its image's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import NamedTuple
+
+from traces.machine import DEFAULT_SETTINGS, Settings
+from traces.model import Shape
+from traces.op_cost import compute_unit, itemsize
+
+Shapes = tuple[Shape, ...]
+
+_MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
+_ONE_INPUT = frozenset(
+    "relu gelu tanh sigmoid silu pow exp log sqrt rsqrt neg abs clamp dropout hardtanh hardswish leaky_relu copy clone"
+    " contiguous erf sin cos square reciprocal".split()
+)
+_MANY_INPUTS = frozenset(
+    "add sub mul div addcmul addcdiv where masked_fill relu_backward gelu_backward threshold_backward tanh_backward"
+    " sigmoid_backward silu_backward dropout_backward hardtanh_backward hardswish_backward maximum minimum rsub lerp".split()
+)
+_SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_backward", "log_softmax_backward"})
+_LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_norm_backward group_norm_backward".split())
+
+# Passes over its input that a kernel of such an op makes, where its inputs and outputs alone would be too few: batch
+# normalisation reads its input for the statistics and again to normalise.
+_PASSES = {"batch_norm": 3, "batch_norm_backward": 5, "fill": 1, "zero": 1}
+
+
+class Work(NamedTuple):
+    """One piece of work; see the module for its sizes."""
+
+    kind: str
+    sizes: tuple[int, ...]
+    flops: int
+    size_bytes: int
+    unit: str = "fp32"  # of the arithmetic: a key of `Card.tflops`
+    item_bytes: int = 4
+
+
+def op_work(
+    op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: Settings = DEFAULT_SETTINGS
+) -> list[Work]:
+    """The work of a canonical op with these inputs; of `outputs` those that are known and not aliased."""
+    item = itemsize(dtype)
+    unit = compute_unit(op, dtype, settings)
+    wide = [shape for shape in shapes if len(shape) > 1]
+    if op in _MATMULS and len(wide) >= 2:
+        return [_matmul(op, wide[-2], wide[-1], unit, item)]
+    if op == "convolution" and len(wide) >= 2:
+        image, weight = wide[0], wide[1]
+        places = next((prod(shape[2:]) for shape in outputs if len(shape) == len(image)), prod(image[2:]))
+        return [_convolution(image, weight, places, unit, item)]
+    if op == "convolution_backward" and len(wide) >= 3:
+        return _convolution_backward(wide, unit, item)
+    if op.startswith("_cudnn_rnn") and len(shapes) > 1:
+        passes = 1 if op == "_cudnn_rnn" else 2
+        rows = prod(shapes[0][:-1])
+        return [_product(1, rows, shape[0], shape[1], unit, item) for shape in shapes[1:] if len(shape) == 2] * passes
+    if op.startswith("attention") and len(wide) >= 3 and len(wide[0]) == 4:
+        return _attention(op, wide[0], wide[1], unit, item)
+    return [_memory(op, shapes, item)]
+
+
+def _matmul(op: str, left: Shape, right: Shape, unit: str, item: int) -> Work:
+    columns = right[0] if op == "linear" else right[-1]
+    depth = left[-1]
+    if len(right) > 2:
+        return _product(prod(left[:-2]), left[-2], columns, depth, unit, item)
+    return _product(1, prod(left[:-1]), columns, depth, unit, item)
+
+
+def _product(batch: int, rows: int, columns: int, depth: int, unit: str, item: int) -> Work:
+    moved = batch * (rows * depth + depth * columns + rows * columns)
+    sizes = max(batch, 1), max(rows, 1), max(columns, 1), max(depth, 1)
+    return Work("matmul", sizes, 2 * batch * rows * columns * depth, moved * item, unit, item)
+
+
+def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int) -> Work:
+    channels = image[1] if len(image) > 1 else 1
+    groups = max(channels // max(weight[1], 1), 1)
+    window = prod(weight[2:])
+    images, outputs = image[0], weight[0]
+    moved = (prod(image) + prod(weight) + images * outputs * places) * item
+    work = 2 * images * places * prod(weight)
+    if groups == channels and groups > 1:
+        return Work("depthwise", (images, channels, places, window), work, moved, unit, item)
+    side = weight[-1]
+    if groups == 1 and side >= 3 and side * side == window and places >= prod(image[2:]) * 0.6:
+        sizes = images, max(channels * window // 9, 1), outputs, max(places, 1)
+        return Work("conv3", sizes, work, moved, unit, item)
+    sizes = groups, max(outputs // groups, 1), max(images * places, 1), max(weight[1] * window, 1)
+    return Work("conv", sizes, work, moved, unit, item)
+
+
+def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[Work]:
+    """Of the image, then of the weight."""
+    gradient, image, weight = gradient_image_weight(wide)
+    forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
+    if forward.kind != "conv":
+        return [forward, forward]
+    groups, outputs, places, depth = forward.sizes
+    of_image = forward._replace(sizes=(groups, depth, places, outputs))
+    return [of_image, forward._replace(kind="conv_weight", sizes=(groups, outputs, depth, places))]
+
+
+def is_part(op: str, shapes: Shapes) -> bool:
+    """Whether an op is one half of a convolution's backward pass, as PyTorch before 1.11 calls them within the whole: its two
+    tensors do not tell its window."""
+    return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
+
+
+def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
+    """The tensors of a convolution's backward call. PyTorch gives the gradient first and cuDNN before 1.11 the image; where
+    channels do not tell them apart, the gradient is no larger."""
+    first, second, weight = wide[0], wide[1], wide[-1]
+    outputs = weight[0]
+    if first[1] == second[1]:
+        swapped = prod(first) > prod(second)
+    else:
+        swapped = first[1] != outputs and second[1] == outputs
+    return (second, first, weight) if swapped else (first, second, weight)
+
+
+def _attention(op: str, query: Shape, key: Shape, unit: str, item: int) -> list[Work]:
+    batch, heads, rows, depth = query
+    columns = key[2]
+    product = _product(batch * heads, rows, columns, depth, unit, item)
+    moved = (2 * prod(query) + 2 * prod(key)) * item // 2
+    return [product._replace(size_bytes=moved)] * (2 if op == "attention" else 5)
+
+
+def _memory(op: str, shapes: Shapes, item: int) -> Work:
+    largest = max(shapes, key=prod, default=())
+    elements = prod(largest)
+    columns = largest[-1] if largest else 1
+    rows = elements // max(columns, 1)
+    known = sum(map(prod, shapes))
+    if op.startswith(("_foreach", "_fused")):  # lists of parameters; of two or three read, one is written
+        return Work("elementwise", (max(known // 4096, 1), 4096), 0, known * item * 3 // 2, item_bytes=item)
+    if op == "embedding" and len(shapes) >= 2:  # of the table only the rows that are looked up
+        table, places = shapes[0], shapes[1]
+        return Work("memory", (prod(places), table[-1]), 0, 2 * prod(places) * table[-1] * item, item_bytes=item)
+    if op in _SOFTMAX:
+        return Work("softmax", (rows, columns), 0, (3 if op.endswith("_backward") else 2) * elements * item, item_bytes=item)
+    if op in _LAYER_NORM:
+        return Work("layer_norm", (rows, columns), 0, (4 if op.endswith("_backward") else 2) * elements * item, item_bytes=item)
+    moved = _PASSES[op] * elements if op in _PASSES else known + elements  # as if the output were as large as the largest
+    if op in _ONE_INPUT:
+        return Work("elementwise1", (rows, columns), 0, moved * item, item_bytes=item)
+    if op in _MANY_INPUTS:
+        return Work("elementwise", (rows, columns), 0, moved * item, item_bytes=item)
+    return Work("memory", (rows, columns), 0, moved * item, item_bytes=item)
+
+
+class OutputPlaces:
+    """Outputs of a recording's convolutions, from their backward passes. See Note [Strides from shapes]."""
+
+    def __init__(self, backward_calls: Iterable[Shapes]) -> None:
+        self._outputs: dict[tuple[Shape, Shape], Shape] = {}
+        for shapes in backward_calls:
+            wide = [shape for shape in shapes if len(shape) > 2]
+            if len(wide) >= 3:
+                gradient, image, weight = gradient_image_weight(wide)
+                self._outputs[image, weight] = gradient
+
+    def of(self, shapes: Shapes) -> Shapes:
+        """The output of a convolution's forward call with these inputs, if it is known."""
+        wide = [shape for shape in shapes if len(shape) > 2]
+        found = self._outputs.get((wide[0], wide[1])) if len(wide) >= 2 else None
+        return (found,) if found is not None else ()

@@ -1,0 +1,122 @@
+"""Would it fit? Runs the requests of a script against the memory of a card, for any card and any batch size.
+
+    outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
+    scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script that differ in their batch size
+    scaled.at(100)                                          # the requests at batch 100, run by nobody
+    largest_batch(scaled, capacity)                         # 117: 118 does not fit
+
+It is the allocator itself that decides (memory/caching_allocator.py), with its segments, splits and retries, so fragmentation
+counts as it does on the card. No torch is needed.
+
+Note [Requests are linear in the batch]
+    Each tensor is as large as a constant plus so much per sample: weights, activations, gradients. Two runs whose requests come
+    in the same order give both for each request. Where the order differs with the batch, they say nothing of a third batch, and
+    that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from replayer.memory.blocks import Block
+from replayer.memory.caching_allocator import DeviceMemory
+from replayer.memory.capacity import Capacity
+from replayer.memory.oom import OutOfMemory
+from replayer.memory.request_log import Entry, Kind, RequestLog
+from replayer.memory.settings import Settings
+
+_SIZED = (Kind.REQUEST, Kind.OPTIONAL)
+MAX_BATCH = 1 << 24  # more samples than any script takes at once
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the requests: peaks until the end, or until memory ran out."""
+
+    fits: bool
+    peak_bytes: int  # allocated
+    reserved_bytes: int  # the most that was reserved at a time
+    retries: int  # how often cached memory had to be returned to the device first
+    steps: int  # training steps that ended
+    asked_bytes: int = 0  # of the request that found no memory
+    seen_bytes: int = 0  # the most that was allocated whenever the script asked
+
+
+def run_requests(log: RequestLog, capacity: Capacity, settings: Settings | None = None) -> Outcome:
+    """Give the requests to a device of this capacity, until one finds no memory."""
+    memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
+    blocks: list[Block | None] = []
+    steps, asked_bytes, seen_bytes, fits = 0, 0, 0, True
+    for kind, value, stream in log.entries:
+        if kind == Kind.FREE:
+            block = blocks[value]
+            if block is not None:
+                memory.free(block)
+        elif kind in _SIZED:
+            try:
+                blocks.append(memory.malloc(value, stream))
+            except OutOfMemory:
+                if kind == Kind.REQUEST:
+                    asked_bytes, fits = value, False
+                    break
+                blocks.append(None)
+        elif kind == Kind.STEP:
+            steps += 1
+        elif kind == Kind.LOOK:
+            seen_bytes = max(seen_bytes, memory.allocated_bytes)
+        else:
+            memory.empty_cache()
+    peaks = memory.peak_allocated_bytes, memory.peak_reserved_bytes
+    return Outcome(fits, *peaks, memory.stats()["num_alloc_retries"], steps, asked_bytes, seen_bytes)
+
+
+class ScaledRequests:
+    """The requests of a script at any batch size. See Note [Requests are linear in the batch]."""
+
+    def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
+        """`per_sample` are the bytes by which each entry's value grows with the batch."""
+        self._log, self._batch, self._per_sample = log, batch, per_sample
+
+    @classmethod
+    def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
+        """From two runs that differ in their batch size alone; None if their requests come in different orders."""
+        a, b = first.entries, second.entries
+        if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):
+            return None
+        samples = second_batch - first_batch
+        return cls(first, first_batch, [(of_b.value - of_a.value) / samples for of_a, of_b in zip(a, b, strict=True)])
+
+    def at(self, batch: int) -> RequestLog:
+        """The requests at this batch size."""
+        more = batch - self._batch
+        return RequestLog(
+            [
+                entry._replace(value=max(1, -int(-(entry.value + more * grows) // 1))) if grows else entry
+                for entry, grows in zip(self._log.entries, self._per_sample, strict=True)
+            ]
+        )
+
+
+def _alike(a: Entry, b: Entry) -> bool:
+    return a.kind == b.kind and a.stream == b.stream and (a.kind in _SIZED or a.value == b.value)
+
+
+def largest_batch(fits: Callable[[int], bool], start: int) -> int:
+    """The batch size that fits while the next one does not, looked for from `start` on; 0 if not even 1 fits.
+
+    MAX_BATCH if nothing stops it: the requests do not grow with the batch.
+    """
+    if fits(start):
+        low, step = start, max(1, start // 2)
+        while low < MAX_BATCH and fits(min(low + step, MAX_BATCH)):
+            low, step = min(low + step, MAX_BATCH), step * 2
+        if low >= MAX_BATCH:
+            return MAX_BATCH
+        high = min(low + step, MAX_BATCH)
+    else:
+        low, high = 0, start
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

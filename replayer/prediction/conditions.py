@@ -1,0 +1,104 @@
+"""Under which conditions a recording is asked to have run, and how far one may believe the answer.
+
+Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from traces.cards import CARDS, UNKNOWN_CARD, card_of
+from traces.model import Origin, TraceError
+
+# By how much whole predicted times were off in the mean, by where their parts came from: printed by benchmarks/what_if.py.
+EXPECTED_ERROR = {
+    Origin.MEASURED: 0.0,
+    Origin.SCALED: 0.05,
+    Origin.PUBLISHED: 0.07,
+    Origin.CURVE: 0.12,
+    Origin.ROOFLINE: 0.25,
+}
+
+# How a person calls them.
+ORIGIN_NAMES = {
+    Origin.MEASURED: "recorded",
+    Origin.SCALED: "scaled",
+    Origin.PUBLISHED: "table",
+    Origin.CURVE: "curve",
+    Origin.ROOFLINE: "data sheet",
+}
+
+_SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # Ethernet of 100 Mbit/s; above any link of a data sheet
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What is asked to be another than recorded; the defaults: nothing."""
+
+    gpu: str = ""
+    batch: int = 0
+    length: tuple[int, int] | None = None  # of sequences: the recorded one, and the new one
+    gpus: int = 0  # under nn.DataParallel
+    nproc: int = 0  # under DistributedDataParallel
+    link_gbps: float = 0.0
+    host_speed: float = 1.0  # of the recorded host
+
+    def __post_init__(self) -> None:
+        if self.gpu:
+            require_gpu(self.gpu)
+        if self.link_gbps:
+            require_link(self.link_gbps)
+
+
+def conditions_of(
+    gpu: str,
+    batch: int | None,
+    length: str,
+    gpus: int | None,
+    nproc: int | None,
+    link_gbps: float | None,
+    host_speed: float,
+) -> Conditions:
+    """What a person gave; None: not given. Raises TraceError for what cannot be."""
+    for option, count in (("--batch", batch), ("--gpus", gpus), ("--nproc", nproc)):
+        if count is not None and count < 1:
+            raise TraceError(f"{option} {count}: give at least 1")
+    if link_gbps is not None:
+        require_link(link_gbps)
+    if (gpus or 1) > 1 and (nproc or 1) > 1:
+        raise TraceError("--gpus is nn.DataParallel in one process, --nproc a process per GPU: give one of them")
+    return Conditions(gpu, batch or 0, _length(length), gpus or 0, nproc or 0, link_gbps or 0.0, host_speed)
+
+
+def _length(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    old, _, new = text.partition("=")
+    if not (old.isdecimal() and new.isdecimal() and int(old) > 1 and int(new) > 0):
+        raise TraceError(f"--length {text}: give the recorded length and the new one, as 512=1024")
+    return int(old), int(new)
+
+
+def require_gpu(name: str) -> None:
+    """Raises TraceError for a GPU that the table does not have."""
+    if card_of(name) is not UNKNOWN_CARD:
+        return
+    names = {alias: card.names[0] for card in CARDS for own in card.names for alias in (own, *own.split()[-1:], short(own))}
+    lower = {alias.lower(): own for alias, own in names.items()}
+    close = dict.fromkeys(lower[match] for match in get_close_matches(name.lower(), lower, n=4, cutoff=0.5))
+    hint = f"; did you mean {' or '.join(close)}?" if close else "; name it as torch.cuda.get_device_name does"
+    raise TraceError(f"no GPU is known as {name!r}{hint}")
+
+
+def short(name: str) -> str:
+    """A GPU's name without its maker's words: "A100-SXM4-40GB"."""
+    return name.removeprefix("NVIDIA ").removeprefix("Tesla ").removeprefix("GeForce ").removeprefix("AMD Instinct ")
+
+
+def require_link(gbps: float) -> None:
+    """Raises TraceError for a bandwidth that no link between GPUs has."""
+    if not _SLOWEST_LINK_GBPS <= gbps <= _FASTEST_LINK_GBPS:
+        raise TraceError(
+            f"no link between GPUs moves {gbps:g} GB/s; PCI Express 3.0 has 16, NVLink of an H100 450 GB/s in one direction"
+        )

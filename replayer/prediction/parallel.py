@@ -1,0 +1,93 @@
+"""Several GPUs from a recording of one, without its script: nn.DataParallel and DistributedDataParallel by what they add.
+
+What `trace replay --gpus` and `--nproc` play with the script itself, told from sizes alone:
+
+* nn.DataParallel adds to a step at each GPU's share of the batch a copy of all parameters to the other GPUs and of all
+  gradients back, which NCCL passes on from GPU to GPU in a ring: what either takes hardly depends on how many there are. To
+  make a replica, Python walks all modules and parameters, which takes the host about as long as to call them; and the forward
+  passes of the replicas are Python threads, which take turns at Python's lock. The backward passes are not.
+* DistributedDataParallel sums gradients in buckets of 25 MiB while the backward pass goes on: what it adds is what is left when
+  the backward pass is over, at least the last bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from replayer.cost_model.collectives import CollectiveCosts
+from replayer.cost_model.copies import Transfers
+from replayer.cost_model.roofline import data_sheet_speed
+from replayer.prediction.conditions import Conditions
+from replayer.recording.recorded_run import RecordedRun
+from traces.measure import phase_busy_ns, steady_steps
+from traces.model import Trace, TraceError
+
+_BUCKET_BYTES = 25 << 20  # torch.nn.parallel.DistributedDataParallel's bucket_cap_mb
+_FIRST_BUCKET_BYTES = 1 << 20  # its first one
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A step on several GPUs, in ns: what each part takes, and what of it is not hidden behind computing."""
+
+    kind: str
+    gpus: int
+    step_ns: float
+    parts_ns: dict[str, float]
+    parameter_bytes: int
+
+
+def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
+    """`one_ns` is a step of one GPU at its share of the batch."""
+    _require_parameters(parameters)
+    device = trace.devices[0].name
+    transfers = Transfers.of(trace, data_sheet_speed(device), conditions.link_gbps)
+    copy_ns = float(transfers.copy("p2p", False, parameters).duration_ns)
+    forward_ns, busy_ns = _host_ns(trace, "forward"), _device_ns(trace, "forward")
+    replicas_ns = max(conditions.gpus * forward_ns, busy_ns) - max(forward_ns, busy_ns)
+    parts = {
+        "parameters copied": copy_ns,
+        "gradients copied": copy_ns,
+        "replicas made by the host": conditions.gpus * forward_ns,
+        "replicas waiting for Python": replicas_ns,
+    }
+    return Parallel("nn.DataParallel", conditions.gpus, one_ns + sum(parts.values()), parts, parameters)
+
+
+def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
+    """`one_ns` is a step of one rank."""
+    _require_parameters(parameters)
+    costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
+    sizes = [min(_FIRST_BUCKET_BYTES, parameters)]
+    while sum(sizes) < parameters:
+        sizes.append(min(_BUCKET_BYTES, parameters - sum(sizes)))
+    took = [costs.next("all_reduce", size, conditions.nproc).duration_ns for size in sizes]
+    backward_ns = _device_ns(trace, "backward")
+    at_ns, done_bytes = 0.0, 0
+    for size, took_ns in zip(sizes, took, strict=True):  # a bucket is ready when its share of the backward pass is done
+        done_bytes += size
+        at_ns = max(at_ns, backward_ns * done_bytes / parameters) + took_ns
+    left_ns = max(at_ns - backward_ns, 0.0)
+    parts = {"all-reduce": float(sum(took)), "of it after backward": left_ns}
+    return Parallel("DistributedDataParallel", conditions.nproc, one_ns + left_ns, parts, parameters)
+
+
+def _require_parameters(parameters: int) -> None:
+    if not parameters:
+        raise TraceError("the recording does not tell the size of its parameters, so what several GPUs exchange is not known")
+
+
+def _host_ns(trace: Trace, phase: str) -> float:
+    """What the host does for a phase of a step, without its waiting for the device; 0 where the recording has none."""
+    recording = RecordedRun.of(trace, trace.ranks[0])
+    steps = [recording.steps[i] for i in recording.cycle]
+    hosts = [sum(segment.host_ns for (name, _), segment in step.segments.items() if name == phase) for step in steps]
+    return float(np.median(hosts)) if hosts else 0.0
+
+
+def _device_ns(trace: Trace, phase: str) -> float:
+    """How long a step's GPU work of a phase is."""
+    busy, rows = phase_busy_ns(trace), steady_steps(trace)
+    return float(np.median(busy[phase][rows])) if phase in busy and len(rows) else 0.0

@@ -1,0 +1,265 @@
+"""A recording under other conditions: another GPU, batch, number of GPUs, link or host.
+
+    prediction = predict(recorded, Conditions(gpu="Tesla T4", batch=64))
+    prediction.trace                    # a trace like the recorded one, marked as predicted
+    prediction.step.predicted_ns        # and the recorded one beside it, by phase and kind of op, with its expected error
+
+Note [What a predicted trace is]
+    The recorded ops and kernels with other durations (scaling.py), placed again (retiming.py), on devices of the new kind with
+    their memory. It replays, exports and compares as a recording does, and its header says that nobody recorded it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from replayer.cost_model.op_work import op_work
+from replayer.prediction.conditions import EXPECTED_ERROR, ORIGIN_NAMES, Conditions
+from replayer.prediction.parallel import Parallel, data_parallel, distributed
+from replayer.prediction.retiming import retimed
+from replayer.prediction.scaling import Call, Scaling, calls_of, parameter_bytes, recorded_batch
+from replayer.recording.recorded_run import RecordedRun
+from traces.cards import card_of
+from traces.json_facts import as_json
+from traces.measure import busy_ns, launch_phases, launch_steps, memory_peaks, steady_steps, window_ns
+from traces.model import Column, Device, DeviceKind, Origin, Trace, TraceError
+from traces.workload import InputTensor
+
+_KINDS = {
+    "matmul": "matrix products", "conv": "convolutions", "conv_weight": "convolutions", "conv3": "convolutions",
+    "depthwise": "convolutions", "elementwise": "elementwise", "elementwise1": "elementwise", "softmax": "softmax",
+    "layer_norm": "normalisation",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Both:
+    """One figure of both sides, per step, in ns."""
+
+    recorded_ns: float
+    predicted_ns: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What would be. `expected_error` is of the whole: 0.08 stands for 8 % up or down."""
+
+    conditions: Conditions
+    device: str
+    batch: int  # 0 where the recording does not tell
+    recorded_batch: int
+    step: Both
+    busy: Both
+    phases: dict[str, Both]  # GPU time by phase
+    kinds: dict[str, Both]  # GPU time by kind of op
+    origins: dict[str, float]  # share of the predicted GPU time
+    expected_error: float
+    unscaled_share: float  # of the recorded GPU time, without shapes
+    memory_peak_bytes: int | None  # recorded
+    memory_bytes: int | None  # that the new GPU has
+    parallel: Parallel | None
+    notes: list[str]
+    trace: Trace = field(repr=False, compare=False)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Images, sentences... of the whole batch per second."""
+        return self.batch / self.step.predicted_ns * 1e9 if self.batch and self.step.predicted_ns else None
+
+    def to_json(self) -> dict[str, Any]:
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("trace", "conditions")}
+        facts |= {"estimated": True, "conditions": self.conditions, "samples_per_s": self.samples_per_s}
+        known: dict[str, Any] = as_json(facts)
+        return known
+
+
+def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
+    """Raises TraceError where the recording does not tell what is needed; with `strict` also where it tells it in part."""
+    if not recorded.device.is_work.any():
+        raise TraceError("the recording holds phases only, no kernels: nothing to scale by; record with --grain kernel")
+    one = recorded.ranks[0]
+    recording = RecordedRun.of(recorded, one)
+    if not recording.has_shapes:
+        text = "the recording has no shapes (record_shapes=True), so its kernels cannot be scaled by what they do"
+        if strict or conditions.batch:
+            raise TraceError(text)
+    per_gpu = conditions
+    batch = _batch_of(recorded, conditions)
+    if conditions.gpus > 1 and batch:
+        per_gpu = replace(conditions, batch=max((conditions.batch or batch) // conditions.gpus, 1))
+    scaling = Scaling.of(recorded, recording, per_gpu)
+    if strict and scaling.unscaled_ns:
+        raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of the recorded GPU time has no shapes to scale by")
+    trace = retimed(_with_durations(recorded, scaling), scaling.durations_ns, conditions.host_speed)
+    trace = _as_predicted(trace, recorded, per_gpu, scaling)
+    steps = max(len(steady_steps(recorded)), 1)
+    step = Both(step_ns(recorded), step_ns(trace))
+    parallel = _parallel(recorded, trace, conditions, step)
+    if parallel is not None:
+        step = Both(step.recorded_ns, parallel.step_ns)
+    shares = _shares(trace)
+    peaks = memory_peaks(recorded)
+    peak = max((peak.allocated_bytes or 0 for peak in peaks.values()), default=0) or None
+    device = trace.devices[0].name if trace.devices else ""
+    return Prediction(
+        conditions,
+        device,
+        (conditions.batch or batch) * max(conditions.nproc, 1),
+        batch,
+        step,
+        Both(busy_ns(recorded) / steps, busy_ns(trace) / steps),
+        _by_phase(recorded, scaling, steps),
+        _by_kind(recorded, scaling, steps),
+        {ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
+        sum(EXPECTED_ERROR[origin] * share for origin, share in shares.items()) + (0.1 if parallel else 0.0),
+        scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1),
+        peak,
+        trace.devices[0].total_memory_bytes if trace.devices else None,
+        parallel,
+        _notes(recorded, conditions, peak, trace.devices),
+        trace,
+    )
+
+
+def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
+    """A replay of a predicted trace, of which nothing is as recorded: what matched it is as uncertain as most of it is."""
+    most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
+    origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
+    matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
+    if origin is Origin.MEASURED:  # another host alone
+        return replayed
+    return replace(replayed, device=replace(replayed.device, origin=np.where(matched, origin, replayed.device.origin)))
+
+
+def _batch_of(recorded: Trace, conditions: Conditions) -> int:
+    try:
+        return recorded_batch(recorded, calls_of(recorded))
+    except TraceError:
+        if conditions.batch or conditions.gpus > 1:
+            raise
+        return 0
+
+
+def _with_durations(recorded: Trace, scaling: Scaling) -> Trace:
+    return replace(recorded, device=replace(recorded.device, origin=scaling.origins))
+
+
+def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
+    """Its header and devices. See Note [What a predicted trace is]."""
+    devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
+    asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None)}
+    if conditions.length is not None:
+        asked["length"] = list(conditions.length)
+    provenance = recorded.provenance | {"predicted": asked}
+    workload = recorded.workload
+    if workload is not None and scaling.batch and workload.inputs:
+        grown = tuple(_grown(tensor, scaling.batch, conditions.batch) for tensor in workload.inputs)
+        bytes_ = workload.batch_bytes * conditions.batch // scaling.batch if workload.batch_bytes else None
+        workload = replace(workload, inputs=grown, batch_bytes=bytes_)
+    machines = recorded.machines
+    host = replace(trace.host, shapes=scaling.host_shapes) if scaling.host_shapes is not None else trace.host
+    return replace(trace, devices=devices, provenance=provenance, workload=workload, machines=machines, host=host)
+
+
+def _grown(tensor: InputTensor, recorded: int, batch: int) -> InputTensor:
+    shape = tensor.shape
+    return replace(tensor, shape=(batch, *shape[1:])) if shape and shape[0] == recorded else tensor
+
+
+def _device(device: Device, gpu: str) -> Device:
+    card = card_of(gpu)
+    return replace(device, name=card.names[0], total_memory_bytes=card.memory_bytes, properties=card.properties)
+
+
+def step_ns(trace: Trace) -> float:
+    """A step's median: from its last kernel's end to the next one's, or the host's, if longer; all, without steps."""
+    rows = steady_steps(trace)
+    if not len(rows):
+        first_ns, last_ns = window_ns(trace)
+        return float(last_ns - first_ns)
+    device = trace.device
+    ends = np.full(len(trace.steps), 0, dtype=np.int64)
+    of, work = launch_steps(trace), device.is_work
+    np.maximum.at(ends, of[work & (of >= 0)], device.end_ns[work & (of >= 0)])
+    spans = []
+    for row in rows.tolist():
+        before = row - 1 if row and trace.steps.rank[row - 1] == trace.steps.rank[row] else None
+        on_device = int(ends[row] - ends[before]) if before is not None and ends[before] and ends[row] else 0
+        spans.append(max(int(trace.steps.duration_ns[row]), on_device))
+    return float(np.median(spans))
+
+
+def _shares(trace: Trace) -> dict[Origin, float]:
+    work = trace.device.take(trace.device.is_work)
+    total = max(int(work.duration_ns.sum()), 1)
+    return {
+        origin: float(work.duration_ns[work.origin == origin].sum() / total)
+        for origin in ORIGIN_NAMES
+        if (work.origin == origin).any()
+    }
+
+
+def _by_phase(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, Both]:
+    names = [recorded.strings[int(name)] for name in recorded.phases.name]
+    rows = launch_phases(recorded)
+    work = recorded.device.is_work
+    keys = [names[row] if row >= 0 else "outside steps" for row in rows[work].tolist()]
+    return _sums(keys, recorded.device.duration_ns[work], scaling.durations_ns[work], steps)
+
+
+def _by_kind(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, Both]:
+    known: dict[Call, str] = {}
+
+    def kind(row: int) -> str:
+        if recorded.device.kind[row] != DeviceKind.KERNEL:
+            return "copies"
+        call = scaling.calls[row]
+        if call is None:
+            return "without shapes"
+        if call not in known:
+            work = op_work(call.op, call.shapes, call.dtype)[0].kind
+            known[call] = "optimizer" if call.phase == "optimizer" else _KINDS.get(work, _named(call.op))
+        return known[call]
+
+    work = np.flatnonzero(recorded.device.is_work)
+    return _sums([kind(row) for row in work.tolist()], recorded.device.duration_ns[work], scaling.durations_ns[work], steps)
+
+
+def _named(op: str) -> str:
+    for mark, name in (("norm", "normalisation"), ("pool", "pooling"), ("embedding", "embedding"), ("attention", "attention")):
+        if mark in op:
+            return name
+    return "other"
+
+
+def _sums(keys: list[str], recorded_ns: Column, predicted_ns: Column, steps: int) -> dict[str, Both]:
+    sums: dict[str, list[float]] = {}
+    for key, old, new in zip(keys, recorded_ns.tolist(), predicted_ns.tolist(), strict=True):
+        both = sums.setdefault(key, [0.0, 0.0])
+        both[0] += old
+        both[1] += new
+    ordered = sorted(sums.items(), key=lambda item: -item[1][1])
+    return {key: Both(old / steps, new / steps) for key, (old, new) in ordered}
+
+
+def _parallel(recorded: Trace, trace: Trace, conditions: Conditions, step: Both) -> Parallel | None:
+    if conditions.gpus > 1:
+        if len(np.unique(recorded.device.device[recorded.device.is_work])) > 1:
+            raise TraceError(f"--gpus {conditions.gpus} needs a recording of one GPU")
+        return data_parallel(trace, conditions, step.predicted_ns, parameter_bytes(recorded))
+    if conditions.nproc > 1:
+        return distributed(trace, conditions, step.predicted_ns, parameter_bytes(recorded))
+    return None
+
+
+def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:
+    notes = []
+    capacity = devices[0].total_memory_bytes if devices else None
+    if conditions.gpu and peak and capacity and peak > capacity:
+        notes.append("it would not fit: the recorded peak of allocated memory is more than this GPU has")
+    if len(recorded.collectives) and (conditions.gpu or conditions.batch):
+        notes.append("operations between ranks keep their recorded times; replay the script with --nproc for others")
+    return notes

@@ -1,0 +1,183 @@
+"""A recording again, with other durations on the device: when everything would have happened then.
+
+    trace = retimed(recorded, durations_ns)         # durations_ns: for each row of recorded.device
+
+What the host did between waits keeps its recorded pace. A kernel keeps its recorded reason to start (its launch, the kernel
+before it, a kernel on another stream; Note [Why a kernel started when it did] in recording/indexer.py), and the host waits
+where it waited, or could have: for the kernel whose end it came back after. So steps become longer or shorter by what their
+GPU work does, as far as the host waits for it. All rows stay; only times change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from replayer.recording.indexer import RecordingIndexer
+from replayer.recording.recorded_run import RecordedRun
+from traces.measure import window_ns
+from traces.model import NONE, Column, Trace
+
+_CAME_BACK_NS = 2_000  # a wait ends so soon after the kernel that it was for, by other clocks
+_FOLLOWED_NS = 100_000  # so long after the last kernel that it can have waited for, something else was waited for too
+
+
+class _HostTime:
+    """New host times over recorded ones: straight lines between knots, of slope 1 where the host did not wait."""
+
+    def __init__(self) -> None:
+        self._old: list[int] = []
+        self._new: list[int] = []
+
+    def add(self, old_ns: int, new_ns: int) -> None:
+        if not self._old or old_ns > self._old[-1]:
+            self._old.append(old_ns)
+            self._new.append(max(new_ns, self._new[-1] if self._new else new_ns))
+        else:
+            self._new[-1] = max(self._new[-1], new_ns)
+
+    def of(self, times_ns: Column) -> Column:
+        """The new times of recorded ones; NONE stays."""
+        if not self._old:
+            return times_ns
+        old, shift = np.array(self._old), np.array(self._new) - np.array(self._old)
+        moved = times_ns + np.round(np.interp(times_ns, old, shift, left=0)).astype(np.int64)
+        return np.asarray(np.where(times_ns == NONE, NONE, moved))
+
+
+def retimed(trace: Trace, durations_ns: Column, host_speed: float = 1.0) -> Trace:
+    """The same trace with these durations on the device and a host so many times as fast; tables that hold times are new."""
+    hosts = {}
+    start_ns = trace.device.start_ns.copy()
+    placed = np.zeros(len(start_ns), dtype=bool)
+    for rank in trace.ranks or [0]:
+        index = RecordingIndexer(RecordedRun(trace, rank), trace, rank)
+        hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed)
+        placed[index.work] = True
+    rank_of = np.array([device.rank for device in trace.devices] or [0])
+    ranks = rank_of[trace.device.device] if len(start_ns) else np.zeros(0, dtype=np.int64)
+    for rank, host in hosts.items():  # communication between ranks, and marks: with the host
+        rest = ~placed & (ranks == rank)
+        start_ns[rest] = host.of(trace.device.start_ns[rest])
+    device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns.copy())
+    order = np.lexsort((device.start_ns, device.stream, device.device))
+    return _with_host_times(replace(trace, device=device.take(order)), trace, hosts)
+
+
+def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns: Column, host_speed: float) -> _HostTime:
+    """Place one rank's kernels, into `start_ns`; returns where its host times come to lie."""
+    work = index.work
+    host = _HostTime()
+    first_ns, last_ns = window_ns(trace)
+    zero_ns = int(index.active_ns(np.array([first_ns]))[0])
+
+    def active(times_ns: Column) -> Column:
+        own_ns = index.active_ns(times_ns) - zero_ns
+        return first_ns + (own_ns if host_speed == 1 else np.round(own_ns / host_speed).astype(np.int64))
+
+    host.add(first_ns, first_ns)
+    launched = active(index.launched_ns).tolist()
+    recorded_end = trace.device.end_ns[work]
+    new_end = np.zeros(len(work), dtype=np.int64)
+    waits = sorted({*zip(index.wait_start.tolist(), index.wait_end.tolist(), strict=True)})
+    wait_active = active(np.array([start for start, _ in waits], dtype=np.int64)).tolist()
+    waited, at = 0, 0  # new waiting so far, over active time; the next wait
+    ready: dict[tuple[int, int], int] = {}
+    queues: dict[tuple[int, int], list[int]] = {}
+    depth = index.recording.launch_queue_depth
+    columns = zip(
+        launched, index.launched_ns.tolist(), index.latency.tolist(), index.gap.tolist(), index.edge.tolist(),
+        index.edge_gap.tolist(), index.ordinals.tolist(), index.stream.tolist(), durations_ns[work].tolist(), strict=True,
+    )  # fmt: skip
+    for i, (active_ns, launch_ns, latency_ns, gap_ns, edge, edge_gap_ns, ordinal, stream, duration_ns) in enumerate(columns):
+        while at < len(waits) and waits[at][1] < launch_ns:
+            waited = _wait(host, waits[at], wait_active[at], waited, recorded_end[:i], new_end[:i])
+            at += 1
+        track = ordinal, stream
+        queue = queues.setdefault(track, [])
+        begun_ns = active_ns + waited
+        if len(queue) >= depth and queue[-depth] > begun_ns:  # a full launch queue
+            waited += queue[-depth] - begun_ns
+            begun_ns = queue[-depth]
+            host.add(launch_ns, begun_ns)
+        starts_ns = begun_ns + latency_ns
+        if track in ready:
+            starts_ns = max(starts_ns, ready[track] + gap_ns)
+        if edge != NONE:
+            starts_ns = max(starts_ns, int(new_end[edge]) + edge_gap_ns)
+        start_ns[work[i]] = starts_ns
+        new_end[i] = ready[track] = starts_ns + duration_ns
+        queue.append(starts_ns + duration_ns)
+    for rest in range(at, len(waits)):
+        waited = _wait(host, waits[rest], wait_active[rest], waited, recorded_end, new_end)
+    host.add(last_ns, int(active(np.array([last_ns]))[0]) + waited)
+    return host
+
+
+def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int, recorded_end: Column, new_end: Column) -> int:
+    """The host waits as it did in `wait`: until the kernel has ended that it came back after. Returns the waiting so far."""
+    start_ns, end_ns = wait
+    begun_ns = active_ns + waited_ns
+    ended_ns = begun_ns
+    done = np.flatnonzero(recorded_end <= end_ns + _CAME_BACK_NS)
+    if len(done):
+        last = done[recorded_end[done].argmax()]
+        after_ns = end_ns - int(recorded_end[last])
+        if end_ns == start_ns:  # the device was done before the host asked
+            ended_ns = max(begun_ns, int(new_end[last]))
+        elif after_ns <= _FOLLOWED_NS:
+            ended_ns = max(begun_ns, int(new_end[last]) + max(after_ns, 0))
+        else:
+            ended_ns = begun_ns + end_ns - start_ns
+    host.add(start_ns, begun_ns)
+    host.add(end_ns, ended_ns)
+    return waited_ns + ended_ns - begun_ns
+
+
+def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime]) -> Trace:
+    """All other tables at their new times."""
+    threads = np.array([thread.rank for thread in recorded.threads] or [0])
+    steps = recorded.steps.rank
+    phase_ranks = steps[recorded.phases.step] if len(steps) else np.zeros(len(recorded.phases), dtype=np.int64)
+    part_ranks = phase_ranks[recorded.parts.phase] if len(phase_ranks) else np.zeros(len(recorded.parts), dtype=np.int64)
+    first = next(iter(hosts.values()))
+
+    def moved(table: Any, ranks: Column) -> Any:
+        start, end = table.start_ns.copy(), table.end_ns.copy()
+        for rank, host in hosts.items():
+            own = ranks == rank
+            start[own], end[own] = host.of(table.start_ns[own]), host.of(table.end_ns[own])
+        return replace(table, start_ns=start, duration_ns=np.maximum(end - start, 0))
+
+    memory = recorded.memory
+    host_ranks = threads[recorded.host.thread] if len(recorded.host) else np.zeros(0, dtype=np.int64)
+    return replace(
+        trace,
+        host=moved(recorded.host, host_ranks),
+        steps=moved(recorded.steps, steps),
+        phases=_marked(moved(recorded.phases, phase_ranks), trace),
+        parts=moved(recorded.parts, part_ranks),
+        batches=moved(recorded.batches, recorded.batches.rank),
+        collectives=moved(recorded.collectives, recorded.collectives.rank),
+        memory=replace(memory, time_ns=first.of(memory.time_ns)),
+    )
+
+
+def _marked(phases: Any, trace: Trace) -> Any:
+    """Phases whose marks on the device are those of the new kernels: the end of all work launched before each boundary."""
+    device = trace.device
+    work = np.flatnonzero(device.is_work & (device.launch >= 0))
+    if not len(work) or not (phases.device_end_ns != NONE).any():
+        return phases
+    launched = trace.host.start_ns[device.launch[work]]
+    order = np.argsort(launched, kind="stable")
+    ends = np.concatenate(([0], np.maximum.accumulate(device.end_ns[work][order])))
+    known = phases.device_end_ns != NONE
+
+    def mark(times_ns: Column) -> Column:
+        done = ends[np.searchsorted(launched[order], times_ns)]
+        return np.where(known, np.maximum(done, times_ns), NONE)
+
+    return replace(phases, device_start_ns=mark(phases.start_ns), device_end_ns=mark(phases.end_ns))

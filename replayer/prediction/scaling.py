@@ -1,0 +1,257 @@
+"""By how much each kernel of a recording becomes longer or shorter under other conditions.
+
+    scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
+    scaling.durations_ns, scaling.origins        # a row each per row of trace.device
+
+A kernel goes with the op that launched it: the ratio of what that op takes under both conditions (cost_model/op_costs.py). What
+the recording tells no shapes for takes the mean ratio of its likes: of arithmetic if its name says so, else of memory traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from replayer.cost_model.op_costs import OpCosts
+from replayer.cost_model.op_work import is_part
+from replayer.prediction.batch_shapes import BatchShapes, Shapes
+from replayer.prediction.conditions import Conditions
+from replayer.recording.recorded_run import RecordedRun
+from traces.cards import card_of
+from traces.communication import communication_kernels
+from traces.equivalents import canonical_op
+from traces.measure import launch_phases
+from traces.model import Column, DeviceKind, HostKind, Origin, Strings, Trace, TraceError, parse_shapes, shapes_text
+from traces.time_windows import TimeWindows
+
+_ARITHMETIC = (
+    "gemm",
+    "conv",
+    "winograd",
+    "cudnn",
+    "cutlass",
+    "xmma",
+    "implicit",
+    "fft",
+    "attention",
+    "flash",
+    "wgrad",
+    "dgrad",
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A recorded op: canonical name, shapes, dtype, phase."""
+
+    op: str
+    shapes: Shapes
+    dtype: str
+    phase: str
+
+
+@dataclass
+class Scaling:
+    """Durations under the other conditions, and where each comes from."""
+
+    durations_ns: Column
+    origins: Column
+    calls: list[Call | None]  # of each row of trace.device
+    unscaled_ns: int  # recorded time of kernels without shapes
+    batch: int  # the recorded one, 0 where it was not asked for
+    host_shapes: Column | None  # the column of trace.host with the shapes of the new batch
+
+    @classmethod
+    def of(cls, trace: Trace, recording: RecordedRun, conditions: Conditions) -> Scaling:
+        """Raises TraceError where a recording does not tell what is needed."""
+        calls = calls_of(trace)
+        batch = recorded_batch(trace, calls) if conditions.batch or conditions.length else 0
+        ratios = _Ratios(trace, recording, conditions, calls, batch)
+        device = trace.device
+        durations_ns, origins = device.duration_ns.copy(), np.full(len(device), int(Origin.MEASURED), dtype=np.uint8)
+        factors = np.ones(len(device))
+        work = device.is_work & ~communication_kernels(trace)
+        open_rows = []
+        for row in np.flatnonzero(work).tolist():
+            call = calls[row]
+            told = ratios.of_copy(row) if device.kind[row] != DeviceKind.KERNEL else ratios.of(call) if call else None
+            if told is None:
+                open_rows.append(row)
+                continue
+            factors[row], origins[row] = told
+        _fill(trace, factors, origins, open_rows, work)
+        floor_ns = recording.speed.floor_ns
+        scaled = np.maximum(device.duration_ns * factors, np.minimum(device.duration_ns, floor_ns))
+        durations_ns[work] = scaled[work].astype(np.int64)
+        shapes = ratios.host_shapes() if batch else None
+        return cls(durations_ns, origins, calls, int(device.duration_ns[open_rows].sum()), batch, shapes)
+
+
+def calls_of(trace: Trace) -> list[Call | None]:
+    """For each device span the innermost op around its launch of which shapes were recorded."""
+    host, strings = trace.host, trace.strings
+    has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
+    parent, told = host.parent.tolist(), has_shapes.tolist()
+    phases = launch_phases(trace)
+    phase_names = [strings[int(name)] for name in trace.phases.name]
+    known: dict[tuple[int, int, int, int], Call | None] = {}
+    parts: dict[tuple[int, int], bool] = {}
+    found: list[Call | None] = []
+    ids = np.column_stack([host.name, host.shapes, host.dtypes]).tolist() if len(host) else []
+    for at, phase in zip(trace.device.launch.tolist(), phases.tolist(), strict=True):
+        while at >= 0 and not (told[at] and strings[ids[at][1]] and not _is_part(strings, ids[at], parts)):
+            at = parent[at]
+        if at < 0:
+            found.append(None)
+            continue
+        key = (*ids[at], phase)
+        if key not in known:
+            name, shapes, dtypes, _ = key
+            dtype = strings[dtypes].partition(";")[0] if dtypes >= 0 else "float32"
+            sized = tuple(shape for shape in parse_shapes(strings[shapes]) if shape)
+            call = Call(canonical_op(strings[name]), sized, dtype or "float32", phase_names[phase] if phase >= 0 else "")
+            known[key] = call if sized else None
+        found.append(known[key])
+    return found
+
+
+def _is_part(strings: Strings, ids: list[int], known: dict[tuple[int, int], bool]) -> bool:
+    key = ids[0], ids[1]
+    if key not in known:
+        known[key] = is_part(canonical_op(strings[key[0]]), parse_shapes(strings[key[1]]))
+    return known[key]
+
+
+def recorded_batch(trace: Trace, calls: list[Call | None]) -> int:
+    """The batch of a recording: of its workload's inputs, else of its first convolution, product of batches or lookup."""
+    if trace.workload is not None and trace.workload.inputs:
+        for tensor in trace.workload.inputs:
+            if len(tensor.shape) > 1:
+                return tensor.shape[0]
+    for call in calls:
+        if call is not None and call.op in ("convolution", "embedding"):
+            shape = call.shapes[1] if call.op == "embedding" and len(call.shapes) > 1 else call.shapes[0]
+            if len(shape) > 1:
+                return shape[0]
+    raise TraceError("the recording does not tell its batch; --recorded-batch N says it")
+
+
+class _Ratios:
+    """What calls take under the new conditions, over what they take under the recorded ones; each worked out once."""
+
+    def __init__(
+        self, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[Call | None], batch: int
+    ) -> None:
+        self._trace = trace
+        self._recorded = recording.costs
+        self._places = recording.places
+        self._batch = conditions.batch or batch
+        settings = recording.costs.settings
+        self._new = OpCosts(card_of(conditions.gpu), settings, recording.speed.floor_ns) if conditions.gpu else None
+        self._shapes = (
+            BatchShapes(batch, ((call.op, call.shapes) for call in calls if call), conditions.length) if batch else None
+        )
+        self._known: dict[Call, tuple[float, Origin]] = {}
+        self._batches = self._batch / batch if batch else 1.0
+
+    def of(self, call: Call) -> tuple[float, Origin]:
+        known = self._known.get(call)
+        if known is None:
+            known = self._known[call] = self._ratio(call)
+        return known
+
+    def _ratio(self, call: Call) -> tuple[float, Origin]:
+        ratio, origin, shapes = 1.0, Origin.MEASURED, call.shapes
+        outputs = self._places.of(shapes) if call.op == "convolution" else ()
+        if self._shapes is not None:
+            shapes = self._shapes.at(self._batch, call.op, call.shapes, call.phase)
+            if shapes != call.shapes:
+                before = call.shapes, outputs
+                outputs = tuple((shape[0] * shapes[0][0] // call.shapes[0][0], *shape[1:]) for shape in outputs)
+                ratio = self._recorded.ratio(call.op, call.dtype, before, (shapes, outputs))
+                origin = Origin.SCALED
+        if self._new is not None:
+            here = self._recorded.plain(call.op, shapes, call.dtype, outputs)
+            there = self._new.plain(call.op, shapes, call.dtype, outputs)
+            ratio *= there.ns / here.ns
+            origin = max(origin, there.origin, here.origin, key=_UNCERTAIN.index)
+        return ratio, origin
+
+    def host_shapes(self) -> Column:
+        """The shapes of all recorded ops as strings of the trace, at the new batch: so a script at that batch finds them."""
+        assert self._shapes is not None
+        trace, host = self._trace, self._trace.host
+        phases = TimeWindows(trace.phases.start_ns, trace.phases.end_ns, np.zeros(len(trace.phases), dtype=np.int64))
+        of = phases.holding(host.start_ns, np.zeros(len(host), dtype=np.int64))
+        names = [trace.strings[int(name)] for name in trace.phases.name]
+        new, known = host.shapes.copy(), dict[tuple[int, int, str], int]()
+        for row in np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0)).tolist():
+            phase = names[of[row]] if of[row] >= 0 else ""
+            key = int(host.name[row]), int(host.shapes[row]), phase
+            if key not in known:
+                shapes = parse_shapes(trace.strings[key[1]])
+                known[key] = trace.strings.add(
+                    shapes_text(self._shapes.at(self._batch, canonical_op(trace.strings[key[0]]), shapes, phase))
+                )
+            new[row] = known[key]
+        return new
+
+    def of_copy(self, row: int) -> tuple[float, Origin]:
+        """Copies from and to the host go by bytes, over the recorded bus; within a device also by its memory's bandwidth."""
+        device, strings = self._trace.device, self._trace.strings
+        name = strings[int(device.name[row])]
+        with_host = "HtoD" in name or "Host" in name or "DtoH" in name
+        ratio = self._batches if "HtoD" in name or "HostToDevice" in name else 1.0
+        if self._new is not None and not with_host:
+            ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
+        return ratio, Origin.MEASURED if ratio == 1.0 else Origin.SCALED
+
+
+_UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
+
+
+def _fill(trace: Trace, factors: Column, origins: Column, open_rows: list[int], work: Column) -> None:
+    """Kernels without shapes: as the others of arithmetic or of memory traffic, weighted by their time."""
+    if not open_rows:
+        return
+    device, strings = trace.device, trace.strings
+    names = {int(name): any(mark in strings[int(name)].lower() for mark in _ARITHMETIC) for name in np.unique(device.name)}
+    arithmetic = np.array([names[int(name)] for name in device.name])
+    is_open = np.zeros(len(device), dtype=bool)
+    is_open[open_rows] = True
+    for kind in (True, False):
+        those = is_open & (arithmetic == kind)
+        known = work & ~is_open & (arithmetic == kind) & (device.kind == DeviceKind.KERNEL)
+        known = known if known.any() else work & ~is_open
+        weight = device.duration_ns[known]
+        factors[those] = float((factors[known] * weight).sum() / max(weight.sum(), 1)) if known.any() else 1.0
+        origins[those] = int(Origin.ROOFLINE)
+
+
+def parameter_bytes(trace: Trace) -> int:
+    """What the parameters of a recorded program hold, told by its workload or by the tensors that its optimizer works on: 0 if
+    neither does.
+
+    An op of the optimizer may take each parameter once or more often, alone or as a list with others, so of the ops that take
+    most of them the one counts that takes least.
+    """
+    if trace.workload is not None and trace.workload.parameter_bytes:
+        return trace.workload.parameter_bytes
+    host, strings = trace.host, trace.strings
+    names = [strings[int(name)] for name in trace.phases.name]
+    windows = TimeWindows(trace.phases.start_ns, trace.phases.end_ns, np.zeros(len(trace.phases), dtype=np.int64))
+    rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
+    phases = windows.holding(host.start_ns[rows], np.zeros(len(rows), dtype=np.int64))
+    by_op: dict[str, int] = {}
+    for row, phase in zip(rows.tolist(), phases.tolist(), strict=True):
+        op = strings[int(host.name[row])]
+        if phase >= 0 and names[phase] == "optimizer" and op.startswith("aten::"):
+            shapes = parse_shapes(strings[int(host.shapes[row])])
+            sizes = shapes if "_foreach" in op or "_fused" in op else shapes[:1]
+            by_op[op] = by_op.get(op, 0) + 4 * sum(map(prod, sizes))
+    steps = trace.phases.step.tolist()
+    with_optimizer = len({step for step, name in zip(steps, names, strict=True) if name == "optimizer"})
+    most = max(by_op.values(), default=0)
+    return min((total for total in by_op.values() if total > 0.4 * most), default=0) // max(with_optimizer, 1)

@@ -1,0 +1,53 @@
+"""What the host reads where nothing was recorded or known: values as a healthy run would have them.
+
+    assumed = AssumedValues(lambda: 0)
+    assumed.loss()      # 1.0; after 100 training steps 0.5: a loss improves slowly, and an accuracy with it
+    assumed.share()     # 0.5; after 100 training steps 0.75: of comparisons, how many hold
+
+So what a script does only when a loss improves it does: it saves the best model, goes on training, keeps its learning rate.
+
+Note [Loops end]
+    A script may ask again and again until a number is small. What it reads beyond a hundred scalars within one training step
+    halves from one to the next, and a condition that has been false so often is true for once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+HALF_AFTER = 100  # training steps after which a loss has halved
+PATIENCE = 97  # scalars read within one step before numbers begin to shrink; a prime: a loop may ask several conditions
+
+
+class AssumedValues:
+    """`trained` tells how many training steps there were. Not `improving`: every float is 1.0, every count 0."""
+
+    def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
+        self._trained = trained
+        self._improving = improving
+        self._step = 0
+        self._asked = 0
+
+    def loss(self) -> float:
+        """Of any float: positive, finite, smaller after each training step."""
+        if not self._improving:
+            return 1.0
+        step = self._trained()
+        if step != self._step:
+            self._step, self._asked = step, 0
+        return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(max(self._asked - PATIENCE, 0), 60)
+
+    def share(self) -> float:
+        """How many of an unknown number of comparisons hold."""
+        return 1 - self.loss() / 2 if self._improving else 0.0
+
+    def decide(self) -> bool:
+        """A condition that the host asks for. See Note [Loops end]."""
+        self.note_scalar()
+        return self._improving and self._asked % PATIENCE == 0
+
+    def note_scalar(self) -> None:
+        """The host reads a single unrecorded value."""
+        if self._trained() != self._step:
+            self._step, self._asked = self._trained(), 0
+        self._asked += 1

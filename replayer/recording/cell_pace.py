@@ -1,0 +1,339 @@
+"""Times from the library's cells: which cell a script's model is, and what each of its phases takes at each batch size.
+
+    pace = CellPace(choice, optimizers())
+    pace.watch(model, [((32, 3, 224, 224), "float32")], "off", True)    # the script calls it: finds v100/resnet50
+    call = pace.take_call()             # ModelCall(cell=..., batch=32, forward_ns=31_724_691, ...)
+    pace.called(call)
+    pace.phase_ns("backward")           # what was measured, less the optimizer's share
+
+Note [What is in the library and what is not]
+    A script that trains what no cell was measured of is stopped with what is nearest; with `estimate` it goes on, and what is
+    estimated is marked. Evaluation passes take the time of the forward pass in training, marked, for cells hold nothing else.
+    Where a cell says that the card ran out of memory, the step is played on with as much memory as the last batch that
+    fitted had needed, so that the virtual GPU's allocator raises the error in its place.
+
+Note [The optimizer's share]
+    A published cell tells criterion, zero_grad, backward and optimizer as one figure, "rest". Criterion and zero_grad take
+    next to nothing and are left in backward. SGD with momentum and weight decay moves each parameter some eleven times over
+    the memory (four foreach kernels, of which each reads one or two lists and writes one), which reaches four fifths of the
+    data sheet's bandwidth; that, or half of the rest where it would be more, is taken for the optimizer's.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from replayer.errors import NotInLibrary
+from traces.cards import card_of
+from traces.configuration import CellChoice
+from traces.library.cell_traces import blank_trace
+from traces.library.cells import Cell, CellTimes, Gpu, NotMeasured, read_cells
+from traces.library.matching import Match, batch_of, compared, nearest
+from traces.model import Column, Origin, Shape, Trace
+from traces.steps import Optimizers
+from traces.workload import InputTensor, WorkloadSignature
+from traces.workload_observer import with_modules
+
+_MOVES_PER_PARAMETER, _REACHED = 11, 0.8
+_LOSSES = "torch.nn.modules.loss"  # of these modules, which a cell's "rest" holds
+_LARGE_BYTES = 65_536  # below, latency is what a copy's duration shows
+
+COUNTED_ELSEWHERE_NS = 1  # of a phase whose time another one holds: its ops cost nothing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelCall:
+    """One call of the script's model: what its forward pass takes, and what follows if it trains."""
+
+    cell: str
+    batch: int
+    trains: bool
+    origin: Origin  # PHASE: as measured
+    how: str  # "measured", "interpolated", ...
+    phases_ns: Mapping[str, int]  # of a training step, without "rest"
+
+    @property
+    def key(self) -> tuple[str, int, bool, str]:
+        """Calls with the same key take the same times."""
+        return self.cell, self.batch, self.trains, self.how
+
+
+@dataclass
+class _Played:
+    """Steps that were alike: what they were made of, and how many there were."""
+
+    calls: tuple[ModelCall, ...]
+    phases_ns: dict[str, int]
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class _Model:
+    """A module of the script: its signature without inputs."""
+
+    module: weakref.ref[Any]
+    signature: WorkloadSignature
+
+
+_Copies = tuple[Column, Column]  # bytes, rising, and ns
+
+
+def _copies_of(cells: list[Cell]) -> _Copies | None:
+    """What copies of batches took, by their bytes: the median over these cells."""
+    by_bytes: dict[int, list[int]] = {}
+    for cell in cells:
+        if cell.h2d_ns is not None and cell.workload.batch_bytes:
+            sizes = (cell.batches * cell.workload.batch_bytes).tolist()
+            for size_bytes, duration_ns in zip(sizes, cell.h2d_ns.tolist(), strict=True):
+                by_bytes.setdefault(size_bytes, []).append(duration_ns)
+    sizes = sorted(by_bytes)
+    return (np.array(sizes), np.array([int(np.median(by_bytes[size])) for size in sizes])) if sizes else None
+
+
+@dataclass
+class _Pending:
+    """What the calls so far have left for the phases to come, in ns by phase."""
+
+    ns: dict[str, int] = field(default_factory=dict)
+    origin: Origin = Origin.PHASE
+
+    def add(self, call: ModelCall) -> None:
+        if call.trains:
+            for name, duration_ns in call.phases_ns.items():
+                if name not in ("h2d", "forward"):
+                    # A step of several batches has one optimizer's step.
+                    more_ns = 0 if name == "optimizer" else self.ns.get(name, 0)
+                    self.ns[name] = more_ns + duration_ns
+            self.origin = call.origin
+
+
+class CellPace:
+    """Follows one process's script; not for several threads at once."""
+
+    def __init__(self, choice: CellChoice, optimizers: Optimizers) -> None:
+        self._choice = choice
+        self._optimizers = optimizers
+        self._files = [read_cells(path) for path in choice.files]
+        self.gpu: Gpu = self._files[0].gpu
+        self._named: Cell | None = self._files[0].cell(choice.model) if choice.model else None
+        self._models: dict[int, _Model] = {}
+        self._matches: dict[tuple[object, ...], Match] = {}
+        self._call: ModelCall | None = None
+        self._calls: list[ModelCall] = []  # of the step under way
+        self._pending = _Pending()
+        self._played: dict[tuple[object, ...], int] = {}  # rows of `_rows`
+        self._rows: list[_Played] = []
+        self._copied = False  # a copy of this step was timed by a cell
+        self._last: Cell | None = self._named
+        self._copies_by_cell: dict[str, _Copies | None] = {}  # "": the median over all
+        self._said: set[str] = set()
+        self.tells_call = False  # a cell's figures hold what the call takes that is about to begin
+        self.limit_bytes: int | None = None  # memory that the step under way may use, where the card ran out of it
+        self._beyond: NotMeasured | None = None
+        bandwidth = card_of(self.gpu.device).memory_gbps * _REACHED
+        self._ns_per_parameter_byte = _MOVES_PER_PARAMETER / bandwidth
+
+    def blank_trace(self) -> Trace:
+        """The card without any steps of its own."""
+        return blank_trace(self.gpu, self._files[0].provenance)
+
+    # --- what the script does
+
+    def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
+        """The script calls an outermost module: find what it takes, or stop. Raises NotInLibrary.
+
+        Modules without parameters, or whose parameters are not on the GPU, are none of the library's.
+        """
+        self._call, self.limit_bytes = None, None
+        self.tells_call = bool(self._pending.ns) and type(module).__module__ == _LOSSES
+        parameter = next(iter(module.parameters()), None)
+        if parameter is None or not parameter.is_cuda:
+            return
+        of_inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
+        trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        base = self._base(module)
+        trains = grad_enabled and trainable > 0
+        signature = replace(
+            base, inputs=of_inputs, autocast=autocast,
+            trainable_parameters=trainable if trains else None,
+            optimizer=self._optimizers.class_name if trains else None,
+        )  # fmt: skip
+        match, batch = self._match(signature), batch_of(signature)
+        if not match.is_same or batch is None:
+            self._call = self._of_another(match, batch, trains)
+            return
+        self._last = match.cell
+        self._call = self._of_cell(match.cell, batch, trains)
+        self.tells_call = self._call is not None
+
+    def take_call(self) -> ModelCall | None:
+        """What `watch` found for the call that is about to begin; None if its ops are estimated one by one."""
+        call, self._call = self._call, None
+        return call
+
+    def called(self, call: ModelCall) -> None:
+        """The call belongs to the step under way."""
+        self._calls.append(call)
+        self._pending.add(call)
+
+    def phase(self, name: str) -> tuple[int, Origin] | None:
+        """What a phase that begins now takes on the device, in ns; None if no cell tells."""
+        pending = self._pending
+        if name in ("loss", "zero_grad") and name not in pending.ns:
+            return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None
+        duration_ns = pending.ns.pop(name, None)
+        return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
+
+    def copy_ns(self, size_bytes: int) -> int | None:
+        """What a copy from pageable memory takes; None if no cell tells. By bytes, between the batches that were copied."""
+        if size_bytes < _LARGE_BYTES or (found := self._copies()) is None:
+            return None
+        of_bytes, of_ns = found
+        self._copied = True
+        if size_bytes <= of_bytes[0] or len(of_bytes) == 1:
+            return int(of_ns[0] * size_bytes / of_bytes[0])
+        if size_bytes >= of_bytes[-1]:
+            return int(of_ns[-1] * size_bytes / of_bytes[-1])
+        return int(np.interp(size_bytes, of_bytes, of_ns))
+
+    def step_ended(self, trained: bool) -> int:
+        """Returns which of `steps` the step was. Raises NotInLibrary where the card should have run out of memory in it."""
+        if self._beyond is not None and trained:
+            self._stop(f"{self._beyond}; here it would have fitted, but how long it takes nobody measured")
+        calls, self._calls = tuple(self._calls), []
+        self._pending = _Pending()
+        copied, self._copied = self._copied, False
+        key = (copied, *(call.key for call in calls))
+        row = self._played.get(key)
+        if row is None:
+            row = self._played[key] = len(self._rows)
+            self._rows.append(_Played(calls, _sum_of(calls, copied)))
+        self._rows[row].steps += 1
+        return row
+
+    def set_up_ends(self) -> None:
+        """What came so far was no part of a step."""
+        self._calls.clear()
+        self._pending = _Pending()
+        self._copied = False
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """For the replay's header: what its steps were made of, in the order of `step_ended`'s numbers."""
+        return [
+            {
+                "steps": played.steps,
+                "phases_ns": played.phases_ns,
+                "calls": [
+                    {"cell": call.cell, "batch": call.batch, "trains": call.trains, "how": call.how} for call in played.calls
+                ],
+            }
+            for played in self._rows
+        ]
+
+    # --- which cell it is
+
+    def _base(self, module: Any) -> WorkloadSignature:
+        known = self._models.get(id(module))
+        if known is None or known.module() is not module:
+            known = self._models[id(module)] = _Model(weakref.ref(module), with_modules(WorkloadSignature(), [module]))
+        return known.signature
+
+    def _match(self, script: WorkloadSignature) -> Match:
+        samples = tuple((tensor.shape[1:], tensor.dtype) for tensor in script.inputs or ())
+        model = (script.parameters, script.parameter_bytes, tuple(sorted((script.modules or {}).items())))
+        key = (*model, samples, script.trainable_parameters, script.optimizer, script.autocast)
+        found = self._matches.get(key)
+        if found is None:
+            found = compared(self._named, script) if self._named is not None else nearest(self._files, script)
+            self._matches[key] = found
+        return found
+
+    def _of_cell(self, cell: Cell, batch: int, trains: bool) -> ModelCall | None:
+        if not trains:
+            self._say(f"evaluation takes the time of {cell.name}'s forward pass in training, an estimate")
+            how = "training's forward pass"
+            return self._made(cell, cell.estimated_at(batch), trains, Origin.SCALED, how)
+        try:
+            times = cell.at(batch)
+        except NotMeasured as beyond:
+            if beyond.out_of_memory:
+                self._say(str(beyond))
+                if not self._choice.estimate:
+                    self._beyond = beyond
+                    self.limit_bytes = int(cell.peak_bytes[-1]) if len(cell.peak_bytes) else None
+                    return None
+            elif not self._choice.estimate:
+                self._stop(f"{beyond}; --estimate goes on with an estimate, marked")
+            return self._made(cell, cell.estimated_at(batch), trains, Origin.ROOFLINE, "estimated: beyond what was measured")
+        self._say(f"the script trains {cell.name}: times as measured on a {cell.gpu.device}, {_source(cell)}")
+        if times.is_scaled:
+            self._say(f"batch {batch} of {cell.name} was not measured: interpolated between its neighbours")
+        return self._made(cell, times, trains, Origin.SCALED if times.is_scaled else Origin.PHASE)
+
+    def _of_another(self, match: Match, batch: int | None, trains: bool) -> ModelCall | None:
+        """What no cell was measured of. See Note [What is in the library and what is not]."""
+        cell = match.cell
+        differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
+        told = f"the library has nothing of what the script trains on {self.gpu.name}; nearest is {cell.name} ({differing})"
+        if self._named is not None:
+            told = f"the script does not train {cell.name}: {differing}"
+        if not self._choice.estimate:
+            self._stop(f"{told}. --estimate goes on with estimates, marked")
+        if match.scalable and batch is not None:
+            self._say(f"{told}; its times are taken as an estimate")
+            times = cell.estimated_at(batch)
+            ns = {name: round(of * match.input_ratio) for name, of in times.phases_ns.items()}
+            return self._made(cell, replace(times, phases_ns=ns), trains, Origin.ROOFLINE, f"estimated: {differing}")
+        self._say(f"{told}; each of its ops is estimated from the card's data sheet")
+        return None
+
+    def _made(self, cell: Cell, times: CellTimes, trains: bool, origin: Origin, how: str = "") -> ModelCall:
+        phases = dict(times.phases_ns)
+        if (rest_ns := phases.pop("rest", None)) is not None:  # see Note [The optimizer's share]
+            moved_ns = int((cell.workload.parameter_bytes or 0) * self._ns_per_parameter_byte)
+            phases["optimizer"] = min(moved_ns, rest_ns // 2)
+            phases["backward"] = rest_ns - phases["optimizer"]
+        how = how or ("interpolated" if times.is_scaled else "measured")
+        return ModelCall(cell.name, times.batch, trains, origin, how, phases)
+
+    def _copies(self) -> _Copies | None:
+        """Of the cell under way; before it is known the median over all cells of the GPU."""
+        of = self._last.name if self._last is not None else ""
+        if of not in self._copies_by_cell:
+            cells = [self._last] if self._last is not None else [cell for file in self._files for cell in file.cells()]
+            self._copies_by_cell[of] = _copies_of(cells)
+        return self._copies_by_cell[of]
+
+    def _say(self, text: str) -> None:
+        """Once in this process, beside what the script prints."""
+        if text not in self._said:
+            self._said.add(text)
+            print(f"trace: {text}", file=sys.stderr, flush=True)
+
+    def _stop(self, text: str) -> None:
+        print(f"trace: {text}", file=sys.stderr, flush=True)
+        raise NotInLibrary
+
+
+def _sum_of(calls: tuple[ModelCall, ...], copied: bool) -> dict[str, int]:
+    """The phases of a step made of these calls."""
+    total: dict[str, int] = {}
+    for call in calls:
+        for name, duration_ns in call.phases_ns.items():
+            if name == "forward" or (name == "h2d" and copied) or (call.trains and name not in ("h2d", "optimizer")):
+                total[name] = total.get(name, 0) + duration_ns
+            elif name == "optimizer" and call.trains:
+                total[name] = duration_ns
+    return total
+
+
+def _source(cell: Cell) -> str:
+    told = cell.provenance
+    of = str(told.get("repository") or told.get("study") or "a recording")
+    return f"{of} {str(told['commit'])[:10]}" if told.get("commit") else of

@@ -1,0 +1,43 @@
+"""Whether cuBLAS kept a workspace in the recorded program: read from the memory events of an imported recording.
+
+A profiler's file does not name its release of PyTorch exactly, and what is kept was mostly allocated before the recording
+began. But its products tell: a release that allocates a workspace for each product does so within it, and frees it there.
+
+    keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None where the recording does not tell
+
+From PyTorch 2.0 on, a cuBLAS handle keeps one (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp), and AMD's handles
+likewise, beside what cuBLASLt and hipBLASLt take for each product. memory/cublas_workspaces.py tells how large it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traces.model import HostKind, Trace
+
+_PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm"))
+
+
+def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
+    """Whether kept ones are to be expected; `sizes_bytes` are those that a handle of the recorded device may have.
+
+    None without memory events that have totals (PyTorch 1.9), without a product among them, or of an unknown release.
+    """
+    told = (trace.machine_of(rank).torch or "").partition(" ")[0]
+    if trace.provenance.get("source") != "kineto" or told not in ("1.13", "2.4"):
+        return None
+    host, memory = trace.host, trace.memory
+    names = [i for i, text in enumerate(trace.strings.texts) if text in _PRODUCTS]
+    of_rank = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
+    products = np.flatnonzero((host.kind == HostKind.OP) & np.isin(host.name, names) & np.isin(host.thread, of_rank))
+    events = memory.take((memory.device >= 0) & (memory.allocated_bytes >= 0) & np.isin(memory.thread, of_rank))
+    if not len(products) or not len(events):
+        return None
+    taken = events.take(np.isin(events.bytes, [-size for size in sizes_bytes]))  # and given back
+    for thread in np.unique(taken.thread):
+        here = products[host.thread[products] == thread]
+        times_ns = taken.time_ns[taken.thread == thread]
+        within = np.searchsorted(host.start_ns[here], times_ns, side="right") - 1
+        if len(here) and ((within >= 0) & (times_ns <= host.end_ns[here][np.maximum(within, 0)])).any():
+            return False
+    return True

@@ -1,0 +1,161 @@
+"""builtins.open under `trace stalls`: files read while a batch is fetched are as slow as the modelled disk, and counted.
+
+    install(torch, StorageClient(path))
+    open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
+
+What a data set reads through Python's own files counts, wherever it opened them: PIL, numpy, torch.load, zip and tar archives,
+pickle. Files that C or C++ opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are as fast as they are here, and not seen;
+the report says how many bytes were seen.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import io
+import os
+import threading
+import time
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from traces.patching import patch
+from traces.storage_server import Loading, StorageClient
+
+_open = io.open
+
+
+class _Fetch(threading.local):
+    """The batch that this thread is fetching, if any."""
+
+    loading: Loading | None = None
+
+
+def install(torch_module: ModuleType, storage: StorageClient) -> None:
+    """Patch `open`, the two fetchers that all loaders use in workers and without, and what pins and hands out batches."""
+    fetching = _Fetch()
+    atexit.register(storage.close)
+
+    class DataFile(io.FileIO):
+        """A file opened for reading. What the reads at one place have brought is not asked of the disk again: readers look at
+        a header, go back and read all."""
+
+        _begin = _end = -1  # of what was read there; before anything was, the disk has to go to the file
+
+        def readinto(self, buffer: Any, /) -> Any:
+            return self._delivered(super().readinto, buffer)
+
+        def readall(self) -> Any:
+            return self._delivered(super().readall)
+
+        def read(self, size: Any = -1, /) -> Any:
+            return self._delivered(super().read, size)
+
+        def _delivered(self, read: Any, *args: Any) -> Any:
+            loading = fetching.loading
+            if loading is None:
+                return read(*args)
+            fetching.loading = None  # readall of some releases calls readinto: a byte counts once
+            try:
+                begin, begin_ns = self.tell(), time.monotonic_ns()
+                data = read(*args)
+                loading.real_read_ns += time.monotonic_ns() - begin_ns
+                end = begin + (data if isinstance(data, int) else len(data or b""))
+                follows = self._begin <= begin <= self._end
+                if not follows and end > begin:
+                    self._begin = self._end = begin
+                if end > self._end:
+                    loading.waited_ns += storage.read(str(self.name), end - self._end, int(not follows))
+                    self._end = end
+                return data
+            finally:
+                fetching.loading = loading
+
+    @wraps(_open)
+    def open_data(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(("encoding", "errors", "newline", "closefd", "opener"), args, strict=False)) | kwargs
+        how = {name: value for name, value in given.items() if value is not None and name != "closefd"}
+        if isinstance(file, int) or "opener" in how or "r" not in mode or set(mode) - set("rbt") or len(mode) > 2:
+            return _open(file, mode, buffering, *args, **kwargs)
+        if ("b" in mode and ("t" in mode or how)) or how.keys() - {"encoding", "errors", "newline"}:
+            return _open(file, mode, buffering, *args, **kwargs)  # which says what is wrong
+        raw = DataFile(os.fspath(file), "r")
+        if "b" in mode and buffering == 0:
+            return raw
+        buffered = io.BufferedReader(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
+        if "b" in mode:
+            return buffered
+        text = io.TextIOWrapper(buffered, line_buffering=buffering == 1, **how)
+        text.mode = mode  # type: ignore[misc]  # as io.open does
+        return text
+
+    patch(builtins, open=open_data)
+    patch(io, open=open_data)  # pathlib's
+    fetch: Any = torch_module.utils.data._utils.fetch
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        patch(fetcher, fetch=_counted(torch_module, fetcher.fetch, fetching, storage))
+    pinning: Any = torch_module.utils.data._utils.pin_memory
+    patch(pinning, pin_memory=_timed_pinning(pinning.pin_memory, storage))
+    iterator: Any = torch_module.utils.data.dataloader._MultiProcessingDataLoaderIter
+    patch(iterator, _next_data=_with_script_time(iterator._next_data, storage))
+
+
+def _counted(torch: Any, fetch: Any, fetching: _Fetch, storage: StorageClient) -> Any:
+    """`fetch` of a batch; what it was and cost is told to the storage."""
+    before_ns: dict[int, int] = {}  # by worker process: its CPU time when it had fetched the last one
+
+    @wraps(fetch)
+    def counted(fetcher: Any, indices: Any) -> Any:
+        in_worker = torch.utils.data.get_worker_info() is not None
+        cpu_clock = time.process_time_ns if in_worker else time.thread_time_ns
+        begin_ns, begin_cpu_ns = time.monotonic_ns(), cpu_clock()
+        loading = fetching.loading = Loading(batches=1)
+        try:
+            batch = fetch(fetcher, indices)
+        finally:
+            fetching.loading = None
+        loading.wall_ns = time.monotonic_ns() - begin_ns
+        end_cpu_ns = cpu_clock()
+        loading.cpu_ns = end_cpu_ns - (before_ns.get(os.getpid(), begin_cpu_ns) if in_worker else begin_cpu_ns)
+        before_ns[os.getpid()] = end_cpu_ns
+        loading.samples = len(indices) if hasattr(indices, "__len__") else 1
+        loading.data_set_samples = len(fetcher.dataset) if hasattr(fetcher.dataset, "__len__") else 0
+        storage.note(loading)
+        return batch
+
+    return counted
+
+
+def _timed_pinning(pin: Any, storage: StorageClient) -> Any:
+    """`pin` of a whole batch, which calls itself for what is in it."""
+    nested = threading.local()
+
+    @wraps(pin)
+    def timed(data: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(nested, "inside", False):
+            return pin(data, *args, **kwargs)
+        nested.inside = True
+        begin_ns = time.monotonic_ns()
+        try:
+            return pin(data, *args, **kwargs)
+        finally:
+            nested.inside = False
+            storage.note(Loading(pinned=1, pin_ns=time.monotonic_ns() - begin_ns))
+
+    return timed
+
+
+def _with_script_time(next_data: Any, storage: StorageClient) -> Any:
+    """`next_data` of a loader with workers; what the script's process computed since the batch before is told."""
+
+    @wraps(next_data)
+    def next_batch(iterator: Any) -> Any:
+        batch = next_data(iterator)
+        now_ns = time.process_time_ns()
+        if (before_ns := getattr(iterator, "_script_cpu_ns", None)) is not None:
+            storage.note(Loading(script_batches=1, script_cpu_ns=now_ns - before_ns, workers=iterator._num_workers))
+        iterator._script_cpu_ns = now_ns
+        return batch
+
+    return next_batch

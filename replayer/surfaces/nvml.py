@@ -1,0 +1,145 @@
+"""What NVML would say of a GPU (utilization, temperature, power, memory), for torch.cuda's functions and scripts' own `pynvml`.
+
+    torch.cuda.utilization()                    # percent of the time since it was last asked in which kernels ran
+    import pynvml; pynvml.nvmlInit()            # a stand-in, if the script has the package installed or not
+    pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
+
+Memory and utilization are the virtual GPU's. What no recording holds (temperature, power, clocks) is refused by NVML's own
+"Not Supported", which loggers of such figures expect: many GPUs have no sensor for one or another.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn
+
+from replayer.state import gpu
+from replayer.tensor.device_args import checked_index
+from traces.patching import patch
+
+NOT_SUPPORTED = 3  # NVML_ERROR_NOT_SUPPORTED
+_INVALID_ARGUMENT = 2
+# A driver that knows all that the stand-in answers, where the recording does not tell the machine's.
+_ASSUMED_DRIVER = "550.54.15"
+
+
+class NVMLError(Exception):
+    """pynvml's error; `value` is NVML's code."""
+
+    def __init__(self, value: int = 999) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        texts = {NOT_SUPPORTED: "Not Supported", _INVALID_ARGUMENT: "Invalid Argument"}
+        return texts.get(self.value, f"NVML error {self.value}")
+
+
+class NVMLError_NotSupported(NVMLError):
+    def __init__(self) -> None:
+        super().__init__(NOT_SUPPORTED)
+
+
+class NVMLError_DriverNotLoaded(NVMLError):
+    """Never raised: there is always a virtual driver."""
+
+
+class Handle:
+    """A device, as `nvmlDeviceGetHandleByIndex` hands it out."""
+
+    def __init__(self, index: int) -> None:
+        if not 0 <= index < gpu().device_count():
+            raise NVMLError(_INVALID_ARGUMENT)
+        self.index = index
+
+
+class _Utilization:
+    """What NVML samples: how busy the devices that work were since it was last asked, a sixth of a second ago at least."""
+
+    _LEAST_NS = 1_000_000_000 // 6
+
+    def __init__(self) -> None:
+        self._asked_ns = self._work_ns = self._percent = 0
+
+    def percent(self) -> int:
+        now_ns, work_ns = gpu().host_now_ns(), gpu().work_ns()
+        passed_ns = now_ns - self._asked_ns
+        if passed_ns >= self._LEAST_NS:
+            busy = (work_ns - self._work_ns) / passed_ns if self._asked_ns else 0.0
+            self._percent = min(round(100 * busy), 100)
+            self._asked_ns, self._work_ns = now_ns, work_ns
+        return self._percent
+
+
+def stand_in(utilization: _Utilization) -> ModuleType:
+    """A module `pynvml`. Every function that it does not know answers "Not Supported"."""
+    module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
+    module.__spec__ = ModuleSpec("pynvml", None)  # libraries ask whether there is one
+
+    def memory(handle: Handle, version: int = 0) -> SimpleNamespace:
+        of = gpu().devices[handle.index].memory
+        return SimpleNamespace(total=of.capacity_bytes, free=of.free_bytes, used=of.capacity_bytes - of.free_bytes)
+
+    def rates(handle: Handle) -> SimpleNamespace:
+        of = gpu().devices[handle.index].memory
+        used = round(100 * (1 - of.free_bytes / of.capacity_bytes))
+        return SimpleNamespace(gpu=utilization.percent(), memory=used)
+
+    def capability(handle: Handle) -> tuple[int, int]:
+        of = gpu().devices[handle.index].properties
+        return of.major or 0, of.minor or 0
+
+    answers: dict[str, Callable[..., Any]] = {
+        "nvmlInit": lambda: None,
+        "nvmlInitWithFlags": lambda flags: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: gpu().device_count(),
+        "nvmlDeviceGetHandleByIndex": Handle,
+        "nvmlDeviceGetIndex": lambda handle: handle.index,
+        "nvmlDeviceGetName": lambda handle: gpu().devices[handle.index].name,
+        "nvmlDeviceGetMemoryInfo": memory,
+        "nvmlDeviceGetUtilizationRates": rates,
+        "nvmlDeviceGetCudaComputeCapability": capability,
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [],
+        "nvmlDeviceGetGraphicsRunningProcesses": lambda handle: [],
+        "nvmlSystemGetDriverVersion": lambda: gpu().machine.driver or _ASSUMED_DRIVER,
+    }
+    patch(module, NVMLError=NVMLError, NVMLError_NotSupported=NVMLError_NotSupported, **answers)
+    patch(module, NVMLError_DriverNotLoaded=NVMLError_DriverNotLoaded, NVML_ERROR_NOT_SUPPORTED=NOT_SUPPORTED)
+    patch(module, NVML_TEMPERATURE_GPU=0, NVML_CLOCK_GRAPHICS=0, NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2)
+
+    def unknown(name: str) -> Callable[..., NoReturn]:
+        if not name.startswith("nvml"):
+            raise AttributeError(f"module 'pynvml' has no attribute {name!r}")
+
+        def not_supported(*_args: object, **_options: object) -> NoReturn:
+            raise NVMLError_NotSupported
+
+        return not_supported
+
+    patch(module, __getattr__=unknown)
+    made: ModuleType = module
+    return made
+
+
+def install(torch_module: ModuleType) -> None:
+    """Put the stand-in where `import pynvml` finds it, and answer torch.cuda's functions that ask NVML."""
+    cuda: Any = torch_module.cuda
+    sampled = _Utilization()
+    sys.modules["pynvml"] = stand_in(sampled)
+
+    def index_of(device: Any) -> int:
+        return checked_index(cuda._utils._get_device_index(device, optional=True))
+
+    def device_memory_used(device: Any = None) -> int:
+        memory = gpu().devices[index_of(device)].memory
+        return memory.capacity_bytes - memory.free_bytes
+
+    def utilization(device: Any = None) -> int:
+        index_of(device)
+        return sampled.percent()
+
+    patch(cuda, utilization=utilization, device_memory_used=device_memory_used)

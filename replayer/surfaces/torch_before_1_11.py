@@ -1,0 +1,77 @@
+"""What autograd kept for backward before PyTorch 1.11, where a recording was made with such a release.
+
+    install(torch)      # once the recording is known to be that old: child.py
+
+Two differences change how much memory a model needs. ReLU6 and Hardtanh in place kept their result, where today's autograd
+keeps a copy of their input: MobileNetV2 needs 31 % less. And a convolution made its input contiguous before it kept it, where
+today's keeps what the input is a view of: ShuffleNet's, whose convolutions take halves of tensors, need 7 % less.
+Reference: tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from replayer.tensor.tensor import VirtualTensor
+from traces.patching import patch, patch_everywhere
+
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+
+
+class _HardtanhInPlace(torch.autograd.Function):
+    """hardtanh_ that keeps its result."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, low: float, high: float) -> torch.Tensor:
+        torch.ops.aten.hardtanh_(tensor, low, high)
+        context.mark_dirty(tensor)
+        context.save_for_backward(tensor)
+        context.bounds = low, high
+        return tensor
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (result,) = context.saved_tensors
+        return torch.ops.aten.hardtanh_backward(gradients[0], result, *context.bounds), None, None
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch ReLU6, Hardtanh and the convolutions."""
+    nn: Any = torch_module._C._nn
+    hardtanh_, relu6_ = nn.hardtanh_, nn.relu6_
+    keep_result: Callable[..., torch.Tensor] = _HardtanhInPlace.apply
+
+    def hardtanh_in_place(input: torch.Tensor, min_val: float = -1.0, max_val: float = 1.0) -> torch.Tensor:
+        if type(input) is VirtualTensor and input.requires_grad and torch.is_grad_enabled():
+            return keep_result(input, min_val, max_val)
+        return hardtanh_(input, min_val, max_val)  # type: ignore[no-any-return]
+
+    def relu6_in_place(input: torch.Tensor) -> torch.Tensor:
+        if type(input) is VirtualTensor:
+            return hardtanh_in_place(input, 0.0, 6.0)
+        return relu6_(input)  # type: ignore[no-any-return]
+
+    patch(nn, hardtanh_=hardtanh_in_place, relu6_=relu6_in_place)
+    for name in _CONVOLUTIONS:
+        original = getattr(torch_module, name)
+        patch_everywhere(original, _on_contiguous_input(original))
+
+
+def _on_contiguous_input(convolution: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(convolution)
+    def convolve(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if type(input) is VirtualTensor and not _is_dense(input):
+            input = input.contiguous()
+        return convolution(input, *args, **kwargs)
+
+    return convolve
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether cuDNN takes it as it is."""
+    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))

@@ -1,0 +1,60 @@
+"""torch.distributed.rpc: between processes on the host it is torch's own; tensors on the device are refused by name.
+
+    rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # as ever
+    rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from replayer.errors import NotEmulated
+from replayer.tensor.tensor import VirtualTensor
+from traces.patching import patch
+
+_ADVICE = "send x.cpu(), or let the processes communicate by torch.distributed's operations"
+
+
+def install(torch_module: ModuleType) -> None:
+    """Look at what is sent. A build without RPC has none."""
+    if not torch_module.distributed.is_available() or not torch_module.distributed.rpc.is_available():
+        return
+    rpc: Any = torch_module.distributed.rpc
+    api: Any = importlib.import_module(f"{rpc.__name__}.api")
+    patch(api, _invoke_rpc=_checked(api._invoke_rpc))
+    remote = _checked(api.remote)
+    patch(api, remote=remote)
+    patch(rpc, remote=remote)
+    patch(rpc.TensorPipeRpcBackendOptions, __init__=_without_devices(rpc.TensorPipeRpcBackendOptions.__init__))
+
+
+def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if _holds_virtual((args, kwargs)):
+            raise NotEmulated("torch.distributed.rpc with CUDA tensors", _ADVICE)
+        return call(*args, **kwargs)
+
+    return checked
+
+
+def _without_devices(init: Callable[..., None]) -> Callable[..., None]:
+    @wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("device_maps") or kwargs.get("devices"):
+            raise NotEmulated("torch.distributed.rpc with device maps", _ADVICE)
+        init(self, *args, **kwargs)
+
+    return __init__
+
+
+def _holds_virtual(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_virtual, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_virtual, value))
+    return isinstance(value, VirtualTensor)

@@ -1,0 +1,36 @@
+"""torch.nn.SyncBatchNorm: no rank is without input.
+
+    net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+
+Its forward leaves out the statistics of ranks whose batch was empty, which it tells by values: how many elements each rank has
+gathered. Where neither the host knows them nor the recording tells how many ranks are left, all are.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from replayer.state import set_masks_are_full
+from traces.patching import patch
+
+
+def install(torch_module: ModuleType) -> None:
+    """Wrap the forward pass of SyncBatchNorm's autograd function."""
+    functions: Any = importlib.import_module(f"{torch_module.__name__}.nn.modules._functions")
+    patch(functions.SyncBatchNorm, forward=staticmethod(_with_full_masks(functions.SyncBatchNorm.forward)))
+
+
+def _with_full_masks(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(forward)
+    def with_full_masks(*args: Any) -> Any:
+        set_masks_are_full(True)
+        try:
+            return forward(*args)
+        finally:
+            set_masks_are_full(False)
+
+    return with_full_masks

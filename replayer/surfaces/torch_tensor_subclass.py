@@ -1,0 +1,63 @@
+"""Subclasses of torch.Tensor that wrap virtual tensors, such as DTensor, are on "cuda" too.
+
+    class Wrapper(torch.Tensor):
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=inner.device)
+
+    Wrapper(torch.ones(3, device="cuda")).device    # cuda:0
+
+C++ keeps a wrapper's device, and autograd looks up that device's guard, which needs a driver for "cuda". So it gets the
+device that C++ knows virtual tensors by (Note [Lazy] in replayer/tensor/tensor.py), and Python reads it as "cuda".
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from replayer.tensor.device_args import backend_device
+from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import BACKEND
+from traces.patching import patch
+
+_DEVICE = 6  # its position among the arguments of `_make_wrapper_subclass` after the class: jagged tensors give it so
+
+
+def install(torch_module: ModuleType) -> None:
+    """Give every subclass, those that are yet to be defined too, properties that say "cuda"."""
+    tensor: Any = torch_module.Tensor
+    device, is_cuda = tensor.device, tensor.is_cuda
+
+    def device_as_told(self: Any) -> Any:
+        kept = device.__get__(self)
+        return torch_module.device("cuda", kept.index) if kept.type == BACKEND else kept
+
+    def is_cuda_as_told(self: Any) -> Any:
+        return is_cuda.__get__(self) or device.__get__(self).type == BACKEND
+
+    told = {"device": property(device_as_told), "is_cuda": property(is_cuda_as_told)}
+
+    def tell(cls: Any) -> None:
+        """Leaves alone what the class, or one before torch.Tensor that it is derived from, says itself."""
+        for name, value in told.items():
+            if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):
+                setattr(cls, name, value)
+
+    def __init_subclass__(cls: Any, **options: Any) -> None:
+        super(tensor, cls).__init_subclass__(**options)
+        tell(cls)
+
+    wrap = tensor._make_wrapper_subclass
+
+    def _make_wrapper_subclass(cls: Any, *args: Any, **options: Any) -> Any:
+        if len(args) > _DEVICE:
+            args = (*args[:_DEVICE], backend_device(args[_DEVICE]), *args[_DEVICE + 1 :])
+        elif options.get("device") is not None:
+            options["device"] = backend_device(options["device"])
+        return wrap(cls, *args, **options)
+
+    hook: Any = classmethod(__init_subclass__)  # type: ignore[arg-type]
+    patch(tensor, __init_subclass__=hook, _make_wrapper_subclass=staticmethod(_make_wrapper_subclass))
+    for cls in tensor.__subclasses__():
+        if cls is not VirtualTensor:
+            tell(cls)

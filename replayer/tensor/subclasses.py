@@ -1,0 +1,80 @@
+"""Virtual tensors of classes that scripts define: `as_subclass`, subclasses of Parameter, lazy parameters, tv_tensors.
+
+For such a class a second one is made, of tensors that are both: it comes first in the order of methods, under its own name.
+
+    virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
+
+Note [Ops on subclasses]
+    Dispatch knows one class only, by identity. So ops on others come by a `__torch_dispatch__` of their own, which hands plain
+    virtual tensors on; that results are of the subclass again is the work of its `__torch_function__`, as for every subclass.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@cache
+def virtual_class(cls: Any, tensor_class: Any) -> Any:
+    """The class of virtual tensors that are also `cls`; `tensor_class` for plain tensors and parameters."""
+    if cls in (torch.Tensor, torch.nn.Parameter) or issubclass(cls, tensor_class):
+        return tensor_class
+    function = next(vars(base)["__torch_function__"] for base in cls.__mro__ if "__torch_function__" in vars(base))
+    namespace: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__torch_function__": _as_plain(cls) if isinstance(function, classmethod) else function,
+        "plain_class": cls,
+    }
+    if cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+        namespace["__torch_dispatch__"] = staticmethod(_on_plain(tensor_class))
+    if hasattr(cls, "cls_to_become"):  # of parameters whose shape is not known yet
+        namespace["cls_to_become"] = virtual_class(cls.cls_to_become, tensor_class)
+    return type(cls)(cls.__name__, (cls, tensor_class), namespace)
+
+
+def plain_class(tensor: Any) -> type:
+    """The class that a virtual tensor has on the host."""
+    plain: type = getattr(type(tensor), "plain_class", torch.Tensor)
+    return torch.nn.Parameter if plain is torch.Tensor and getattr(tensor, "_is_param", False) else plain
+
+
+def _as_plain(cls: Any) -> Any:
+    """The `__torch_function__` of `cls`, which sees only classes that the script knows."""
+
+    def on_known_classes(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = tuple(getattr(each, "plain_class", each) for each in types)
+        return cls.__torch_function__(func, known, args, kwargs or {})
+
+    return classmethod(on_known_classes)
+
+
+def _on_plain(tensor_class: Any) -> Any:
+    """See Note [Ops on subclasses]."""
+
+    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given: list[tuple[Any, Any]] = []
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, tensor_class) and type(value) is not tensor_class:
+                given.append((value, value.on_same_memory()))
+                return given[-1][1]
+            if isinstance(value, (list, tuple)):
+                return [plain(item) for item in value]
+            return value
+
+        result = tensor_class.__torch_dispatch__(
+            func, (tensor_class,), tuple(map(plain, args)), {name: plain(value) for name, value in (kwargs or {}).items()}
+        )
+        for value, twin in given:
+            if twin.meta is not value.meta or twin.allocation is not value.allocation:
+                value.adopt(twin)
+            if result is twin:
+                result = value
+        return result
+
+    return dispatch

@@ -1,0 +1,163 @@
+"""What a script's own torch.profiler would have seen of the GPU: the timeline's rows between two moments, as Kineto tells them.
+
+    window = timeline.watched()                     # a Trace of the ops, kernels and memory events since timeline.watch()
+    merged(kineto_json, window, unix_ns=...)        # the same file with the virtual GPU in it
+
+Kineto has noted what the host did, by this machine's clock; the virtual GPU when it did it, in recorded time. An op that both
+know (the k-th of its name in its thread) ties the two clocks together: what Kineto noted between two such ops is moved to lie
+between them in recorded time. Of ops that both know the timeline's row is taken, which its kernels belong to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from traces.chrome_events import RankEvents
+from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
+
+Event = dict[str, Any]
+
+_CALLS = {
+    DeviceKind.KERNEL: "cudaLaunchKernel",
+    DeviceKind.MEMCPY: "cudaMemcpyAsync",
+    DeviceKind.MEMSET: "cudaMemsetAsync",
+}
+# How Kineto sees our way of dispatching, which is no op of the script.
+_OURS = ("PythonSubclass", "PythonDispatchMode", "prims::")
+_OWN_IDS = 1 << 24  # Kineto's ids of ops begin beyond those of the timeline's rows
+
+
+def with_launches(trace: Trace) -> Trace:
+    """`trace`, whose kernels point at ops, with a runtime call under the op for each of them."""
+    host, device = trace.host, trace.device
+    linked = np.flatnonzero(device.launch >= 0)
+    ops = device.launch[linked].astype(np.int64)
+    _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
+    turn = np.arange(len(ops)) - first[of]  # kernels of an op come one after another
+    share_ns = host.duration_ns[ops] // (counts[of] + 1)
+    names = {int(kind): trace.strings.add(name) for kind, name in _CALLS.items()}
+    calls = HostSpans.of(
+        thread=host.thread[ops],
+        kind=np.full(len(ops), HostKind.RUNTIME),
+        name=np.array([names.get(kind, NONE) for kind in device.kind[linked].tolist()], np.int64),
+        start_ns=host.start_ns[ops] + share_ns * np.minimum(turn, counts[of]),
+        duration_ns=share_ns,
+        parent=ops,
+    )
+    launch = device.launch.astype(np.int64)
+    launch[linked] = len(host) + np.arange(len(linked))
+    columns = device.columns() | {"launch": launch}
+    trace.host, trace.device = HostSpans.concatenated([host, calls]), DeviceSpans.of(**columns)
+    return trace
+
+
+class _Clocks:
+    """This machine's clock and recorded time at the ops of one thread that both know."""
+
+    def __init__(self, offset: float) -> None:
+        self._offset = offset
+        self._own: Column = np.empty(0)
+        self._recorded: Column = np.empty(0)
+
+    def tie(self, own_us: list[float], recorded_us: list[float]) -> None:
+        order = np.argsort(own_us, kind="stable")
+        self._own = np.array(own_us)[order]
+        self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
+
+    def recorded(self, own_us: float) -> float:
+        if not len(self._own):
+            return own_us + self._offset
+        if own_us <= self._own[0]:
+            return float(self._recorded[0] - (self._own[0] - own_us))
+        if own_us >= self._own[-1]:
+            return float(self._recorded[-1] + (own_us - self._own[-1]))
+        return float(np.interp(own_us, self._own, self._recorded))
+
+
+def merged(kineto: dict[str, Any], window: Trace, shift_ns: int) -> dict[str, Any]:
+    """Kineto's file with the virtual GPU's part in it; `shift_ns` turns the window's times into Unix times."""
+    for table in (window.host, window.device, window.memory):
+        start = "time_ns" if table is window.memory else "start_ns"
+        setattr(table, start, getattr(table, start) + shift_ns)
+    base_ns = int(kineto.get("baseTimeNanoseconds", 0))
+    ours = RankEvents(with_launches(window), window.ranks[0])
+    later_us = (ours.base_ns - base_ns) / 1000  # of our stamps, to Kineto's
+    events = [event for event in kineto["traceEvents"] if not str(event.get("name", "")).startswith(_OURS)]
+    rows = [event for event in ours if _is_of_gpu(event)]
+    own = _by_name(events)
+    taken: set[int] = set()
+    pairs: dict[Any, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    threads: dict[Any, Any] = {}
+    for (name, thread), found in _by_name(rows).items():
+        there = own.get((name, thread)) or next((own[key] for key in own if key[0] == name), [])
+        if len(there) != len(found):
+            continue  # which of them is which is not known
+        for event, row in zip(there, found, strict=True):
+            taken.add(id(event))
+            threads.setdefault(row["tid"], event["tid"])
+            pairs[event["tid"]][0].extend((event["ts"], event["ts"] + event["dur"]))
+            pairs[event["tid"]][1].extend((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
+    clocks: dict[Any, _Clocks] = defaultdict(lambda: _Clocks(0.0))
+    for tid, (own_us, recorded_us) in pairs.items():
+        clocks[tid].tie(own_us, recorded_us)
+    host = os.getpid()
+    result = [_moved(event, clocks[event.get("tid")]) for event in events if id(event) not in taken]
+    for row in rows:
+        if "ts" in row:
+            row["ts"] = round(row["ts"] + later_us, 3)
+        if row.get("cat") in ("cpu_op", "cuda_runtime", "cpu_instant_event") or row.get("ph") == "s":
+            row["pid"], row["tid"] = host, threads.get(row["tid"], host)
+        result.append(row)
+    devices = [{"id": device.index, "name": device.name} for device in window.devices]
+    return kineto | {"traceEvents": result, "deviceProperties": devices}
+
+
+def launched(window: Trace) -> Iterator[tuple[int, str, int, list[tuple[str, int, int, int]]]]:
+    """Of each op: its thread's row, name, start (ns) and its kernels: name, device, start and duration (ns)."""
+    strings, kernels = window.strings, defaultdict(list)
+    device = window.device
+    for launch, name, row, start_ns, took_ns in zip(
+        *(getattr(device, column).tolist() for column in ("launch", "name", "device", "start_ns", "duration_ns")), strict=True
+    ):
+        kernels[launch].append((strings[name], window.devices[row].index, start_ns, took_ns))
+    host = window.host
+    for op, (thread, name, start_ns) in enumerate(
+        zip(host.thread.tolist(), host.name.tolist(), host.start_ns.tolist(), strict=True)
+    ):
+        yield thread, strings[name], start_ns, kernels.get(op, [])
+    yield NONE, "", 0, kernels.get(NONE, [])
+
+
+def _is_of_gpu(event: Event) -> bool:
+    """Not the tracks that an export of ours has beside Kineto's, and no name of the host's process, which Kineto has named."""
+    if event["ph"] == "M":
+        return bool(str(event.get("args", {}).get("name", "")).startswith(("GPU", "stream")))
+    return event.get("cat") not in ("Trace", "user_annotation")
+
+
+def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
+    found = defaultdict(list)
+    for event in events:
+        if event.get("ph") == "X" and event.get("cat") == "cpu_op":
+            found[event["name"], event["tid"]].append(event)
+    for of_name in found.values():
+        of_name.sort(key=lambda event: event["ts"])
+    return dict(found)
+
+
+def _moved(event: Event, clocks: _Clocks) -> Event:
+    """A host event of Kineto's in recorded time."""
+    if "ts" in event and event.get("ph") != "M":
+        start_us = clocks.recorded(event["ts"])
+        if "dur" in event:
+            event["dur"] = round(max(clocks.recorded(event["ts"] + event["dur"]) - start_us, 0), 3)
+        event["ts"] = round(start_us, 3)
+    args = event.get("args")
+    if isinstance(args, dict) and "External id" in args:
+        args["External id"] += _OWN_IDS
+    return event

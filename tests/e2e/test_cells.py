@@ -1,0 +1,176 @@
+"""`trace replay` on cells of the library: by GPU and by name, with batch sizes that change, and what is not in the library.
+
+Under `--clock recorded` the times are exact on a busy machine too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from traces.file import load
+from traces.library.cells import Cell, Gpu, write_cells
+from traces.model import Origin
+from traces.workload import InputTensor, WorkloadSignature
+from tui.cli import run
+
+GPU = Gpu("g9", "Test GPU G9", 8 << 30)
+NET = WorkloadSignature(
+    parameters=212,
+    trainable_parameters=212,
+    parameter_bytes=848,
+    modules={"Linear": 2, "ReLU": 1, "Sequential": 1},
+    inputs=(InputTensor((1, 8), "float32"),),
+    batch_bytes=40,
+    optimizer="SGD",
+    autocast="off",
+)
+
+TRAIN = """
+import sys
+import time
+import torch
+from torch import nn
+
+optimizer_class, hidden, batches = getattr(torch.optim, sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+model = nn.Sequential(nn.Linear(8, hidden), nn.ReLU(), nn.Linear(hidden, 4)).cuda()
+optimizer = optimizer_class(model.parameters(), lr=0.1)
+
+def now_ms():
+    torch.cuda.synchronize()
+    return time.perf_counter() * 1e3
+
+for size in map(int, batches):
+    x, y = torch.randn(size, 8).cuda(), torch.zeros(size, dtype=torch.long).cuda()
+    begun = now_ms()
+    out = model(x)
+    forwarded = now_ms()
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(out, y).backward()
+    optimizer.step()
+    print(size, round(forwarded - begun), round(now_ms() - forwarded))
+with torch.no_grad():
+    begun = now_ms()
+    model(torch.zeros(4, 8, device="cuda"))
+    print("eval", round(now_ms() - begun))
+"""
+
+
+ACCUMULATE = """
+import time
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(4, 8, device="cuda"), torch.zeros(4, dtype=torch.long, device="cuda")
+
+def now_ms():
+    torch.cuda.synchronize()
+    return time.perf_counter() * 1e3
+
+for _ in range(2):
+    begun = now_ms()
+    for _ in range(2):
+        nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("accumulated", round(now_ms() - begun))
+begun = now_ms()
+nn.functional.cross_entropy(model(x) + model(x), y).backward()
+optimizer.step()
+print("two calls", round(now_ms() - begun))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the library: a network at batch 2, 4 and 1000, and a script beside it."""
+    folder = tmp_path_factory.mktemp("library")
+    batches = np.array([2, 4, 1000])
+    peaks = np.array([1, 2, 8 << 20])
+    phases = {"forward": np.array([10, 20, 500]) * 10**6, "rest": np.array([30, 70, 900]) * 10**6}
+    net = Cell(GPU, "net", NET, batches, phases, memory_batches=batches, peak_bytes=peaks, out_of_memory_batch=1_000_000)
+    write_cells(folder / "g9.cells", GPU, [net], {"commit": "0123456789", "repository": "example.org/study"})
+    (folder / "train.py").write_text(TRAIN)
+    return folder
+
+
+def replay(library: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TRACE_LIBRARY": str(library)}
+    command = [sys.executable, "-m", "tui.cli", "replay", "--clock", "recorded", *words]
+    return subprocess.run(command, cwd=library, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_a_script_is_found_by_what_it_trains_and_batch_sizes_may_change(library: Path) -> None:
+    done = replay(library, "--gpu", "g9", "-o", "out.msgpack", "train.py", "SGD", "16", "4", "4", "2", "3")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["4 20 70", "4 20 70", "2 10 30", "3 15 50", "eval 20"]
+    said = done.stderr
+    assert "trace: the script trains g9/net: times as measured on a Test GPU G9, example.org/study 0123456789\n" in said
+    assert "trace: batch 3 of g9/net was not measured: interpolated between its neighbours\n" in said
+    assert "evaluation takes the time of g9/net's forward pass in training, an estimate" in said
+    assert "2 steps of batch 4 as measured, 1 step of batch 2 as measured, 1 step of batch 3 interpolated" in said
+    replayed = load(library / "out.msgpack")
+    forward = replayed.phases.name == replayed.strings.find("forward")
+    elapsed = replayed.phases.device_end_ns - replayed.phases.device_start_ns
+    assert (elapsed[forward] / 1e6).round(2).tolist() == [20, 20, 10, 15, 20]
+    assert replayed.phases.origin[forward].tolist() == [Origin.PHASE] * 3 + [Origin.SCALED] * 2
+
+
+def test_accumulated_gradients_and_several_calls_take_their_sum(library: Path) -> None:
+    (library / "accumulate.py").write_text(ACCUMULATE)
+    done = replay(library, "--gpu", "g9", "accumulate.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["accumulated 180", "accumulated 180", "two calls 180"]
+
+
+def test_what_is_not_in_the_library_stops_in_one_line_unless_estimates_are_asked_for(library: Path) -> None:
+    done = replay(library, "--gpu", "g9", "train.py", "SGD", "32", "4")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == (
+        "trace: the library has nothing of what the script trains on g9; nearest is g9/net (212 parameters there, 420 here;"
+        " 848 parameter bytes there, 1,680 here). --estimate goes on with estimates, marked"
+    )
+
+    done = replay(library, "--trace", "g9/net", "--estimate", "train.py", "Adam", "16", "4", "2000")
+    assert done.returncode == 0, done.stderr
+    assert "the script does not train g9/net: optimizer SGD there, Adam here; its times are taken as an estimate" in done.stderr
+    (first, forward, rest), _, _ = (line.split() for line in done.stdout.splitlines())
+    assert (first, forward, rest) == ("4", "20", "70")
+    assert "estimated: optimizer SGD there, Adam here" in done.stderr
+
+
+def test_beyond_the_last_batch_that_fitted_the_allocator_is_full(library: Path) -> None:
+    done = replay(library, "train.py", "SGD", "16", "4", "1000000", "--trace", "g9/net")
+    assert done.returncode == 1 and done.stdout.splitlines() == ["4 20 70"]
+    assert "trace: g9/net: Test GPU G9 ran out of memory at batch 1000000, and here it is 1000000\n" in done.stderr
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate" in done.stderr
+
+    done = replay(library, "--gpu", "g9", "train.py", "SGD", "16", "1")
+    assert done.returncode == 2
+    assert "g9/net: batch 1 was not measured; the library has 2 to 1000; --estimate goes on" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpu", "v10"], "the library has no GPU v10 (did you mean v100"),
+        (["--trace", "v100/resnet5"], "the library has no v100/resnet5 (did you mean resnet50"),
+        (["--gpu", "v100", "--trace", "v100/resnet50"], "--gpu v100 finds the times in the library, --trace v100/res"),
+        (["--gpu", "v100", "--strict"], "--strict asks for each op"),
+        (["--trace", "p100", "--estimate"], "--estimate goes with --gpu"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_runs(
+    library: Path, words: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = run(["replay", *words, str(library / "train.py")])
+    out, err = capfd.readouterr()
+    assert (code, out) == (2, "") and said in err and err.count("\n") == 1

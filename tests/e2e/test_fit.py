@@ -1,0 +1,64 @@
+"""`trace fit` on real scripts: the steps that it runs, what it says, and that nothing of the script is left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.waits
+
+TRAIN = """
+import argparse, sys
+import torch
+from torch import nn
+
+options = argparse.ArgumentParser()
+options.add_argument("--batch-size", type=int, default=48)
+batch_size = options.parse_args().batch_size
+model = nn.Sequential(nn.Linear(512, 4096), nn.GELU(), nn.Linear(4096, 512)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+data = torch.utils.data.TensorDataset(torch.zeros(5_000, 512))
+peaks = []
+for (x,) in torch.utils.data.DataLoader(data, batch_size, num_workers=1):
+    optimizer.zero_grad()
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+    print("a step", torch.cuda.max_memory_allocated(), flush=True)
+    if len(peaks) > 5:
+        open("went_on", "w")
+    peaks.append(0)
+"""
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trace_replay", "fit", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+
+
+def test_a_script_is_run_for_some_steps_and_judged(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    ran = run(tmp_path, "--gpus", "t4,a100-80gb", "--json", "--batch-option=--batch-size", "train.py")
+    assert ran.returncode == 0 and not ran.stderr
+    facts: dict[str, Any] = json.loads(ran.stdout)
+    assert (facts["batch"], facts["steps_run"], facts["devices"], facts["notes"]) == (48, 4, 1, [])
+    weights = 4 * (2 * 512 * 4096 + 512 + 4096)
+    assert 4 * weights < facts["peak_allocated_bytes"] < 6 * weights + (64 << 20)  # gradients, two moments, cuBLAS' workspaces
+    t4, a100 = facts["gpus"]
+    per_sample = (15_000 << 20) / t4["largest_batch"]
+    assert 3 * 4096 * 4 < per_sample < 6 * 4096 * 4 and a100["largest_batch"] > 5 * t4["largest_batch"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_ranks_are_judged_by_the_one_that_needs_most(tmp_path: Path) -> None:
+    ranks = TRAIN.replace("model = ", "import os; torch.distributed.init_process_group(); rank = int(os.environ['LOCAL_RANK']);"
+        " torch.cuda.set_device(rank); big = torch.empty(1 << 28, device='cuda') if rank else None\nmodel = ")  # fmt: skip
+    ranks = ranks.replace("optimizer = ", "model = nn.parallel.DistributedDataParallel(model, [rank])\noptimizer = ")
+    (tmp_path / "train.py").write_text(ranks)
+    ran = run(tmp_path, "--gpus", "t4", "--nproc", "2", "train.py")
+    assert ran.returncode == 0, ran.stderr
+    assert "2 GPUs are used: the one that needs most decides" in ran.stdout and "needs 1.1 GiB at batch 48" in ran.stdout

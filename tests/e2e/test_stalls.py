@@ -1,0 +1,99 @@
+"""`trace stalls` as a user types it: a loader that sleeps is found, and so is a slow disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.replayer.recordings import phase_recording
+from traces.file import save
+
+pytestmark = pytest.mark.real_time
+
+TRAIN = """
+import sys, time
+from pathlib import Path
+import torch
+from torch import nn
+
+class Files(torch.utils.data.Dataset):
+    def __init__(self):
+        self.files = sorted(Path("data").glob("*"))
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        data = self.files[index % len(self.files)].read_bytes()
+        begin = time.thread_time()
+        while time.thread_time() - begin < float(sys.argv[1]):
+            pass
+        return torch.full((8,), float(len(data))), index % 4
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in torch.utils.data.DataLoader(Files(), batch_size=20, num_workers=1):
+    loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    loss.item()
+"""
+
+
+def stalls(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "data").mkdir(exist_ok=True)
+    for number in range(40):
+        (folder / "data" / f"{number}").write_bytes(bytes(10_000))
+    save(phase_recording({"h2d": 1, "forward": 10, "loss": 1, "backward": 15, "optimizer": 3}), folder / "t.msgpack")
+    command = [sys.executable, "-m", "tui.cli", "stalls", "--trace", "t.msgpack", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+
+
+def test_a_disk_that_is_too_slow_is_named_with_the_rate_that_would_do(tmp_path: Path) -> None:
+    done = stalls(tmp_path, "--disk", "2MB/s", "--json", "train.py", "0.0003")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["bottleneck"] == "storage"
+    # 20 files of 10 kB at 2 MB/s are 100 ms; the worker prepares between its reads.
+    assert 100_000_000 <= facts["fetched"]["step_ns"] < 150_000_000
+    assert facts["gpu"]["step_ns"] == pytest.approx(30_000_000, rel=0.25)
+    assert facts["batch_missed_bytes"] == 200_000 and facts["batch_samples"] == 20
+    assert facts["fetch_share"] > 0.2  # on a busy machine preparing takes much of the step, too
+    assert facts["disk_bytes_per_s"] == pytest.approx(200_000 / facts["gpu"]["step_ns"] * 1e9, rel=0.1)
+
+
+def test_preparation_that_is_too_slow_is_named_with_the_workers_that_would_do(tmp_path: Path) -> None:
+    done = stalls(tmp_path, "--cores", "1,4", "train.py", "0.005")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Preparing batches on the CPU sets the pace")
+    assert "end the preparation stall" in done.stdout and "modelled, a worker per core" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--disk", "fast", "train.py", "0"], "'fast' is no disk; write ssd, hdd, or a rate such as 530MB/s or 160MB/s,8ms"),
+        (["--disk", "ssd", "--cached", "120%", "train.py", "0"], "give a share from 0 to 100 %"),
+        (["--cached", "20%", "train.py", "0"], "name the disk too: --disk ssd"),
+        (["--cores", "0,x", "train.py", "0"], "--cores '0,x' is no list of numbers of cores"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path, words: list[str], says: str) -> None:
+    done = stalls(tmp_path, *words)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert says in line
+
+
+def test_a_script_without_a_loader_and_one_that_dies_end_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("import torch\ntorch.ones(3).cuda().sum().item()\n")
+    done = stalls(tmp_path, "plain.py")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "trace: no DataLoader fetched a batch, so there is no loading to measure"
+    done = stalls(tmp_path, "train.py")  # its argument is missing
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("trace: the script ended with exit code 1 in run 1")

@@ -1,0 +1,146 @@
+"""Recordings under other conditions: which kernels change by how much, when everything happens then, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replayer.prediction.batch_shapes import BatchShapes
+from replayer.prediction.conditions import Conditions, conditions_of
+from replayer.prediction.predict import predict
+from replayer.prediction.retiming import retimed
+from tests.traces.handmade import phase_grained, training
+from traces.cards import card_of
+from traces.file import load, save
+from traces.model import NONE, Origin, TraceError
+from tui.cli import run
+
+LAYERS = [
+    ("convolution", ((32, 3, 224, 224), (64, 3, 7, 7))),
+    ("addmm", ((1000,), (32, 2048), (2048, 1000))),
+    ("layer_norm", ((50, 32, 128), (128,), (128,))),
+]
+
+
+def test_the_same_durations_give_the_same_times() -> None:
+    trace = training()
+    again = retimed(trace, trace.device.duration_ns)
+    moved_ns = np.abs(np.sort(again.device.start_ns) - np.sort(trace.device.start_ns))
+    assert moved_ns.max() <= 2_000  # a trace of few kernels does not tell its latency
+    assert np.array_equal(again.steps.start_ns, trace.steps.start_ns)
+    assert np.array_equal(again.host.duration_ns, trace.host.duration_ns)
+
+
+@pytest.mark.parametrize("times", [2, 50])
+def test_longer_kernels_queue_and_rows_stay(times: int) -> None:
+    trace = training()
+    longer = retimed(trace, trace.device.duration_ns * times)
+    assert len(longer.device) == len(trace.device) and longer.device.duration_ns.sum() == times * trace.device.duration_ns.sum()
+    order = np.argsort(longer.device.start_ns)
+    starts, ends = longer.device.start_ns[order], longer.device.end_ns[order]
+    assert (starts[1:] >= ends[:-1]).all()  # one stream
+
+
+def test_a_faster_host_takes_less_time_between_waits() -> None:
+    trace = training()
+    fast = retimed(trace, trace.device.duration_ns, host_speed=2.0)
+    assert fast.steps.duration_ns.sum() < 0.7 * trace.steps.duration_ns.sum()
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "grown"),
+    [
+        ("convolution", ((32, 64, 56, 56), (64, 64, 3, 3)), ((128, 64, 56, 56), (64, 64, 3, 3))),
+        (
+            "convolution_backward",
+            ((32, 64, 9, 9), (32, 3, 9, 9), (64, 3, 7, 7)),
+            ((128, 64, 9, 9), (128, 3, 9, 9), (64, 3, 7, 7)),
+        ),
+        ("addmm", ((1000,), (32, 2048), (2048, 1000)), ((1000,), (128, 2048), (2048, 1000))),
+        ("mm", ((1000, 32), (32, 2048)), ((1000, 128), (128, 2048))),  # a weight's gradient
+        ("mm", ((32, 1000), (1000, 2048)), ((128, 1000), (1000, 2048))),  # an input's
+        ("bmm", ((256, 50, 50), (256, 50, 16)), ((1024, 50, 50), (1024, 50, 16))),  # batch x heads
+        ("add", ((50, 32, 128), (128,)), ((50, 128, 128), (128,))),
+        ("mul", ((64, 3, 7, 7),), ((64, 3, 7, 7),)),  # a parameter
+    ],
+)
+def test_what_grows_with_the_batch(op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]) -> None:
+    known = BatchShapes(32, LAYERS)
+    assert known.at(128, op, shapes, "backward") == grown
+    assert known.at(128, op, shapes, "optimizer") == shapes
+    assert known.at(32, op, shapes) == shapes
+
+
+def test_another_length_changes_its_dimensions_and_pairs() -> None:
+    known = BatchShapes(32, LAYERS, (71, 128))
+    assert known.at(32, "convolution", ((32, 64, 1, 2556), (64, 64, 1, 1))) == ((32, 64, 1, 8256), (64, 64, 1, 1))
+    assert known.at(64, "addmm", ((512,), (2272, 128), (128, 512))) == ((512,), (8192, 128), (128, 512))
+
+
+def test_another_gpu_has_its_name_memory_and_marked_times(tmp_path: Path) -> None:
+    prediction = predict(training(), Conditions(gpu="Tesla T4"))
+    trace = prediction.trace
+    assert trace.devices[0].name == "Tesla T4" and trace.devices[0].total_memory_bytes == card_of("Tesla T4").memory_bytes
+    work = trace.device.is_work & (trace.device.launch != NONE)
+    kernels = trace.device.origin[work]
+    assert set(kernels.tolist()) - {Origin.MEASURED} and trace.provenance["predicted"]["gpu"] == "Tesla T4"
+    assert sum(prediction.origins.values()) == pytest.approx(1)
+    save(trace, tmp_path / "t4.msgpack")
+    assert load(tmp_path / "t4.msgpack").provenance["predicted"] == {"gpu": "Tesla T4"}
+
+
+def test_work_that_does_not_depend_on_the_batch_does_not_scale() -> None:
+    prediction = predict(training(), Conditions(batch=256))
+    optimizer = prediction.phases["optimizer"]
+    assert optimizer.predicted_ns == optimizer.recorded_ns and prediction.batch == 256
+    assert prediction.phases["forward"].predicted_ns > prediction.phases["forward"].recorded_ns
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--on-gpu", "Tesla T44"), "did you mean"),
+        (("--batch", "0"), "--batch 0: give at least 1"),
+        (("--gpus", "0"), "--gpus 0: give at least 1"),
+        (("--nproc", "-1"), "--nproc -1: give at least 1"),
+        (("--link-gbps", "90000"), "no link between GPUs moves 90000 GB/s"),
+        (("--gpus", "2", "--nproc", "2"), "give one of them"),
+        (("--length", "7"), "--length 7: give the recorded length and the new one"),
+        (("--sweep", "colour"), "--sweep knows gpus, nproc and batch, not colour"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    words: tuple[str, ...], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(training(), tmp_path / "t.msgpack")
+    assert run(["predict", str(tmp_path / "t.msgpack"), *words]) == 2
+    error = capsys.readouterr().err
+    assert text in error and error.count("\n") == 1
+
+
+def test_a_recording_without_kernels_or_shapes_says_what_cannot_be_scaled() -> None:
+    with pytest.raises(TraceError, match="phases only"):
+        predict(phase_grained(), Conditions(gpu="Tesla T4"))
+    bare = training()
+    bare.host.shapes[:] = NONE
+    with pytest.raises(TraceError, match="no shapes"):
+        predict(bare, Conditions(gpu="Tesla T4"), strict=True)
+    loose = predict(bare, Conditions(gpu="Tesla T4"))
+    assert loose.unscaled_share == pytest.approx(0.8)  # all but the copies
+
+
+def test_every_figure_is_told_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(training(), tmp_path / "t.msgpack")
+    assert run(["predict", str(tmp_path / "t.msgpack"), "--on-gpu", "A100"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("ESTIMATE, not a measurement") and "expected error" in text and "by origin" in text
+    assert run(["predict", str(tmp_path / "t.msgpack"), "--sweep", "batch", "--price", "2", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["estimated"] is True and all(cell["cost_per_sample"] > 0 for cell in facts["predictions"])
+
+
+def test_given_conditions_are_read_as_a_person_writes_them() -> None:
+    assert conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0) == Conditions("A100", 64, (512, 1024), 0, 4, 50.0, 2.0)

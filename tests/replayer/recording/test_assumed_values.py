@@ -1,0 +1,35 @@
+"""Values that nobody recorded: those of a run that makes progress."""
+
+from __future__ import annotations
+
+import math
+
+from replayer.recording.assumed_values import PATIENCE, AssumedValues
+
+
+def test_a_loss_falls_with_each_training_step_and_an_accuracy_rises() -> None:
+    steps = 0
+    assumed = AssumedValues(lambda: steps)
+    losses, shares = [], []
+    for steps in range(300):  # noqa: B007 -- which the lambda reads
+        losses.append(assumed.loss())
+        shares.append(assumed.share())
+    assert losses[0] == 1.0 and losses == sorted(set(losses), reverse=True) and all(map(math.isfinite, losses))
+    assert shares[0] == 0.5 and shares == sorted(set(shares)) and shares[-1] < 1
+
+
+def test_a_loop_ends_that_waits_for_a_small_number_or_a_condition() -> None:
+    assumed, rounds = AssumedValues(lambda: 0), 0
+    while assumed.loss() > 1e-6:
+        assumed.note_scalar()
+        rounds += 1
+    assert PATIENCE < rounds < 2 * PATIENCE
+    other, asked = AssumedValues(lambda: 0), 0
+    while not (other.decide() and other.decide() is False):  # every second question only
+        asked += 1
+    assert asked <= PATIENCE
+
+
+def test_constants_are_constant() -> None:
+    assumed = AssumedValues(lambda: 500, improving=False)
+    assert (assumed.loss(), assumed.share(), assumed.decide()) == (1.0, 0.0, False)

@@ -1,0 +1,52 @@
+"""Whether cuBLAS kept a workspace, as an imported recording's memory events tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replayer.recording.kept_workspaces import keeps_workspaces
+from tests.replayer.recordings import US, Op, make_recording
+from traces.kineto import read_kineto
+from traces.machine import Machine
+from traces.model import MemoryEvents, Trace
+
+USUAL = 8_519_680
+
+
+def recorded(*sizes_bytes: int, torch: str = "2.4 or newer", totals: bool = True) -> Trace:
+    """A product with these memory events within it."""
+    trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
+    trace.provenance["source"] = "kineto"
+    trace.machines[0] = Machine(torch=torch)
+    n = len(sizes_bytes)
+    trace.memory = MemoryEvents.of(
+        thread=[0] * n,
+        device=[0] * n,
+        time_ns=[(10_011 + i) * US for i in range(n)],
+        bytes=list(sizes_bytes),
+        allocated_bytes=[1 << 30 if totals else -1] * n,
+    )
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("trace", "kept"),
+    [
+        (recorded(4096), True),
+        (recorded(4096, 1 << 20, -(1 << 20)), True),  # cuBLASLt's own
+        (recorded(4096, USUAL), True),
+        (recorded(4096, USUAL, -USUAL), False),
+        (recorded(4096, totals=False), None),
+        (recorded(), None),
+        (recorded(4096, torch="1.8 to 1.9"), None),
+    ],
+)
+def test_products_tell_whether_a_workspace_is_kept(trace: Trace, kept: bool | None) -> None:
+    assert keeps_workspaces(trace, 0, frozenset({USUAL})) is kept
+
+
+@pytest.mark.parametrize("name", ["a100_particle_fwd_bs2", "h100_transformer_toy"])
+def test_real_recordings_kept_theirs(shared_traces: Path, name: str) -> None:
+    assert keeps_workspaces(read_kineto(shared_traces / f"{name}.json.gz"), 0, frozenset({USUAL, 32 << 20}))

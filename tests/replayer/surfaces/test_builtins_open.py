@@ -1,0 +1,169 @@
+# mypy: allow-untyped-calls
+"""builtins.open under `trace stalls`, loaders that repeat their first batch. Runs in a fork of the warm interpreter."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from replayer.surfaces import builtins_open
+from replayer.surfaces.torch_utils_data import repeat_first_batch
+from tests.replayer.fake_gpu import use
+from traces.storage_server import Loading
+
+
+class Storage:
+    """Takes what a StorageClient would tell its server."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[str, int, int]] = []
+        self.loading = Loading()
+
+    def read(self, file: str, size_bytes: int, seeks: int) -> int:
+        self.reads.append((Path(file).name, size_bytes, seeks))
+        return 7
+
+    def note(self, loading: Loading) -> None:
+        self.loading.add(vars(loading))
+
+    def close(self) -> None: ...
+
+
+class Files(Dataset[torch.Tensor]):
+    """Numbers in files, read in the way that `how` says."""
+
+    def __init__(self, folder: Path, how: Any) -> None:
+        self.files, self.how = sorted(folder.glob("*.bin")), how
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(len(self.how(self.files[index])))
+
+
+def data_folder() -> Path:
+    """Six files of 20 000 bytes; fixtures do not reach the warm interpreter."""
+    made = Path(tempfile.mkdtemp())
+    for number in range(6):
+        (made / f"{number}.bin").write_bytes(bytes(20_000))
+    return made
+
+
+def header_then_all(path: Path) -> bytes:
+    """As PIL and zipfile do it: a look at the beginning, back, all of it."""
+    with open(path, "rb") as file:
+        file.read(16)
+        file.seek(0)
+        return file.read()
+
+
+def end_then_beginning(path: Path) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        file.seek(19_000)
+        tail = file.read(1000)
+        file.seek(0)
+        return file.read(19_000) + tail
+
+
+def lines(path: Path) -> bytes:
+    with open(path, mode="rb") as file:
+        return b"".join(file)
+
+
+READERS = {
+    "pathlib": Path.read_bytes,
+    "header, then all": header_then_all,
+    "text": lambda path: path.read_text().encode(),
+    "lines": lines,
+}
+
+
+@pytest.mark.parametrize("how", READERS)
+def test_each_byte_that_a_data_set_reads_is_asked_of_the_disk_once(how: str) -> None:
+    folder = data_folder()
+    storage: Any = Storage()
+    builtins_open.install(torch, storage)
+    batches = list(DataLoader(Files(folder, READERS[how]), batch_size=2))
+    assert [batch.tolist() for batch in batches] == [[20_000, 20_000]] * 3
+    assert sum(size for _, size, _ in storage.reads) == 6 * 20_000
+    assert sum(seeks for _, _, seeks in storage.reads) == 6
+    assert (storage.loading.batches, storage.loading.samples, storage.loading.data_set_samples) == (3, 6, 6)
+    assert storage.loading.waited_ns == 7 * len(storage.reads)
+
+
+def test_going_to_another_place_is_a_seek() -> None:
+    folder = data_folder()
+    storage: Any = Storage()
+    builtins_open.install(torch, storage)
+    next(iter(DataLoader(Files(folder, end_then_beginning), batch_size=1)))
+    assert storage.reads == [("0.bin", 1000, 1), ("0.bin", 19_000, 1)]
+
+
+def test_files_outside_of_loading_are_as_ever() -> None:
+    tmp_path = data_folder()
+    storage: Any = Storage()
+    builtins_open.install(torch, storage)
+    with open(tmp_path / "w.txt", "w+", encoding="utf-8") as file:
+        file.write("a\nb")
+        file.seek(0)
+        assert file.read() == "a\nb"
+    with open(tmp_path / "w.txt", newline="") as file:
+        assert (file.mode, file.name, list(file)) == ("r", str(tmp_path / "w.txt"), ["a\n", "b"])
+    with open(tmp_path / "p", "wb") as raw:
+        pickle.dump({"a": 1}, raw)
+    with open(tmp_path / "p", "rb") as raw:
+        assert pickle.load(raw) == {"a": 1}
+    with pytest.raises(FileNotFoundError, match=r"nosuch"):
+        open(tmp_path / "nosuch")  # noqa: SIM115
+    with pytest.raises(ValueError, match="binary mode doesn't take an encoding"):
+        open(tmp_path / "p", "rb", encoding="utf-8")  # noqa: SIM115
+    with pytest.raises(ValueError):
+        open(tmp_path / "p", "rx")  # noqa: SIM115
+    assert storage.reads == []
+
+
+def test_pinning_is_timed_once_per_batch() -> None:
+    folder = data_folder()
+    use()
+    storage: Any = Storage()
+    builtins_open.install(torch, storage)
+    assert len(list(DataLoader(Files(folder, Path.read_bytes), batch_size=2, pin_memory=True))) == 3
+    assert storage.loading.pinned == 3 and storage.loading.pin_ns > 0
+
+
+def test_workers_tell_what_they_load() -> None:
+    folder = tmp_path = data_folder()
+    from traces.storage_server import StorageClient, StorageServer
+
+    with StorageServer(tmp_path / "s") as server:
+        client = StorageClient(tmp_path / "s")
+        builtins_open.install(torch, client)
+        assert len(list(DataLoader(Files(folder, Path.read_bytes), batch_size=1, num_workers=2))) == 6
+        client.close()
+    told = server.loading
+    assert (told.batches, told.workers, told.script_batches, told.read_bytes) == (6, 2, 5, 120_000)
+    assert told.cpu_ns > 0 and 0 < told.real_read_ns < told.wall_ns
+
+
+def test_a_loader_repeats_its_first_batch_as_often_as_it_has_batches() -> None:
+    folder = data_folder()
+    read = []
+
+    def how(path: Path) -> bytes:
+        read.append(path.name)
+        return bytes(int(path.stem))
+
+    repeat_first_batch(torch)
+    loader = DataLoader(Files(folder, how), batch_size=2)
+    for _ in range(2):
+        batches = iter(loader)
+        assert len(batches) == 3
+        assert [batch.tolist() for batch in batches] == [[0, 1]] * 3
+    assert read == ["0.bin", "1.bin"] * 2

@@ -1,0 +1,43 @@
+# mypy: allow-untyped-calls
+"""What NVML says of the virtual GPU. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+
+from tests.replayer.fake_gpu import use
+
+
+def test_a_scripts_pynvml_reads_the_virtual_gpu() -> None:
+    gpu = use(devices=2)
+    assert importlib.util.find_spec("pynvml") is not None
+    pynvml: Any = importlib.import_module("pynvml")
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetCount() == 2
+    handle = pynvml.nvmlDeviceGetHandleByIndex(1)
+    assert pynvml.nvmlDeviceGetName(handle) == gpu.devices[1].name
+    before = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    x = torch.ones(1 << 22, device="cuda:1")
+    after = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    assert after.used - before.used >= x.nbytes and after.total == before.total == after.used + after.free
+    assert torch.cuda.device_memory_used(1) == after.used
+    with pytest.raises(pynvml.NVMLError, match="Not Supported"):
+        pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+    with pytest.raises(pynvml.NVMLError, match="Invalid Argument"):
+        pynvml.nvmlDeviceGetHandleByIndex(2)
+
+
+def test_utilization_is_how_busy_the_device_was_since_it_was_last_asked() -> None:
+    gpu = use()
+    assert torch.cuda.utilization() == 0
+    gpu.now_ns = 1_000_000_000
+    torch.cuda.utilization()
+    gpu.now_ns, gpu.worked_ns = 2_000_000_000, 250_000_000
+    assert torch.cuda.utilization() == 25
+    gpu.now_ns += 1_000
+    assert torch.cuda.utilization() == 25  # too soon for another sample

@@ -1,0 +1,137 @@
+# mypy: allow-untyped-calls
+"""CUDA graphs: what a capture notes, what a replay plays, what is forbidden. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from replayer import state
+from replayer.gpu import VirtualGpu
+from tests.replayer.recordings import FakeClock, Log, Op, make_recording
+from traces.model import Origin
+
+MS = 1_000_000
+
+
+def start() -> tuple[VirtualGpu, Log]:
+    """A recording of one step: two products of 2 ms each, launched 10 ms apart by a slow host."""
+    ops = [Op("aten::mm", 10_000, 20, kernel=(10_010, 2_000)), Op("aten::mm", 20_000, 20, kernel=(20_010, 2_000))]
+    trace = make_recording([("forward", 0, 30_000)], ops)
+    log = Log()
+    gpu = VirtualGpu(trace, 0, FakeClock(), log, strict=False, pad_loader=False)  # type: ignore[arg-type]
+    state.start(lambda: gpu)
+    return gpu, log
+
+
+def end_of(row: dict[str, int]) -> int:
+    return row["start_ns"] + row["duration_ns"]
+
+
+def captured(x: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x @ x @ x
+    return graph, y
+
+
+def test_a_capture_takes_no_time_on_the_device_and_a_replay_one_launch() -> None:
+    """GIVEN a recording of two products 10 ms apart WHEN a graph of both replays THEN they follow on one another at once."""
+    gpu, log = start()
+    x = torch.ones(4, 4, device="cuda")
+    torch.cuda.synchronize()
+    before = len(log.device)
+    graph, _ = captured(x)
+    torch.cuda.synchronize()
+    assert len(log.device) == before and not torch.cuda.is_current_stream_capturing()
+    host_ns = gpu.present_ns()
+    graph.replay()
+    assert gpu.present_ns() == host_ns  # launching is all that the host does
+    first, second = log.device[before:]
+    assert second["start_ns"] - end_of(first) < MS and first["duration_ns"] == second["duration_ns"] == 2 * MS
+    assert not {Origin.ROOFLINE, Origin.PHASE} & {row["origin"] for row in (first, second)}
+    torch.cuda.synchronize()
+    assert gpu.clock.now_ns() - host_ns >= 4 * MS
+
+
+def test_a_capture_takes_memory_from_its_pool_which_lives_as_long_as_the_graph() -> None:
+    start()
+    x = torch.ones(512, 512, device="cuda")
+    graph, y = captured(x)
+    reserved = torch.cuda.memory_reserved()
+    address = y.data_ptr()
+    del y
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == reserved  # its replays write there
+    others = [torch.empty(512, 512, device="cuda") for _ in range(3)]
+    assert address not in [other.data_ptr() for other in others]
+    del graph
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < torch.cuda.memory_allocated() + reserved
+
+
+@pytest.mark.parametrize("call", ["item", "cpu", "synchronize", "query", "nonzero"])
+def test_what_waits_breaks_a_capture_with_cudas_errors(call: str) -> None:
+    start()
+    x = torch.ones(4, 4, device="cuda")
+    calls: dict[str, Any] = {
+        "item": lambda: x.sum().item(),
+        "cpu": lambda: x.cpu(),
+        "synchronize": torch.cuda.synchronize,
+        "query": lambda: torch.cuda.current_stream().query(),
+        "nonzero": lambda: x.nonzero(),
+    }
+    broken = pytest.raises(torch.AcceleratorError, match="due to a previous error during capture")
+    with broken as failed, torch.cuda.graph(torch.cuda.CUDAGraph()):
+        calls[call]()
+    assert "operation not permitted when stream is capturing" in str(failed.value.__context__)
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_streams_join_a_capture_and_must_come_back() -> None:
+    _, log = start()
+    x, side = torch.ones(4, 4, device="cuda"), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            assert torch.cuda.is_current_stream_capturing()
+            y = x @ x
+        torch.cuda.current_stream().wait_stream(side)
+        y @ x
+    graph.replay()
+    assert len({row["stream"] for row in log.device[-2:]}) == 2
+    assert log.device[-1]["start_ns"] >= end_of(log.device[-2])
+    with pytest.raises(torch.AcceleratorError, match="unjoined work"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x @ x
+
+
+def test_misuse_is_told_in_torchs_words() -> None:
+    start()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+    with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
+        graph.capture_begin()
+
+
+def test_graphed_modules_train_and_share_a_pool() -> None:
+    start()
+    model, x = nn.Linear(4, 4).cuda(), torch.ones(2, 4, device="cuda")
+    graphed: Any = torch.cuda.make_graphed_callables(model, (x,))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        graphed(x).sum().backward()
+        optimizer.step()
+    assert graphed(x).shape == (2, 4)
+    pool = torch.cuda.graph_pool_handle()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        x @ x.T
+    assert graph.pool() == pool

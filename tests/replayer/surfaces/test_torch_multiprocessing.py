@@ -1,0 +1,50 @@
+# mypy: allow-untyped-calls
+"""Tensors that go to another process, by torch.multiprocessing and RPC. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import rpc
+
+from replayer.errors import NotEmulated
+from tests.replayer.fake_gpu import use
+
+
+def sent(value: Any) -> Any:
+    """What the receiver of an object on a queue gets."""
+    return ForkingPickler.loads(ForkingPickler.dumps(value))
+
+
+def test_another_process_gets_tensors_over_the_same_memory() -> None:
+    gpu = use()
+    x, count = torch.ones(4, 4, device="cuda"), torch.tensor([3, 5], device="cuda")
+    before = gpu.devices[0].memory.allocated_bytes
+    got, row, told = sent((x, x[1], count))
+    assert got.device == x.device and got.shape == (4, 4) and row.stride() == (1,) and told.tolist() == [3, 5]
+    assert got.data_ptr() == x.data_ptr() and row.data_ptr() == x[1].data_ptr()
+    assert got.untyped_storage() == row.untyped_storage()
+    del x, count
+    assert gpu.devices[0].memory.allocated_bytes < before  # the sender frees, the receiver has not allocated
+
+
+def test_a_shared_model_trains_in_another_process() -> None:
+    use()
+    model = sent(nn.Linear(4, 2).cuda().share_memory())
+    assert isinstance(model.weight, nn.Parameter) and model.weight.requires_grad
+    model(torch.ones(3, 4, device="cuda")).sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    with pytest.raises(RuntimeError, match="Cowardly refusing"):
+        sent(model.weight * 2)
+
+
+def test_rpc_sends_what_is_on_the_host_and_refuses_the_device_by_name() -> None:
+    use()
+    with pytest.raises(NotEmulated, match="rpc with device maps"):
+        rpc.TensorPipeRpcBackendOptions(device_maps={"other": {0: 0}})
+    with pytest.raises(NotEmulated, match="rpc with CUDA tensors"):
+        rpc.api._invoke_rpc("other", torch.add, None, [{"x": torch.ones(2, device="cuda")}, 1])

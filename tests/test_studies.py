@@ -1,0 +1,71 @@
+"""The pages of docs/ that one command makes: what their figures must show, from costs that are given."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def study(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for their types
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Path) -> None:
+    stalls = study("data_stalls")
+    cost = stalls.Cost(5_270_000, [{"workers": 1, "measured": 189.0, "modelled": 190.0}])
+    model = stalls.Model(cost)
+    for network, published in stalls.PUBLISHED_CPU.items():
+        rates = [model.rate(network, cores) for cores in stalls.CORES]
+        gpu_rate = stalls.BATCH / stalls.gpu_ns(network) * 1e9
+        assert rates == sorted(rates) and rates[-1] == pytest.approx(gpu_rate, rel=0.01)
+        assert rates[-1] == pytest.approx(published[-1], rel=0.15)  # another server's V100
+        assert rates[0] == pytest.approx(1e9 / 5_270_000, rel=0.01)
+    ours = [model.preparation_stall(network) for network in stalls.PUBLISHED_PREPARATION]
+    paper = list(stalls.PUBLISHED_PREPARATION.values())
+    heavy, light = ("resnet50", "vgg11"), ("shufflenet_v2_x1_0", "alexnet")
+    assert all(model.preparation_stall(network) < 0.05 for network in heavy)
+    assert all(model.preparation_stall(network) > 0.5 for network in light)
+    assert all((share > 0.2) == (published > 0.2) for share, published in zip(ours, paper, strict=True))
+    fetch = {network: model.fetch_stall(network) for network in stalls.PUBLISHED_FETCH}
+    assert fetch["alexnet"] > fetch["resnet18"] > fetch["mobilenet_v2"] > fetch["resnet50"] == pytest.approx(0, abs=0.01)
+    lru, minio = stalls.CachePolicy.LRU, stalls.CachePolicy.MINIO
+    for disk in (stalls.SSD, stalls.HDD):
+        epochs = {policy: [model.epoch_s(disk, cached, policy) for cached in stalls.CACHED] for policy in (lru, minio)}
+        assert all(a >= b for a, b in zip(epochs[lru], epochs[minio], strict=True))
+        assert epochs[lru] == sorted(epochs[lru], reverse=True) and epochs[lru][-1] == epochs[minio][-1]
+    computes, whole = zip(*(model.epoch_by_batch(batch) for batch in (16, 64, 256)), strict=True)
+    assert computes[0] > computes[1] > computes[2] and whole[1] == pytest.approx(whole[2], rel=0.01)
+    text = "\n".join(stalls.page(cost))
+    assert "a worker spends 5.27 ms of a core on an image" in text and "nan" not in text
+    stalls.picture(cost, tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").read_text().count("<svg") == 1
+
+
+def test_the_poster_tells_what_fits_and_what_is_slower(tmp_path: Path) -> None:
+    poster = study("ddp_poster")
+    times = {"one GPU": 10.0, "two, NCCL": 7.0, "two, gloo": 12.0}
+    found = {}
+    for net, (depths, widths) in poster.NETS.items():
+        for depth in depths:
+            for width in widths:
+                for mode, ms in times.items():
+                    found[net, depth, width, mode] = poster.Cell(ms, 100, 1.0)
+    found["wide", 12, 8192, "one GPU"] = poster.Cell(None, None, None, "CUDA out of memory. Tried to allocate 256.00 MiB.")
+    found["vit", 2, 64, "two, NCCL"] = poster.Cell(11.0, 100, 1.0)
+    text = "\n".join(poster.page(found))
+    assert "1 of 17 networks that fit on one GPU are slower on two" in text
+    assert "gloo takes longer than NCCL for 17 of 17, and the values are equal for 17" in text
+    assert "| 12 | 8192 | out of memory | 7.0 ms, 100 MiB | 12.0 ms, 100 MiB |" in text
+    poster.picture(found, tmp_path / "x.svg")

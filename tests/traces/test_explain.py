@@ -1,0 +1,57 @@
+"""Sentences on why one trace is slower than another."""
+
+from __future__ import annotations
+
+from tests.traces.handmade import training
+from traces.comparison import compare
+from traces.explain import Explanation, explain
+from traces.file import load
+from traces.library import find
+from traces.model import Trace
+
+
+def explained(one: Trace, other: Trace) -> Explanation:
+    return explain(compare(one, other))
+
+
+def test_two_gpus_under_dataparallel_are_slower_by_what_the_study_found() -> None:
+    told = explained(load(find("p100-no-cudnn")), load(find("p100x2-no-cudnn")))
+    assert told.headline == "A step of B takes 16.3 ms longer than one of A: 759.7 ms -> 776.0 ms."
+    assert told.delta_ns == 16_300_000
+    texts = [(reason.phase, reason.text.partition(";")[0]) for reason in told.reasons]
+    assert texts == [
+        ("", "forward takes 14.0 ms more: 254.7 ms -> 268.7 ms"),
+        ("forward", "gather is new: 8.5 ms of a step"),
+        ("forward", "scatter is new: 6.7 ms of a step"),
+        ("forward", "replicate is new: 6.2 ms of a step"),
+        ("", "h2d takes 6.2 ms less: 6.5 ms -> 300.0 us"),
+        ("", "backward takes 5.9 ms more: 495.1 ms -> 501.0 ms"),
+        ("backward", "broadcast_backward is new: 5.7 ms of a step"),
+        ("backward", "gather_backward is new: 2.2 ms of a step"),
+        ("", "optimizer takes 2.4 ms more: 3.1 ms -> 5.5 ms"),
+    ]
+    phases = [reason for reason in told.reasons if not reason.phase]
+    assert abs(sum(reason.delta_ns for reason in phases) - told.delta_ns) <= 0.002 * 776_000_000 * 5
+
+
+def test_slow_loading_is_waiting_for_data_and_idle_gpus() -> None:
+    told = explained(training(), training(loader_us=220))
+    assert told.reasons[0].text.startswith("waiting for data (loader) takes 200.0 us more: 20.0 us -> 220.0 us")
+    assert any(reason.what.startswith("idle: ") and reason.delta_ns > 0 for reason in told.reasons)
+
+
+def test_slower_kernels_are_named_with_their_counts() -> None:
+    told = explained(training(), training(kernel_us=14))
+    kernels = [reason for reason in told.reasons if reason.text.startswith("kernel ")]
+    assert kernels and all(reason.delta_ns == 4000 for reason in kernels)
+    assert "1 -> 1 a step, on the GPU" in kernels[0].text
+
+
+def test_nothing_differs() -> None:
+    told = explained(training(), training())
+    assert told.delta_ns == 0 and told.reasons == [] and told.headline.startswith("Both steps take")
+
+
+def test_without_steps_there_is_nothing_to_explain() -> None:
+    told = explained(Trace(), training())
+    assert told.delta_ns is None and "no steps" in told.headline

@@ -1,0 +1,62 @@
+"""The modelled loader is as fast as its slowest stage, within what queueing costs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traces.loader_model import BatchCost, loaded
+from traces.storage_model import Disk
+
+MS = 1_000_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    workers=st.integers(1, 16),
+    cores=st.integers(1, 16),
+    cpu_ms=st.integers(1, 400),
+    step_ms=st.integers(1, 400),
+    read_bytes=st.integers(0, 20_000_000),
+    prefetch=st.integers(1, 4),
+)
+def test_throughput_is_that_of_the_slowest_stage(
+    workers: int, cores: int, cpu_ms: int, step_ms: int, read_bytes: int, prefetch: int
+) -> None:
+    """GPU, preparation by at most as many workers as there are cores, and the disk: no more, and hardly less."""
+    disk = Disk(200e6)
+    cost = BatchCost(cpu_ms * MS, read_bytes)
+    run = loaded(cost, workers=workers, cores=cores, step_ns=step_ms * MS, disk=disk, prefetch=prefetch)
+    read_ns = read_bytes / 200e6 * 1e9
+    gpu, fetch = step_ms * MS, read_ns
+    # One worker reads and computes in turn; several share the cores.
+    prepare = max(cpu_ms * MS / min(workers, cores), (cpu_ms * MS + read_ns) / workers)
+    assert run.step_ns >= 0.99 * max(gpu, prepare, fetch) - MS
+    assert run.step_ns <= 1.35 * max(gpu, prepare, fetch) + gpu / (prefetch * workers) + MS
+    assert run.wait_ns == pytest.approx(run.step_ns - gpu, abs=MS)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_without_a_disk_workers_on_their_own_cores_share_the_work_evenly(workers: int) -> None:
+    run = loaded(BatchCost(900 * MS), workers=workers, cores=workers, step_ns=10 * MS)
+    assert run.step_ns == pytest.approx(900 * MS / workers, rel=0.001)
+    assert loaded(BatchCost(900 * MS), workers=workers, cores=1, step_ns=10 * MS).step_ns == pytest.approx(900 * MS, rel=0.001)
+
+
+def test_the_scripts_own_work_takes_a_core_from_the_workers() -> None:
+    alone = loaded(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS)
+    beside = loaded(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS, host_ns=20 * MS)
+    assert alone.step_ns == pytest.approx(50 * MS, rel=0.01)
+    assert beside.step_ns == pytest.approx(60 * MS, rel=0.01)  # 220 ms of work on two cores for two batches
+
+
+def test_data_in_time_costs_nothing() -> None:
+    run = loaded(BatchCost(50 * MS), workers=2, cores=4, step_ns=40 * MS)
+    assert (run.step_ns, run.wait_ns) == (40 * MS, 0)
+
+
+@pytest.mark.parametrize(("workers", "cores"), [(0, 1), (1, 0)])
+def test_nothing_cannot_load(workers: int, cores: int) -> None:
+    with pytest.raises(ValueError, match="at least one of each"):
+        loaded(BatchCost(1), workers=workers, cores=cores, step_ns=1)

@@ -1,0 +1,77 @@
+"""What sets a script's pace, by three runs whose times are given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from traces.model import StepKind, Steps, Trace, TraceError
+from traces.stalls import Bottleneck, pace, stalls_of
+from traces.storage_server import Loading
+
+MS = 1_000_000
+
+
+def run_of(step_ms: float, steps: int = 30, first_ms: float = 2000) -> Trace:
+    """Steps of one length, after two long ones."""
+    durations = [round(first_ms * MS)] * 2 + [round(step_ms * MS)] * (steps - 2)
+    starts = np.cumsum([0, *durations])[:-1]
+    columns = {
+        "rank": [0] * steps, "number": list(range(steps)), "start_ns": starts, "duration_ns": durations,
+        "kind": [int(StepKind.STEADY)] * steps, "recorded_step": [0] * steps,
+    }  # fmt: skip
+    return Trace(steps=Steps.of(**columns))
+
+
+def loading(cpu_ms: float, pin_ms: float = 0, missed: int = 0) -> Loading:
+    pinned = {"pinned": 30, "pin_ns": round(30 * pin_ms * MS)} if pin_ms else {}
+    return Loading(
+        batches=30, samples=30 * 64, wall_ns=30 * round(cpu_ms * MS), cpu_ns=30 * round(cpu_ms * MS), read_bytes=30 * 6_400_000,
+        missed_bytes=30 * missed, seeks=30 * 64, workers=2, data_set_samples=10_000, **pinned,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpu_ms", "prepared_ms", "fetched_ms", "pin_ms", "bottleneck"),
+    [
+        (100, 100.5, 101, 0, Bottleneck.GPU),
+        (100, 150, 151, 0, Bottleneck.PREPARATION),
+        (100, 150, 151, 149, Bottleneck.PINNING),
+        (100, 100, 160, 0, Bottleneck.STORAGE),
+        (100, 150, 220, 0, Bottleneck.STORAGE),
+    ],
+)
+def test_the_last_stage_that_slows_the_pipeline_is_named(
+    gpu_ms: float, prepared_ms: float, fetched_ms: float, pin_ms: float, bottleneck: Bottleneck
+) -> None:
+    cached = loading(2 * prepared_ms, pin_ms)
+    found = stalls_of(
+        run_of(gpu_ms), run_of(prepared_ms), cached, 2, 8, [1], run_of(fetched_ms), loading(2 * prepared_ms, missed=4_000_000)
+    )
+    assert found.bottleneck is bottleneck
+    assert found.preparation_share == pytest.approx(max(1 - gpu_ms / prepared_ms, 0), abs=0.001)
+    assert found.fetch_share == pytest.approx(max(1 - prepared_ms / fetched_ms, 0), abs=0.001)
+    assert found.gpu.samples_per_s == pytest.approx(64 / gpu_ms * 1000, rel=0.001)
+    assert found.data_set_bytes == 10_000 * 100_000
+
+
+def test_workers_and_a_disk_that_would_end_the_stalls() -> None:
+    found = stalls_of(run_of(100), run_of(200), loading(400), 2, 2, [1, 2, 4, 8], run_of(300), loading(400, missed=4_000_000))
+    assert found.enough is not None and found.enough.workers == 4  # 400 ms of work in steps of 100 ms
+    assert [round(row.samples_per_s) for row in found.by_cores] == [160, 320, 640, 640]
+    assert found.disk_bytes_per_s == pytest.approx(4_000_000 / 0.1)
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(found.prepared.samples_per_s, rel=0.01)
+
+
+def test_too_few_steps_and_no_loader_are_refused() -> None:
+    with pytest.raises(TraceError, match="let the script train 9 or more"):
+        pace(run_of(1, steps=8), 64, 2)
+    with pytest.raises(TraceError, match="no DataLoader fetched a batch"):
+        stalls_of(run_of(1), run_of(1), Loading(), 0, 1, [])
+
+
+def test_files_that_were_not_seen_are_said() -> None:
+    unseen = loading(10)
+    unseen.read_bytes = 0
+    [note] = stalls_of(run_of(20), run_of(20), unseen, 2, 2, []).notes
+    assert "not seen" in note

@@ -1,0 +1,80 @@
+"""`trace doctor`: each check by itself, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tui.cli import run
+from tui.commands import doctor
+from tui.commands.doctor import Finding, State
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the two checks that start an interpreter with torch."""
+
+    def one(name: str) -> Iterator[Finding]:
+        yield Finding(name, State.ok, "as made up")
+
+    def torch() -> Iterator[Finding]:
+        return one("torch")
+
+    def replay() -> Iterator[Finding]:
+        return one("a replay")
+
+    monkeypatch.setattr(doctor, "_torch", torch)
+    monkeypatch.setattr(doctor, "_replay", replay)
+    monkeypatch.setattr(doctor, "_DEADLINES", 5)
+
+
+def test_a_line_for_each_finding(quick: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert all(line.split()[0] in ("ok", "warn") for line in lines)
+    told = " ".join(lines)
+    for words in ("torch", "a replay", "deadlines", "locked memory", "free", "processors", "trace plot"):
+        assert words in told
+    assert run(["doctor", "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert facts["works"] is True and {of["state"] for of in facts["findings"]} <= {"ok", "warn"}
+
+
+def test_torch_is_asked_in_a_process_of_its_own() -> None:
+    found = {of.check: of for of in doctor._torch()}
+    assert found["torch"].state is State.ok and found["torch.profiler"].state is State.ok
+    assert "2." in found["torch"].told and "GPU" in found
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [("Traceback\nImportError: no libtorch.so", "does not import: ImportError: no libtorch.so"), ("", "not done")],
+)
+def test_what_does_not_work_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, output: str, told: str) -> None:
+    def broken(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        if not output:
+            raise subprocess.TimeoutExpired(command, 120)
+        return subprocess.CompletedProcess(command, 1, "", output)
+
+    monkeypatch.setattr(subprocess, "run", broken)
+    (torch,) = doctor._torch()
+    (replay,) = doctor._replay()
+    assert torch.state is replay.state is State.fail and told in torch.told and torch.advice
+
+
+def test_a_limit_on_locked_memory_is_told_where_it_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64 << 10, 64 << 10))
+    monkeypatch.setattr(doctor, "_may_lock_anything", lambda: False)
+    (found,) = doctor._locked_memory()
+    assert (found.state, found.told) == (State.warn, "64.0 KiB at most") and "ulimit -l" in found.advice
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "_LOW_DISK_BYTES", 1 << 60)
+    assert {of.state for of in doctor._disk()} == {State.warn}

@@ -1,0 +1,172 @@
+"""`trace fit`: what comes of what a script requested, at two batch sizes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replayer.memory.request_log import Entry, Kind, RequestLog
+from traces.file import save
+from traces.launch import ChildResult
+from traces.model import Trace, TraceError
+from traces.workload import InputTensor, WorkloadSignature
+from tui.commands import fit
+from tui.commands.fit import Fit, run
+
+GIB = 1 << 30
+
+
+def requests(batch: int, steps: int = 4, drift: int = 0) -> RequestLog:
+    """A GiB of weights, and steps that take 256 MiB per sample and give it back."""
+    entries = [Entry(Kind.REQUEST, GIB)]
+    for step in range(steps):
+        entries += [Entry(Kind.REQUEST, batch * (256 << 20) + step * drift), Entry(Kind.FREE, step + 1), Entry(Kind.STEP, 0)]
+    return RequestLog(entries)
+
+
+class Script:
+    """A script by what it does: takes the place of `run_child`."""
+
+    def __init__(self, **how: Any) -> None:
+        usual = {"code": 0, "steps": 4, "drift": 0, "default": 8, "said": b"", "most": 1 << 20, "torch": True}
+        self.how: dict[str, Any] = usual | how
+        self.batches: list[int] = []
+
+    def __call__(self, rooms: Any, words: Sequence[str], *, stderr: int, **rest: Any) -> ChildResult:
+        given = next((word for before, word in pairwise(words) if before == "-b"), self.how["default"])
+        batch, out = min(int(given), self.how["most"]), rooms["replayer"].out
+        self.batches.append(batch)
+        if self.how["said"]:
+            with open(stderr, "wb", closefd=False) as stream:
+                stream.write(self.how["said"])
+        if self.how["steps"] or not self.how["code"]:
+            log = requests(batch, self.how["steps"], self.how["drift"]).to_json() if self.how["torch"] else []
+            (out / "requests-7.json").write_text(json.dumps({"rank": 0, "ended": self.how["steps"] or 9, "devices": [log, []]}))
+            workload = WorkloadSignature(inputs=(InputTensor((batch, 3), "float32"),))
+            save(Trace(grain="kernel", workload=workload), out / "replay-7.msgpack")
+        return ChildResult(self.how["code"], 7, frozenset({7}), frozenset({7} if self.how["torch"] else ()), frozenset({7}))
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def runs(**how: Any) -> Script:
+        made = Script(**how)
+        monkeypatch.setattr(fit, "run_child", made)
+        return made
+
+    return runs
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return facts
+
+
+def test_two_runs_tell_of_every_card(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = script()
+    assert run(Fit(["train.py", "-b", "44"], "k80,v100,v100-32gb", json=True)) == 0
+    facts = told(capsys)
+    assert ran.batches == [44, 22]
+    assert (facts["batch"], facts["batch_option"], facts["peak_allocated_bytes"]) == (44, "-b", 12 * GIB)
+    k80, v100, large = facts["gpus"]
+    assert [one["fits"] for one in facts["gpus"]] == [False, True, True]
+    assert k80["out_of_memory"] == {"step": 1, "asked_bytes": 11 * GIB} and k80["headroom_bytes"] is None
+    assert v100["headroom_bytes"] == v100["memory_bytes"] - v100["context_bytes_estimated"] - 12 * GIB
+    assert [one["largest_batch"] for one in facts["gpus"]] == [40, 57, 121]
+    assert large["largest_batch_verified"] is None and large["step_ns"] is None
+
+
+def test_all_cards_are_tried_and_none_may_fit(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    script()
+    assert run(Fit(["train.py", "-b", "4000"])) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(" NO " in line for line in lines) > 40 and not any(" yes " in line for line in lines)
+
+
+def test_limits_are_verified_by_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = script()
+    assert run(Fit(["train.py", "-b", "8"], "v100", verify=True)) == 0
+    assert ran.batches == [8, 4, 57, 58] and "57 ✓" in capsys.readouterr().out
+
+
+def test_a_limit_beyond_the_data_is_not_verified(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    script(most=32)
+    assert run(Fit(["train.py", "-b", "8"], "v100", verify=True, json=True)) == 0
+    [v100] = told(capsys)["gpus"]
+    assert v100["largest_batch"] == 57 and v100["largest_batch_verified"] is None
+
+
+def test_without_the_name_of_an_option_the_largest_batch_is_not_known(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = script()
+    assert run(Fit(["train.py"], "v100")) == 0
+    said = capsys.readouterr().out
+    assert ran.batches == [8] and "at batch 8" in said and "--batch-option=--batch-size" in said
+
+
+def test_an_option_that_is_named_is_appended(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = script()
+    assert run(Fit(["train.py"], "v100", batch_option="-b", json=True)) == 0
+    assert ran.batches == [8, 4] and told(capsys)["gpus"][0]["largest_batch"] == 57
+
+
+@pytest.mark.parametrize(
+    ("how", "note"),
+    [
+        ({"drift": 4096}, "its last two steps did not request the same"),
+        ({"steps": 2}, "the script ended after 2 training steps"),
+        ({"steps": 0}, "the script took 9 evaluation steps and no training step"),
+        ({"most": 2}, "-b does not change the batch, which is 2 here and there"),
+    ],
+)
+def test_what_cannot_be_told_is_said(script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, int], note: str) -> None:
+    script(**how)
+    run(Fit(["train.py", "-b", "8"], "v100", json=True))
+    assert any(note in line for line in told(capsys)["notes"])
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ({"code": 1, "steps": 0, "said": b"Traceback\nValueError: no data\n"}, "exit code 1 after 0 training steps"),
+        ({"torch": False}, "the script did not import torch"),
+    ],
+)
+def test_a_script_that_fails_is_one_line(
+    script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, Any], line: str
+) -> None:
+    script(**how)
+    with pytest.raises(TraceError, match=line):
+        run(Fit(["train.py", "-b", "8"], "v100"))
+    if "said" in how:
+        assert "ValueError: no data" in capsys.readouterr().err
+
+
+def test_no_run_is_made_for_a_card_that_nobody_knows(script: Any) -> None:
+    ran = script()
+    with pytest.raises(TraceError, match=r"no GPU is known by the name v1000; did you mean Tesla V100"):
+        run(Fit(["train.py"], "v100,v1000"))
+    assert not ran.batches
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "changed"),
+    [
+        (["a.py", "-b", "8", "x"], "-b", ["a.py", "-b", "16", "x"]),
+        (["a.py", "--batch-size=8"], "--batch-size", ["a.py", "--batch-size=16"]),
+        (["-m", "a"], "--bs", ["-m", "a", "--bs", "16"]),
+    ],
+)
+def test_the_batch_size_is_changed_among_the_words(words: list[str], option: str, changed: list[str]) -> None:
+    assert fit._with_batch(words, option, 16) == changed
+
+
+def test_nothing_is_left_in_the_folder(tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script()
+    run(Fit(["train.py", "-b", "8"], "v100"))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,161 @@
+"""`trace library`: the lists, a user's own part, and what is judged of an entry that someone sends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.traces.test_library_cells import GPU, NETWORK, a_cell
+from traces.file import save
+from traces.library import catalogue, find
+from traces.library.cell_traces import trace_of
+from traces.library.cells import read_cells, write_cells
+from traces.library.check import check
+from traces.model import StepKind
+from tui.cli import run
+
+SPREAD = {"spread": "1 %", "source": "trace record"}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's own folder, and a working folder with a file of two cells and a recording in it."""
+    monkeypatch.setattr(catalogue, "user_folder", lambda: tmp_path / "own")
+    monkeypatch.setattr("tui.commands.library.user_folder", lambda: tmp_path / "own")
+    monkeypatch.delenv("TRACE_LIBRARY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    write_cells("two.cells", GPU, [a_cell("net"), a_cell("other", workload=replace(NETWORK, parameters=7))], SPREAD)
+    save(trace_of(a_cell(), 2), "run.msgpack")
+    return tmp_path / "own"
+
+
+def told(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = run(["library", *words])
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def facts(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    code, out, _ = told(capfd, *words, "--json")
+    assert code == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_the_list_can_be_narrowed(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert len(facts(capfd, "list")["entries"]) == 216 + 2
+    vgg = facts(capfd, "list", "--gpu", "v100", "--model", "vgg", "--grain", "phase", "--source", "gpemu")["entries"]
+    assert [entry["name"] for entry in vgg][:2] == ["v100/vgg11", "v100/vgg11_bn"] and len(vgg) == 8
+    assert vgg[5]["out_of_memory_batch"] and vgg[5]["batches"][0] == 1
+    code, out, _ = told(capfd, "list", "--model", "p100")
+    assert code == 0 and "216" not in out
+    assert told(capfd, "list", "--gpu", "h900")[2] == "trace: the library has nothing like that; trace library list shows all\n"
+
+
+def test_an_entry_is_shown_whole(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = told(capfd, "show", "p100/resnet50")
+    assert code == 0
+    told_of = ("Tesla P100-PCIE-16GB", "27e9534ee0", "1 to 179", "out of memory batch  180", "estimated", "50.9 ms", "spread")
+    for text in told_of:
+        assert text in out
+    shown = facts(capfd, "show", "p100/resnet50")
+    assert shown["phases_ns"]["forward"][31] == 50_919_354 and shown["memory"]["batches"][-1] == 176  # beyond, interpolated
+    assert told(capfd, "show", "p100-no-cudnn")[0] == 0
+    assert "did you mean resnet50" in told(capfd, "show", "v100/resnet5")[2]
+    assert run(["info", "v100/resnet50@32"]) == 0 and "115.5 ms" in capfd.readouterr().out
+    assert run(["info", "v100/resnet50"]) == 2 and "name one, as v100/resnet50@1" in capfd.readouterr().err
+
+
+def test_own_entries_are_added_used_and_removed(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert facts(capfd, "add", "two.cells")["added"] == ["g9/net", "g9/other"]
+    assert catalogue.find_cell("g9/other").workload.parameters == 7
+    code, _, err = told(capfd, "add", "two.cells")
+    assert code == 2 and "the library has g9/net already" in err
+    assert told(capfd, "add", "two.cells", "--name", "g9/third")[2].startswith("trace: two.cells holds 2 cells; --name")
+    # A recording of phases becomes a cell, one without a signature stays a recording.
+    assert facts(capfd, "add", "run.msgpack")["added"] == ["g9/run"]
+    assert catalogue.find_cell("g9/run").batches.tolist() == [2]
+    blind = trace_of(a_cell(), 2)
+    blind.workload = None
+    save(blind, "blind.msgpack")
+    code, _, err = told(capfd, "add", "blind.msgpack", "--name", "g9/blind")
+    assert code == 0 and "no workload signature" in err and find("g9/blind") == own / "g9" / "blind.msgpack"
+    assert [entry["name"] for entry in facts(capfd, "list", "--gpu", "g9")["entries"]] == [
+        "g9/blind", "g9/net", "g9/other", "g9/run",
+    ]  # fmt: skip
+
+    assert facts(capfd, "remove", "g9/net")["removed"] == "g9/net"
+    assert catalogue.models("g9") == ["other", "run"]
+    for name in ("g9/other", "g9/run", "g9/blind"):
+        assert told(capfd, "remove", name)[0] == 0
+    assert not [path for path in own.rglob("*") if path.is_file()]
+    assert "ships with the tool" in told(capfd, "remove", "v100/resnet50")[2]
+    assert told(capfd, "add", "two.cells", "--name", "../x")[0] == 2
+
+
+def test_where_nothing_can_be_written_nothing_is_lost(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    own.write_text("no folder")
+    code, _, err = told(capfd, "add", "two.cells")
+    assert code == 2 and err.count("\n") == 1 and str(own) in err
+    assert own.read_text() == "no folder" and Path("two.cells").exists()
+
+
+def test_what_is_sent_is_judged(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    batches = np.arange(1, 9)
+    wavy = batches * 10_000_000 + np.array([3, 1, 4, 1, 5, 9, 2, 6]) * 100_000
+    good = a_cell("good", tuple(batches), phases_ns={"forward": wavy, "rest": wavy * 2})
+    write_cells("good.cells", GPU, [good], SPREAD)
+    assert told(capfd, "check", "good.cells") == (0, "good.cells: fit for the library\n", "")
+
+    line = replace(good, model="line", phases_ns={"forward": batches * 10_000_000, "rest": wavy})
+    noisy = replace(good, model="noisy", spread_ns={"forward": wavy // 3})
+    personal = replace(good, model="personal", provenance={"script": "/home/ada/train.py", "hostname": "x1"})
+    large = replace(good, model="large", memory_batches=batches, peak_bytes=batches << 33)
+    unsigned = replace(good, model="unsigned", workload=replace(NETWORK, modules=None, optimizer=None))
+    write_cells("bad.cells", GPU, [line, noisy, personal, large, unsigned], SPREAD)
+    code, out, _ = told(capfd, "check", "bad.cells", "good.cells")
+    assert code == 1
+    for text in (
+        "error: g9/line: the last batches' forward lie on one line: extrapolated, not measured",
+        "warning: g9/noisy: forward at batch 1 varies by more than 10%",
+        "error: g9/personal: script holds a path into somebody's home: /home/ada/train.py",
+        "error: g9/personal: hostname names a person or a machine",
+        "error: g9/large: at batch 8 more memory was used than Test GPU G9 has",
+        "error: g9/unsigned: its workload signature lacks modules, optimizer",
+    ):
+        assert text in out
+    v100 = read_cells(catalogue.BUNDLED / "v100.cells")
+    write_cells("again.cells", v100.gpu, [v100.cell("resnet50"), replace(v100.cell("vgg16"), model="mine")], v100.provenance)
+    again = [finding.text for finding in check(Path("again.cells"))]
+    assert again == [
+        "the library has the same network on this card as v100/vgg16",
+        "the library has an entry of this name: v100.cells",
+    ]
+
+    Path("broken.cells").write_bytes(b"no")
+    code, out, _ = told(capfd, "check", "broken.cells", "absent.cells", "--json")
+    assert code == 2 and json.loads(out)["errors"] == 2
+
+
+def test_a_recording_that_is_sent_is_judged(own: Path) -> None:
+    fine = trace_of(a_cell(provenance={"source": "trace record"}), 2)
+    save(fine, "fine.msgpack")
+    assert check(Path("fine.msgpack")) == []
+    fine.workload, fine.devices = None, []
+    fine.steps.kind[:] = StepKind.WARMUP
+    fine.phases.device[:] = -1
+    fine.provenance = {"note": "ask ada@example.org"}
+    save(fine, "poor.msgpack")
+    texts = "; ".join(finding.text for finding in check(Path("poor.msgpack")))
+    assert "no workload signature" in texts and "no GPU in it" in texts and "e-mail: ada@example.org" in texts
+
+
+def test_every_bundled_file_is_fit_for_the_library() -> None:
+    files = sorted(catalogue.BUNDLED.glob("*.cells"))
+    assert len(files) == 6 and [finding for path in files for finding in check(path)] == []
+    assert catalogue.faults() == []

@@ -1,0 +1,96 @@
+"""`trace report`: a whole page that needs nothing but itself, about one trace or two."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.traces.handmade import phase_grained, replay_of, training
+from traces.file import save
+from traces.kineto import read_kineto
+from traces.model import Trace
+from tui.cli import run
+from tui.html_report import Side, report_html
+
+_VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Checks that every element is closed where it was opened, and gathers what is said and what is referred to."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.elements: list[str] = []
+        self.references: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.references += [f"{name}={value}" for name, value in attrs if name in ("src", "href", "xlink:href", "data")]
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+
+def pages() -> list[tuple[str, str]]:
+    recorded = training(steps=6, jitter_us=(0, 3, 1))
+    replayed = replay_of(recorded, 1.02, lag_ns_per_step=100, missing=[{"op": "aten::foo", "shapes": "2,2", "count": 3}])
+    kernel = recorded.strings.texts.index("volta_sgemm_nn")
+    recorded.strings.texts[kernel] = "<script>alert(1)</script>\x1b[31m&\ud800"
+    return [
+        ("one", report_html([Side("v100", recorded)])),
+        ("replay", report_html([Side("v100", recorded), Side("this & that", replayed)])),
+        ("recordings", report_html([Side("a", recorded), Side("b", training(kernel_us=14))])),
+        ("phases", report_html([Side("a", phase_grained()), Side("b", phase_grained(4))])),
+        ("empty", report_html([Side("a", Trace()), Side("b", Trace())])),
+    ]
+
+
+@pytest.mark.parametrize(("name", "text"), pages(), ids=lambda value: value if len(value) < 20 else "")
+def test_a_page_is_whole_and_needs_nothing_else(name: str, text: str) -> None:
+    page = Page(text)
+    assert not page.references and not {"script", "link", "img", "iframe"} & set(page.elements)
+    assert not re.search(r"https?:|@import|url\(|alert\(1\)</script>", text)
+    assert not re.search("[\x00-\x08\x0b-\x1f\ud800-\udfff]", text)
+    assert "prefers-color-scheme:dark" in text and "@media print" in text
+    assert text.count("<svg") >= {"one": 4, "replay": 5, "recordings": 4, "phases": 2, "empty": 0}[name]
+
+
+def test_what_the_page_says() -> None:
+    said = {name: " ".join(" ".join(Page(text).words).split()) for name, text in pages()}
+    assert "Within 5.0 %" in said["replay"] and "The same program" in said["replay"] and "this & that" in said["replay"]
+    for words in ("Not in the recording", "aten::foo", "waiting for data", "Where it comes from", "Critical path"):
+        assert words in said["replay"]
+    assert "<script>alert(1)</script>" in said["one"]  # as text
+    assert "Kernels that differ" in said["recordings"] and "cannot be told" in said["empty"]
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(training(), Path("t.msgpack"))
+    assert run("report t.msgpack -o r.html".split()) == 0
+    assert re.fullmatch(r"trace: wrote r\.html \(\d+\.\d KiB\)\n", capfd.readouterr().err)
+    assert Page(Path("r.html").read_text(encoding="utf-8")).words
+    assert run("report t.msgpack -o r.pdf".split()) == 2
+    assert "this writes .html or .htm" in capfd.readouterr().err and not Path("r.pdf").exists()
+
+
+def test_a_real_recording_makes_a_small_page(shared_traces: Path) -> None:
+    trace = read_kineto(shared_traces / "v100_ddp_memory_rank1of2.json.gz")
+    text = report_html([Side("v100", trace)])
+    assert len(text) < 200_000 and "Limit: the device" in text
+    Page(text)

@@ -1,0 +1,243 @@
+"""What lies around tensors: numpy, storages, dlpack, tracing, exporting, custom ops, torchvision."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.zoo.groups import Family
+
+family = Family("around")
+
+
+@family.group
+def numpy(device: str) -> Any:
+    import numpy as np
+
+    x = torch.arange(3.0).to(device)
+    there = torch.from_numpy(np.ones((2, 3), np.float32)).to(device)
+    found = [x.cpu().numpy().dtype.name, x.detach().cpu().numpy().sum().shape, there,
+        torch.as_tensor(np.arange(3), device=device), torch.tensor(np.float64(2.5), device=device),
+        x.numpy(force=True).tolist()]
+    return [*found, x * np.float32(2), x + torch.tensor(np.array([1, 2, 3]), device=device),
+        np.float32(3) * there.cpu().numpy()[0, 0] > 0]
+
+
+@family.special(values=("compute",))
+def numpy_is_refused_as_by_cuda(device: str) -> Any:
+    try:
+        if device == "cpu":
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+        torch.ones(2).to(device).numpy()
+    except TypeError as error:
+        return str(error)[:32]
+    return ""
+
+
+@family.group
+def storages(device: str) -> Any:
+    x = torch.arange(4.0).to(device)
+    s = x.untyped_storage()
+    y = torch.empty(0, device=device).set_(s, 1, (2,), (1,))
+    return [s.nbytes(), len(s), x.storage().size(), y, x[1:].storage_offset(),
+        x.untyped_storage().data_ptr() == x.data_ptr(), s.device.type == device, x.element_size() * x.nelement(),
+        x[2:].data_ptr() - x.data_ptr()]
+
+
+@family.refused("Tensor.__dlpack__ is not emulated by the virtual GPU")
+def dlpack(device: str) -> Any:
+    return torch.from_dlpack(torch.ones(2, device=device))
+
+
+@family.refused("Tensor.__dlpack__ is not emulated by the virtual GPU")
+def dlpack_capsule(device: str) -> Any:
+    return torch.utils.dlpack.to_dlpack(torch.ones(2, device=device))
+
+
+@family.refused("Tensor.__cuda_array_interface__ is not emulated by the virtual GPU")
+def cuda_array_interface(device: str) -> Any:
+    return torch.ones(2, device=device).__cuda_array_interface__
+
+
+@family.group
+def scripted(device: str) -> Any:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).to(device).eval()
+    x = torch.ones(2, 4).to(device)
+    traced = torch.jit.trace(model, x)
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 3), nn.ReLU())).to(device)
+    file = io.BytesIO()
+    torch.jit.save(scripted.cpu(), file)
+    return [traced(x), scripted.to(device)(x), len(file.getvalue()) > 0]
+
+
+@family.group
+def symbolic_trace(device: str) -> Any:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).to(device)
+    traced = torch.fx.symbolic_trace(model)
+    return [traced(torch.ones(2, 4).to(device)), len(traced.graph.nodes)]
+
+
+@family.group
+def exported(device: str) -> Any:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).to(device)
+    x = torch.ones(2, 4).to(device)
+    program = torch.export.export(model, (x,))
+    return [program.module()(x), len(program.graph_signature.parameters)]
+
+
+@family.group
+def fake_tensors(device: str) -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.ones(3, 4, device=device)
+        w = torch.ones(4, 2, device=device, requires_grad=True)
+        y = (x @ w).relu()
+        y.sum().backward()
+        return [tuple(y.shape), y.device.type == device, tuple(w.grad.shape)]
+
+
+@family.group
+def meta_tensors(device: str) -> Any:
+    with torch.device("meta"):
+        model = nn.Linear(4, 3)
+    state = {"weight": torch.ones(3, 4).to(device), "bias": torch.zeros(3).to(device)}
+    model.load_state_dict(state, assign=True)
+    return [model(torch.ones(2, 4).to(device)), torch.ones(2, device=device).to("meta").shape,
+        torch.empty_like(state["weight"], device="meta").device.type]
+
+
+@family.group
+def compiled(device: str) -> Any:
+    @torch.compile
+    def f(x: Any) -> Any:
+        return (x * 2).relu().sum()
+
+    model = torch.compile(nn.Linear(4, 3).to(device), mode="reduce-overhead")
+    return [f(torch.ones(3).to(device)), model(torch.ones(2, 4).to(device)).shape]
+
+
+@torch.library.custom_op("zoo::double", mutates_args=())
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@_double.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+_double.register_autograd(lambda ctx, grad: grad * 2)
+
+
+@family.group
+def custom_ops(device: str) -> Any:
+    x = torch.ones(3).to(device).requires_grad_()
+    y = torch.ops.zoo.double(x)
+    y.sum().backward()
+    return [y, x.grad]
+
+
+@family.group
+def moving_about(device: str) -> Any:
+    x = torch.arange(4.0)
+    y = x.clone().to(device, non_blocking=True)
+    found = [y.to("cpu"), y.cpu(), y.to(device, torch.float16), y.to(torch.device(device)), y.to(y), x.to(y), y.type_as(x),
+             y.to(device=device, dtype=torch.int32), y.to(device, copy=True), y.cpu().to(device).view(2, 2).t().cpu()]
+    found = [z.clone() for z in found]
+    host = torch.empty(4)
+    host.copy_(y)
+    y.copy_(host * 2)
+    empty = torch.empty(2, 4, device=device).copy_(x)
+    return [*found, host, y, y.device.type == device, torch.zeros(4, device=device).copy_(x.to(torch.int64)), empty]
+
+
+@family.group
+def modes_of_functions(device: str) -> Any:
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counting(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ops: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.ops.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    class Functions(TorchFunctionMode):
+        count = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            Functions.count += 1
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(3).to(device)
+    with Counting() as counting, Functions():
+        y = (x * 2).relu()
+    return [y, "aten::mul" in counting.ops, "aten::relu" in counting.ops, Functions.count > 0]
+
+
+@family.group
+def flops(device: str) -> Any:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        nn.Linear(4, 3).to(device)(torch.ones(2, 4).to(device)).sum().backward()
+    return counter.get_total_flops() > 0
+
+
+@family.special(needs="torchvision")
+def torchvision_boxes(device: str) -> Any:
+    from torchvision import ops
+
+    boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 4, 3.9], [5, 5, 9, 9]]).to(device)
+    scores = torch.tensor([0.9, 0.8, 0.7]).to(device)
+    kept = ops.nms(boxes, scores, 0.5)
+    features = torch.randn(1, 2, 10, 10).to(device)
+    rois = torch.cat([torch.zeros(3, 1).to(device), boxes], 1)
+    return [kept, ops.batched_nms(boxes, scores, torch.zeros(3).to(device), 0.5), ops.box_iou(boxes, boxes),
+        ops.box_area(boxes), ops.clip_boxes_to_image(boxes, (8, 8)), ops.generalized_box_iou(boxes, boxes),
+        ops.remove_small_boxes(boxes, 1.0), ops.roi_align(features, rois, (2, 2)), ops.roi_pool(features, rois, (2, 2)),
+        ops.sigmoid_focal_loss(scores, scores)]
+
+
+@family.special(needs="torchvision", close=1e-3)
+def torchvision_deformable(device: str) -> Any:
+    from torchvision import ops
+
+    layer = ops.DeformConv2d(2, 3, 3).to(device)
+    x = torch.randn(1, 2, 5, 5).to(device).requires_grad_()
+    out = layer(x, torch.zeros(1, 18, 3, 3).to(device))
+    out.sum().backward()
+    aligned = ops.roi_align(x, [torch.tensor([[0.0, 0, 3, 3]]).to(device)], 2)
+    aligned.sum().backward()
+    return [out, x.grad, ops.StochasticDepth(0.0, "row")(x), ops.FrozenBatchNorm2d(2).to(device)(x)]
+
+
+@family.special(needs="torchvision")
+def torchvision_transforms(device: str) -> Any:
+    from torchvision import tv_tensors
+    from torchvision.transforms import v2
+
+    image = tv_tensors.Image(torch.randint(0, 255, (3, 8, 8), dtype=torch.uint8)).to(device)
+    boxes = tv_tensors.BoundingBoxes(torch.tensor([[0, 0, 4, 4]]), format="XYXY", canvas_size=(8, 8)).to(device)
+    turned, turned_boxes = v2.Compose([v2.Resize((6, 6), antialias=True), v2.RandomHorizontalFlip(1.0),
+        v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)])(image, boxes)
+    plain = v2.Normalize([0.5] * 3, [0.5] * 3)(torch.rand(3, 8, 8).to(device))
+    return [type(image).__name__, type(turned).__name__, turned.shape, turned_boxes.shape, plain.shape,
+        v2.CenterCrop(4)(plain).shape, v2.ColorJitter(0.1)(plain).shape, turned.device.type == device]
+
+
+@family.special(needs="torchvision", close=1e-3)
+def torchvision_models(device: str) -> Any:
+    from torchvision import models
+
+    model = models.mobilenet_v3_small(num_classes=3).to(device).eval()
+    with torch.inference_mode():
+        out = model(torch.randn(1, 3, 32, 32).to(device))
+        return [out.shape, out.cpu().clone()]

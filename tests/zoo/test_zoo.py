@@ -1,0 +1,69 @@
+"""The zoo: every group of operations on the virtual GPU, with recorded and with computed values, as a user runs a script.
+
+Each way is one replay of all groups. A group that ends the process is the one that began and was not heard of again; the rest
+follow in another process. `python tests/zoo/run.py` runs groups by name, also with another interpreter's torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.replayer.recordings import Op, make_recording
+from tests.zoo.groups import Group, all_groups
+from traces.file import save
+from traces.machine import DeviceProperties
+from traces.model import Device
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = all_groups()
+_AT_MOST = 5  # processes that groups may end before the rest is given up
+
+
+def _a100(path: Path) -> Path:
+    phases = [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)]
+    made = make_recording(phases, [Op("aten::mul", 100, 50, kernel=(160, 500))], steps=2)
+    made.devices = [Device(0, 0, "NVIDIA A100-SXM4-40GB", 40 << 30, DeviceProperties(major=8, minor=0))]
+    save(made, path)
+    return path
+
+
+def _run(values: str, folder: Path) -> dict[str, str]:
+    """What was wrong with each group, by name; "" where nothing was."""
+    results = folder / f"{values}.jsonl"
+    options = ("--clock", "virtual", "--values", values, "--trace", _a100(folder / "a100.msgpack"))
+    command = [sys.executable, "-m", "tui.cli", "replay", *options, ROOT / "tests" / "zoo" / "run.py", results, values]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    for _ in range(_AT_MOST):
+        done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=280, env=environment)
+        if done.returncode == 0:
+            break
+    assert results.exists(), done.stderr
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    return {line["group"]: line.get("wrong", f"ended the process: {done.stderr[-300:]}") for line in lines}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    folder = tmp_path_factory.mktemp("zoo")
+    return {values: _run(values, folder) for values in ("recorded", "compute")}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_goes_as_on_the_cpu_or_is_refused_by_name(name: str, outcomes: dict[str, dict[str, str]]) -> None:
+    group: Group = GROUPS[name]
+    for values in group.values:
+        wrong = outcomes[values].get(name)
+        if wrong is None:
+            pytest.skip(f"{group.needs} is not installed")
+        assert wrong == "", f"--values {values}: {wrong}"
+
+
+def test_nearly_all_groups_pass() -> None:
+    refused = [name for name, group in GROUPS.items() if group.sentence]
+    assert len(GROUPS) >= 150 and len(refused) <= 0.05 * len(GROUPS)

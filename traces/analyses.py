@@ -1,0 +1,54 @@
+"""Everything that is worked out of one trace beyond its plain figures, as one value: what `trace info --details` prints.
+
+    of = analyse(load("v100.msgpack"))
+    of.idle["cuda:0"].by_reason         # {"data": 352_470_000, "host": 77_120_000, ...}
+    of.critical_path.by_kind            # {"host": 103_441_000, "data": 70_913_000, ...}
+
+Each part is told in its own module, where its definition is. `Summary.analyses` has that of a trace, `Comparison.analyses`
+those of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traces.achieved import OpRates, achieved
+from traces.critical_path import PathSums, critical_path
+from traces.idle import IdleTime, idle_times
+from traces.launches import StreamLaunches, launch_figures
+from traces.model import Trace
+from traces.modules import ModuleTime, module_times
+from traces.stragglers import RankLateness, stragglers
+from traces.transfers import Transfers, transfers
+
+TOP = 20  # rows of the tables of ops
+MOST_MODULES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Analyses:
+    """Empty or None where the recording does not have what a part needs."""
+
+    idle: dict[str, IdleTime]  # by device label
+    launches: list[StreamLaunches]
+    transfers: list[Transfers]
+    achieved: list[OpRates]  # by kind of op
+    op_shapes: list[OpRates]  # by kind of op, shapes and dtype
+    modules: list[ModuleTime]
+    stragglers: list[RankLateness]
+    critical_path: PathSums | None
+
+
+def analyse(trace: Trace) -> Analyses:
+    """All of it; a trace of phases alone has none."""
+    path = critical_path(trace)
+    return Analyses(
+        idle=idle_times(trace),
+        launches=launch_figures(trace),
+        transfers=transfers(trace),
+        achieved=achieved(trace)[:TOP],
+        op_shapes=achieved(trace, by_shape=True)[:TOP],
+        modules=module_times(trace)[:MOST_MODULES],
+        stragglers=stragglers(trace),
+        critical_path=None if path is None else path.sums,
+    )

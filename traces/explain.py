@@ -1,0 +1,160 @@
+"""Why the second of two traces takes longer, or less: sentences, each with its figure, the largest difference first.
+
+    for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
+        print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
+
+A reason is a difference between two figures of the same thing: time by phase on the host (these add up to the step), within a
+phase the parts of nn.DataParallel, what the devices waited for, kernels by name, communication that nothing hid. A part of a
+phase's difference is named below it and not added to it again: `phase` says of which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from traces.changes import Change
+from traces.comparison import Comparison
+from traces.idle import IdleTime
+
+_NEGLIGIBLE_SHARE = 0.002  # of a step: a smaller difference explains nothing
+_MOST_KERNELS = 5
+
+# The phase of each part of nn.DataParallel, and what a reader may not know of it.
+_PARTS = {
+    "scatter": ("forward", "the batch is copied from one GPU to the others"),
+    "replicate": ("forward", "parameters are copied to each GPU anew in each step"),
+    "parallel_apply": ("forward", "one thread per GPU computes its share of the batch"),
+    "gather": ("forward", "outputs are copied to the first GPU, which waits for the slowest replica"),
+    "gather_backward": ("backward", "gradients of the outputs are copied back to their GPUs"),
+    "broadcast_backward": ("backward", "gradients of all replicas are summed on the first GPU"),
+}
+_REASONS = {
+    "data": "for data that the host was waiting for",
+    "collective": "for other ranks",
+    "synchronization": "while the host came back from waiting for the device",
+    "host": "for the host, which was busy with Python and the framework (host-bound)",
+    "stream": "for work on another stream",
+    "launch": "between a launch and its kernel",
+    "unknown": "for a launch that was not recorded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`delta_ns` per step: positive where the second trace takes longer. `phase`: the phase that it is a part of, or ""."""
+
+    what: str
+    delta_ns: int
+    before_ns: int | None  # None: the first trace has no such thing
+    after_ns: int | None
+    phase: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    headline: str
+    delta_ns: int | None
+    reasons: list[Reason]
+
+
+def explain(comparison: Comparison) -> Explanation:
+    """Of the median steps that the comparison compares; reasons under 0.2 % of a step are left out."""
+    before_ns, after_ns = comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
+    if before_ns is None or after_ns is None:
+        return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, [])
+    delta_ns = after_ns - before_ns
+    least_ns = _NEGLIGIBLE_SHARE * max(before_ns, after_ns)
+    phases = [reason for reason in _phases(comparison) if abs(reason.delta_ns) >= least_ns]
+    phases.sort(key=lambda reason: -abs(reason.delta_ns))
+    parts = sorted(_parts(comparison), key=lambda reason: -abs(reason.delta_ns))
+    parts = [part for part in parts if abs(part.delta_ns) >= least_ns]
+    others = [*_idle(comparison), *_communication(comparison), *_kernels(comparison)]
+    others = sorted((one for one in others if abs(one.delta_ns) >= least_ns), key=lambda reason: -abs(reason.delta_ns))
+    ordered: list[Reason] = []
+    for phase in phases:
+        ordered += [phase, *(part for part in parts if part.phase == phase.what)]
+    ordered += [part for part in parts if part not in ordered] + others
+    return Explanation(_headline(before_ns, after_ns), delta_ns, ordered)
+
+
+def _headline(before_ns: int, after_ns: int) -> str:
+    delta_ns = after_ns - before_ns
+    if not delta_ns:
+        return f"Both steps take {_ms(before_ns)}."
+    longer = "longer" if delta_ns > 0 else "less"
+    return f"A step of B takes {_ms(abs(delta_ns))} {longer} than one of A: {_ms(before_ns)} -> {_ms(after_ns)}."
+
+
+def _phases(comparison: Comparison) -> Iterator[Reason]:
+    if not comparison.host_phases_comparable:
+        return
+    for name, phase in comparison.phases.items():
+        word = f"waiting for data ({name})" if name == "loader" else name
+        before, after = phase.recorded_median_ns, phase.replayed_median_ns
+        yield _reason(name, before or None, after or None, "", f"{word}", "on the host")
+
+
+def _parts(comparison: Comparison) -> Iterator[Reason]:
+    for name, part in comparison.parts.items():
+        plain = name.partition(" ")[0]
+        phase, meaning = _PARTS.get(plain, ("", ""))
+        before_ns, after_ns = part.recorded_median_ns, part.replayed_median_ns
+        # A replica's own time is compared with what one GPU computes in that phase, which is no part there.
+        if plain == "parallel_apply" and before_ns is None:
+            whole = comparison.phases.get("forward")
+            of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
+            replica_ns = part.device_replayed_median_ns or after_ns
+            yield _reason(name, of_one, replica_ns, phase, f"{name}, beside forward on one GPU", meaning)
+            continue
+        yield _reason(name, before_ns, after_ns, phase, name, meaning)
+
+
+def _idle(comparison: Comparison) -> Iterator[Reason]:
+    before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
+    for device in sorted(before.keys() | after.keys()):
+        for reason, words in _REASONS.items():
+            before_ns, after_ns = _per_step(before.get(device), reason), _per_step(after.get(device), reason)
+            if before_ns or after_ns:
+                yield _reason(f"idle: {reason} ({device})", before_ns, after_ns, "", f"{device} idle {words}", "")
+
+
+def _per_step(idle: IdleTime | None, reason: str) -> int | None:
+    return None if idle is None or not idle.steps else idle.by_reason.get(reason, 0) // idle.steps
+
+
+def _communication(comparison: Comparison) -> Iterator[Reason]:
+    both = comparison.communication
+    if both is None:
+        return
+    before_ns, after_ns = (None if of is None else of.exposed_ns // max(of.steps, 1) for of in (both.recorded, both.replayed))
+    yield _reason("communication", before_ns, after_ns, "", "communication between ranks that no computing hid", "")
+
+
+def _kernels(comparison: Comparison) -> Iterator[Reason]:
+    lists = comparison.changes.kernels
+    changed: list[Change] = [*lists.added, *lists.gone, *lists.longer, *lists.shorter]
+    changed.sort(key=lambda change: -abs(change.replayed_ns - change.recorded_ns))
+    for change in changed[:_MOST_KERNELS]:
+        calls = f"{change.recorded_count:g} -> {change.replayed_count:g} a step"
+        before_ns, after_ns = change.recorded_ns or None, change.replayed_ns or None
+        yield _reason(change.name, before_ns, after_ns, "", f"kernel {change.name}", f"{calls}, on the GPU")
+
+
+def _reason(what: str, before_ns: int | None, after_ns: int | None, phase: str, subject: str, meaning: str) -> Reason:
+    delta_ns = (after_ns or 0) - (before_ns or 0)
+    if before_ns is None:
+        said = f"{subject} is new: {_ms(after_ns or 0)} of a step"
+    elif after_ns is None:
+        said = f"{subject} is gone: {_ms(before_ns)} of a step"
+    else:
+        more = "more" if delta_ns > 0 else "less"
+        said = f"{subject} takes {_ms(abs(delta_ns))} {more}: {_ms(before_ns)} -> {_ms(after_ns)}"
+    return Reason(what, delta_ns, before_ns, after_ns, phase, f"{said}; {meaning}" if meaning else said)
+
+
+def _ms(time_ns: float) -> str:
+    return f"{time_ns / 1e6:.1f} ms" if time_ns >= 1e6 else f"{time_ns / 1e3:.1f} us"
+
+

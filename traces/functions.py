@@ -1,0 +1,189 @@
+"""Time by Python function: what the calls of each function launched on the GPU, forward and backward, and took on the host.
+
+    for function in function_times(trace): print(function.name, function.gpu_ns, function.own_gpu_ns)
+    # "train.py(41): step", "resnet.py(98): forward", ...
+    function_changes(a, b)[0]       # the function whose calls differ most
+
+Functions are known where a profile was taken with stacks (`trace record --stacks`, torch.profiler's `with_stack=True`). What
+the backward pass launched counts to the functions that called the forward op which made its autograd node. C functions and the
+profiler's ranges of modules are no functions here. A function's file is named with its last folder alone, so that recordings
+made in different places agree; lines stay, for two functions of a file may share a name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traces.measure import enclosing, launch_steps, profiled_steps, work_rows
+from traces.model import NONE, Column, HostKind, Strings, Trace
+from traces.modules import forward_ops
+from traces.order import repointed
+
+_FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
+_PARTS = 2  # of a path
+# A frame outside of all that Python imports from: the profiler names others from there on.
+_ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTime:
+    """Per step over the steps whose kernels count; without steps, totals. `gpu_ns` is of all that its calls launched, calls
+    within them and the backward pass included; `own_gpu_ns` what no other function within it launched; `backward_ns` the part
+    of `gpu_ns` that the backward pass launched; `host_ns` the time in its calls."""
+
+    name: str
+    calls: float
+    gpu_ns: int
+    own_gpu_ns: int
+    backward_ns: int
+    host_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionChange:
+    """A function in two traces; None: it is not in that one."""
+
+    name: str
+    recorded: FunctionTime | None
+    replayed: FunctionTime | None
+
+    @property
+    def delta_ns(self) -> int:
+        return _gpu_ns(self.replayed) - _gpu_ns(self.recorded)
+
+    @property
+    def own_delta_ns(self) -> int:
+        return (self.replayed.own_gpu_ns if self.replayed else 0) - (self.recorded.own_gpu_ns if self.recorded else 0)
+
+
+def _gpu_ns(of: FunctionTime | None) -> int:
+    return 0 if of is None else of.gpu_ns
+
+
+def function_times(trace: Trace) -> list[FunctionTime]:
+    """Most GPU time first, then most host time; empty where no stacks were recorded."""
+    host = trace.host
+    named = {
+        index: label
+        for index in np.unique(host.name[host.kind == HostKind.PYTHON]).tolist()
+        if (label := _label(trace.strings[index]))
+    }
+    if not named:
+        return []
+    labels = list(dict.fromkeys(named.values()))
+    number = {label: at for at, label in enumerate(labels)}
+    function_of_name = np.full(len(trace.strings) + 1, NONE)
+    for index, label in named.items():
+        function_of_name[index] = number[label]
+    function = np.where(host.kind == HostKind.PYTHON, function_of_name[host.name], NONE)
+    call = enclosing(host, function != NONE)  # of each span
+    caller = _callers(host.parent, call, function)
+
+    steps = profiled_steps(trace)
+    rows = work_rows(trace)
+    rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
+    launch = trace.device.launch[rows]
+    known = (launch >= 0) & (launch < len(host))
+    rows, launch = rows[known], launch[known]
+    forward = forward_ops(trace)[launch]
+    at_call = call[np.where(forward != NONE, forward, launch)]
+    rows, forward, at_call = rows[at_call != NONE], forward[at_call != NONE], at_call[at_call != NONE]
+    took_ns = trace.device.duration_ns[rows].astype(np.float64)
+    count = len(labels)
+    own = np.bincount(function[at_call], weights=took_ns, minlength=count)
+    gpu, backward = np.zeros(count), np.zeros(count)
+    for places, sums, weights in ((at_call, gpu, took_ns), (at_call, backward, np.where(forward != NONE, took_ns, 0.0))):
+        _add_to_all_callers(places, weights, caller, function, sums)
+    own_calls = np.flatnonzero(function != NONE)
+    own_calls = own_calls[_within(trace, own_calls, steps)]
+    calls = np.bincount(function[own_calls], minlength=count)
+    # A function within itself is in its own time already.
+    outermost = own_calls[~_is_recursive(own_calls, caller, function)]
+    host_ns = np.bincount(function[outermost], weights=host.duration_ns[outermost].astype(np.float64), minlength=count)
+    times = max(len(steps), 1)
+    found = [
+        FunctionTime(
+            label,
+            calls=round(float(calls[at]) / times, 2),
+            gpu_ns=round(gpu[at] / times),
+            own_gpu_ns=round(own[at] / times),
+            backward_ns=round(backward[at] / times),
+            host_ns=round(host_ns[at] / times),
+        )
+        for at, label in enumerate(labels)
+        if calls[at] or gpu[at]
+    ]
+    return sorted(found, key=lambda one: (-one.gpu_ns, -one.host_ns))
+
+
+def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
+    """The functions of both, by the difference of what each launched itself, the largest first."""
+    a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
+    found = [FunctionChange(name, a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])]
+    return sorted(found, key=lambda change: (-abs(change.own_delta_ns), -abs(change.delta_ns)))
+
+
+def _label(text: str) -> str | None:
+    """ "resnet.py(98): forward" of a Python function's span, None for what is none."""
+    match = _FUNCTION.fullmatch(text)
+    if match is None:
+        return None
+    return f"{_short(match['file'])}({match['line']}): {match['name']}"
+
+
+def _short(path: str) -> str:
+    return "/".join(re.split(r"[/\\]", path)[-_PARTS:])
+
+
+def without_folders(trace: Trace) -> Trace:
+    """The trace with absolute paths in the names of Python functions cut to what `function_times` shows of them: folders of a
+    home tell who recorded."""
+    strings = Strings()
+    places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
+    return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
+
+
+def _callers(parent: Column, call: Column, function: Column) -> Column:
+    """For each call of a function the call around it, else NONE."""
+    above = np.where(parent < np.arange(len(parent)), parent, NONE)
+    return np.where((function != NONE) & (above != NONE), np.append(call, NONE)[above], NONE)
+
+
+def _add_to_all_callers(calls: Column, weights: Column, caller: Column, function: Column, sums: Column) -> None:
+    """Add each weight to the function of its call and to those of all calls around it, to each function once."""
+    chains: dict[int, list[int]] = {}
+    of_call = np.bincount(calls, weights=weights, minlength=len(function)) if len(calls) else np.zeros(0)
+    for row in np.flatnonzero(of_call).tolist():
+        chain = chains.get(row)
+        if chain is None:
+            chain, at = [], row
+            while at != NONE:
+                chain.append(int(function[at]))
+                at = int(caller[at])
+            chains[row] = chain = list(dict.fromkeys(chain))
+        sums[chain] += of_call[row]
+
+
+def _is_recursive(calls: Column, caller: Column, function: Column) -> Column:
+    """Whether the same function is called further out."""
+    found = np.zeros(len(calls), dtype=bool)
+    for place, row in enumerate(calls.tolist()):
+        own, at = function[row], int(caller[row])
+        while at != NONE and not found[place]:
+            found[place] = function[at] == own
+            at = int(caller[at])
+    return found
+
+
+def _within(trace: Trace, rows: Column, steps: Column) -> Column:
+    """Which host rows begin within these steps; all where there are none."""
+    if not len(steps):
+        return np.ones(len(rows), dtype=bool)
+    starts = trace.steps.start_ns[steps]
+    order = np.argsort(starts)
+    at_ns = trace.host.start_ns[rows]
+    place = np.searchsorted(starts[order], at_ns, side="right") - 1
+    return (place >= 0) & (at_ns < trace.steps.end_ns[steps][order][np.maximum(place, 0)])

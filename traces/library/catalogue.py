@@ -1,0 +1,159 @@
+"""What the library holds and where: the cells that ship with the tool, a user's own, and those of further folders.
+
+    gpus()                                  # [Gpu("a100", "NVIDIA A100-SXM4-40GB", ...), ...]
+    models("v100")                          # ["alexnet", "densenet121", ...]
+    cell("v100", "resnet50").at(32)         # CellTimes; NotMeasured beyond what was measured
+    match("v100", signature)                # the cell of what a script trains, or the nearest with what differs
+
+A folder of the library holds files of cells (`*.cells`) and recordings (`*.msgpack`). A user's own is the platform's data
+folder; TRACE_LIBRARY names further ones, separated as in PATH. Files can be copied there by hand.
+
+Note [One name, one entry]
+    No folder goes before another: an entry that two files have is refused with both files' names, since times from the wrong
+    one would not show. Files that cannot be read are left out of lists and told by `faults`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from traces.library.cells import SUFFIX, Cell, CellFile, Gpu, read_cells
+from traces.library.matching import Match, compared, nearest
+from traces.model import TraceError, TraceLibraryError
+from traces.workload import WorkloadSignature
+
+BUNDLED = Path(__file__).parent
+VARIABLE = "TRACE_LIBRARY"
+
+def user_folder() -> Path:
+    """Where a user's own entries lie; it need not exist."""
+    from platformdirs import user_data_path
+
+    return user_data_path("trace-replay") / "library"
+
+
+def folders() -> list[Path]:
+    """All folders of the library, the bundled one first."""
+    further = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    return [BUNDLED, user_folder(), *further]
+
+
+def cell_files() -> list[CellFile]:
+    """Every file of cells that can be read."""
+    return [file for path in _cell_paths() if isinstance(file := _opened(path), CellFile)]
+
+
+def faults() -> list[str]:
+    """One line for each file of cells that cannot be read, and for each entry that two files have."""
+    told = [str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError)]
+    seen: dict[tuple[str, str], Path] = {}
+    for file in cell_files():
+        for model in file.models:
+            first = seen.setdefault((file.gpu.name, model), file.path)
+            if first != file.path:
+                told.append(_twice(f"{file.gpu.name}/{model}", first, file.path))
+    return told
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs of which the library has cells, by name."""
+    return sorted({file.gpu.name: file.gpu for file in reversed(cell_files())}.values(), key=lambda gpu: gpu.name)
+
+
+def gpu(name: str) -> Gpu:
+    """The GPU that a person means: by its name in the library, or by words of the device's name ("V100-PCIE"). Raises
+    TraceLibraryError with what is nearest."""
+    known = gpus()
+    words = _words(name)
+    for one in known:
+        if name.lower() in (one.name, one.device.lower()):
+            return one
+    meant = [one for one in known if words and words <= _words(one.device)]
+    if meant:
+        return meant[0]
+    names = [one.name for one in known]
+    raise TraceLibraryError(f"the library has no GPU {name}{_suggested(name.lower(), names)}; it has: {', '.join(names)}")
+
+
+def models(gpu_name: str) -> list[str]:
+    """The networks that the library has of a GPU. Raises TraceLibraryError."""
+    name = gpu(gpu_name).name
+    return sorted({model for file in cell_files() if file.gpu.name == name for model in file.models})
+
+
+def cell(gpu_name: str, model: str) -> Cell:
+    """The cell of that GPU and network. Raises TraceLibraryError with what is nearest."""
+    of = gpu(gpu_name)
+    files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
+    if len(files) > 1:
+        raise TraceLibraryError(_twice(f"{of.name}/{model}", files[0].path, files[1].path))
+    if not files:
+        known = models(of.name)
+        listed = f"trace library list --gpu {of.name} shows its {len(known)}"
+        raise TraceLibraryError(f"the library has no {of.name}/{model}{_suggested(model, known)}; {listed}")
+    return files[0].cell(model)
+
+
+def cell_file(name: str) -> CellFile:
+    """The file of a cell by its name, "v100/resnet50". Raises TraceLibraryError."""
+    found = find_cell(name)
+    return next(file for file in files_of(found.gpu.name) if found.model in file.models)
+
+
+def find_cell(name: str) -> Cell:
+    """The cell of a name as "v100/resnet50". Raises TraceLibraryError."""
+    gpu_name, _, model = name.partition("/")
+    return cell(gpu_name, model)
+
+
+def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
+    """The cell of this GPU that is of what the script trains, else the nearest; or compare with `model`. Batch sizes are not
+    looked at. Raises TraceLibraryError."""
+    if model:
+        return compared(cell(gpu_name, model), script)
+    return nearest(files_of(gpu_name), script)
+
+
+def files_of(gpu_name: str) -> list[CellFile]:
+    """The files with cells of this GPU. Raises TraceLibraryError if there are none."""
+    name = gpu(gpu_name).name
+    return [file for file in cell_files() if file.gpu.name == name]
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9]+", name.lower())) - {"nvidia", "tesla", "geforce", "gpu"}
+
+
+def _suggested(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
+
+
+def _twice(name: str, first: Path, second: Path) -> str:
+    return f"{name} is in two files, {first} and {second}: remove one of them, or take its entry out (trace library remove)"
+
+
+def _cell_paths() -> list[Path]:
+    return [path for folder in folders() for path in sorted(folder.rglob(f"*{SUFFIX}")) if path.is_file()]
+
+
+def _opened(path: Path) -> CellFile | TraceError:
+    try:
+        stat = path.stat()
+    except OSError as error:
+        return TraceLibraryError(f"{path}: {error.strerror}")
+    return _read(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=64)  # a command asks for the same files again and again
+def _read(path: Path, _changed_ns: int, _size_bytes: int) -> CellFile | TraceError:
+    try:
+        return read_cells(path)
+    except TraceError as error:
+        return error
+    except OSError as error:
+        return TraceLibraryError(f"{path}: {error.strerror}")

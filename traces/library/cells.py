@@ -1,0 +1,328 @@
+"""Cells of the library: what one network took on one GPU at every batch size that was measured, and the file they lie in.
+
+A file holds the cells of one GPU; FORMAT below. `catalogue.py` finds them.
+
+    file = read_cells(Path("v100.cells"))
+    cell = file.cell("resnet50")
+    cell.batches                # [1, 2, ..., 256]
+    cell.phases_ns["forward"]   # one time per batch; "rest" is criterion, zero_grad, backward and optimizer together
+    cell.last_batch, cell.out_of_memory_batch       # 256, None; on a P100 179, 180
+    cell.at(100)                # CellTimes(phases_ns={"forward": 93_700_000, ...}, is_scaled=False, ...)
+
+Note [Measured batches only]
+    A cell holds measured rows alone. Between two of them `at` interpolates linearly and says so (`is_scaled`): the library
+    changes its algorithms with the batch, and neighbours differ from a line by 0.6 to 2.1 % in the median. Beyond the last one,
+    or before the first, it refuses.
+
+Layout of a file: MAGIC, then msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map: "gpu" (name, device,
+memory_bytes), "provenance" (of all cells) and "cells", each a map of "model", "workload" (WorkloadSignature.to_json, at batch
+1), "provenance", "out_of_memory_batch" and "columns": a name, the first value, and all differences to the value before as
+zigzag-coded byte planes in zlib. So a cell is unpacked only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from traces.model import Column, TraceFormatError, TraceLibraryError, TraceWriteError
+from traces.workload import InputTensor, WorkloadSignature
+
+SUFFIX = ".cells"
+MAGIC = b"trace-replay cells\n\x89"
+VERSION = 1
+
+# Columns of a cell's times. "rest" is there where only the sum of the four after it was measured.
+PHASES = ("h2d", "forward", "rest", "loss", "zero_grad", "backward", "optimizer")
+_MEMORY = ("peak_bytes", "persistent_bytes")
+_SPREAD = "spread_"  # followed by a phase: the standard deviation of its samples
+_MOST_FILE_BYTES = 64 << 20
+_MOST_BATCHES = 1 << 16
+_MOST_VALUE = 1 << 56
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The card of a file's cells."""
+
+    name: str  # what --gpu takes: "v100"
+    device: str  # as torch.cuda.get_device_name tells: "Tesla V100-PCIE-32GB"
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class CellTimes:
+    """What a cell says of one batch size; `is_scaled` where it was interpolated between two that were measured."""
+
+    batch: int
+    phases_ns: Mapping[str, int]
+    is_scaled: bool = False
+
+
+class NotMeasured(TraceLibraryError):
+    """A batch size of which a cell says nothing; `out_of_memory`: because the card ran out of memory before."""
+
+    def __init__(self, cell: Cell, batch: int) -> None:
+        self.out_of_memory = cell.out_of_memory_batch is not None and batch >= cell.out_of_memory_batch
+        told = f"{cell.name}: batch {batch} was not measured"
+        if self.out_of_memory:
+            at = cell.out_of_memory_batch
+            told = f"{cell.name}: {cell.gpu.device} ran out of memory at batch {at}, and here it is {batch}"
+        elif len(cell.batches):
+            told += f"; the library has {cell.batches[0]} to {cell.last_batch}"
+        super().__init__(told)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One network on one GPU. All columns are int64, one value per entry of `batches`, which rise."""
+
+    gpu: Gpu
+    model: str
+    workload: WorkloadSignature  # at batch 1: the first dimension of each input is the batch
+    batches: Column
+    phases_ns: Mapping[str, Column]  # by names of PHASES
+    spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, where they are known
+    # Most memory that PyTorch had allocated in a step, and what stays between steps; by batch sizes of their own.
+    memory_batches: Column = field(default_factory=lambda: np.zeros(0, np.int64))
+    peak_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
+    persistent_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
+    out_of_memory_batch: int | None = None  # the first that was seen not to fit; None: all that were tried did
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # JSON; what all cells of the file share included
+
+    @property
+    def name(self) -> str:
+        return f"{self.gpu.name}/{self.model}"
+
+    @property
+    def last_batch(self) -> int:
+        """The largest batch that was measured. A cell has at least one."""
+        return int(self.batches[-1])
+
+    @property
+    def forward_ns(self) -> Column:
+        return self.phases_ns["forward"]
+
+    @property
+    def rest_ns(self) -> Column:
+        """Criterion, zero_grad, backward and optimizer together."""
+        parts = [self.phases_ns[name] for name in PHASES[2:] if name in self.phases_ns]
+        return np.asarray(np.sum(parts, axis=0)) if parts else np.zeros_like(self.batches)
+
+    @property
+    def h2d_ns(self) -> Column | None:
+        """The copy of a batch and its targets from pageable memory, where it was measured."""
+        return self.phases_ns.get("h2d")
+
+    def at(self, batch: int) -> CellTimes:
+        """The times of a batch. Raises NotMeasured; see Note [Measured batches only]."""
+        return self._times(batch, within=True)
+
+    def estimated_at(self, batch: int) -> CellTimes:
+        """As `at`, and beyond what was measured on the line through the two ends of the upper half (or in proportion)."""
+        return self._times(batch, within=False)
+
+    def workload_at(self, batch: int) -> WorkloadSignature:
+        """The signature with this batch size."""
+        inputs, of = self.workload.inputs, self.workload
+        if inputs is None:
+            return of
+        sized = tuple(InputTensor((batch, *tensor.shape[1:]), tensor.dtype) for tensor in inputs)
+        return replace(of, inputs=sized, batch_bytes=None if of.batch_bytes is None else batch * of.batch_bytes)
+
+    def _times(self, batch: int, *, within: bool) -> CellTimes:
+        batches = self.batches
+        at = int(np.searchsorted(batches, batch))
+        if at < len(batches) and batches[at] == batch:
+            return CellTimes(batch, {name: int(column[at]) for name, column in self.phases_ns.items()})
+        if within and not 0 < at < len(batches):
+            raise NotMeasured(self, batch)
+        if 0 < at < len(batches):
+            low, high = at - 1, at
+        else:  # beyond: one algorithm's noise must not set the slope
+            low, high = (len(batches) // 2, len(batches) - 1) if at else (0, len(batches) // 2)
+        if low == high:
+            share = batch / int(batches[low])
+            return CellTimes(batch, {name: int(column[low] * share) for name, column in self.phases_ns.items()}, True)
+        share = (batch - int(batches[low])) / int(batches[high] - batches[low])
+        times = {
+            name: max(round(int(column[low]) + share * int(column[high] - column[low])), 0)
+            for name, column in self.phases_ns.items()
+        }
+        return CellTimes(batch, times, True)
+
+
+class CellFile:
+    """What is in a file of cells; columns are unpacked when a cell is asked for."""
+
+    def __init__(self, path: Path, gpu: Gpu, provenance: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
+        self.path = path
+        self.gpu = gpu
+        self.provenance = provenance
+        self._stored = stored
+        self._cells: dict[str, Cell] = {}
+
+    @cached_property
+    def models(self) -> list[str]:
+        return sorted(self._stored)
+
+    def workload(self, model: str) -> WorkloadSignature:
+        """Of a cell, without unpacking it. Raises TraceFormatError."""
+        try:
+            return WorkloadSignature.from_json(self._stored[model].get("workload"))
+        except ValueError as error:
+            raise TraceFormatError(self.path, 0, f"{model}: {error}") from error
+
+    def cell(self, model: str) -> Cell:
+        """Raises KeyError and TraceFormatError."""
+        if model not in self._cells:
+            try:
+                self._cells[model] = self._unpacked(model, self._stored[model])
+            except (ValueError, TypeError, AttributeError, zlib.error) as error:
+                raise TraceFormatError(self.path, 0, f"{model}: {error}") from error
+        return self._cells[model]
+
+    def cells(self) -> list[Cell]:
+        return [self.cell(model) for model in self.models]
+
+    def _unpacked(self, model: str, stored: dict[str, Any]) -> Cell:
+        columns = {name: _unpack_column(name, packed) for name, packed in stored["columns"].items()}
+        batches = columns.pop("batches", np.zeros(0, np.int64))
+        memory = columns.pop("memory_batches", np.zeros(0, np.int64))
+        phases = {name: columns[name] for name in PHASES if name in columns}
+        spread = {name: columns[_SPREAD + name] for name in PHASES if _SPREAD + name in columns}
+        peak, persistent = (columns.get(name, np.zeros(0, np.int64)) for name in _MEMORY)
+        oom = stored.get("out_of_memory_batch")
+        if oom is not None and not (type(oom) is int and oom > 0):
+            raise ValueError("out_of_memory_batch is no batch size")
+        own = stored.get("provenance", {})
+        if not isinstance(own, dict):
+            raise ValueError("provenance is no object")
+        cell = Cell(self.gpu, model, self.workload(model), batches, phases, spread, memory, peak, persistent, oom,
+                    {**self.provenance, **own})  # fmt: skip
+        if reason := fault(cell):
+            raise ValueError(reason)
+        return cell
+
+
+def fault(cell: Cell) -> str | None:
+    """The first broken rule of a cell, in words, or None."""
+    if not len(cell.batches):
+        return "no batch size was measured"
+    if "forward" not in cell.phases_ns:
+        return "no times of the forward pass"
+    for batches in (cell.batches, cell.memory_batches):
+        if len(batches) and (batches[0] < 1 or (np.diff(batches) <= 0).any()):
+            return "batch sizes do not rise from 1 on"
+    for name, column in (*cell.phases_ns.items(), *((_SPREAD + name, of) for name, of in cell.spread_ns.items())):
+        if len(column) != len(cell.batches):
+            return f"{name} has {len(column)} values for {len(cell.batches)} batch sizes"
+        if (column < 0).any():
+            return f"{name} is negative"
+    for name in _MEMORY:
+        column = getattr(cell, name)
+        if len(column) not in (0, len(cell.memory_batches)) or (column < 0).any():
+            return f"{name} does not fit its {len(cell.memory_batches)} batch sizes"
+    if cell.out_of_memory_batch is not None and cell.out_of_memory_batch <= cell.last_batch:
+        return f"out of memory at batch {cell.out_of_memory_batch}, and yet batch {cell.last_batch} was measured"
+    return None
+
+
+def read_cells(path: str | os.PathLike[str]) -> CellFile:
+    """Read a file of cells. Raises TraceFormatError (damaged, foreign, or of a newer release) and OSError."""
+    path = Path(path)
+    if path.stat().st_size > _MOST_FILE_BYTES:
+        raise TraceFormatError(path, 0, f"larger than {_MOST_FILE_BYTES >> 20} MiB: no file of cells")
+    data = path.read_bytes()
+    if not data.startswith(MAGIC):
+        raise TraceFormatError(path, 0, "not a file of library cells")
+    at = len(MAGIC)
+    try:
+        outer = msgpack.unpackb(data[at:], strict_map_key=True)
+        if not (isinstance(outer, list) and len(outer) >= 1 and isinstance(outer[0], int)):
+            raise ValueError("no version")
+        if outer[0] > VERSION:
+            newer = f"written by a newer release (version {outer[0]}, this one reads {VERSION}): update"
+            raise TraceFormatError(path, at, newer)
+        _, checksum, body = outer
+        if zlib.crc32(body) != checksum:
+            raise ValueError("its checksum is wrong")
+        told = msgpack.unpackb(body, strict_map_key=True)
+        gpu, cells, provenance = told["gpu"], told["cells"], told.get("provenance", {})
+        of = Gpu(str(gpu["name"]), str(gpu["device"]), int(gpu["memory_bytes"]))
+        stored = {str(cell["model"]): cell for cell in cells}
+        if len(stored) < len(cells):
+            raise ValueError("two cells of one model")
+        if not isinstance(provenance, dict):
+            raise ValueError("provenance is no object")
+    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+        raise TraceFormatError(path, at, f"damaged: {error or type(error).__name__}") from error
+    return CellFile(path, of, provenance, stored)
+
+
+def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[Cell], provenance: Mapping[str, Any]) -> None:
+    """Write the cells of one GPU, all or nothing; `provenance` is what all share. Raises TraceWriteError."""
+    path = Path(path)
+    stored = []
+    for cell in sorted(cells, key=lambda cell: cell.model):
+        if reason := fault(cell):
+            raise TraceWriteError(path, f"{cell.name}: {reason}")
+        columns = {"batches": cell.batches, **cell.phases_ns, "memory_batches": cell.memory_batches}
+        columns |= {_SPREAD + name: column for name, column in cell.spread_ns.items()}
+        columns |= {name: getattr(cell, name) for name in _MEMORY}
+        own = {key: value for key, value in cell.provenance.items() if key not in provenance or provenance[key] != value}
+        stored.append({
+            "model": cell.model,
+            "workload": cell.workload.to_json(),
+            "provenance": own,
+            "out_of_memory_batch": cell.out_of_memory_batch,
+            "columns": {name: _pack_column(column) for name, column in columns.items() if len(column)},
+        })  # fmt: skip
+    told = {"name": gpu.name, "device": gpu.device, "memory_bytes": gpu.memory_bytes}
+    body = msgpack.packb({"gpu": told, "provenance": dict(provenance), "cells": stored})
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(MAGIC + msgpack.packb([VERSION, zlib.crc32(body), body]))
+        os.replace(part, path)
+    except OSError as error:
+        raise TraceWriteError(path, error.strerror or str(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _pack_column(column: Column) -> list[Any]:
+    """[length, first value, zlib of byte planes]: differences as unsigned numbers, their lowest bytes first."""
+    steps: Column = np.diff(column.astype(np.int64))
+    zigzag = ((steps << 1) ^ (steps >> 63)).astype("<u8")
+    planes = zigzag.view(np.uint8).reshape(-1, 8).T
+    used = 8
+    while used and not planes[used - 1].any():
+        used -= 1
+    return [len(column), int(column[0]), zlib.compress(planes[:used].tobytes(), 9)]
+
+
+def _unpack_column(name: str, packed: Any) -> Column:
+    length, first, compressed = packed
+    if not (type(length) is int and 0 < length <= _MOST_BATCHES and type(first) is int and abs(first) < _MOST_VALUE):
+        raise ValueError(f"{name}: no column")
+    steps = length - 1
+    content = zlib.decompressobj().decompress(compressed, 8 * steps + 1)
+    used = len(content) // steps if steps else 0
+    if len(content) != used * steps or used > 8:
+        raise ValueError(f"{name}: {len(content)} bytes for {steps} differences")
+    planes = np.zeros((8, steps), np.uint8)
+    planes[:used] = np.frombuffer(content, np.uint8).reshape(used, steps)
+    zigzag = np.ascontiguousarray(planes.T).reshape(-1).view("<u8")
+    differences = (zigzag >> np.uint64(1)).astype(np.int64) ^ -(zigzag & np.uint64(1)).astype(np.int64)
+    column = np.concatenate(([first], first + np.cumsum(differences)))
+    if np.abs(column).max() >= _MOST_VALUE:
+        raise ValueError(f"{name}: holds numbers that nothing measured has")
+    return column

@@ -1,0 +1,156 @@
+"""Judges an entry that someone sends to the library: a file of cells or a recording.
+
+    for finding in check(Path("v100.cells")): print(finding.level, finding.text)
+
+Errors are what keeps an entry out: what replays need is missing or cannot be right, it tells of a person, or the library
+has it already. Warnings are for whoever reviews it.
+
+Note [What is personal]
+    Provenance is searched for paths into somebody's home, addresses of e-mail and names of machines, under any key. The
+    recorder writes none of them; a text that a person has added may.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traces.file import load
+from traces.library.catalogue import cell_files
+from traces.library.cells import SUFFIX, Cell, read_cells
+from traces.library.matching import compared
+from traces.measure import steady_steps
+from traces.model import Trace, TraceError
+from traces.workload import WorkloadSignature
+
+ERROR, WARNING = "error", "warning"
+
+_PERSONAL = (
+    (re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^\s\"']+"), "a path into somebody's home"),
+    (re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", re.IGNORECASE), "an address of e-mail"),
+    (re.compile(r"\b[\w-]+\.(?:local|internal|lan|corp)\b", re.IGNORECASE), "the name of a machine"),
+)
+_PERSONAL_KEYS = frozenset({"user", "username", "host", "hostname", "node", "machine_name", "ip", "email"})
+_MOST_NOISE = 0.10  # of a phase's median
+_SHORT_NS = 1_000_000  # of shorter phases noise is no share
+_MOST_DROP = 0.5  # by which a larger batch may be faster than a smaller one
+_ON_A_LINE = 1e-9
+_LINE_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`entry`: the cell or recording; `text`: what is wrong, without a full stop."""
+
+    level: str
+    entry: str
+    text: str
+
+
+def check(path: Path) -> list[Finding]:
+    """What there is to say of a file. Raises TraceError and OSError for one that cannot be read."""
+    if path.suffix == SUFFIX:
+        file = read_cells(path)
+        return [finding for cell in file.cells() for finding in _of_cell(cell, path)]
+    return list(_of_recording(load(path), path.stem))
+
+
+def _of_cell(cell: Cell, path: Path) -> Iterator[Finding]:
+    name = cell.name
+    yield from _of_signature(cell.workload, name)
+    yield from _of_provenance(dict(cell.provenance), name)
+    if cell.gpu.memory_bytes <= 0:
+        yield Finding(ERROR, name, "the card's memory is not told")
+    elif len(cell.peak_bytes) and cell.peak_bytes.max() > cell.gpu.memory_bytes:
+        at = cell.memory_batches[int(cell.peak_bytes.argmax())]
+        yield Finding(ERROR, name, f"at batch {at} more memory was used than {cell.gpu.device} has: nobody measured that")
+    for phase, times in cell.phases_ns.items():
+        noise = cell.spread_ns.get(phase)
+        if noise is not None:
+            bad = (noise > _MOST_NOISE * times) & (times > _SHORT_NS)
+            if bad.any():
+                at = int(cell.batches[bad.argmax()])
+                yield Finding(WARNING, name, f"{phase} at batch {at} varies by more than {_MOST_NOISE:.0%}: record more steps")
+        if len(times) > 1 and (drops := times[1:] < _MOST_DROP * times[:-1]).any() and times.max() > _SHORT_NS:
+            at = int(cell.batches[1:][drops.argmax()])
+            yield Finding(WARNING, name, f"{phase} at batch {at} takes less than half of what the batch before took")
+        if _ends_on_a_line(cell.batches, times):
+            yield Finding(ERROR, name, f"the last batches' {phase} lie on one line: extrapolated, not measured")
+    if not cell.spread_ns and not cell.provenance.get("spread"):
+        yield Finding(WARNING, name, "how much its times vary is not told")
+    for file in cell_files():
+        if file.path.resolve() == path.resolve() or file.gpu.device != cell.gpu.device:
+            continue
+        for model in file.models:
+            if model == cell.model and file.gpu.name == cell.gpu.name:
+                yield Finding(ERROR, name, f"the library has an entry of this name: {file.path.name}")
+            elif compared(file.cell(model), cell.workload).is_same:
+                yield Finding(WARNING, name, f"the library has the same network on this card as {file.gpu.name}/{model}")
+
+
+def _of_recording(trace: Trace, name: str) -> Iterator[Finding]:
+    if trace.workload is None:
+        yield Finding(ERROR, name, "it does not tell what was trained (no workload signature): --gpu cannot find it")
+    else:
+        yield from _of_signature(trace.workload, name)
+    yield from _of_provenance(trace.provenance, name)
+    if not trace.devices:
+        yield Finding(ERROR, name, "there is no GPU in it")
+    steps = steady_steps(trace)
+    if not len(steps):
+        yield Finding(ERROR, name, "there is no whole step in it")
+    elif len(steps) > 3:
+        times = trace.steps.duration_ns[steps]
+        quarter = float(np.percentile(times, 75) - np.percentile(times, 25)) / 2
+        if quarter > _MOST_NOISE * float(np.median(times)):
+            yield Finding(WARNING, name, f"its steps vary by more than {_MOST_NOISE:.0%}")
+    for kind, count in sorted(trace.problems.items()):
+        yield Finding(WARNING, name, f"{count} x {kind}")
+
+
+def _of_signature(workload: WorkloadSignature, name: str) -> Iterator[Finding]:
+    lacking = [field for field in ("parameters", "modules", "inputs", "optimizer") if getattr(workload, field) is None]
+    if lacking:
+        yield Finding(ERROR, name, f"its workload signature lacks {', '.join(lacking)}")
+
+
+def _of_provenance(provenance: dict[str, Any], name: str) -> Iterator[Finding]:
+    if not (provenance.get("repository") or provenance.get("study") or provenance.get("source") or provenance.get("script")):
+        yield Finding(ERROR, name, "it does not tell where its figures come from")
+    for key, text in _texts(provenance, ""):
+        for pattern, what in _PERSONAL:
+            if (found := pattern.search(text)) is not None:
+                yield Finding(ERROR, name, f"{key} holds {what}: {found[0][:60]}")
+        if key.rpartition(".")[2].lower() in _PERSONAL_KEYS and text:
+            yield Finding(ERROR, name, f"{key} names a person or a machine")
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Every text in JSON with the path to it."""
+    if isinstance(value, dict):
+        for name, of in value.items():
+            yield from _texts(of, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for of in value:
+            yield from _texts(of, key)
+    elif isinstance(value, str):
+        yield key, value
+
+
+def _ends_on_a_line(batches: Any, times: Any) -> bool:
+    """Whether the last rows are what a line fitted to others says, up to rounding to whole nanoseconds."""
+    if len(times) < _LINE_ROWS or len(set(np.diff(batches[-_LINE_ROWS:]).tolist())) != 1:
+        return False
+    last = times[-_LINE_ROWS:].astype(float)
+    bends = np.abs(last[:-2] + last[2:] - 2 * last[1:-1])
+    return bool((bends <= 2 + _ON_A_LINE * last.max()).all() and last.max() > _SHORT_NS)
+
+
+def unreadable(path: Path, error: TraceError | OSError) -> Finding:
+    """A file that could not be looked at."""
+    return Finding(ERROR, path.name, str(error))

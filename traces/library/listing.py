@@ -1,0 +1,89 @@
+"""The library as a list: bundled recordings, cells of all files, and recordings in the folders beside the bundled one.
+
+    [entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traces.file import load
+from traces.library import SUFFIX, entries
+from traces.library.catalogue import cell_files, folders
+from traces.library.recorded_cells import gpu_of
+from traces.model import TraceError
+
+
+@dataclass(frozen=True)
+class LibraryEntry:
+    """One entry. `batches`: the first and the last that were measured, of a cell."""
+
+    name: str
+    gpu: str
+    device: str
+    model: str
+    grain: str  # "kernel" or "phase"
+    source: str
+    source_text: str  # short
+    path: Path
+    grain_of_file: str  # "cells" or "recording"
+    batches: tuple[int, int] | None = None
+    out_of_memory_batch: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "gpu": self.gpu,
+            "device": self.device,
+            "model": self.model,
+            "kind": self.grain_of_file,
+            "grain": self.grain,
+            "source": self.source,
+            "batches": None if self.batches is None else list(self.batches),
+            "out_of_memory_batch": self.out_of_memory_batch,
+        }
+
+
+def all_entries() -> list[LibraryEntry]:
+    """Every entry that can be read: recordings first, then cells, by name."""
+    bundled = [
+        LibraryEntry(of.name, of.name.partition("-")[0], of.device, of.what, of.grain, of.source, "study", of.path, "recording")
+        for of in entries()
+    ]
+    files = [(folder, path) for folder in folders()[1:] for path in sorted(folder.rglob(f"*{SUFFIX}"))]
+    own = [entry for folder, path in files if (entry := _recording(folder, path)) is not None]
+    cells = []
+    for file in cell_files():
+        for model in file.models:
+            try:
+                cell = file.cell(model)
+            except TraceError:
+                continue  # told by catalogue.faults, or when it is asked for
+            told = cell.provenance
+            source = " ".join(str(told[key]) for key in ("study", "repository", "commit", "source") if key in told)
+            of = str(told.get("repository") or told.get("source") or "")
+            short = f"{of.rpartition('/')[2]} {str(told.get('commit', ''))[:10]}"
+            cells.append(
+                LibraryEntry(
+                    cell.name, file.gpu.name, file.gpu.device, model, str(told.get("grain", "phase")), source, short.strip(),
+                    file.path, "cells", (int(cell.batches[0]), cell.last_batch), cell.out_of_memory_batch,
+                )
+            )  # fmt: skip
+    return [*bundled, *own, *sorted(cells, key=lambda entry: entry.name)]
+
+
+def _recording(folder: Path, path: Path) -> LibraryEntry | None:
+    """None for a file that is no recording of a GPU."""
+    try:
+        trace = load(path)
+        gpu = gpu_of(trace)
+    except (TraceError, OSError):
+        return None
+    name = str(path.relative_to(folder)).removesuffix(SUFFIX)
+    script = trace.provenance.get("script")
+    what = str(script.get("name", "")) if isinstance(script, dict) else path.stem
+    source = str(trace.provenance.get("source", "recording"))
+    of_gpu = name.partition("/")[0] if "/" in name else gpu.name
+    return LibraryEntry(name, of_gpu, gpu.device, what, trace.grain, source, source, path, "recording")

@@ -1,0 +1,137 @@
+"""Which cell of the library is of what a script trains: by its workload signature, whatever the batch size.
+
+    found = nearest(files, signature)
+    found.cell.name, found.differences      # "v100/resnet50", ()
+    compared(cell, signature).differences   # ("optimizer SGD there, AdamW here",)
+
+Note [The same network]
+    Two signatures are of one network if they have equally many parameters, of equally many bytes, and equally many modules of
+    each class of torch.nn that holds parameters. Containers, activations and wrappers have other names from release to release
+    and say little of the time. Strides and resolutions within the network do not show in a signature, nor do channels_last,
+    TF32 or cudnn.benchmark: what a cell was measured with, its provenance tells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from traces.library.cells import Cell, CellFile
+from traces.model import TraceLibraryError
+from traces.workload import InputTensor, WorkloadSignature
+
+_PARAMETRIC = frozenset(
+    "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Linear Bilinear BatchNorm1d BatchNorm2d BatchNorm3d"
+    " SyncBatchNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d GroupNorm LayerNorm RMSNorm Embedding EmbeddingBag RNN LSTM"
+    " GRU RNNCell LSTMCell GRUCell MultiheadAttention PReLU".split()
+)
+
+
+@dataclass(frozen=True)
+class Match:
+    """The cell that is nearest to what a script trains; `differences` are sentences, none if the cell is of just that.
+
+    `same_network`: all that differs is how it is trained or on what input. `scalable`: even less, the optimizer's class or the
+    inputs' sizes, so that the cell's times still say something; `input_ratio` is how many times as large the script's are.
+    """
+
+    cell: Cell
+    differences: tuple[str, ...]
+    same_network: bool
+    scalable: bool
+    input_ratio: float = 1.0
+
+    @property
+    def is_same(self) -> bool:
+        return not self.differences
+
+
+def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
+    """The cell in these files that is nearest: of the same network, else of about as many parameters. Raises TraceLibraryError
+    if there is none."""
+    candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
+    if not candidates:
+        raise TraceLibraryError("the library has no network on this GPU")
+    *_, model, n = min(candidates)
+    return compared(files[n].cell(model), script)
+
+
+def compared(cell: Cell, script: WorkloadSignature) -> Match:
+    """What differs between a cell and what a script trains."""
+    measured = cell.workload
+    network = tuple(_of_network(measured, script))
+    training = () if network else tuple(_of_training(measured, script))
+    same_work = not any(_differ(measured, script, name) for name in ("trainable_parameters", "autocast"))
+    ratio = _input_ratio(measured, script)
+    scalable = not network and same_work and ratio is not None
+    return Match(cell, network + training, not network, scalable, ratio or 1.0)
+
+
+def batch_of(script: WorkloadSignature) -> int | None:
+    """The batch size: the first dimension that all inputs share; None if there is none."""
+    sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
+    return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
+
+
+def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
+    """See Note [The same network]."""
+    for name in ("parameters", "parameter_bytes"):
+        ours, theirs = getattr(measured, name), getattr(script, name)
+        if ours != theirs:
+            yield f"{_figure(ours)} {name.replace('_', ' ')} there, {_figure(theirs)} here"
+    of_ours, of_theirs = _parametric(measured), _parametric(script)
+    for name in sorted(of_ours.keys() | of_theirs.keys()):
+        if of_ours.get(name, 0) != of_theirs.get(name, 0):
+            yield f"{of_ours.get(name, 0)} modules {name} there, {of_theirs.get(name, 0)} here"
+
+
+def _of_training(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
+    """What differs though the network is the same; what one of them does not tell is not compared."""
+    for name in ("trainable_parameters", "optimizer", "autocast"):
+        if _differ(measured, script, name):
+            yield f"{name.replace('_', ' ')} {_figure(getattr(measured, name))} there, {_figure(getattr(script, name))} here"
+    ours, theirs = _samples(measured), _samples(script)
+    if ours is not None and theirs is not None and ours != theirs:
+        yield f"inputs {_listed(measured.inputs, 'N')} there, {_listed(script.inputs)} here"
+
+
+def _differ(measured: WorkloadSignature, script: WorkloadSignature, name: str) -> bool:
+    ours, theirs = getattr(measured, name), getattr(script, name)
+    return ours is not None and theirs is not None and ours != theirs
+
+
+def _input_ratio(measured: WorkloadSignature, script: WorkloadSignature) -> float | None:
+    """How many times as many elements a sample has; None where the inputs are of other kinds."""
+    ours, theirs = _samples(measured), _samples(script)
+    if ours is None or theirs is None or ours == theirs:
+        return 1.0
+    if [(len(shape), dtype) for shape, dtype in ours] != [(len(shape), dtype) for shape, dtype in theirs]:
+        return None
+    return sum(math.prod(shape) for shape, _ in theirs) / max(sum(math.prod(shape) for shape, _ in ours), 1)
+
+
+def _samples(of: WorkloadSignature) -> list[tuple[tuple[int, ...], str]] | None:
+    """Shape without the batch, and dtype, of each input."""
+    return None if of.inputs is None else [(tensor.shape[1:], tensor.dtype) for tensor in of.inputs]
+
+
+def _listed(inputs: tuple[InputTensor, ...] | None, batch: str = "") -> str:
+    texts = [str(tensor) for tensor in inputs or ()]
+    if batch:
+        texts = [batch + text[len(str(tensor.shape[0])) :] for text, tensor in zip(texts, inputs or (), strict=True)]
+    return " and ".join(texts) or "none"
+
+
+def _distance(measured: WorkloadSignature, script: WorkloadSignature) -> tuple[int, float, int]:
+    """Less is nearer: another network or not, how many times as many parameters, other ways of training."""
+    far = abs(math.log((measured.parameters or 1) / (script.parameters or 1)))
+    return (1 if any(_of_network(measured, script)) else 0, far, len(list(_of_training(measured, script))))
+
+
+def _parametric(of: WorkloadSignature) -> dict[str, int]:
+    return {name: count for name, count in (of.modules or {}).items() if name in _PARAMETRIC and count}
+
+
+def _figure(value: object) -> str:
+    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,125 @@
+"""Cells made of recordings: each a run of one program at one batch size, as `trace record --sweep` makes them.
+
+    gpu = gpu_of(trace)                             # Gpu("v100-sxm2-16gb", "Tesla V100-SXM2-16GB", ...)
+    cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
+    row_of(trace)                                   # Row(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
+
+What counts are the clean steady steps: of each phase the time between its CUDA events, median and standard deviation. What no
+phase of PHASES holds (loading, work beside the training) is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from traces.library.cells import PHASES, Cell, Gpu
+from traces.library.matching import batch_of
+from traces.measure import memory_peaks, phase_times, steady_steps
+from traces.model import Trace, TraceLibraryError
+from traces.workload import InputTensor, WorkloadSignature
+
+_NAMELESS = {"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"}
+# Kept of a recording's provenance: what tells how it was made.
+_KEPT = ("source", "date", "script", "argv", "package", "options", "recorder")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run, as a row of a cell."""
+
+    batch: int
+    phases_ns: Mapping[str, int]
+    spread_ns: Mapping[str, int]
+    peak_bytes: int | None
+    steps: int  # clean steady ones
+
+
+def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
+    """The card of a recording: one of the `known` if it is of that device, else by a name made of the device's words.
+
+    Raises TraceLibraryError for a recording without a device.
+    """
+    if not trace.devices:
+        raise TraceLibraryError("the recording has no GPU in it")
+    device = trace.devices[0]
+    for gpu in known:
+        if gpu.device == device.name:
+            return gpu
+    words = [word for word in re.findall(r"[a-z0-9]+", device.name.lower()) if word not in _NAMELESS]
+    return Gpu("-".join(words) or "gpu", device.name, max(device.total_memory_bytes, 0))
+
+
+def row_of(trace: Trace) -> Row:
+    """Raises TraceLibraryError where the recording lacks what a cell needs, in one line."""
+    if trace.workload is None or trace.workload.parameters is None:
+        raise TraceLibraryError("the recording does not tell what was trained (no workload signature): record it anew")
+    batch = batch_of(trace.workload)
+    if batch is None:
+        raise TraceLibraryError("the inputs of the recorded model have no batch size in common")
+    steps = steady_steps(trace)
+    phases = {name: of.device_ns for name, of in phase_times(trace).items() if name in PHASES}
+    times = {name: of[steps] for name, of in phases.items() if of is not None and of[steps].any()}
+    if "forward" not in times or not len(steps):
+        raise TraceLibraryError("the recording has no steady step with times of its forward pass on the GPU")
+    peaks = [peak.allocated_bytes for peak in memory_peaks(trace).values()]
+    return Row(
+        batch,
+        {name: round(float(np.median(of))) for name, of in times.items()},
+        {name: round(float(np.std(of))) for name, of in times.items()},
+        max(peaks, default=None),
+        len(steps),
+    )
+
+
+def cell_of(
+    traces: Sequence[Trace],
+    gpu: Gpu,
+    model: str,
+    out_of_memory_batch: int | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> Cell:
+    """One cell of runs at different batch sizes. Raises TraceLibraryError; two runs of one batch size: the later counts."""
+    rows = {row.batch: row for row in map(row_of, traces)}
+    ordered = [rows[batch] for batch in sorted(rows)]
+    names = [name for name in PHASES if any(name in row.phases_ns for row in ordered)]
+    with_peak = [row for row in ordered if row.peak_bytes is not None]
+    first = traces[0]
+    assert first.workload is not None
+    machine = first.machine_of(0)
+    software = {"torch": machine.torch, "cuda": machine.cuda, "cudnn": machine.cudnn, "driver": machine.driver}
+    provenance = {
+        "kind": "recorded",
+        "grain": first.grain,
+        "protocol": "trace record: medians of clean steady steps between CUDA events, the host not synchronised",
+        "software": {name: of for name, of in software.items() if of is not None},
+        "settings": {name: of for name, of in vars(machine.settings).items() if of is not None},
+        **{name: first.provenance[name] for name in _KEPT if name in first.provenance},
+        "steps": {str(row.batch): row.steps for row in ordered},
+        **(notes or {}),
+    }
+    return Cell(
+        gpu,
+        model,
+        at_batch_one(first.workload, row_of(first).batch),
+        np.array([row.batch for row in ordered]),
+        {name: np.array([row.phases_ns.get(name, 0) for row in ordered]) for name in names},
+        {name: np.array([row.spread_ns.get(name, 0) for row in ordered]) for name in names},
+        memory_batches=np.array([row.batch for row in with_peak], np.int64),
+        peak_bytes=np.array([row.peak_bytes for row in with_peak], np.int64),
+        out_of_memory_batch=out_of_memory_batch,
+        provenance=provenance,
+    )
+
+
+def at_batch_one(workload: WorkloadSignature, batch: int) -> WorkloadSignature:
+    """The signature as cells have it."""
+    inputs = None
+    if workload.inputs is not None:
+        inputs = tuple(InputTensor((1, *tensor.shape[1:]), tensor.dtype) for tensor in workload.inputs)
+    of_batch = workload.batch_bytes
+    return replace(workload, inputs=inputs, batch_bytes=None if of_batch is None else of_batch // batch)

@@ -1,0 +1,70 @@
+"""What an op has to do, from its input shapes: bytes, floating-point operations, and the units of a GPU that do them.
+
+    flops("mm", ((1024, 512), (512, 256)))                  # 268435456
+    size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440
+    compute_unit("convolution", "float32", Settings())      # "tf32"
+
+Ops are canonical ones (`traces.equivalents`). Recordings hold no outputs, so all is worked out from inputs alone.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from traces.machine import DEFAULT_SETTINGS, Settings
+from traces.model import Shape
+
+_ITEMSIZE = {
+    "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2,
+    "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+_UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
+
+_MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
+
+
+def flops(op: str, shapes: tuple[Shape, ...]) -> int:
+    """Floating-point operations of a canonical op, from its input shapes alone (as recordings hold no outputs).
+
+    A convolution counts as if its stride were 1; ratios between two calls of the same layer are right nevertheless.
+    """
+    wide = [shape for shape in shapes if len(shape) > 1]
+    if op.startswith("convolution") and len(wide) >= 2:
+        weight, image = wide[-1], wide[-2] if op == "convolution" else max(wide[:-1], key=prod)
+        each = 2 * image[0] * prod(image[2:]) * prod(weight)
+        return each if op == "convolution" else 2 * each
+    if op.startswith("_cudnn_rnn") and len(shapes) > 1:  # the input, then the weights: matrices among them
+        each = 2 * prod(shapes[0][:-1]) * sum(prod(shape) for shape in shapes[1:] if len(shape) == 2)
+        return each if op == "_cudnn_rnn" else 2 * each
+    if op in _MATMULS and len(wide) >= 2:
+        left, right = wide[-2], wide[-1]
+        return 2 * prod(left) * (right[0] if op == "linear" else right[-1])
+    if op.startswith("attention") and len(wide) >= 3 and len(wide[0]) == 4:
+        query, key = wide[0], wide[1]
+        return (4 if op == "attention" else 10) * prod(query) * max(key[1:3])
+    return 0
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element of this dtype, 4 where it is not known."""
+    return _ITEMSIZE.get(dtype, 1 if dtype.startswith("float8") else 4)
+
+
+def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
+    """Bytes of all tensors of these shapes, as if all had the same dtype."""
+    return sum(map(prod, shapes)) * itemsize(dtype)
+
+
+def compute_unit(op: str, dtype: str, settings: Settings = DEFAULT_SETTINGS) -> str:
+    """The units on which a matrix product or convolution of this dtype runs: a key of `Card.tflops`.
+
+    float32 runs as TF32 where the recorded script allowed it. PyTorch's defaults since 1.12: in cuDNN's convolutions and
+    recurrent networks, but not in matrix products.
+    """
+    unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
+    if unit == "fp32":
+        is_cudnn = op.startswith(("convolution", "_cudnn"))
+        told = settings.tf32_cudnn if is_cudnn else settings.tf32_matmul
+        unit = "tf32" if (is_cudnn if told is None else told) else "fp32"
+    return unit

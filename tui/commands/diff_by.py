@@ -1,0 +1,39 @@
+"""`trace diff A B --by function`: where the GPU's time went by the Python function that launched the work."""
+
+from __future__ import annotations
+
+import sys
+
+from traces.functions import FunctionChange, function_changes
+from traces.json_facts import as_json
+from traces.model import TraceError
+from tui.figures import ABSENT, fit, table, time_text
+from tui.outputs import to_json
+from tui.terminal import look
+from tui.trace_names import load_trace
+
+_MOST = 25  # functions; --json has all
+
+
+def by_function(first: str, second: str, json: bool) -> int:
+    """Always 0: what differs is told, not judged. Raises TraceError where neither trace has stacks."""
+    changes = function_changes(load_trace(first), load_trace(second))
+    if not changes:
+        raise TraceError("neither trace has Python stacks; record with trace record --stacks, or profile with with_stack=True")
+    if json:
+        print(to_json({"functions": [as_json(change) | {"delta_ns": change.delta_ns} for change in changes]}))
+        return 0
+    width = int(look(sys.stdout)["width"])
+    rows = [_row(change, width) for change in changes[:_MOST]]
+    head = ["GPU time per step, by function", "own A", "own B", "own B - A", "with callees A", "B"]
+    print("\n".join(table(head, rows, width=width, stretch=True)))
+    if len(changes) > _MOST:
+        print(f"and {len(changes) - _MOST} more; --json has all")
+    return 0
+
+
+def _row(change: FunctionChange, width: int) -> list[str]:
+    both = change.recorded, change.replayed
+    own = [ABSENT if of is None else time_text(of.own_gpu_ns) for of in both]
+    whole = [ABSENT if of is None else time_text(of.gpu_ns) for of in both]
+    return [fit(change.name, max(width - 62, 24)), *own, time_text(change.own_delta_ns, signed=True), *whole]

@@ -1,0 +1,200 @@
+"""`trace doctor`: what of the tool works on this machine, and what to do about the rest.
+
+    $ trace doctor
+    ok    torch            2.13.0+cpu, of /usr/bin/python3
+    ok    a replay         3 steps of the bundled P100 in 4.1 s
+    warn  locked memory    64.0 KiB: pinned memory beyond that is not page-locked; raise it with `ulimit -l unlimited`
+
+Torch and a replay are tried in processes of their own: this one imports no torch. The exit code is 1 where something that
+replays need does not work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from replayer.timing.clock import WallClock, lower_timer_slack
+from traces.json_facts import as_json
+from tui.figures import paint, size_text
+from tui.outputs import to_json
+from tui.progress import working
+from tui.terminal import look
+
+_TIMEOUT_S = 120
+_DEADLINES, _APART_NS = 300, 2_000_000
+_LATE_NS = 500_000  # at the 99th percentile: half a millisecond is a thousandth of a step of half a second
+_CAP_IPC_LOCK = 14  # linux/capability.h
+_LOW_DISK_BYTES = 2 * 2**30
+_TRAIN = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad(); model(torch.ones(4, 8, device="cuda")).sum().backward(); optimizer.step()
+torch.cuda.synchronize()
+"""
+_ASK_TORCH = """
+import json, tempfile, os
+import torch
+told = {"version": torch.__version__, "build": torch.version.cuda or (torch.version.hip and "ROCm " + torch.version.hip) or ""}
+told["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+told["is_supported"] = tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 10)
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    torch.ones(4) + 1
+told["profiled"] = len(profile.events())
+print(json.dumps(told))
+"""
+
+
+class State(StrEnum):
+    ok = "ok"
+    warn = "warn"
+    fail = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`advice` is what to do, "" where nothing is to be done."""
+
+    check: str
+    state: State
+    told: str
+    advice: str = ""
+
+
+def run(json_wanted: bool) -> int:
+    findings = []
+    colours = {State.ok: "green", State.warn: "bold", State.fail: "red"}
+    for check in (_torch, _replay, _clock, _locked_memory, _disk, _processors, _extras):
+        with working(f"checking {check.__name__.strip('_').replace('_', ' ')}"):
+            found = list(check())
+        findings += found
+        if not json_wanted:
+            for of in found:
+                state = paint(of.state.ljust(5), colours[of.state], colour=look(sys.stdout)["colour"])
+                print(f"{state} {of.check.ljust(14)} {of.told}{f'; {of.advice}' if of.advice else ''}", flush=True)
+    failed = any(of.state is State.fail for of in findings)
+    if json_wanted:
+        print(to_json({"works": not failed, "findings": as_json(findings)}))
+    return int(failed)
+
+
+def _ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command, ended; one that hangs is ended with an exit code of its own."""
+    try:
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"not done after {_TIMEOUT_S} s")
+
+
+def _torch() -> Iterator[Finding]:
+    done = _ended([sys.executable, "-c", _ASK_TORCH], Path.cwd())
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2]
+        yield Finding("torch", State.fail, f"does not import: {reason}", f"install it for {sys.executable}: pip install torch")
+        return
+    told = json.loads(done.stdout.splitlines()[-1])
+    build = f"CUDA {told['build']}" if told["build"] and "ROCm" not in told["build"] else told["build"] or "CPU build"
+    if told["is_supported"]:
+        yield Finding("torch", State.ok, f"{told['version']} ({build}), of {sys.executable}")
+    else:
+        yield Finding("torch", State.fail, f"{told['version']} is too old", "replays need torch 2.10 or later")
+    if told["profiled"]:
+        yield Finding("torch.profiler", State.ok, "records: trace record can note every kernel")
+    else:
+        yield Finding("torch.profiler", State.warn, "records nothing here", "record with --grain phase")
+    if told["gpus"]:
+        yield Finding("GPU", State.ok, f"{', '.join(told['gpus'])}: trace record works here")
+    else:
+        yield Finding("GPU", State.ok, "none, as for replays; trace record needs one, or --on a recording")
+
+
+def _replay() -> Iterator[Finding]:
+    """The real thing: a script of three steps on a bundled recording."""
+    with tempfile.TemporaryDirectory(prefix="trace-doctor-") as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(_TRAIN, encoding="utf-8")
+        words = ["replay", "--trace", "p100-no-cudnn", "--clock", "virtual", "--report", "r.json", script.name]
+        start_s = time.monotonic()
+        command = [sys.executable, "-c", "import sys; from trace_replay import main; sys.exit(main())", *words]
+        done = _ended(command, Path(folder))
+        took_s = time.monotonic() - start_s
+        if done.returncode == 0 and (Path(folder) / "r.json").exists():
+            yield Finding("a replay", State.ok, f"3 steps on the bundled P100 in {took_s:.1f} s")
+        else:
+            reason = (done.stderr.strip() or done.stdout.strip() or "it ended without a report").rpartition("\n")[2]
+            yield Finding("a replay", State.fail, f"ended with exit code {done.returncode}: {reason}", "please report this")
+
+
+def _clock() -> Iterator[Finding]:
+    clock = WallClock()
+    lower_timer_slack()
+    late_ns = []
+    deadline_ns = clock.now_ns()
+    for _ in range(_DEADLINES):
+        deadline_ns = max(deadline_ns, clock.now_ns()) + _APART_NS
+        clock.wait_until(deadline_ns)
+        late_ns.append(clock.now_ns() - deadline_ns)
+    worst_ns = sorted(late_ns)[_DEADLINES * 99 // 100]
+    told = f"{worst_ns / 1e3:.0f} µs late at the 99th percentile of {_DEADLINES} deadlines"
+    if worst_ns <= _LATE_NS:
+        yield Finding("clock", State.ok, told)
+    else:
+        yield Finding("clock", State.warn, told, "this machine is busy: --clock recorded does not depend on it")
+
+
+def _locked_memory() -> Iterator[Finding]:
+    limit_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if limit_bytes == resource.RLIM_INFINITY or _may_lock_anything():
+        yield Finding("locked memory", State.ok, "no limit: pinned memory is page-locked as on a GPU machine")
+    else:
+        advice = "pinned memory beyond that is not page-locked; raise it: `ulimit -l unlimited`, docker --ulimit memlock=-1"
+        yield Finding("locked memory", State.warn, f"{size_text(limit_bytes)} at most", advice)
+
+
+def _may_lock_anything() -> bool:
+    """Whether this process has CAP_IPC_LOCK, which the limit does not bind."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return bool(effective >> _CAP_IPC_LOCK & 1)
+
+
+def _disk() -> Iterator[Finding]:
+    for name, folder in (("disk here", Path.cwd()), ("disk for files between processes", Path(tempfile.gettempdir()))):
+        free_bytes = shutil.disk_usage(folder).free
+        told = f"{size_text(free_bytes)} free"
+        if not os.access(folder, os.W_OK):
+            yield Finding("disk", State.warn, f"{name}: cannot be written to", "name files elsewhere with -o")
+        elif free_bytes < _LOW_DISK_BYTES:
+            yield Finding("disk", State.warn, f"{name}: {told}", "a timeline of an hour takes some 100 MB")
+        else:
+            yield Finding("disk", State.ok, f"{name}: {told}")
+
+
+def _processors() -> Iterator[Finding]:
+    count, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    told = f"{count} for this process, load {load:.1f}"
+    if load > count:
+        yield Finding("processors", State.warn, told, "others want them too: a replay's host is slower than it could be")
+    else:
+        yield Finding("processors", State.ok, told)
+
+
+def _extras() -> Iterator[Finding]:
+    for package, use in (("matplotlib", "trace plot"), ("pandas", "traces.to_pandas")):
+        try:
+            yield Finding("extras", State.ok, f"{package} {version(package)}, for {use}")
+        except PackageNotFoundError:
+            yield Finding("extras", State.ok, f"no {package}, which {use} would need: pip install {package}")

@@ -1,0 +1,30 @@
+"""`trace explain A B`: in sentences, what makes the second of two traces slower or faster."""
+
+from __future__ import annotations
+
+import shlex
+
+from traces.comparison import compare
+from traces.explain import explain
+from traces.json_facts import as_json
+from tui.figures import fit, kernel_text
+from tui.outputs import to_json
+from tui.trace_names import load_trace
+
+_NAME = 60  # characters of a kernel's name
+
+
+def run(first: str, second: str, json: bool) -> int:
+    told = explain(compare(load_trace(first), load_trace(second)))
+    if json:
+        print(to_json(as_json(told)))
+        return 0
+    print(told.headline)
+    for reason in told.reasons:
+        name = kernel_text(reason.what)
+        text = reason.text.replace(reason.what, fit(name, _NAME)) if len(name) > _NAME or name != reason.what else reason.text
+        print(f"{'    ' if reason.phase else '  '}{text}")
+    if not told.reasons:
+        print("  nothing differs by more than 0.2 % of a step")
+    print(f"\nNext: trace diff {shlex.join([first, second])} --details; with stacks recorded, --by function")
+    return 0

@@ -1,0 +1,266 @@
+"""`trace fit`: which cards does a script fit on, with what batch? Runs its first steps on a virtual GPU without end of memory.
+
+    $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
+    trace: train.py takes 4 steps at batch 256 ... and at batch 128
+
+One run says what the script requests of memory; a second one, at another batch size, how each request grows with the batch. The
+allocator then runs these requests with the memory of each card (replayer/memory/fit.py), which takes a moment, so twenty cards
+cost no more runs than one. `--verify` runs the script once more at each limit that was found.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from replayer.memory.capacity import Capacity
+from replayer.memory.fit import MAX_BATCH, ScaledRequests, largest_batch, run_requests
+from replayer.memory.oom import DEFAULT_OOM_TEXT
+from replayer.memory.request_log import REQUESTS, Kind, RequestLog
+from traces.cards import CARDS, Card, find_card
+from traces.configuration import ReplayConfig, ReplaySession
+from traces.file import load, save
+from traces.launch import run_child
+from traces.library import catalogue
+from traces.library.cells import NotMeasured
+from traces.machine import Machine
+from traces.model import Device, StepKind, Steps, Trace, TraceError, TraceLibraryError
+from traces.workload import WorkloadSignature
+from tui.figures import counted
+from tui.narration import ending_text
+from tui.outputs import to_json
+from tui.print_fit import CardFit, Need, fit_lines, need_json
+from tui.progress import working
+from tui.terminal import is_verbose, look
+
+# How scripts call the option for their batch size, where nobody says.
+_BATCH_OPTIONS = (
+    *("--batch-size", "--batch_size", "--batchsize", "--train-batch-size", "--train_batch_size"),
+    *("--per_device_train_batch_size", "--batch", "--bs", "-b"),
+)
+_ROOM_BYTES = 1 << 50  # of the virtual card that the script runs on
+_TAIL_LINES = 5  # of what a failed script said
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What to run (the words that would follow `python`), and for which cards."""
+
+    script: list[str]
+    gpus: str = ""  # as a person writes them: "v100,a100"; "": all that are known
+    batch_option: str = ""
+    count: int = 1  # cards that the script sees
+    nproc: int = 0  # ranks to run it as; 0: as it is
+    steps: int = 4
+    verify: bool = False
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run of the script requested: a log for each device of each process, by rank."""
+
+    logs: list[RequestLog]
+    workload: WorkloadSignature
+    steps: int  # training steps
+    ended: int  # steps of both kinds
+
+    @property
+    def batch(self) -> int | None:
+        """The first dimension of what the script's model is given; None if it was not seen."""
+        inputs = self.workload.inputs
+        return inputs[0].shape[0] if inputs and inputs[0].shape else None
+
+
+def run(fit: Fit) -> int:
+    cards = [find_card(name) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
+    option = fit.batch_option or next((word for word in _BATCH_OPTIONS if _given(fit.script, word) is not None), "")
+    first = _run(fit, fit.script, cards[0])
+    need = _need(fit, first, option)
+    scaled: list[ScaledRequests] = []
+    if option and need.batch is not None:
+        scaled, need = _scaled(fit, first, need, option, cards[0])
+    found = [_card_fit(card, first, scaled, need) for card in cards]
+    if fit.verify and scaled:
+        found = _verified(fit, found, option, need)
+    if fit.json:
+        print(to_json({**need_json(need), "gpus": [one.to_json() for one in found]}))
+    else:
+        print("\n".join(fit_lines(need, found, **look(sys.stdout))))
+    return 0 if any(one.outcome.fits for one in found) else 1
+
+
+def _run(fit: Fit, words: list[str], card: Card) -> _Run:
+    """Run the script until it has taken its steps. Raises TraceError if it never used the GPU, or failed before."""
+    name = shlex.join(words)
+    with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as said:
+        out = Path(folder)
+        save(_machine(card, fit.count), out / "card.msgpack")
+        config = ReplayConfig(loader="recorded", clock="recorded", gpu_memory_bytes=(_ROOM_BYTES,), steps=fit.steps)
+        session = ReplaySession(out / "card.msgpack", out, os.getpid(), config=config)
+        output = None if is_verbose() else said.fileno()
+        stdout = output if output is not None else sys.stderr.fileno()
+        with working(f"running {name} for {counted(fit.steps, 'step')}"):
+            result = run_child({"replayer": session}, words, ranks=fit.nproc, stdout=stdout, stderr=output)
+        stored = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"{REQUESTS}-*.json")]
+        stored.sort(key=lambda of: of["rank"])
+        logs = [RequestLog.from_json(device) for of in stored for device in of["devices"]]
+        logs = [log for log in logs if any(entry.kind == Kind.REQUEST for entry in log.entries)]
+        steps, ended = max((log.steps for log in logs), default=0), max((of["ended"] for of in stored), default=0)
+        if result.returncode and steps < fit.steps:
+            said.seek(0)
+            tail = said.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+            print("\n".join(tail), file=sys.stderr)
+            raise TraceError(f"{name}: {ending_text(result.returncode)} after {counted(steps, 'training step')}")
+        if not logs:
+            did = "used no memory of the GPU" if result.triggered else "did not import torch"
+            raise TraceError(f"{name}: the script {did}")
+        traces = [load(path, is_ours=True) for path in out.glob("replay-*.msgpack")]
+        workloads = [trace.workload for trace in traces if trace.workload is not None]
+    return _Run(logs, max(workloads, key=lambda of: of.parameters or 0, default=WorkloadSignature()), steps, ended)
+
+
+def _machine(card: Card, count: int) -> Trace:
+    """A recording of nothing but the cards: one empty step. All that runs is estimated, and only memory counts."""
+    devices = [Device(rank=0, index=i, name=card.names[0], total_memory_bytes=_ROOM_BYTES) for i in range(count)]
+    version = importlib.metadata.version("torch")
+    built = re.search(r"\+cu(\d+)(\d)", version)
+    machine = Machine(torch=version, cuda=f"{built[1]}.{built[2]}" if built else "12.8")  # a CPU build stands for such a one
+    steps = Steps.of(number=[0], kind=[StepKind.STEADY], rank=[0], start_ns=[0], duration_ns=[1])
+    return Trace(grain="kernel", devices=devices, steps=steps, machines={0: machine})
+
+
+def _need(fit: Fit, first: _Run, option: str) -> Need:
+    room = [run_requests(log, Capacity(_ROOM_BYTES, 0, DEFAULT_OOM_TEXT)) for log in first.logs]
+    given = _given(fit.script, option) if option else None
+    notes = []
+    if not first.steps:
+        notes.append(f"the script took {counted(first.ended, 'evaluation step')} and no training step: that needs more")
+    elif first.steps < fit.steps:
+        notes.append(f"the script ended after {counted(first.steps, 'training step')}: what it needs later is not known")
+    elif any(map(_changes, first.logs)):
+        notes.append("its last two steps did not request the same: with changing shapes a later one may need more than this")
+    if len(first.logs) > 1:
+        notes.append(f"{len(first.logs)} GPUs are used: the one that needs most decides, and NCCL's buffers are not counted")
+    return Need(
+        script=shlex.join(fit.script),
+        batch=int(given) if given and given.isdigit() else first.batch,
+        option=option,
+        peak_bytes=max(one.peak_bytes for one in room),
+        reserved_bytes=max(one.reserved_bytes for one in room),
+        devices=len(first.logs),
+        steps=first.steps,
+        workload=first.workload,
+        notes=notes,
+    )
+
+
+def _changes(log: RequestLog) -> bool:
+    """Whether the last two steps requested different sizes."""
+    steps = log.sizes_by_step()
+    return len(steps) > 2 and steps[-1] != steps[-2]
+
+
+def _scaled(fit: Fit, first: _Run, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
+    """A second run, at another batch size. Where it says nothing of further ones, none and a note why."""
+    batch = need.batch
+    assert batch is not None
+    other = batch // 2 or 2
+    second = _run(fit, _with_batch(fit.script, option, other), card)
+    why = ""
+    if first.batch is not None and second.batch == first.batch:
+        why = f"{option} does not change the batch, which is {first.batch} here and there"
+    elif len(first.logs) != len(second.logs):
+        why = "another batch size uses another number of GPUs"
+    else:
+        pairs = [ScaledRequests.of(a, batch, b, other) for a, b in zip(first.logs, second.logs, strict=True)]
+        scaled = [pair for pair in pairs if pair is not None]
+        if len(scaled) == len(pairs):
+            return scaled, need
+        why = f"at batch {other} the script requests memory in another order"
+    return [], replace(need, notes=[*need.notes, f"the largest batch cannot be told: {why}"])
+
+
+def _card_fit(card: Card, first: _Run, scaled: Sequence[ScaledRequests], need: Need) -> CardFit:
+    capacity = Capacity(card.memory_bytes, card.context_bytes, DEFAULT_OOM_TEXT)
+    outcomes = [run_requests(log, capacity) for log in first.logs]
+    worst = max(outcomes, key=lambda one: (not one.fits, one.reserved_bytes))
+    largest = None
+    if scaled and need.batch is not None:
+        largest = largest_batch(partial(_all_fit, scaled, capacity), need.batch)
+        largest = None if largest >= MAX_BATCH else largest
+    return CardFit(card, worst, largest, *_step_time(card, need))
+
+
+def _all_fit(scaled: Sequence[ScaledRequests], capacity: Capacity, batch: int) -> bool:
+    return _fit([one.at(batch) for one in scaled], capacity)
+
+
+def _step_time(card: Card, need: Need) -> tuple[int | None, str]:
+    """The time of a step where the library has this very workload on this card, and of which cell it is."""
+    for gpu in catalogue.gpus():
+        if find_card(gpu.device) is card or gpu.device in card.names:
+            try:
+                match = catalogue.match(gpu.name, need.workload)
+                if match.is_same and need.batch is not None:
+                    times = match.cell.at(need.batch)
+                    return sum(times.phases_ns.values()), match.cell.name
+            except (NotMeasured, TraceLibraryError):
+                return None, ""
+    return None, ""
+
+
+def _verified(fit: Fit, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
+    """Run the script at each limit that was found, and let the allocator of that card judge what it really requests."""
+    runs: dict[int, list[RequestLog] | None] = {}
+    told = []
+    for one in found:
+        batch = one.largest_batch
+        if not batch:
+            told.append(one)
+            continue
+        for size in (batch, batch + 1):
+            if size not in runs:
+                run = _run(fit, _with_batch(fit.script, option, size), one.card)
+                runs[size] = run.logs if run.batch is None or need.batch is None or run.batch == size else None
+        capacity = Capacity(one.card.memory_bytes, one.card.context_bytes, DEFAULT_OOM_TEXT)
+        at, beyond = runs[batch], runs[batch + 1]
+        known = at is not None and beyond is not None
+        told.append(replace(one, verified=_fit(at, capacity) and not _fit(beyond, capacity) if known else None))
+    return told
+
+
+def _fit(logs: Sequence[RequestLog] | None, capacity: Capacity) -> bool:
+    return logs is not None and all(run_requests(log, capacity).fits for log in logs)
+
+
+def _given(words: Sequence[str], option: str) -> str | None:
+    """The value that the script's own words give an option; None if they do not."""
+    for at, word in enumerate(words[1:], start=1):
+        if word == option and at + 1 < len(words):
+            return words[at + 1]
+        if word.startswith(option + "="):
+            return word[len(option) + 1 :]
+    return None
+
+
+def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
+    """The script's words with another batch size."""
+    changed = list(words)
+    for at, word in enumerate(words[1:], start=1):
+        if word == option and at + 1 < len(words):
+            changed[at + 1] = str(batch)
+            return changed
+        if word.startswith(option + "="):
+            changed[at] = f"{option}={batch}"
+            return changed
+    return [*changed, option, str(batch)]

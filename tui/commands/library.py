@@ -1,0 +1,278 @@
+"""`trace library list | show | add | check | remove`: what the library holds, and a user's own part of it.
+
+    list_(Filters(gpu="v100"), json=False)
+    show("v100/resnet50", json=False)
+    add(Path("train.cells"), name="", json=False)
+    check([Path("train.cells")], json=False)    # 0: fit to be sent, 1: not, 2: cannot be read
+    remove("v100/train", json=False)
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traces.file import load
+from traces.library import SUFFIX as TRACE_SUFFIX
+from traces.library import find
+from traces.library.catalogue import BUNDLED, cell_file, cell_files, faults, find_cell, gpus, user_folder
+from traces.library.cells import SUFFIX, Cell, Gpu, read_cells, write_cells
+from traces.library.check import ERROR, Finding, unreadable
+from traces.library.check import check as findings_of
+from traces.library.listing import LibraryEntry, all_entries
+from traces.library.recorded_cells import cell_of, gpu_of, row_of
+from traces.model import Trace, TraceError, TraceLibraryError
+from tui.figures import counted, size_text, table, time_text
+from tui.narration import say
+from tui.outputs import to_json
+from tui.terminal import look
+
+_OF_THE_RUN = ("software", "settings", "protocol", "grain", "spread", "estimated")
+_OF_THE_SOURCE = ("study", "repository", "commit", "source", "date", "done")
+_SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Words that an entry's field must hold; "" for any."""
+
+    gpu: str = ""
+    model: str = ""
+    grain: str = ""
+    source: str = ""
+
+    def take(self, entry: LibraryEntry) -> bool:
+        of = {"gpu": f"{entry.gpu} {entry.device}", "model": entry.model, "grain": entry.grain, "source": entry.source}
+        return all(word.lower() in of[name].lower() for name, word in vars(self).items())
+
+
+def list_(filters: Filters, json: bool) -> int:
+    entries = [entry for entry in all_entries() if filters.take(entry)]
+    if json:
+        print(to_json({"entries": [entry.to_json() for entry in entries], "faults": faults()}))
+        return 0
+    if not entries:
+        say("the library has nothing like that; trace library list shows all")
+    else:
+        rows = [
+            [entry.name, entry.device, entry.grain, _range(entry), _beyond(entry), entry.source_text] for entry in entries
+        ]  # fmt: skip
+        head = ["entry", "GPU", "grain", "batches", "out of memory", "source"]
+        print("\n".join(table(head, rows, width=_width())))
+        count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+        print(f"\n{count}; trace library show NAME tells more, trace replay --gpu GPU train.py uses them")
+    for fault in faults():
+        say(fault)
+    return 0
+
+
+def show(name: str, json: bool) -> int:
+    entry = next((entry for entry in all_entries() if entry.name == name), None)
+    if entry is not None and entry.grain_of_file == "recording":
+        facts = entry.to_json() | {"path": str(find(name))}
+        print(to_json(facts) if json else _lines(facts, f"trace info {shlex.quote(name)}"))
+        return 0
+    cell = find_cell(name)
+    facts = _facts(cell)
+    if json:
+        print(to_json(facts))
+        return 0
+    told = {key: value for key, value in facts.items() if key not in ("phases_ns", "batches", "workload", "memory")}
+    print(_lines(told | _workload(cell), f"trace replay --trace {cell.name} train.py"))
+    head, *rows = _figures(cell)
+    print("\n" + "\n".join(table(head, rows, width=_width())))
+    return 0
+
+
+def add(path: Path, name: str, json: bool) -> int:
+    """Copy a file of cells, or a recording, into the user's folder; nothing there is written over."""
+    folder = user_folder()
+    is_cells = path.suffix == SUFFIX
+    if is_cells:
+        file = read_cells(path)
+        cells, gpu = file.cells(), file.gpu
+        if name:
+            gpu_name, model = _parted(name)
+            if len(cells) != 1:
+                raise TraceLibraryError(f"{path} holds {counted(len(cells), 'cell')}; --name is for a file of one")
+            gpu = replace(gpu, name=gpu_name)
+            cells = [replace(cells[0], gpu=gpu, model=model)]
+    else:
+        trace = load(find(path))
+        gpu, model = gpu_of(trace, gpus()), path.name.removesuffix(TRACE_SUFFIX)
+        if name:
+            gpu_name, model = _parted(name)
+            gpu = replace(gpu, name=gpu_name)
+        cells = [_phase_cell(trace, gpu, model)] if trace.grain == "phase" and trace.workload is not None else []
+    names = [cell.name for cell in cells] or [f"{gpu.name}/{model}"]
+    known = {entry.name for entry in all_entries()}
+    if twice := sorted(known.intersection(names)):
+        raise TraceLibraryError(f"the library has {twice[0]} already: give another --name, or trace library remove {twice[0]}")
+    stem = _parted(name)[1] if name else path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)
+    target = folder / gpu.name / f"{stem}{SUFFIX if cells else TRACE_SUFFIX}"
+    if target.exists():
+        raise TraceLibraryError(f"{target} is there already, and is kept: give another --name")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if cells:
+        shared = file.provenance if is_cells else {}
+        write_cells(target, gpu, cells, shared)
+    else:
+        shutil.copyfile(find(path), target)
+    if json:
+        print(to_json({"added": names, "file": str(target)}))
+    else:
+        say(f"added {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} ({target})")
+        if not cells:
+            lacks = "" if trace.workload is not None else " (it has no workload signature)"
+            say(f"--gpu finds cells; this recording is replayed by its name{lacks}: trace replay --trace {names[0]} train.py")
+    return 0
+
+
+def check(paths: list[Path], json: bool) -> int:
+    """0: nothing keeps the files out, 1: something does, 2: a file cannot be read."""
+    told: dict[str, list[Finding]] = {}
+    failed = False
+    for path in paths:
+        try:
+            told[str(path)] = findings_of(path)
+        except (TraceError, OSError) as error:
+            told[str(path)] = [unreadable(path, error)]
+            failed = True
+    found = [finding for of in told.values() for finding in of]
+    errors = sum(finding.level == ERROR for finding in found)
+    if json:
+        print(to_json({"files": {path: [vars(finding) for finding in of] for path, of in told.items()}, "errors": errors}))
+    else:
+        for name, of in told.items():
+            for finding in of:
+                print(f"{name}: {finding.level}: {finding.entry}: {finding.text}")
+            if not of:
+                print(f"{name}: fit for the library")
+    return 2 if failed else 1 if errors else 0
+
+
+def remove(name: str, json: bool) -> int:
+    """Take an entry out of the user's folder; of a file with others only its cell."""
+    own = user_folder()
+    recording = own / f"{name}{TRACE_SUFFIX}"
+    target = recording
+    if recording.is_file():
+        recording.unlink()
+    else:
+        mine = [file for file in cell_files() if own in file.path.parents and name in _names(file.gpu, file.models)]
+        if not mine:
+            find_cell(name)  # says what is nearest, if there is no such entry
+            file = cell_file(name)
+            of = "ships with the tool" if BUNDLED in file.path.parents else f"lies in {file.path}, outside of your folder"
+            raise TraceLibraryError(f"{name} {of}: only your own entries can be removed")
+        target = mine[0].path
+        others = [cell for cell in mine[0].cells() if cell.name != name]
+        if others:
+            write_cells(target, mine[0].gpu, others, mine[0].provenance)
+        else:
+            target.unlink()
+    if json:
+        print(to_json({"removed": name, "file": str(target)}))
+    else:
+        say(f"removed {name} ({target})")
+    return 0
+
+
+def _phase_cell(trace: Trace, gpu: Gpu, model: str) -> Cell:
+    row_of(trace)  # says what it lacks
+    return cell_of([trace], gpu, model)
+
+
+def _names(gpu: Gpu, models: list[str]) -> set[str]:
+    return {f"{gpu.name}/{model}" for model in models}
+
+
+def _parted(name: str) -> tuple[str, str]:
+    gpu_name, _, model = name.partition("/")
+    ok = all(part and part[0].isalnum() and all(c.isalnum() or c in "-_." for c in part) for part in (gpu_name, model))
+    if not ok:
+        raise TraceLibraryError(f"--name {name}: an entry is named GPU/MODEL, as v100/resnet50")
+    return gpu_name, model
+
+
+def _facts(cell: Cell) -> dict[str, Any]:
+    """Of one cell, for --json; times are by batch, in ns."""
+    provenance = dict(cell.provenance)
+    return {
+        "name": cell.name,
+        "board": {"device": cell.gpu.device, "memory_bytes": cell.gpu.memory_bytes},
+        **{key: provenance[key] for key in _OF_THE_RUN if key in provenance},
+        "source": {key: provenance[key] for key in _OF_THE_SOURCE if key in provenance},
+        "measured": [int(cell.batches[0]), cell.last_batch],
+        "measured_batches": len(cell.batches),
+        "out_of_memory_batch": cell.out_of_memory_batch,
+        "workload": cell.workload.to_json(),
+        "batches": cell.batches.tolist(),
+        "phases_ns": {phase: times.tolist() for phase, times in cell.phases_ns.items()},
+        "memory": {
+            "batches": cell.memory_batches.tolist(),
+            "peak_bytes": cell.peak_bytes.tolist(),
+            "persistent_bytes": cell.persistent_bytes.tolist(),
+        },
+    }
+
+
+def _workload(cell: Cell) -> dict[str, Any]:
+    of = cell.workload
+    return {
+        "trains": f"{of.parameters:,} parameters ({size_text(of.parameter_bytes)}), inputs"
+        f" {' and '.join(f'N x {chr(120).join(map(str, t.shape[1:]))} {t.dtype}' for t in of.inputs or ())},"
+        f" {of.optimizer}, autocast {of.autocast}"
+    }
+
+
+def _figures(cell: Cell) -> list[list[str]]:
+    """Some of the measured batches: times per phase, and the peak of memory."""
+    chosen = [batch for batch in _SHOWN_BATCHES if batch in cell.batches]
+    chosen = sorted({*chosen, int(cell.batches[0]), cell.last_batch})
+    head = ["batch", *cell.phases_ns, *(["peak memory"] if len(cell.peak_bytes) else [])]
+    rows = []
+    for batch in chosen:
+        row = [str(batch), *(time_text(of) for of in cell.at(batch).phases_ns.values())]
+        if len(cell.peak_bytes):
+            at = np.flatnonzero(cell.memory_batches == batch)
+            row.append(size_text(int(cell.peak_bytes[at[0]])) if len(at) else "-")
+        rows.append(row)
+    if cell.out_of_memory_batch is not None:
+        rows.append([str(cell.out_of_memory_batch), "out of memory"])
+    return [head, *([*row, *[""] * (len(head) - len(row))] for row in rows)]
+
+
+def _lines(facts: Mapping[str, Any], next_step: str) -> str:
+    """One line per fact, keys aligned."""
+    wide = max(map(len, facts))
+    told = [f"{key.replace('_', ' '):{wide}}  {_text(value)}" for key, value in facts.items() if value not in (None, {}, [])]
+    return "\n".join([*told, "", f"next: {next_step}"])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key.replace('_', ' ')} {_text(of)}" for key, of in value.items())
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(of, int) for of in value):
+        return f"batch {value[0]} to {value[1]}"
+    return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+def _range(entry: LibraryEntry) -> str:
+    return "" if entry.batches is None else f"{entry.batches[0]}-{entry.batches[1]}"
+
+
+def _beyond(entry: LibraryEntry) -> str:
+    return "" if entry.out_of_memory_batch is None else f"at {entry.out_of_memory_batch}"
+
+
+def _width() -> int:
+    """Piped text has room for all columns."""
+    return look(sys.stdout)["width"] if sys.stdout.isatty() else 160

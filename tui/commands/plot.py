@@ -1,0 +1,33 @@
+"""`trace plot`: one figure about a trace, or about two.
+
+    $ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
+    trace: wrote memory.pdf
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tui.html_report import Side
+from tui.narration import say
+from tui.outputs import require_place_for, require_suffix
+from tui.plots import SUFFIXES, draw
+from tui.progress import working
+from tui.trace_names import load_trace
+
+
+def run(first: str, second: str | None, what: str, output: Path) -> int:
+    require_suffix(output, *SUFFIXES)
+    require_place_for(output)
+    names = [first] if second is None else [first, second]
+    sides = [Side(name, load_trace(name)) for name in names]
+    part = output.with_name(f"{output.stem}.{os.getpid()}.part{output.suffix}")  # matplotlib reads the format off the ending
+    try:
+        with working(f"drawing {output}"):
+            draw(what, sides, part)
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)  # still there only if something failed
+    say(f"wrote {output}")
+    return 0

@@ -1,0 +1,175 @@
+"""`trace record --sweep`: runs a script once per batch size and makes one cell of the library of it.
+
+    $ trace record --sweep "--batch-size=1..256" train.py
+    trace: batch 1: 9 steps of 12.3 ms, forward 4.1 ms
+    trace: batch 2: 9 steps of 12.9 ms, forward 4.3 ms
+    ...
+    trace: batch 256: out of memory, which ends the sweep
+    trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
+
+The batch size of a run is that of the model's inputs. The file is written anew after each run, so a sweep that is killed leaves
+what it has measured. Only an out-of-memory error (it is looked for in what the script prints on stderr) ends a sweep well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from traces.file import load
+from traces.library.catalogue import gpus
+from traces.library.cells import SUFFIX, write_cells
+from traces.library.recorded_cells import Row, cell_of, gpu_of, row_of
+from traces.model import Trace, TraceError
+from tui.commands.record import Record, default_name, run
+from tui.figures import counted, size_text, time_text
+from tui.narration import ending_text, say
+from tui.outputs import require_place_for
+
+_RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\+(\d+))?$")
+_OUT_OF_MEMORY = re.compile(rb"OutOfMemoryError|CUDA out of memory|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED")
+_KEPT_BYTES = 1 << 16  # of the end of what the script prints on stderr
+_MOST_RUNS = 10_000
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is added to the script's words for each value."""
+
+    text: str  # as the person wrote it
+    before: str  # "--batch-size=": in one word with the value, or "--batch-size " as a word of its own
+    values: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Sweep:
+        """Raises TraceError for what is no sweep."""
+        at = max(text.rfind("="), text.rfind(" ")) + 1
+        before, values = text[:at], _values(text[at:])
+        if not before.strip(" =") or not values:
+            told = 'as "--batch-size=1..256" (doubling), "--batch-size=8..64+8" or "--batch-size=16,24,32"'
+            raise TraceError(f"--sweep {text!r}: name an option of the script and its values, {told}")
+        return cls(text, before, values)
+
+    def words(self, value: int) -> list[str]:
+        name, spaced = self.before.rstrip(" "), self.before.endswith(" ")
+        return [name, str(value)] if spaced else [f"{name}{value}"]
+
+
+def run_sweep(record: Record, text: str, option_names: Collection[str]) -> int:
+    """Exit code 0 if something was measured and nothing but the memory ended it, else the script's."""
+    sweep = Sweep.of(text)
+    output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
+    if output.suffix != SUFFIX:
+        raise TraceError(f"-o {output}: a sweep writes a file of cells; name it {output.with_suffix(SUFFIX).name}")
+    require_place_for(output)
+    if output.exists():
+        raise TraceError(f"{output} is there already, and is kept: name another file with -o, or move it away")
+    measured: list[Trace] = []
+    with tempfile.TemporaryDirectory(prefix="trace-sweep-") as folder:
+        for number, value in enumerate(sweep.values):
+            recording = Path(folder) / f"{number}.msgpack"
+            script = [*record.script, *sweep.words(value)]
+            with _tee() as tee:
+                one = replace(record, script=script, output=recording, stderr=tee.descriptor, brief=True)
+                code = run(one, option_names)
+            if code and _OUT_OF_MEMORY.search(tee.end):
+                say(f"{' '.join(sweep.words(value))}: out of memory, which ends the sweep")
+                return _write(measured, output, sweep, value) if measured else _nothing(code)
+            if code:
+                say(f"{' '.join(sweep.words(value))}: {ending_text(code)}, and so does the sweep", is_error=True)
+                if measured:
+                    _write(measured, output, sweep, None)
+                return code
+            if not recording.exists():
+                return _nothing(2)
+            trace = load(recording)
+            row = row_of(trace)
+            _say_row(row, value)
+            measured.append(trace)
+            _cells(measured, output, sweep, None)  # a sweep that is killed leaves this
+    return _write(measured, output, sweep, None)
+
+
+def _nothing(code: int) -> int:
+    say("the sweep has measured nothing, and nothing is written", is_error=True)
+    return code
+
+
+def _say_row(row: Row, value: int) -> None:
+    total = sum(of for name, of in row.phases_ns.items() if name != "h2d")
+    other = "" if row.batch == value else f" (the model's inputs; {value} was given)"
+    told = f"{counted(row.steps, 'step')} of {time_text(total)}, forward {time_text(row.phases_ns['forward'])}"
+    say(f"batch {row.batch}{other}: {told}")
+
+
+def _write(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int | None) -> int:
+    name, batches = _cells(measured, output, sweep, out_of_memory)
+    ending = f", out of memory at {out_of_memory}" if out_of_memory is not None else ""
+    say(f"wrote {output} ({size_text(output.stat().st_size)}): {name} at {counted(batches, 'batch size')}{ending}")
+    say(f"next: trace library check {output}, then trace library add {output}")
+    return 0
+
+
+def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int | None) -> tuple[str, int]:
+    """The name of the cell that is written, and how many batch sizes it has."""
+    gpu = gpu_of(measured[0], gpus())
+    cell = cell_of(measured, gpu, output.name.removesuffix(SUFFIX), None, {"sweep": sweep.text})
+    if out_of_memory is not None and out_of_memory > cell.last_batch:
+        cell = replace(cell, out_of_memory_batch=out_of_memory)
+    write_cells(output, gpu, [cell], {})
+    return cell.name, len(cell.batches)
+
+
+def _values(text: str) -> tuple[int, ...]:
+    """ "1..256" doubles from 1 to 256, "8..64+8" goes in steps of 8, "16,24,32" is itself."""
+    if (found := _RANGE.fullmatch(text)) is not None:
+        first, last, step = int(found[1]), int(found[2]), int(found[3] or 0)
+        if not 0 < first <= last or (step and (last - first) // step > _MOST_RUNS):
+            return ()
+        if step:
+            return tuple(range(first, last + 1, step))
+        doubled = []
+        while first < last:
+            doubled.append(first)
+            first *= 2
+        return (*doubled, last)
+    parts = text.split(",")
+    values = [int(part) for part in parts if part.isdecimal() and int(part) > 0]
+    return tuple(sorted(set(values))) if len(values) == len(parts) else ()
+
+
+class _Tee:
+    """Shows what the script prints on stderr and keeps its end."""
+
+    def __init__(self) -> None:
+        self._reader, self.descriptor = os.pipe()
+        self.end = b""
+        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self._thread.start()
+
+    def _pass_on(self) -> None:
+        while text := os.read(self._reader, 1 << 16):
+            self.end = (self.end + text)[-_KEPT_BYTES:]
+            sys.stderr.buffer.write(text)
+            sys.stderr.flush()
+        os.close(self._reader)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self._thread.join(timeout=10)  # a daemon of the script may hold the other end for ever
+
+
+@contextmanager
+def _tee() -> Iterator[_Tee]:
+    tee = _Tee()
+    try:
+        yield tee
+    finally:
+        tee.close()

@@ -1,0 +1,92 @@
+"""`trace replay` on cells of the library: which are meant, and what a replay on them is compared with.
+
+    choice = choice_of("", gpu="v100", estimate=False)          # by what the script trains
+    choice = choice_of("v100/resnet50", gpu="", estimate=False)
+    recorded = driven_by(replayed, blank)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from traces.configuration import CellChoice
+from traces.library import is_cell_name
+from traces.library.catalogue import cell_file, files_of
+from traces.library.cell_traces import blank_trace, driven_trace
+from traces.library.cells import Gpu, read_cells
+from traces.model import Trace, TraceLibraryError
+
+# How calls of a model were timed, where the cell is that of the script.
+_OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
+
+
+def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
+    """The cells that are meant by --gpu, or by a --trace that is none of a file; None for a recording.
+
+    Raises TraceLibraryError.
+    """
+    if gpu and trace:
+        raise TraceLibraryError(f"--gpu {gpu} finds the times in the library, --trace {trace} names them: give one of the two")
+    if gpu:
+        return CellChoice(tuple(file.path for file in files_of(gpu)), estimate=estimate)
+    if is_cell_name(trace):
+        name = trace.partition("@")[0]
+        return CellChoice((cell_file(name).path,), name.partition("/")[2], estimate)
+    if estimate:
+        raise TraceLibraryError("--estimate goes with --gpu, or with a --trace of the library as v100/resnet50")
+    return None
+
+
+def card_of(choice: CellChoice) -> tuple[Gpu, Trace]:
+    """The card of these cells, and a trace of it without steps of its own."""
+    file = read_cells(choice.files[0])
+    return file.gpu, blank_trace(file.gpu, file.provenance)
+
+
+def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
+    """The recording that the cells amounted to: one step for each kind of step that the replay played."""
+    played = _played(replayed)
+    calls = [call for step in played for call in step["calls"]]
+    known = bool(calls) and all(call["how"] in _OF_THE_CELL for call in calls)
+    provenance = {**blank.provenance, "cells": sorted({call["cell"] for call in calls})}
+    return driven_trace(gpu, [step["phases_ns"] for step in played], provenance, replayed.workload if known else None)
+
+
+def sentences(replayed: Trace) -> list[str]:
+    """How the replay's steps were timed: "v100/resnet50: 12 steps of batch 32 as measured, 1 of batch 17 interpolated"."""
+    told: dict[str, Counter[tuple[int, str]]] = {}
+    for step in _played(replayed):
+        for cell, batch, how in {(call["cell"], call["batch"], call["how"]) for call in step["calls"]}:
+            told.setdefault(cell, Counter())[batch, how] += step["steps"]
+    return [f"{cell}: {_listed(counts)}" for cell, counts in sorted(told.items())]
+
+
+def _listed(counts: Counter[tuple[int, str]]) -> str:
+    most = counts.most_common(4)
+    texts = [
+        f"{steps} {'step' if steps == 1 else 'steps'} of batch {batch} {'as measured' if how == 'measured' else how}"
+        for (batch, how), steps in most
+    ]
+    others = len(counts) - len(most)
+    return ", ".join([*texts, *([f"and {others} other batch sizes"] if others else [])])
+
+
+def _played(replayed: Trace) -> list[dict[str, Any]]:
+    """Of the first rank: ranks of one program go through the same batch sizes."""
+    notes = replayed.provenance_of(replayed.ranks[0]).get("replay")
+    return list((notes or {}).get("cells") or [])
+
+
+def require_phases_enough(strict: bool, gpus: int) -> None:
+    """Raise TraceLibraryError for what only a recording with kernels can drive."""
+    if strict:
+        raise TraceLibraryError("--strict asks for each op, and cells of the library hold phases alone; drop it")
+    if gpus > 1:
+        raise TraceLibraryError(f"--gpus {gpus} needs a recording with kernels, and cells of the library hold phases alone")
+
+
+def saved_in(folder: Path, name: str) -> Path:
+    """Where the child finds the blank trace."""
+    return folder / f"{name.replace('/', '-')}.msgpack"

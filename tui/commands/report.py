@@ -1,0 +1,28 @@
+"""`trace report`: a page about a trace, or about two side by side, to be mailed, attached or printed.
+
+    $ trace report v100.msgpack replay.msgpack -o report.html
+    trace: wrote report.html (84.1 KiB)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tui.figures import size_text
+from tui.html_report import Side, report_html
+from tui.narration import say
+from tui.outputs import require_place_for, require_suffix, write_text
+from tui.progress import working
+from tui.trace_names import load_trace
+
+
+def run(first: str, second: str | None, output: Path, tolerance: float) -> int:
+    require_suffix(output, ".html", ".htm")
+    require_place_for(output)
+    names = [first] if second is None else [first, second]
+    traces = [load_trace(name) for name in names]
+    with working(f"writing {output}"):
+        page = report_html([Side(name, trace) for name, trace in zip(names, traces, strict=True)], tolerance)
+        write_text(output, page)
+    say(f"wrote {output} ({size_text(len(page.encode()))})")
+    return 0

@@ -1,0 +1,188 @@
+"""`trace stalls`: how much of a step a script waits for data, whether storage, preparing or pinning is why, and what ends it.
+
+    run(StallsRun(script=["train.py"], gpu="v100", disk="ssd", cached=0.35), option_names)
+
+The script runs three times on the virtual GPU, in real time, with its own loader: on one batch that is ready in memory, on data
+that is cached, and behind a disk that is modelled. `traces.stalls` compares the runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from traces.configuration import CellChoice, ReplayConfig, ReplaySession
+from traces.file import save
+from traces.json_facts import as_json
+from traces.launch import run_child
+from traces.model import Trace, TraceError
+from traces.replayed import one_replay, timelines_in
+from traces.stalls import MOST_WORKERS, Modelled, Pace, Stalls, stalls_of
+from traces.storage_model import CachePolicy, CacheShare, Disk
+from traces.storage_server import Loading, StorageServer
+from tui.commands.replay_cells import card_of, choice_of, saved_in
+from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
+from tui.narration import ending_text, hint_misplaced_option, say
+from tui.outputs import to_json
+from tui.progress import working
+from tui.trace_names import find_trace
+
+# A SATA SSD at its interface's rate, and a hard disk of 7,200 turns a minute: 4.2 ms for half a turn, as much for the arm.
+DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, latency in ns
+_RATE = re.compile(
+    r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class StallsRun:
+    """What to run, on which recorded GPU, behind which storage."""
+
+    script: list[str]
+    trace: str = ""
+    gpu: str = ""  # of the library, in place of a trace
+    disk: str = ""  # "ssd", "hdd", "530MB/s,60us"; "": storage is not looked at
+    cached: float = 0.0  # share of the data set that the cache holds
+    policy: str = "lru"  # of a CachePolicy
+    cores: tuple[int, ...] = ()  # machines to model
+    steps: int = 60  # training steps after which the script has shown its pace
+    json: bool = False
+
+
+def disk_of(text: str) -> Disk:
+    """The disk that a person names. Raises TraceError."""
+    if text in DISKS:
+        return Disk(*DISKS[text])
+    match = _RATE.fullmatch(text.strip())
+    if match is None or float(match["rate"]) <= 0:
+        raise TraceError(f"{text!r} is no disk; write ssd, hdd, or a rate such as 530MB/s or 160MB/s,8ms")
+    rate = float(match["rate"]) * 1000 ** " kmg".index((match["unit"] or " ").lower())
+    latency_ns = float(match["latency"] or 0) * (1_000_000 if (match["time"] or "").lower() == "ms" else 1_000)
+    return Disk(rate, round(latency_ns))
+
+
+def counts_of(text: str) -> tuple[int, ...]:
+    """ "1,2,4" as numbers. Raises TraceError."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and 0 < int(part) <= MOST_WORKERS for part in parts):
+        raise TraceError(f"--cores {text!r} is no list of numbers of cores; write 1,2,4 (at most {MOST_WORKERS})")
+    return tuple(map(int, parts))
+
+
+def run(asked: StallsRun, option_names: Collection[str]) -> int:
+    """The exit code: the script's where it failed."""
+    if not asked.gpu and not asked.trace:
+        raise TraceError("which GPU? name one of the library, --gpu v100, or a recording, --trace T")
+    choice = choice_of(asked.trace, asked.gpu, estimate=False)
+    path = None if choice is not None else find_trace(asked.trace).resolve()
+    disk = disk_of(asked.disk) if asked.disk else None
+    if not 0 <= asked.cached <= 1:
+        raise TraceError(f"a cache of {asked.cached:.0%} of the data set; give a share from 0 to 100 %")
+    if asked.cached and disk is None:
+        raise TraceError("--cached says what a cache in front of a disk holds; name the disk too: --disk ssd")
+    runs: list[tuple[str, str, Disk | None, CacheShare | None]] = [
+        ("on a batch that is ready", "synthetic", None, None),
+        ("with its data cached", "real", None, None),
+    ]
+    if disk is not None:
+        runs.append((f"behind {asked.disk}", "real", disk, CacheShare(asked.cached, CachePolicy(asked.policy))))
+    traces: list[Trace] = []
+    loadings: list[Loading] = []
+    for number, (words, loader, modelled, cache) in enumerate(runs, start=1):
+        with working(f"run {number} of {len(runs)}: the script {words}"):
+            trace, loading, returncode = _run(asked, path, choice, loader, modelled, cache)
+        if returncode:
+            say(f"{ending_text(returncode)} in run {number}, {words}: nothing was compared")
+            hint_misplaced_option(asked.script, option_names, "stalls", refused=returncode == 2)
+            return returncode
+        traces.append(trace)
+        loadings.append(loading)
+    cold = (traces[2], loadings[2]) if disk is not None else (None, None)
+    found = stalls_of(traces[0], traces[1], loadings[1], loadings[1].workers, os.cpu_count() or 1, list(asked.cores), *cold)
+    if asked.json:
+        print(to_json(as_json(found) | {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}))
+    else:
+        print("\n".join(text(found, asked)))
+    return 0
+
+
+def _run(
+    asked: StallsRun, path: Path | None, choice: CellChoice | None, loader: str, disk: Disk | None, cache: CacheShare | None
+) -> tuple[Trace, Loading, int]:
+    """The timeline, what was loaded, and the script's exit code. `path` is None where the library's cells are the pace."""
+    with tempfile.TemporaryDirectory(prefix="trace-stalls-") as folder:
+        out, socket = Path(folder) / "out", Path(folder) / "storage"
+        out.mkdir()
+        if path is None:
+            assert choice is not None
+            path = saved_in(Path(folder), "card")
+            save(card_of(choice)[1], path)
+        with StorageServer(socket, disk, cache) as server:
+            config = ReplayConfig(loader=loader, steps=asked.steps)
+            session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
+            # The script's own output is narration here: stdout is for the figures.
+            result = run_child({"replayer": session}, asked.script, stdout=sys.stderr.fileno())
+        if result.returncode:
+            return Trace(), server.loading, result.returncode
+        timelines = timelines_in(out)
+        if not timelines:
+            raise TraceError("the script did not use the GPU, so there is no pace that data could hold up")
+        return one_replay(timelines, result.pid)[0], server.loading, 0
+
+
+def text(found: Stalls, asked: StallsRun) -> list[str]:
+    """What people read."""
+    rows = [["data ready in memory (the GPU's own pace)", *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
+    if found.fetched is not None:
+        cached = f", {asked.cached:.0%} cached ({asked.policy})" if asked.cached else ", nothing cached"
+        rows.append([f"behind {asked.disk}{cached}", *_pace(found.fetched)])
+    lines = [_verdict(found), "", *table(["measured here", "step", "of it waiting", "samples/s"], rows, width=88), ""]
+    worker = f"one batch of {found.batch_samples:.0f} samples costs a worker {time_text(found.batch_cpu_ns)} of a core"
+    lines.append(f"{worker}, reads {size_text(found.batch_bytes)}" + _pinned(found))
+    if found.disk_bytes_per_s is not None:
+        lines.append(f"a disk of {found.disk_bytes_per_s / 1e6:.0f} MB/s would end the fetch stall")
+    if found.enough is not None:
+        lines.append(f"modelled: {found.enough.workers} workers, each on a core, end the preparation stall")
+    else:
+        lines.append("modelled: no number of workers up to 128 ends the preparation stall")
+    if found.check is not None:
+        off = found.check.samples_per_s / found.prepared.samples_per_s - 1
+        lines.append(
+            f"the model for this machine ({found.check.workers} workers, {found.check.cores} cores):"
+            f" {found.check.samples_per_s:.1f} samples/s, {100 * off:+.1f} % from what was measured"
+        )
+    if found.by_cores:
+        head = ["modelled, a worker per core", "samples/s", "of a step waiting"]
+        lines += ["", *table(head, _modelled(found.by_cores), width=88)]
+    return [*lines, *found.notes]
+
+
+def _pace(of: Pace) -> list[str]:
+    return [time_text(of.step_ns), share_text(of.wait_ns / of.step_ns), f"{of.samples_per_s:.1f}"]
+
+
+def _modelled(rows: list[Modelled]) -> list[list[str]]:
+    return [[count_text(row.cores), f"{row.samples_per_s:.1f}", share_text(row.wait_share)] for row in rows]
+
+
+def _pinned(found: Stalls) -> str:
+    return "" if found.batch_pin_ns is None else f", and is pinned in {time_text(found.batch_pin_ns)}"
+
+
+def _verdict(found: Stalls) -> str:
+    fetch = found.fetch_share
+    shares = f"preparation stall {share_text(found.preparation_share)} of a step" + (
+        f", fetch stall {share_text(fetch)}" if fetch is not None else f", fetch stall {ABSENT} (no --disk given)"
+    )
+    reasons = {
+        "gpu": "The GPU sets the pace: data does not hold it up",
+        "storage": "Storage sets the pace",
+        "preparation": "Preparing batches on the CPU sets the pace",
+        "pinning": "Pinning batches sets the pace",
+    }
+    return f"{reasons[found.bottleneck.value]}: {shares}."

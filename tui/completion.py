@@ -1,0 +1,23 @@
+"""What the shell offers for the name of a trace: entries of the library, trace files and folders here.
+
+    trace_names("p1")    # ["p100-no-cudnn"]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def trace_names(incomplete: str) -> list[str]:
+    """Names and paths that begin with what has been typed."""
+    from traces.library import SUFFIX, entries  # numpy: only when asked
+
+    names = [entry.name for entry in entries() if entry.name.startswith(incomplete)]
+    folder = Path(incomplete).parent if not incomplete.endswith("/") else Path(incomplete)
+    head = incomplete[: incomplete.rfind("/") + 1]
+    if folder.is_dir():
+        for path in sorted(folder.iterdir()):
+            told = head + path.name
+            if told.startswith(incomplete) and not path.name.startswith("."):
+                names += [told + "/"] if path.is_dir() else [told] if SUFFIX in path.suffixes else []
+    return names

@@ -1,0 +1,289 @@
+"""`trace report`: one page about a trace, or about two side by side, that needs nothing but itself.
+
+    page = report_html([Side("v100.msgpack", recorded), Side("replay.msgpack", replayed)])
+    Path("report.html").write_text(page)
+
+No script, no font, no address: charts are SVG within the page, colours follow light and dark, and it prints. Curves are thinned
+to some hundred points, tables to what is worth reading, so that a recording of a million events is a page of some 100 kB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import pairwise
+
+import numpy as np
+
+from traces.changes import ChangeLists
+from traces.comparison import Both, Comparison, compare
+from traces.measure import memory_curve
+from traces.model import NONE, Column, StepKind, Trace
+from traces.summary import Summary, summarize
+from tui.figures import ABSENT, count_text, error_text, kernel_text, printable, share_text, size_text, time_text
+from tui.print_analyses import REASONS, analysis_rows, idle_sentence
+from tui.print_diff import COVERAGE, verdict_sentences, warning_sentences
+from tui.print_info import note_sentences, provenance_facts
+from tui.svg_charts import Line, line_chart, paired_bars, stacked_bars
+
+_POINTS = 800  # of a curve
+_MOST_DOTS = 2_000  # steps
+_IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
+
+
+@dataclass
+class Side:
+    """A trace and what people call it."""
+
+    name: str
+    trace: Trace
+    summary: Summary = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.summary = summarize(self.trace)
+
+
+def report_html(sides: Sequence[Side], tolerance: float = 0.05) -> str:
+    """The page about one trace, or about two: a recording and a replay, or another recording."""
+    comparison = None
+    if len(sides) > 1:
+        analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
+        comparison = compare(sides[0].trace, sides[1].trace, tolerance, analyses=analyses)
+    labels = ["recorded", "replayed"] if comparison is not None and comparison.replay else ["A", "B"][: len(sides)]
+    body = [
+        _head(sides, labels, comparison),
+        _section("Steps", _steps_chart(sides, labels, comparison)),
+        _section("Phases on the host, median per step", _phases_chart(sides, labels)),
+        _section("GPU busy and idle, per step", _idle_chart(sides, labels)),
+        _section("Memory allocated", _memory_chart(sides, labels)),
+        *(_differences(comparison) if comparison is not None else []),
+        *_coverage(comparison),
+        *_kernels(sides, labels),
+        *_analyses(sides, labels),
+        *_provenance(sides, labels),
+    ]
+    title = f"trace report: {', '.join(side.name for side in sides)}"
+    page = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
+    page += '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    return f"{page}<style>{_STYLE}</style></head><body><main>{''.join(filter(None, body))}</main></body></html>\n"
+
+
+def _head(sides: Sequence[Side], labels: Sequence[str], comparison: Comparison | None) -> str:
+    """The verdict, four figures, and what to know of them."""
+    if comparison is not None:
+        first, *rest = verdict_sentences(comparison)
+        verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(said)}</p>" for said, _ in rest)
+        notes = warning_sentences(comparison)
+    else:
+        summary = sides[0].summary
+        gpus = ", ".join(sorted({device.name or "an unnamed GPU" for device in summary.devices})) or "no GPU"
+        verdict, notes = f"<h1>{_text(gpus)}</h1>", note_sentences(summary)
+    names = "".join(f"<p><b>{label}</b> {_text(side.name)}</p>" for label, side in zip(labels, sides, strict=True))
+    idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]
+    notes = [*(f"GPU idle{f' ({label})' if comparison else ''} {said}." for label, said in idle if said), *notes]
+    listed = "".join(f"<li>{_text(note)}</li>" for note in notes)
+    return f"{verdict}{names}{_cards(sides)}{f'<ul>{listed}</ul>' if listed else ''}"
+
+
+def _cards(sides: Sequence[Side]) -> str:
+    summaries = [side.summary for side in sides]
+    peaks = [max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None) for of in summaries]
+    busy = [_busy_per_step_ns(of) for of in summaries]
+    figures: list[tuple[str, list[float | None], object]] = [
+        ("step", [of.step_median_ns for of in summaries], time_text),
+        ("without data loading", [of.compute_side_median_ns for of in summaries], time_text),
+        ("GPU busy", busy, time_text),
+        ("memory peak", list(peaks), size_text),
+    ]
+    cards = []
+    for label, values, worded in figures:
+        assert callable(worded)
+        told = " → ".join(str(worded(value)) for value in values)
+        change = ""
+        if len(values) == 2 and values[0] and values[1] is not None:
+            change = f"<small>{error_text(values[1] / values[0] - 1)}</small>"
+        cards.append(f"<div><span>{label}</span><strong>{told}</strong>{change}</div>")
+    return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _busy_per_step_ns(summary: Summary) -> float | None:
+    """Of all devices together."""
+    idle = summary.analyses.idle
+    return sum(of.busy_ns / max(of.steps, 1) for of in idle.values()) if idle else None
+
+
+def _steps_chart(sides: Sequence[Side], labels: Sequence[str], comparison: Comparison | None) -> str:
+    lines = []
+    for label, letter, side in zip(labels, "ab", sides, strict=False):
+        steps = side.trace.steps
+        steps = steps.take(steps.rank == (steps.rank.min() if len(steps) else 0))
+        number, time_ms = np.arange(len(steps)), steps.duration_ns / 1e6
+        if len(steps) > _MOST_DOTS:
+            number, time_ms = _thinned(number, time_ms, _POINTS)
+        other = np.isin(steps.kind, (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE))
+        faded = frozenset(np.flatnonzero(other).astype(float).tolist())
+        lines.append(Line(label, number, time_ms, letter, has_dots=True, faded=faded))
+    band = None
+    if comparison is not None and comparison.steps.noise_floor and comparison.steps.recorded_median_ns:
+        middle = comparison.steps.recorded_median_ns / 1e6
+        band = middle * (1 - comparison.steps.noise_floor), middle * (1 + comparison.steps.noise_floor)
+    chart = line_chart(lines, x_label="step", y_label="ms", band=band)
+    note = "Faded: warm-up, evaluation and incomplete steps." + (" Shaded: the recording's own noise." if band else "")
+    return chart and f"{chart}<p class=note>{note}</p>"
+
+
+def _phases_chart(sides: Sequence[Side], labels: Sequence[str]) -> str:
+    phases = [side.summary.phases for side in sides]
+    rows = []
+    for name in dict.fromkeys(name for of in phases for name in of):
+        times_ns = [of[name].median_ns if name in of else None for of in phases]
+        rows.append((name, times_ns, [time_text(time_ns) for time_ns in times_ns]))
+    return paired_bars(rows, labels)
+
+
+def _idle_chart(sides: Sequence[Side], labels: Sequence[str]) -> str:
+    rows = []
+    for label, side in zip(labels, sides, strict=True):
+        for device, of in list(side.summary.analyses.idle.items())[:8]:
+            per_step = {"busy": of.busy_ns, **of.by_reason}
+            parts_ms = {kind: time_ns / max(of.steps, 1) / 1e6 for kind, time_ns in per_step.items()}
+            rows.append((f"{label} {device}" if len(sides) > 1 else device, parts_ms))
+    return stacked_bars(rows, _IDLE_COLOURS, {"busy": "GPU busy", **REASONS}) if rows else ""
+
+
+def _memory_chart(sides: Sequence[Side], labels: Sequence[str]) -> str:
+    """Of the device that holds the most on each side, from its first event on."""
+    lines, limit = [], None
+    for label, letter, side in zip(labels, "ab", sides, strict=False):
+        trace = side.trace
+        rows = np.unique(trace.memory.device[trace.memory.device != NONE]).tolist()
+        curves = [(row, memory_curve(trace, row)) for row in rows]
+        if not curves:
+            continue
+        row, curve = max(curves, key=lambda pair: int(pair[1].allocated_bytes.max()))
+        time_ms, held = _thinned((curve.time_ns - curve.time_ns[0]) / 1e6, curve.allocated_bytes / 2**30, _POINTS)
+        lines.append(Line(f"{label} {trace.device_label(row)}", time_ms, held, letter, is_stepped=True))
+        size = trace.devices[row].total_memory_bytes
+        if size != NONE and limit is None:
+            limit = (f"the device's {size_text(size)}", size / 2**30)
+    chart = line_chart(lines, x_label="ms since the first event", y_label="GiB", limit=limit)
+    return chart and (chart + (f"<p class=note>Limit: {_text(limit[0])}.</p>" if limit else ""))
+
+
+def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
+    """At most so many points: of each stretch the one with the highest y, so that peaks stay."""
+    if len(x) <= points:
+        return x, y
+    bounds = np.linspace(0, len(x), points + 1).astype(np.int64)
+    rows = [int(first + y[first:last].argmax()) for first, last in pairwise(bounds.tolist())]
+    return x[rows], y[rows]
+
+
+def _differences(comparison: Comparison) -> Iterable[str]:
+    for title, lists in (("Kernels", comparison.changes.kernels), ("Ops", comparison.changes.ops)):
+        rows = _change_rows(lists)
+        yield _section(f"{title} that differ, per step", _table(["", "", "count", "first", "second", "change"], rows))
+
+
+def _change_rows(lists: ChangeLists) -> list[list[str]]:
+    rows = []
+    kinds = {"longer": lists.longer, "shorter": lists.shorter, "only in the second": lists.added, "gone": lists.gone}
+    for kind, changes in kinds.items():
+        for change in changes:
+            counts = list(dict.fromkeys(count_text(round(n, 1)) for n in (change.recorded_count, change.replayed_count)))
+            times = [time_text(change.recorded_ns), time_text(change.replayed_ns)]
+            difference = time_text(change.replayed_ns - change.recorded_ns, signed=True)
+            rows.append([kernel_text(change.name), kind, "→".join(counts), *times, difference])
+    return rows
+
+
+def _coverage(comparison: Comparison | None) -> Iterable[str]:
+    if comparison is None or comparison.coverage is None:
+        return
+    shares = [(kind, words, comparison.coverage.get(kind, 0)) for kind, words in COVERAGE.items()]
+    rows = [(kind, [100 * share], [f"{share_text(share)}: {words}"]) for kind, words, share in shares if share >= 5e-5]
+    yield _section("Where the replay's GPU time comes from", paired_bars(rows, [""]))
+    calls = comparison.missing[:20]
+    missing = [[row.op, row.shapes.replace(",", "x").replace(";", " "), count_text(row.count)] for row in calls]
+    yield _section("Not in the recording", _table(["op", "shapes", "calls"], missing))
+
+
+def _kernels(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
+    for label, side in zip(labels, sides, strict=True):
+        busy_ns = side.summary.gpu_busy_ns
+        rows = [
+            [kernel_text(row.name), count_text(row.count), time_text(row.device_ns), share_text(row.device_ns / busy_ns)]
+            for row in side.summary.kernels
+            if busy_ns
+        ]
+        title = "Kernels with the most GPU time" + (f", {label}" if len(sides) > 1 else "")
+        yield _section(title, _table(["kernel", "count", "time", "of busy"], rows))
+
+
+def _analyses(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
+    for label, side in zip(labels, sides, strict=True):
+        for title, head, rows in analysis_rows(side.summary.analyses):
+            if rows and not title.startswith("GPU idle"):
+                yield _section(title + (f", {label}" if len(sides) > 1 else ""), _table(head, rows))
+
+
+def _provenance(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
+    for label, side in zip(labels, sides, strict=True):
+        rows = [[key, value] for key, value in provenance_facts(side.summary)[:60]]
+        rows += [["lacks", ", ".join(side.summary.lacks)]] if side.summary.lacks else []
+        rows += [["problem", f"{count_text(count)} x {kind}"] for kind, count in side.summary.problems.items()]
+        yield _section("Where it comes from" + (f", {label}" if len(sides) > 1 else ""), _table(["", ""], rows, left=2))
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{_text(title)}</h2>{body}</section>" if body else ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """The first `left` columns are text, the others figures; a cell that the head does not name is left out."""
+    if not rows:
+        return ""
+    cells = ["".join(f"<th{_side(at, left)}>{_text(cell)}</th>" for at, cell in enumerate(head))]
+    for row in rows:
+        cells.append("".join(f"<td{_side(at, left)}>{_text(cell) if cell else ABSENT}</td>" for at, cell in enumerate(row)))
+    lines = "".join(f"<tr>{cell}</tr>" for cell in cells)
+    return f'<div class="scroll"><table>{lines}</table></div>'
+
+
+def _side(at: int, left: int) -> str:
+    return ' class="left"' if at < left else ""
+
+
+def _text(text: str) -> str:
+    """As text of a page: names in a recording are somebody else's."""
+    return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
+
+
+# Colour-blind-safe blue and orange for the two sides; reasons of idling from Okabe and Ito's palette.
+_STYLE = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;
+--good:#157a3c;--bad:#c02626;--band:#0b6bcb22;--busy:#3f8f6b;--r0:#e69f00;--r1:#d55e00;--r2:#cc79a7;--r3:#56b4e9;--r4:#0072b2;
+--r5:#9aa5b1;--r6:#6b7280}
+@media (prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ec;--dim:#98a3ae;--line:#333b44;--card:#1d232a;--a:#5aa9f5;
+--b:#f0a052;--good:#4cc27d;--bad:#f17171;--band:#5aa9f522;--busy:#57b58c}}
+body{background:var(--bg);color:var(--fg);font:15px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif;margin:0}
+main{max-width:960px;margin:0 auto;padding:24px}
+h1{font-size:21px;margin:0 0 6px}h1.green{color:var(--good)}h1.red{color:var(--bad)}
+h2{font-size:16px;margin:28px 0 8px}p{margin:3px 0}.note,ul{color:var(--dim);font-size:13px}ul{padding-left:20px}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:10px;margin:14px 0}
+.cards div{background:var(--card);border-radius:6px;padding:10px 12px}
+.cards span,.cards small{display:block;color:var(--dim);font-size:12px}.cards strong{font-size:17px}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
+th,td{padding:3px 8px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+th{color:var(--dim);font-weight:500}.left{text-align:left;white-space:normal;overflow-wrap:anywhere}
+figure{margin:0}svg{width:100%;height:auto;display:block}figcaption span{margin-right:14px;font-size:13px;color:var(--dim)}
+.key{display:inline-block;width:11px;height:11px;margin-right:5px;border-radius:2px}
+.line{fill:none;stroke-width:1.6}.grid{stroke:var(--line)}.limit{stroke:var(--bad);stroke-dasharray:5 4}.band{fill:var(--band)}
+.line.a{stroke:var(--a)}.line.b{stroke:var(--b)}.dot.a,.bar.a{fill:var(--a)}.dot.b,.bar.b{fill:var(--b)}.faded{opacity:.35}
+.key.a{background:var(--a)}.key.b{background:var(--b)}text{fill:var(--fg);font-size:12px}.tick{fill:var(--dim);font-size:11px}
+@media print{body{background:#fff;color:#000;font-size:11px}main{max-width:none;padding:0}section{break-inside:avoid}
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+""".replace("\n", "") + "".join(
+    f".{name}{{fill:var(--{name})}}.key.{name}{{background:var(--{name})}}" for name in _IDLE_COLOURS.values()
+)

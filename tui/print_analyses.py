@@ -1,0 +1,135 @@
+"""The analyses of a trace, or of two side by side, as tables: idle time by reason, launches, rates, modules, critical path.
+
+    for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
+    for head, rows in both_sections(comparison.analyses): ...                   # of two
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
+
+if TYPE_CHECKING:
+    from traces.achieved import OpRates
+    from traces.analyses import Analyses
+    from traces.comparison import Both
+    from traces.idle import IdleTime
+
+_MOST_OPS, _MOST_MODULES = 10, 16
+REASONS = {
+    "data": "waiting for data",
+    "host": "host-bound",
+    "synchronization": "host had waited for the GPU",
+    "collective": "waiting for other ranks",
+    "stream": "waiting for another stream",
+    "launch": "launched, not begun yet",
+    "unknown": "launch not recorded",
+}
+
+
+def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]]]:
+    """Title and lines of each section, none where there is nothing to tell."""
+    for title, head, cells in analysis_rows(of):
+        yield title, table(head, cells, width=width, indent=2) if cells else []
+
+
+def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Title, head and cells of each table."""
+    heads = ["", *of.idle] if len(of.idle) <= 4 else ["", "all devices"]
+    yield "GPU idle by reason" + _per_step(of.idle), heads, idle_rows(of.idle, together=len(of.idle) > 4)
+    path = of.critical_path
+    if path is not None:
+        shares = [[kind, time_text(ns), share_text(ns / path.duration_ns)] for kind, ns in path.by_kind.items()]
+        yield f"Critical path of step {path.step}, {time_text(path.duration_ns)}", ["", "time", "of the step"], shares
+    launches = [
+        [f"{row.device} stream {row.stream}", count_text(row.count), time_text(row.delay_median_ns),
+         time_text(row.delay_p95_ns), f"{row.queue_mean:.1f}", count_text(row.queue_most)]
+        for row in of.launches[:_MOST_OPS]
+    ]  # fmt: skip
+    yield "Launches", ["", "count", "delay", "95 %", "queue, mean", "most"], launches
+    moved = [
+        [row.kind, count_text(row.count), size_text(row.bytes), time_text(row.duration_ns), _gbps(row.gbps)]
+        for row in of.transfers[:_MOST_OPS]
+    ]
+    yield "Copies", ["", "count", "bytes", "time", "GB/s"], moved
+    yield "Achieved rates by kind of op", _RATES, [_rates(row) for row in of.achieved[:_MOST_OPS]]
+    shapes = [_rates(row, with_shapes=True) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
+    yield "Ops by shape", _RATES, shapes
+    modules = sorted(of.modules, key=lambda row: -(row.forward_ns + row.backward_ns))[:_MOST_MODULES]
+    shown = [row for row in of.modules if row in modules]  # in the order of their calls
+    cells = [
+        ["  " * row.path.count("/") + row.path.rpartition("/")[2], time_text(row.forward_ns), time_text(row.backward_ns),
+         time_text(row.own_ns), time_text(row.host_ns)]
+        for row in shown
+    ]  # fmt: skip
+    yield "Modules with the most GPU time, per step", ["", "forward", "backward", "own", "on the host"], cells
+    late = [
+        [f"rank {row.rank}", f"{count_text(row.last)} of {count_text(row.collectives)}",
+         time_text(row.caused_ns), time_text(row.waited_ns)]
+        for row in of.stragglers[:_MOST_OPS]
+    ]  # fmt: skip
+    yield "Stragglers: who came last to collectives", ["", "last", "others waited", "waited itself"], late
+
+
+def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Title and rows (label, one cell per side) of what is compared."""
+    pair = (sides.recorded, sides.replayed)
+    idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
+    labels = [label for label in REASONS.values() if any(label in side for side in idle)]
+    rows = [[label, *(side.get(label, ABSENT) for side in idle)] for label in labels]
+    yield "GPU idle by reason" + _per_step(pair[0].idle), rows
+    paths = [of.critical_path for of in pair]
+    kinds = dict.fromkeys(kind for path in paths if path is not None for kind in path.by_kind)
+    cells = [[time_text(path.by_kind.get(kind, 0)) if path is not None else ABSENT for path in paths] for kind in kinds]
+    yield "Critical path of the median step", [[kind, *told] for kind, told in zip(kinds, cells, strict=True)]
+    streams = [{(row.device, row.stream): row for row in of.launches} for of in pair]
+    rows = []
+    for device, stream in [key for key in streams[0] if key in streams[1]][:4]:
+        both = [side[device, stream] for side in streams]
+        rows.append([f"{device} stream {stream}, delay", *(time_text(row.delay_median_ns) for row in both)])
+        rows.append([f"{device} stream {stream}, mean queue", *(f"{row.queue_mean:.1f}" for row in both)])
+    yield "Launches", rows
+
+
+def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
+    """Per step of each device, or of all devices together; reasons without time are left out."""
+    sides = list(idle.values())
+    rows = []
+    for reason, label in REASONS.items():
+        times_ns = [of.by_reason[reason] / max(of.steps, 1) for of in sides]
+        if any(times_ns):
+            rows.append([label, *map(time_text, [sum(times_ns)] if together else times_ns)])
+    return rows
+
+
+def idle_sentence(idle: dict[str, IdleTime]) -> str:
+    """The share of all devices' time, and its main reasons: "43.9 %: waiting for data 58.7 ms, host-bound 12.9 ms"."""
+    window_ns = sum(of.window_ns for of in idle.values())
+    if not window_ns:
+        return ""
+    per_step = {reason: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) for reason in REASONS}
+    most = sorted(per_step, key=lambda reason: -per_step[reason])[:3]
+    told = ", ".join(f"{REASONS[reason]} {time_text(per_step[reason])}" for reason in most if per_step[reason])
+    share = share_text(sum(of.idle_ns for of in idle.values()) / window_ns)
+    return f"{share}: {told}" + (" per step" if any(of.steps for of in idle.values()) else "") if told else share
+
+
+_RATES = ["", "calls", "time", "TFLOP/s", "of peak", "GB/s", "of peak"]
+
+
+def _rates(row: OpRates, *, with_shapes: bool = False) -> list[str]:
+    most = "≤ " if row.flops_bounded else ""
+    label = f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}" if with_shapes else row.op
+    flops = ABSENT if row.tflops is None else f"{most}{row.tflops:.2f}"
+    share = ABSENT if row.flops_share is None else most + share_text(row.flops_share)
+    return [label, count_text(row.calls), time_text(row.device_ns), flops, share, _gbps(row.gbps), share_text(row.bytes_share)]
+
+
+def _gbps(gbps: float | None) -> str:
+    return ABSENT if gbps is None else f"{gbps:.1f}"
+
+
+def _per_step(idle: dict[str, IdleTime]) -> str:
+    return ", per step" if any(of.steps for of in idle.values()) else ""

@@ -1,0 +1,134 @@
+"""What `trace fit` says: what a script needs, and a line for each card.
+
+    for line in fit_lines(need, found, width=100, colour=False): print(line)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from replayer.memory.fit import Outcome
+from traces.cards import Card
+from traces.workload import WorkloadSignature
+from tui.figures import ABSENT, count_text, counted, paint, size_text, table, time_text
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a script requests on a card with room for everything: bytes of the device that needs most."""
+
+    script: str
+    batch: int | None  # None: not seen
+    option: str  # the script's option for it, "" if unknown
+    peak_bytes: int
+    reserved_bytes: int
+    devices: int
+    steps: int  # training steps that were run
+    workload: WorkloadSignature
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class CardFit:
+    """What becomes of it on one card."""
+
+    card: Card
+    outcome: Outcome  # at the script's own batch size
+    largest_batch: int | None  # None: cannot be told
+    step_ns: int | None  # None: the library does not have it
+    cell: str  # the library's cell that it is of
+    verified: bool | None = None  # the script was run at the limit and beyond; None: it was not
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.card.memory_bytes - self.card.context_bytes
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What is left where it fits; where it does not, what was missing for the request that failed."""
+        return self.usable_bytes - self.outcome.reserved_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        outcome = self.outcome
+        return {
+            "gpu": self.card.names[0],
+            "memory_bytes": self.card.memory_bytes,
+            "context_bytes_estimated": self.card.context_bytes,
+            "fits": outcome.fits,
+            "peak_allocated_bytes": outcome.peak_bytes,
+            "peak_reserved_bytes": outcome.reserved_bytes,
+            "headroom_bytes": self.headroom_bytes if outcome.fits else None,
+            "alloc_retries": outcome.retries,
+            "out_of_memory": None if outcome.fits else {"step": outcome.steps + 1, "asked_bytes": outcome.asked_bytes},
+            "largest_batch": self.largest_batch,
+            "largest_batch_verified": self.verified,
+            "step_ns": self.step_ns,
+            "step_from": self.cell or None,
+        }
+
+
+def need_json(need: Need) -> dict[str, Any]:
+    return {
+        "script": need.script,
+        "batch": need.batch,
+        "batch_option": need.option or None,
+        "steps_run": need.steps,
+        "devices": need.devices,
+        "peak_allocated_bytes": need.peak_bytes,
+        "peak_reserved_bytes": need.reserved_bytes,
+        "workload": need.workload.to_json(),
+        "notes": need.notes,
+    }
+
+
+def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool) -> list[str]:
+    at = f" at batch {count_text(need.batch)}" if need.batch is not None else ""
+    reserved = f"and reserves {size_text(need.reserved_bytes)} where there is room"
+    lines = [f"{need.script} needs {size_text(need.peak_bytes)}{at}, {reserved}.", ""]
+    heads = ["card", "memory", "fits", "reserved", "left", "largest batch", "step"]
+    rows = [_row(one) for one in found]
+    marks = {True: "green", False: "red"}
+    head, *body = table(heads, rows, width=width)
+    lines += [paint(head, "bold", colour=colour)]
+    lines += [paint(line, marks[one.outcome.fits], colour=colour) for line, one in zip(body, found, strict=True)]
+    lines += ["", *_said(need, found)]
+    return lines
+
+
+def _row(one: CardFit) -> list[str]:
+    outcome = one.outcome
+    largest = ABSENT if one.largest_batch is None else count_text(one.largest_batch) if one.largest_batch else "none"
+    largest += {True: " ✓", False: " ?", None: ""}[one.verified]
+    return [
+        one.card.names[0],
+        size_text(one.card.memory_bytes),
+        "yes" if outcome.fits else "NO",
+        size_text(outcome.reserved_bytes) if outcome.fits else ABSENT,
+        size_text(one.headroom_bytes) if outcome.fits else ABSENT,
+        largest,
+        time_text(one.step_ns),
+    ]
+
+
+def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
+    asked = counted(need.steps, "step") if need.steps else "the script"
+    said = [
+        f"PyTorch's allocator was given what {asked} requested. Of the card's memory the CUDA context was taken off,",
+        "estimated at 2 KiB per thread that the card can hold. Kernels that are loaded, and cuDNN's workspaces, which it",
+        "can do without, are not counted.",
+    ]
+    failed = [one for one in found if not one.outcome.fits]
+    if failed and len(failed) <= 3:
+        for one in failed:
+            asked, step = size_text(one.outcome.asked_bytes), one.outcome.steps + 1
+            said.append(f"{one.card.names[0]}: out of memory in step {step}, asking for {asked}.")
+    said += [note[0].upper() + note[1:] + "." for note in need.notes]
+    if not need.option:
+        said.append("For the largest batch, name the script's option for it: --batch-option=--batch-size.")
+    elif any(one.verified is not None for one in found):
+        said.append("✓: run at that batch, and at one more, which does not fit. ?: such runs said otherwise.")
+    if any(one.step_ns is None for one in found):
+        said.append("Steps without a time are not in the library.")
+    return said

@@ -1,0 +1,94 @@
+"""What kernels and ops of one name take: how often per step, how long in all, on average, at least and at most.
+
+    totals = kernel_totals(trace, weights)["volta_sgemm_128x64_nn"]
+    totals.calls, totals.total_ns, totals.mean_ns, totals.least_ns, totals.most_ns
+
+`weights` says how much each device span counts: 1 / number of steps where its step is one of those that are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.equivalents import canonical_op
+from traces.measure import launch_steps, op_of, work_rows
+from traces.model import Column, Trace
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of one name. `calls` and `total_ns` are per step where steps are compared, else of all."""
+
+    name: str
+    calls: float
+    total_ns: float
+    least_ns: int
+    most_ns: int
+
+    @property
+    def mean_ns(self) -> float:
+        return self.total_ns / self.calls if self.calls else 0.0
+
+
+def step_weights(trace: Trace, steps: Sequence[int]) -> Column:
+    """How much each device span counts, of steps by their rows, as often as they are compared; without any, each as one."""
+    if not len(steps):
+        return np.ones(len(trace.device))
+    weight = np.bincount(np.asarray(steps), minlength=len(trace.steps)) / len(steps)
+    step = launch_steps(trace)
+    return np.asarray(np.where(step >= 0, weight[step], 0.0))
+
+
+def kernel_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
+    """Kernels, copies and memsets by their full names."""
+    rows = work_rows(trace)
+    rows = rows[weights[rows] > 0]
+    return _by_name(trace, trace.device.name[rows], weights[rows], trace.device.duration_ns[rows], str)
+
+
+def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
+    """Ops that launched device work, by canonical names; times are those of their work on the device."""
+    rows = work_rows(trace)
+    op = op_of(trace)[rows]
+    chosen = (op >= 0) & (weights[rows] > 0)
+    rows, op = rows[chosen], op[chosen]
+    ops, first, call = np.unique(op, return_index=True, return_inverse=True)
+    duration_ns = np.bincount(call, weights=trace.device.duration_ns[rows], minlength=len(ops)).astype(np.int64)
+    return _by_name(trace, trace.host.name[ops] if len(ops) else ops, weights[rows[first]], duration_ns, canonical_op)
+
+
+def _by_name(
+    trace: Trace, names: Column, weights: Column, duration_ns: Column, key: Callable[[str], str]
+) -> dict[str, Totals]:
+    order = np.argsort(names, kind="stable")
+    names, weights, duration_ns = names[order], weights[order], duration_ns[order]
+    begins = np.flatnonzero(np.diff(names, prepend=-2))
+    found: dict[str, Totals] = {}
+    if not len(begins):
+        return found
+    columns = zip(
+        names[begins].tolist(),
+        np.add.reduceat(weights, begins).tolist(),
+        np.add.reduceat(weights * duration_ns, begins).tolist(),
+        np.minimum.reduceat(duration_ns, begins).tolist(),
+        np.maximum.reduceat(duration_ns, begins).tolist(),
+        strict=True,
+    )
+    for name, calls, total_ns, least_ns, most_ns in columns:
+        text = trace.strings[name]
+        of = Totals(text, calls, total_ns, least_ns, most_ns)
+        other = found.get(key(text))
+        if other is not None:  # called after the one with the most time
+            longer = other if other.total_ns >= total_ns else of
+            of = Totals(
+                longer.name,
+                of.calls + other.calls,
+                of.total_ns + other.total_ns,
+                min(of.least_ns, other.least_ns),
+                max(of.most_ns, other.most_ns),
+            )
+        found[key(text)] = of
+    return found

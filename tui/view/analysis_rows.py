@@ -1,0 +1,144 @@
+"""The tables of what is worked out of a trace beyond plain figures (traces/analyses.py): idle time by reason, rates by op and
+shape, modules, the critical path, ranks that came late; and what fills memory (traces/peak_memory.py).
+
+    analysis_table(scene, "idle").rows[0].values     # ("waiting for data", -12_000, 58_700_000, 58_688_000)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from traces.analyses import Analyses
+from traces.peak_memory import held_at_peak
+from tui.print_analyses import REASONS
+from tui.view.scene import Scene
+from tui.view.table_parts import Head, Table, TableRow, Unit, Value
+
+
+class _Kind(NamedTuple):
+    """A table: what its rows are, their figures, of which the first is compared, and where these come from."""
+
+    head: str
+    figures: Sequence[Head]
+    rows: Callable[[Analyses], dict[str, tuple[Value, ...]]]
+    missing: str
+
+
+def analysis_table(scene: Scene, tab: str) -> Table:
+    """See the module; `tab` is one of ANALYSES."""
+    if tab == "memory":
+        return _memory(scene)
+    kind = _KINDS[tab]
+    found = [kind.rows(of) for of in _analyses(scene)]
+    if len(found) == 1:
+        rows = [TableRow((name, *values)) for name, values in found[0].items()]
+        return Table([Head(kind.head), *kind.figures], rows, "" if rows else kind.missing)
+    first, *others = kind.figures
+    heads = [Head(kind.head), Head("change", Unit.CHANGE), *(Head(word, first.unit) for word in scene.words)]
+    for figure in others:
+        heads += [figure, Head("→", figure.unit)]
+    rows = []
+    nothing: tuple[Value, ...] = (None,) * len(kind.figures)
+    for name in dict.fromkeys([*found[0], *found[1]]):
+        ours, theirs = found[0].get(name, nothing), found[1].get(name, nothing)
+        values: list[Value] = [name, _number(theirs[0]) - _number(ours[0])]
+        for a, b in zip(ours, theirs, strict=True):
+            values += [a, b]
+        rows.append(TableRow(tuple(values)))
+    return Table(heads, rows, "" if rows else kind.missing)
+
+
+def _analyses(scene: Scene) -> list[Analyses]:
+    if scene.comparison is not None:
+        both = scene.comparison.analyses
+        return [both.recorded, both.replayed]
+    assert scene.summary is not None
+    return [scene.summary.analyses]
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _idle(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    """All devices together, per step."""
+    window_ns = sum(idle.window_ns / max(idle.steps, 1) for idle in of.idle.values())
+    found: dict[str, tuple[Value, ...]] = {}
+    for reason, words in REASONS.items():
+        time_ns = sum(idle.by_reason[reason] / max(idle.steps, 1) for idle in of.idle.values())
+        if time_ns:
+            found[words] = (time_ns, time_ns / window_ns if window_ns else None)
+    return found
+
+
+def _shapes(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    return {
+        f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}": (
+            row.device_ns, row.calls, row.tflops, row.flops_share, row.gbps, row.bytes_share,
+        )
+        for row in of.op_shapes
+    }  # fmt: skip
+
+
+def _modules(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    return {
+        row.path: (row.forward_ns + row.backward_ns, row.forward_ns, row.backward_ns, row.own_ns, row.host_ns, row.calls)
+        for row in of.modules
+    }
+
+
+def _path(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    path = of.critical_path
+    if path is None:
+        return {}
+    named = {**path.by_kind, **{name: ns for name, ns in path.by_name.items() if name not in path.by_kind}}
+    return {name: (ns, ns / path.duration_ns if path.duration_ns else None) for name, ns in named.items()}
+
+
+def _ranks(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    return {f"rank {row.rank}": (row.caused_ns, row.waited_ns, row.last, row.collectives) for row in of.stragglers}
+
+
+def _memory(scene: Scene) -> Table:
+    """Every device of every trace at its own peak."""
+    rows = []
+    for side, trace in enumerate(scene.traces):
+        for device in range(len(trace.devices)):
+            peak = held_at_peak(trace, device)
+            for one in peak.held if peak is not None else ():
+                label = trace.device_label(device) + (", freed by size" if peak is not None and peak.by_size else "")
+                rows.append(TableRow((one.op or "(no op)", one.phase, scene.words[side], one.bytes, one.count, label)))
+    rows.sort(key=lambda row: -_number(row.values[3]))
+    heads = [Head("held at the peak, by op"), Head("phase"), Head("trace")]
+    heads += [Head("bytes", Unit.BYTES), Head("count", Unit.COUNT), Head("device")]
+    return Table(heads, rows, "" if rows else "no memory events are recorded")
+
+
+_KINDS = {
+    "idle": _Kind("GPU idle, per step", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _idle, "no idle time that is known"),
+    "shapes": _Kind(
+        "op and shapes",
+        [Head("GPU time", Unit.TIME), Head("calls", Unit.COUNT), Head("TFLOP/s", Unit.NUMBER), Head("of peak", Unit.SHARE),
+         Head("GB/s", Unit.NUMBER), Head("of peak", Unit.SHARE)],
+        _shapes,
+        "no ops with GPU work are recorded",
+    ),
+    "modules": _Kind(
+        "module",
+        [Head("GPU time", Unit.TIME), Head("forward", Unit.TIME), Head("backward", Unit.TIME), Head("own", Unit.TIME),
+         Head("host", Unit.TIME), Head("calls", Unit.COUNT)],
+        _modules,
+        "no modules are recorded: trace record notes them, and torch.profiler with with_modules or with_stack",
+    ),
+    "path": _Kind(
+        "critical path of the median step", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _path, "no steps with kernels"
+    ),
+    "ranks": _Kind(
+        "came last to collectives",
+        [Head("others waited", Unit.TIME), Head("waited", Unit.TIME), Head("last", Unit.COUNT), Head("of", Unit.COUNT)],
+        _ranks,
+        "no collectives of several ranks are recorded",
+    ),
+}  # fmt: skip
+ANALYSES = ("memory", *_KINDS)

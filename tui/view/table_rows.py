@@ -1,0 +1,197 @@
+"""The rows of the tables: differences, kernels, ops, phases, steps, collectives, and the sums over a selected stretch.
+
+    table = table_of(scene, "kernels")
+    table.columns[1], table.rows[0].values     # Head("change", Unit.CHANGE), ("volta_sgemm_nn", 1200, ...): values, not texts
+
+Times of kernels and ops are per step, over the steps that both traces have, without warm-up; of one trace they are of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from traces.model import NONE
+from tui.print_analyses import REASONS
+from tui.view.aggregates import Totals, kernel_totals, op_totals, step_weights
+from tui.view.analysis_rows import ANALYSES, analysis_table
+from tui.view.axis import Axis
+from tui.view.differences import Difference, compared_pairs
+from tui.view.ruler import step_name
+from tui.view.scene import Scene, short_name
+from tui.view.stretch import CountAndTime, stretch_sums
+from tui.view.table_parts import Head, Table, TableRow, Unit, Value
+
+TABS = ("differences", "kernels", "ops", "phases", "steps", "collectives", *ANALYSES, "range")
+
+def table_of(
+    scene: Scene,
+    tab: str,
+    found: Sequence[Difference] = (),
+    axis: Axis | None = None,
+    range_ns: tuple[int, int] | None = None,
+) -> Table:
+    """The whole table. `found` are the differences; of "range" the axis and the stretch on it are needed."""
+    if not scene.has_figures:
+        return Table([Head("")], [], "working out the figures ...")
+    if tab == "range":
+        if axis is None or range_ns is None:
+            return Table([Head("")], [], "no range selected: v begins one at the cursor, the arrows extend it, v ends it")
+        return _stretch(scene, axis, *sorted(range_ns))
+    if tab in ANALYSES:
+        return analysis_table(scene, tab)
+    return _differences(scene, found) if tab == "differences" else _MADE[tab](scene)
+
+
+def _differences(scene: Scene, found: Sequence[Difference]) -> Table:
+    heads = [Head("#", Unit.COUNT), Head("what"), Head("change", Unit.CHANGE), Head("name"), Head("op"), Head("phase")]
+    heads += [Head("times", Unit.COUNT), Head("steps", Unit.COUNT)]
+    if len(scene.traces) < 2:
+        return Table(heads, [], "one trace has no differences")
+    rows = [
+        TableRow(
+            (n, one.what, one.total_ns, short_name(one.name), short_name(one.op), one.phase, one.count, one.steps),
+            difference=one,
+        )
+        for n, one in enumerate(found, 1)
+    ]
+    return Table(heads, rows, "" if rows else "nothing differs, waits for data and warm-up left out: W shows these too")
+
+
+def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: str) -> Table:
+    pairs = compared_pairs(scene)
+    two = len(scene.traces) == 2
+    steps = [[scene.step_pairs[n][side] for n in pairs] if two and scene.step_pairs else [] for side in range(2)]
+    found = [of(trace, step_weights(trace, own)) for trace, own in zip(scene.traces, steps, strict=False)]
+    whole = sum(total.total_ns for total in found[0].values()) or 1
+    if not two:
+        heads = [Head(what), Head("GPU time", Unit.TIME), Head("%", Unit.SHARE), Head("calls", Unit.COUNT)]
+        heads += [Head(word, Unit.TIME) for word in ("mean", "min", "max")]
+        rows = []
+        for of_name in sorted(found[0].values(), key=lambda of: -of.total_ns):
+            figures = of_name.total_ns / whole, of_name.calls, of_name.mean_ns, of_name.least_ns, of_name.most_ns
+            rows.append(TableRow((short_name(of_name.name), of_name.total_ns, *figures), of_name.name, table))
+        return Table(heads, rows)
+    a, b = scene.words
+    heads = [Head(what), Head("change", Unit.CHANGE), Head(a, Unit.TIME), Head(b, Unit.TIME), Head("%", Unit.SHARE)]
+    heads += [Head("calls", Unit.COUNT), Head("→", Unit.COUNT)]
+    for word in ("mean", "min", "max"):
+        heads += [Head(word, Unit.TIME), Head("→", Unit.TIME)]
+    rows = []
+    for key in found[0].keys() | found[1].keys():
+        ours, theirs = found[0].get(key), found[1].get(key)
+        one = ours or theirs
+        assert one is not None
+        both: list[Value] = []
+        for figure in ("calls", "mean_ns", "least_ns", "most_ns"):
+            both += [getattr(of, figure) if of else None for of in (ours, theirs)]
+        times = [of.total_ns if of else 0.0 for of in (ours, theirs)]
+        values = (short_name(one.name), times[1] - times[0], *[t or None for t in times], (times[0] or times[1]) / whole, *both)
+        rows.append(TableRow(values, one.name, table, 0 if ours else 1))
+    rows.sort(key=lambda row: -float(row.values[2] or row.values[3] or 0))
+    return Table(heads, rows)
+
+
+def _phases(scene: Scene) -> Table:
+    words = (("host", ""), ("between events", "device_"), ("GPU busy", "busy_"))  # and what the figures' names begin with
+    if scene.comparison is None:
+        assert scene.summary is not None
+        heads = [Head("phase"), *(Head(word, Unit.TIME) for word, _ in words)]
+        own = scene.summary.phases.items()
+        rows = [TableRow((name, *(getattr(of, f"{key}median_ns") for _, key in words)), name, "phases") for name, of in own]
+        return Table(heads, rows)
+    heads = [Head("phase")]
+    for word, _ in words:
+        heads += [Head(word, Unit.TIME), Head("→", Unit.TIME), Head("change", Unit.CHANGE)]
+    rows = []
+    for name, error in scene.comparison.phases.items():
+        values: list[Value] = [name]
+        for _, key in words:
+            ours, theirs = (getattr(error, f"{key}{side}_median_ns") for side in ("recorded", "replayed"))
+            values += [ours, theirs, None if None in (ours, theirs) else theirs - ours]
+        rows.append(TableRow(tuple(values), name, "phases", 0 if error.recorded_median_ns else 1))
+    return Table(heads, rows)
+
+
+def _steps(scene: Scene) -> Table:
+    kinds = ("", "warm-up", "evaluation", "profiled", "incomplete")
+    rows = []
+    for number, pair in enumerate(scene.step_pairs):
+        both = list(zip(scene.traces, pair, strict=False))
+        times: list[Value] = [int(trace.steps.duration_ns[row]) if row != NONE else None for trace, row in both]
+        own = [kinds[int(trace.steps.kind[row])] for trace, row in both if row != NONE]
+        kind = " ".join(dict.fromkeys(filter(None, own)))
+        if len(times) == 2:
+            a, b = times
+            times.append(b - a if isinstance(a, int) and isinstance(b, int) else None)
+        rows.append(TableRow((step_name(scene, number), *times, kind), step=number))
+    heads = [Head("lasts", Unit.TIME)]
+    if len(scene.traces) == 2:
+        heads = [*(Head(word, Unit.TIME) for word in scene.words), Head("change", Unit.CHANGE)]
+    return Table([Head("step"), *heads, Head("kind")], rows)
+
+
+def _collectives(scene: Scene) -> Table:
+    rows = []
+    for side, trace in enumerate(scene.traces):
+        spans = trace.collectives
+        keys = np.stack([spans.name, spans.bytes, spans.group_size]) if len(spans) else np.zeros((3, 0), dtype=np.int64)
+        for name, size, ranks in np.unique(keys, axis=1).T.tolist():
+            own = spans.duration_ns[(spans.name == name) & (spans.bytes == size) & (spans.group_size == ranks)]
+            figures = int(own.sum()), len(own), float(own.mean()), int(own.min()), int(own.max())
+            known = (None if size == NONE else size), (None if ranks == NONE else ranks)
+            text = trace.strings[name]
+            rows.append(TableRow((text, scene.words[side], *known, *figures), text, "collectives", side))
+    heads = [Head("collective"), Head("trace"), Head("bytes", Unit.BYTES), Head("ranks", Unit.COUNT), Head("total", Unit.TIME)]
+    heads += [Head("calls", Unit.COUNT), *(Head(word, Unit.TIME) for word in ("mean", "min", "max"))]
+    rows.sort(key=lambda row: -float(row.values[4] or 0))
+    return Table(heads, rows, "" if rows else "no collectives are recorded")
+
+
+def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> Table:
+    sides = stretch_sums(scene, axis, begin_ns, end_ns)
+    two = len(sides) == 2
+    rows = []
+
+    def add(what: str, name: str, times: Sequence[int | None], counts: Sequence[int | None], table: str = "") -> None:
+        values: list[Value] = [what, short_name(name), *times]
+        if two:
+            values.append((times[1] or 0) - (times[0] or 0))
+        lengths = [of.length_ns * of.devices for of in sides]
+        shares = [t / whole if t is not None and whole else None for t, whole in zip(times, lengths, strict=True)]
+        side = next((n for n, time_ns in enumerate(times) if time_ns is not None), 0)
+        rows.append(TableRow((*values, *shares, *counts), name, table, side))
+
+    nothing: list[int | None] = [None] * len(sides)
+    add("", "GPU busy", [of.busy_ns for of in sides], nothing)
+    add("", "GPU idle", [of.idle_ns for of in sides], nothing)
+    for reason, said in REASONS.items():
+        times = [of.idle_by_reason[reason] for of in sides]
+        if any(times):
+            add("idle", said, times, nothing)
+    for what, table, found in (
+        ("kind", "", [of.kinds for of in sides]),
+        ("kernel", "device", [of.kernels for of in sides]),
+        ("op", "", [of.ops for of in sides]),
+    ):
+        for name in dict.fromkeys(name for of in found for name in of):
+            both: list[CountAndTime | None] = [of.get(name) for of in found]
+            add(what, name, [one and one[1] for one in both], [one and one[0] for one in both], table)
+    words = scene.words if two else ("time",)
+    heads = [Head("what"), Head("name"), *(Head(word, Unit.TIME) for word in words)]
+    heads += [Head("change", Unit.CHANGE)] if two else []
+    heads += [Head("%" if n == 0 else "→", Unit.SHARE) for n in range(len(sides))]
+    heads += [Head("calls" if n == 0 else "→", Unit.COUNT) for n in range(len(sides))]
+    return Table(heads, rows)
+
+
+
+
+_MADE: dict[str, Callable[[Scene], Table]] = {
+    "kernels": lambda scene: _work(scene, kernel_totals, "kernel", "device"),
+    "ops": lambda scene: _work(scene, op_totals, "op", "host"),
+    "phases": _phases,
+    "steps": _steps,
+    "collectives": _collectives,
+}
