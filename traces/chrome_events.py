@@ -61,8 +61,9 @@ class RankEvents:
         self.rank = rank
         self._whole = whole
         self._pid = _HOST_PID + rank
-        tables = (trace.host, trace.device, trace.steps, trace.batches, trace.collectives)
-        first_ns = min((int(table.start_ns.min()) for table in tables if len(table)), default=0)
+        tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
+        times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
+        first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
         # Whole seconds keep stamps that were whole microseconds whole, and all of them exact in a float. None is below 1 us,
         # which readers take for a fault.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)

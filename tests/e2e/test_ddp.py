@@ -59,7 +59,7 @@ def test_torchrun_s_ranks_become_one_timeline(trace: Path, tmp_path: Path) -> No
         nccl = [row for row, name in enumerate(rows.name.tolist()) if "nccl" in replayed.strings[name]]
         assert len(set(rows.stream[nccl].tolist())) == 1 and 0 not in rows.stream[nccl]
     steady = replayed.steps.duration_ns[replayed.steps.kind == StepKind.STEADY]
-    assert steady.min() >= 9_000_000  # of the recorded 10 ms
+    assert steady.min() >= 2_000_000  # the recorded kernel of the one layer that the recording holds
 
 
 @pytest.mark.parametrize(("how", "code", "told"), [("exception", 1, "exit code 1"), ("kill", 137, "signal SIGKILL")])

@@ -162,6 +162,13 @@ def test_made_recordings(trace: Trace, tmp_path_factory: pytest.TempPathFactory)
     assert differences(found, trace) == []
 
 
+def test_memory_events_alone_keep_their_nanoseconds(tmp_path: Path) -> None:
+    """Stamps count from the first of whatever there is: since 1970 a float has no nanoseconds."""
+    trace = replace(small_trace(), **{name: kind.of() for name, kind in TABLES.items()})
+    trace.memory = MemoryEvents.of(thread=[0], device=[0], time_ns=[T0_NS + 1001], bytes=[512], address=[512])
+    assert back(trace, tmp_path).memory.time_ns.tolist() == [T0_NS + 1001]
+
+
 def exported(tmp_path: Path) -> dict[str, Any]:
     (path,) = export_chrome(training(steps=2), tmp_path / "x.json")
     document: dict[str, Any] = json.loads(path.read_bytes())
