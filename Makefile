@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 # In continuous integration a test may not skip because the real recordings are not beside the checkout.
 REQUIRE_SHARED := $(if $(CI),TRACE_REQUIRE_SHARED=1)
 
-.PHONY: help demo test lint types clean
+.PHONY: help demo test test-slow lint types clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    train ResNet-18 at the pace of a Tesla P100, on this machine, without a GPU"
 	@echo "make test    lint, types and tests"
+	@echo "make test-slow   whole programs, every stage of benchmarks/on_gpu.sh and the report in a browser: for a night"
 	@echo "make clean   remove .venv and everything else that can be made again"
 
 demo: $(VENV)/.installed
@@ -26,6 +27,9 @@ test: lint types
 	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not real_time"
 	@echo "--- tests that measure time, by themselves"
 	$(REQUIRE_SHARED) $(BIN)/python -m pytest -m real_time
+
+test-slow: $(VENV)/.installed-test
+	$(REQUIRE_SHARED) $(BIN)/python -m pytest --slow -m slow
 
 lint: $(VENV)/.installed-test
 	@echo "--- lint"

@@ -49,6 +49,23 @@ def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.waits
+def test_a_dry_run_of_some_stages(tmp_path: Path, gpu: Path) -> None:
+    """One stage of each kind but what measures the recorder: a script in depth, one by phases, the allocator."""
+    stages = ["gpt-kernel", "allocator", "ddp-phase"]
+    out = tmp_path / "results"
+    done = on_gpu_sh("--dry-run", "--on", gpu, "--out", out, "--only", ",".join(stages))
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    entries = {entry["stage"]: entry for entry in json.loads((out / "summary.json").read_text())["stages"]}
+    assert {name: entry["status"] for name, entry in entries.items()} == dict.fromkeys(stages, "ok")
+    assert entries["allocator"]["agrees"] and entries["allocator"]["segments"] > 5
+    counts = {name: {kind: of["count"] for kind, of in entries[name]["step_kinds"].items()} for name in stages[::2]}
+    assert counts == {"gpt-kernel": {"warmup": 2, "steady": 3, "profiled": 2}, "ddp-phase": {"warmup": 1, "steady": 6}}
+    with tarfile.open(out / "recordings-1.tar") as archive:
+        assert set(archive.getnames()) == {"gpt_kernel.msgpack", "ddp_phase.msgpack", "allocator_events.json"}
+
+
+@pytest.mark.slow
+@pytest.mark.waits
 def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, on_gpu: ModuleType) -> None:
     """Every stage, on the virtual GPU."""
     out = tmp_path / "results"
