@@ -40,7 +40,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """The devices that this process sees: those of its recorded rank, in turn, until each local rank has one.
+        """The devices that this process sees, as its own: those of its recorded rank, in turn, until each local rank has one.
 
         Where the number of local ranks is unknown: what all recorded ranks had, each device of a machine once.
         """
@@ -48,7 +48,7 @@ class Rank:
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:
             by_index = {device.index: device for device in reversed(trace.devices)}
-            return [replace(by_index[index], index=i) for i, index in enumerate(sorted(by_index))]
+            return [replace(by_index[index], rank=self.number, index=i) for i, index in enumerate(sorted(by_index))]
         if not own or len(own) >= self.local_count:
-            return own
-        return [replace(own[i % len(own)], index=i) for i in range(self.local_count)]
+            return [replace(device, rank=self.number) for device in own]
+        return [replace(own[i % len(own)], rank=self.number, index=i) for i in range(self.local_count)]

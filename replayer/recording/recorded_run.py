@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from statistics import median
 
 import numpy as np
 import torch
@@ -54,6 +55,8 @@ class RecordedRun:
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
         self.keys = KeptBySignature(self._keys_of_signature)  # of each op of the script, to be found in the recording
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
+        self.host_ns: dict[str, int] = {}  # by key of an op's name, what it takes of the host in the median
+        self.usual_host_ns = 0  # the median over all
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
         device_name, settings = self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
         self.speed: DeviceSpeed = data_sheet_speed(device_name, settings)
@@ -135,15 +138,20 @@ class RecordedRun:
     def _sample(self) -> None:
         """Collect what ops cost, for scaling, and fit the device's speed."""
         fit = []
+        host_ns: dict[str, list[int]] = {}
         for index in self.cycle[:2]:
             step = self.steps[index]
             for segment in step.segments.values():
                 for name, instances in segment.named.items():
+                    if not takes_tensor_list(name.partition("|")[0]):  # which takes as long as its list
+                        host_ns.setdefault(name, []).extend(max(one.end_ns - one.start_ns, 0) for one in instances)
                     for one in instances:
                         ns = sum(step.kernels[k].duration_ns for k in one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
                         if ns > _SHORT_NS * len(one.kernels):  # many short kernels show how fast launches are
                             fit.append((name.partition("|")[0], one.shapes, one.dtype, ns))
+        self.host_ns = {name: int(median(times_ns)) for name, times_ns in host_ns.items()}
+        self.usual_host_ns = int(median(self.host_ns.values())) if self.host_ns else 0
         device = self.trace.device
         floor_ns = shortest_kernel_ns(device.duration_ns[device.kind == DeviceKind.KERNEL])
         self.speed = fitted_speed(fit, replace(self.speed, floor_ns=floor_ns))

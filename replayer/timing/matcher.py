@@ -22,7 +22,8 @@ Note [Another program]
     other numbers of ops. OTHER_SHAPES if that holds with SCALED matches counted too: the same ops at another batch size, for
     which the host between ops does what the recorded one did. Of OTHER programs not even that is known. Where the program is
     not the SAME, each op is matched, scaled or estimated by itself, and nothing else is charged; likewise until a forward
-    pass has told.
+    pass has told. Ops of an OTHER program that were recorded without shapes are estimated, for a name does not tell how much an
+    op does; of the host an op takes what the recorded ones of its name take in the median.
 
 A SCALED match borrows its instance: an op that later asks for it exactly still gets it, but it is no longer left over. One that
 lies far ahead of what the script has called is not this call: whoever took it would move the host there, past all ops between.

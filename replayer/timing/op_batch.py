@@ -67,7 +67,8 @@ class OpBatchSchedule:
     ) -> OpBatchSchedule:
         """Lay out what calls of a step were given whose kernels all lie on one stream (`RecordedStep.one_stream`).
 
-        With `other`, calls without a recorded counterpart are a kernel of estimated duration each, launched when called.
+        With `other`, no call takes more of the host than such calls usually do, and calls without a recorded counterpart are a
+        kernel of estimated duration each, launched when called.
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
@@ -76,19 +77,26 @@ class OpBatchSchedule:
         chosen: list[int] = []  # kernels of the step
         scales: list[float] = []  # of each
         origins: list[int] = []  # of each
+        matched, too_long_ns = list[int](), list[int]()  # per call: the host time that it takes less than the recorded one
         columns, estimated = matcher.step.columns, list[Kernel]()
         for signature, match, _ in calls:
             reached_ns = position_ns[-1]
-            advance, own, begin_ns, to_ns = 0, 0, reached_ns, reached_ns
-            if match is not None:
+            advance, own, begin_ns, to_ns, excess = 0, 0, reached_ns, reached_ns, 0
+            matched.append(match is not None and scheduler.stands_for(signature, match[1]))
+            if match is not None and matched[-1]:
                 origin, instance = match
                 begin_ns, to_ns = instance.start_ns, instance.end_ns
-                advance, own = (0, to_ns - begin_ns) if other else host_times(reached_ns, begin_ns, to_ns)
+                if other:
+                    own = min(to_ns - begin_ns, scheduler.usual_host_ns(signature))
+                    excess = to_ns - begin_ns - own
+                else:
+                    advance, own = host_times(reached_ns, begin_ns, to_ns)
                 chosen += instance.kernels
                 scales += [scheduler.scale(signature, instance) if origin is Origin.SCALED else 1.0] * len(instance.kernels)
                 origins += [int(origin)] * len(instance.kernels)
             elif other:
-                kernel, origin = scheduler.estimated(signature, reached_ns)
+                own = scheduler.usual_host_ns(signature)
+                kernel, origin = scheduler.estimated(signature, reached_ns + own)
                 chosen.append(len(columns.kind) + len(estimated))
                 scales.append(1.0)
                 origins.append(int(origin))
@@ -96,6 +104,7 @@ class OpBatchSchedule:
             begins_ns.append(begin_ns)
             advance_ns.append(advance)
             own_ns.append(own)
+            too_long_ns.append(excess)
             position_ns.append(max(reached_ns, to_ns))
             first.append(len(chosen))
         at, call = np.array(chosen, np.int64), np.repeat(np.arange(len(calls)), np.diff(first))
@@ -103,6 +112,9 @@ class OpBatchSchedule:
             columns = columns.and_(KernelColumns.of(estimated))
         scale, origin_of = np.array(scales), np.array(origins, np.int64)
         duration_ns = columns.duration_ns[at]
+        launch_ns = columns.launch_ns[at] - np.array(begins_ns, np.int64)[call]  # from the call's begin
+        if other:
+            launch_ns = np.maximum(launch_ns - np.array(too_long_ns, np.int64)[call], 0)
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), scheduler.recording.speed.floor_ns)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
         host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")  # of which whole columns are written again
@@ -119,7 +131,7 @@ class OpBatchSchedule:
             host_rows=host_rows,
             first=np.array(first),
             call=call,
-            after_ns=columns.launch_ns[at] - np.array(begins_ns, np.int64)[call] + columns.latency_ns[at] + duration_ns,
+            after_ns=launch_ns + columns.latency_ns[at] + duration_ns,
             gap_ns=columns.gap_ns[at],
             duration_ns=duration_ns,
             work_rows=work_rows,
@@ -127,7 +139,7 @@ class OpBatchSchedule:
                 Origin(origin): np.append(0, np.cumsum(np.where(origin_of == origin, duration_ns, 0)))
                 for origin in np.unique(origin_of)
             },
-            matched=np.array([match is not None for _, match, _ in calls], np.int64),
+            matched=np.array(matched, np.int64),
             other=other,
         )
 

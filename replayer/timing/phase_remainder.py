@@ -70,6 +70,7 @@ class PhaseRemainder:
             unmatched = lane.unmatched()
             if lane is segment and segment.likeness is not None:
                 self.likeness = segment.likeness
+                self._scheduler.of_other_program = self.other
             if unmatched and self.likeness is ForwardLikeness.SAME and not untouched and self._is_borne_out(lane, unmatched):
                 unmatched = _within(lane.step.step.kernels, unmatched, beyond_ns)
                 if unmatched:

@@ -1,8 +1,8 @@
 """The virtual timeline: streams, what is put on them, and the waiting for it.
 
-    scheduler = StreamScheduler(recording, clock, timeline, stats)
-    end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
-    scheduler.wait(end_ns)
+scheduler = StreamScheduler(recording, clock, timeline, stats)
+end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
+scheduler.wait(end_ns)
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class StreamScheduler:
         self._costs: dict[OpSignature, tuple[int, Origin]] = {}  # estimates for ops that were not recorded
         self._scales: dict[tuple[OpSignature, tuple[Shape, ...]], float] = {}  # by the shapes of the recorded instance
         self.row_of: Callable[[str], int] = lambda _: 0  # the timeline's row of a thread of this name
+        self._of_other_program = False
         self.home = 0  # the device on which the script works where the recorded program worked on its first one
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
@@ -101,6 +102,7 @@ class StreamScheduler:
         scale: float,
         row: int,
         origin: Origin,
+        least_launch_ns: int = 0,
     ) -> int:
         """Put recorded kernels on their own side streams or else on `stream`; returns when the last one ends.
 
@@ -109,6 +111,7 @@ class StreamScheduler:
             began_ns: the host time that stands for the recorded segment's start.
             scale: by which their recorded durations are multiplied.
             row: of the op that launched them, or NONE.
+            least_launch_ns: before which none was launched.
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
@@ -119,7 +122,7 @@ class StreamScheduler:
                 on.wait(ended_ns[edge] + edge_gap_ns - gap_ns)
             if scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)
-            end_ns = ended_ns[k] = on.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
+            end_ns = ended_ns[k] = on.push(max(began_ns + launch_ns, least_launch_ns), latency_ns, gap_ns, duration_ns)
             charged_ns += duration_ns
             work((on.device, on.number, kind, name, end_ns - duration_ns, duration_ns, row, size, origin))
         self.stats.charged_ns[origin] += charged_ns
@@ -197,9 +200,28 @@ class StreamScheduler:
         row_ns = end_ns - duration_ns
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
+    @property
+    def of_other_program(self) -> bool:
+        """Whether the script is known to be another program than the recorded one; see Note [Another program] in matcher.py."""
+        return self._of_other_program
+
+    @of_other_program.setter
+    def of_other_program(self, other: bool) -> None:
+        if other is not self._of_other_program:
+            self._of_other_program = other
+            self._costs.clear()
+
+    def stands_for(self, signature: OpSignature, instance: Instance) -> bool:
+        """Whether a recorded instance tells what this op takes. One without shapes does in the recorded program alone."""
+        return not self._of_other_program or bool(instance.shapes) or not any(signature.shapes)
+
+    def usual_host_ns(self, signature: OpSignature) -> int:
+        """What such an op usually takes of the recorded host; else what any op does."""
+        return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
+
     def cost(self, signature: OpSignature) -> tuple[int, Origin]:
         """The estimated duration of an op: the nearest recorded shape scaled, or what it usually takes in a recording without
-        shapes; else a roofline."""
+        shapes of this program; else a roofline."""
         cost = self._costs.get(signature)
         if cost is None:
             if len(self._costs) >= _SIGNATURES:
@@ -210,7 +232,8 @@ class StreamScheduler:
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        if samples and not any(other for other, _, _ in samples):  # without shapes there is nothing to scale by
+        # Without shapes there is nothing to scale by: in this program the op is likely the recorded one.
+        if samples and not self._of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
         return int(estimate.ns), estimate.origin

@@ -10,6 +10,7 @@ waits where CUDA waits.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from replayer.timing.scheduler import Caller, HostThread, StreamScheduler
 from replayer.timing.stats import ReplayStats
 from replayer.timing.step_tracker import StepTracker
 from replayer.timing.stream import VirtualStream
-from traces.model import Column, Origin
+from traces.model import NONE, Column, DeviceKind, Origin
 from traces.phases import PLAIN
 from traces.steps import Optimizers
 
@@ -89,14 +90,16 @@ class Simulator:
         stats = self.stats
         stats.ops += 1
         match = segment.match(signature)
-        if match is None:
+        if match is None or (copy is None and not self.scheduler.stands_for(signature, match[1])):
             return self._unmatched(thread, stream, signature, segment, now_ns, copy)
         origin, instance = match
         if self._strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
         from_ns, to_ns, kernels, _, _, thread.after_wait_ns = instance
+        too_long_ns = 0
         if tracker.remainder.other:
-            advance_ns, own_ns = 0, to_ns - from_ns
+            advance_ns, own_ns = 0, min(to_ns - from_ns, self.scheduler.usual_host_ns(signature))
+            too_long_ns = to_ns - from_ns - own_ns
         else:
             advance_ns, own_ns = host_times(segment.position_ns, from_ns, to_ns)
         stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
@@ -109,9 +112,18 @@ class Simulator:
         scale = self.scheduler.scale(signature, instance) if origin is Origin.SCALED else 1.0
         if end_ns - now_ns > _AHEAD_NS:
             self.scheduler.wait(end_ns - _HELD_AT_NS)
+        began_ns = start_ns - from_ns - too_long_ns
         if copy is not None:
-            return self.scheduler.put_copy(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin, copy)
-        return self.scheduler.put(segment.step, kernels, stream, start_ns - from_ns, scale, row, origin)
+            if not instance.shapes and any(signature.shapes) and self._is_other_size(segment, kernels, copy):
+                origin = Origin.SCALED
+            return self.scheduler.put_copy(segment.step, kernels, stream, began_ns, scale, row, origin, copy)
+        return self.scheduler.put(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
+
+    def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
+        """Where shapes do not tell whether a copy is the recorded one, its bytes do."""
+        of_step = segment.step.step.kernels
+        sizes = {of_step[k].size_bytes for k in kernels if of_step[k].kind == DeviceKind.MEMCPY}
+        return not sizes <= {NONE, copy.size_bytes}
 
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
@@ -124,7 +136,7 @@ class Simulator:
         segment.ops += 1
         stats.ops += 1
         match = segment.match(signature)
-        if match is not None:
+        if match is not None and (copy is not None or self.scheduler.stands_for(signature, match[1])):
             origin, instance = match
             if self._strict and origin is not Origin.EXACT:
                 raise NotExact(signature.op, signature.shapes, origin.name.lower())
@@ -291,9 +303,12 @@ class Simulator:
         if self._strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
         recorded = segment.recorded
+        start_ns = thread.host_ns
         if recorded is None or self.tracker.remainder.other:
-            thread.host_ns = max(thread.host_ns, now_ns)
-        row = self.timeline.op(thread.row, self.timeline.strings_of[signature], thread.host_ns, thread.host_ns)
+            start_ns = max(thread.host_ns, now_ns)
+        if self.tracker.remainder.other:
+            thread.host_ns = start_ns + self.scheduler.usual_host_ns(signature)
+        row = self.timeline.op(thread.row, self.timeline.strings_of[signature], start_ns, thread.host_ns)
         if recorded is not None and recorded.phase_grained:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
             return stream.ready_ns  # phase-grained: the phase's device time stands for all its ops

@@ -23,7 +23,7 @@ def test_the_environment_tells_as_torchrun_does(told: dict[str, str], rank: Rank
 
 def test_ranks_play_recorded_ranks_in_turn_and_see_a_device_each() -> None:
     one = Trace(devices=[Device(1, 1, "V100")])  # recorded as rank 1, on its second GPU
-    assert Rank().devices(one) == one.devices
+    assert Rank().devices(one) == [Device(0, 1, "V100")]  # a script alone is rank 0, whichever one was recorded
     assert [(d.index, d.name) for d in Rank(1, 1, 3).devices(one)] == [(0, "V100"), (1, "V100"), (2, "V100")]
     two = Trace(devices=[Device(0, 0, "A"), Device(4, 0, "B")])
     assert [Rank(number).recorded(two.ranks) for number in range(4)] == [0, 4, 0, 4]

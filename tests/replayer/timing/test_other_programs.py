@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.replayer.recordings import US, Op, Stage, make_recording
-from traces.model import Origin
+from traces.model import NONE, Origin
 
 PHASES = [("forward", 0, 400), ("backward", 400, 800), ("optimizer", 800, 1_000)]
 
@@ -48,7 +48,7 @@ def test_a_script_with_fewer_or_more_of_the_same_ops_is_another_program(calls: i
     took_ns = step(stage, calls, settle=settle)
     assert charged[Origin.PHASE] == before[Origin.PHASE]
     assert charged[Origin.EXACT] - before[Origin.EXACT] == 2 * min(calls, 10) * 30 * US
-    assert took_ns == 2 * min(calls, 10) * 10 * US  # what the recorded host took for these ops, without its pauses
+    assert took_ns == (2 * calls + 1) * 10 * US  # what the recorded host took for an op, without its pauses
 
 
 def test_what_was_not_recorded_of_another_program_is_estimated_when_it_is_called() -> None:
@@ -106,3 +106,34 @@ def test_a_script_that_does_what_was_recorded_is_the_recorded_program_whatever_i
         before_ns = stage.simulator.stats.charged_ns[Origin.PHASE]
         step(stage, calls)
     assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == 2 * 40 * US  # the updates, under another name
+
+
+def test_without_shapes_an_op_of_another_program_is_estimated() -> None:
+    """GIVEN a recording without shapes WHEN a script with fewer ops is replayed THEN none takes a recorded op's time by its
+    name alone, once the forward pass has told."""
+    trace = recorded().recording.trace
+    trace.host.shapes[:] = NONE
+    stage = Stage(trace)
+    step(stage, 3)
+    charged = stage.simulator.stats.charged_ns
+    by_name = (Origin.EXACT, Origin.EQUIVALENT, Origin.SCALED)
+    before_ns = sum(charged[origin] for origin in by_name)
+    step(stage, 3)
+    step(stage, 3)
+    assert sum(charged[origin] for origin in by_name) == before_ns
+    step(stage, 10)  # and now it is the recorded one
+    step(stage, 10)
+    assert sum(charged[origin] for origin in by_name) > before_ns
+
+
+def test_what_a_recorded_call_did_once_is_not_what_another_program_does() -> None:
+    """GIVEN a first mm that set up its library for 5 ms, WHEN another program is replayed THEN its host does not."""
+    forward = [Op("aten::mm", 10, 5_000, kernel=(5_005, 30), launch_us=4_990)]
+    forward += [Op("aten::mm", 5_010 + 30 * i, 10, kernel=(5_015 + 30 * i, 30)) for i in range(1, 10)]
+    stage = Stage(make_recording([("forward", 0, 5_400), ("optimizer", 5_400, 5_600)], forward))
+    step(stage, 3)
+    for _ in range(2):  # one by one, and as a batch of calls that come again
+        begun_ns = stage.thread.host_ns
+        step(stage, 3)
+        assert stage.thread.host_ns - begun_ns == 7 * 10 * US
+        assert stage.stream.ready_ns < begun_ns + 1_000 * US
