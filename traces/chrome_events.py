@@ -22,7 +22,7 @@ from traces.chrome_nesting import after_work, nested_ends
 from traces.chrome_tracks import RANGE_OF_PARTS, TRACK_OF_PHASES, side_tracks
 from traces.export_notes import EventNotes, ExportNotes
 from traces.kineto.eras import DTYPES
-from traces.kineto.launch_configs import config_args
+from traces.launch_configs import config_args
 from traces.measure import op_of
 from traces.merge import of_rank
 from traces.model import NONE, UNTOLD_LIST, Column, Device, DeviceKind, HostKind, HostSpans, Strings, Trace, parse_shapes

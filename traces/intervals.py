@@ -16,6 +16,7 @@ import numpy as np
 
 from traces.model import Column
 
+_LONG_AGO = np.int64(-(2**62))  # before any time
 
 class Intervals:
     """Half-open intervals [start, end), merged where they touch or overlap; `start_ns` and `end_ns` are the merged ones in
@@ -31,20 +32,21 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        self._covered_ns = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])  # before each interval, and at the end
+        # Before a time t in or behind interval k, `min(t, end of k) + shift of k` is covered; both have an interval more in
+        # front, for times before the first one, with which that is 0.
+        self._ends_ns = np.append(_LONG_AGO, self.end_ns)
+        gaps = self.start_ns[1:] - self.end_ns[:-1]
+        self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
 
     @property
     def total_ns(self) -> int:
-        return int(self._covered_ns[-1])
+        return int(self._ends_ns[-1] + self._shift_ns[-1])
 
     def before(self, time_ns: Any) -> Column:
         """The covered nanoseconds before each time."""
         times = np.asarray(time_ns)
-        if not len(self.start_ns):
-            return np.zeros(len(times), dtype=np.int64)
-        row = np.searchsorted(self.start_ns, times, side="right") - 1
-        inside = np.minimum(times, self.end_ns[row]) - self.start_ns[row]
-        return np.asarray(np.where(row < 0, 0, self._covered_ns[row] + inside))
+        after = self.start_ns.searchsorted(times, "right")
+        return np.asarray(np.minimum(times, self._ends_ns[after]) + self._shift_ns[after])
 
     def within(self, start_ns: Any, end_ns: Any) -> Column:
         """The covered nanoseconds in each window, one per pair of times."""

@@ -318,7 +318,7 @@ class DeviceSpans(_Spans):
     launch: Column  # row of `host` that launched it, or NONE (launched before the window)
     bytes: Column  # of copies and memsets, or NONE
     origin: Column  # Origin
-    config: Column  # string: how a kernel was launched (grid, block, registers...), see kineto/launch_configs.py, or NONE
+    config: Column  # string: how a kernel was launched (grid, block, registers...), see launch_configs.py, or NONE
     graph: Column  # the id of the CUDA graph that it is a part of, or NONE
     graph_node: Column  # the id of its node there, or NONE
 

@@ -19,8 +19,8 @@ from traces.checks import REFERENCES
 from traces.chrome import export_chrome
 from traces.export_notes import HEADER_KEY
 from traces.kineto import read_kineto, read_kineto_bytes
-from traces.kineto.launch_configs import config_args, config_text
 from traces.kineto.nesting import nesting_order, parents
+from traces.launch_configs import config_args, config_text
 from traces.machine import DeviceProperties
 from traces.model import (
     NONE,

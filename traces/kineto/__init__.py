@@ -4,7 +4,7 @@
     trace.problems  # {"kernel-without-launch": 12}
 
 The way through this package: `sources` (files, folders, archives), `text` (bytes to events), `groups` with `rows` (by rank
-and kind), `columns` (to numpy), `spans` with `nesting`, `shapes`, `out_variants`, `launch_configs` and `roles` (the tables),
+and kind), `columns` (to numpy), `spans` with `nesting`, `shapes`, `out_variants` and `roles` (the tables),
 `devices`, `steps` (steps and phases), `comms` and `parts` (collectives, parts of nn.DataParallel), `ranks` (one trace). `eras`
 has what differs by version. Files that `trace export` wrote say what they were made from (traces/export_notes.py).
 """

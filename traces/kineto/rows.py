@@ -20,8 +20,8 @@ from typing import Any
 import orjson
 
 from traces.kineto.eras import DEVICE_CATEGORIES, HOST_CATEGORIES
-from traces.kineto.launch_configs import CONFIG_ARGS
 from traces.kineto.shapes import NO_SHAPES, keys_of
+from traces.launch_configs import CONFIG_ARGS
 from traces.model import NONE, HostKind
 
 Event = dict[str, Any]

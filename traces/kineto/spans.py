@@ -28,12 +28,12 @@ from traces.kineto.eras import (
     external_ids_are_ops,
 )
 from traces.kineto.groups import Groups
-from traces.kineto.launch_configs import config_text
 from traces.kineto.nesting import nesting_order, parents
 from traces.kineto.roles import roles_of
 from traces.kineto.rows import ABSENT, COMMS, CONFIG, SHAPES, Event
 from traces.kineto.shapes import Shapes
 from traces.kineto.tables import matching
+from traces.launch_configs import config_text
 from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
 
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}

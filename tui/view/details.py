@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from traces.equivalents import canonical_op
-from traces.kineto.launch_configs import config_args
+from traces.launch_configs import config_args
 from traces.measure import op_of
 from traces.model import NONE, DeviceKind, Ending, HostKind, Origin, Trace
 from tui.figures import count_text, error_text, share_text, size_text, time_text

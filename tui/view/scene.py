@@ -122,7 +122,10 @@ class Scene:
         found = counterparts(first, second, self.step_pairs)
         axes: dict[Alignment, Axis] = {by: axis for by, axis in self._axes.items() if by is not Alignment.COUNTERPART}
         axes[Alignment.COUNTERPART] = alignment.by_counterpart(first, second, found)
-        return replace(self, counterparts=found, _axes=axes, _sums={}, _compared=compared(first, second, found))
+        scene = replace(self, counterparts=found, _axes=axes, _sums={}, _compared=compared(first, second, found))
+        for row in range(len(scene.rows)):  # here, in a thread that loads, and not in the first frame
+            scene.sums(row)
+        return scene
 
     def sums(self, row: int) -> tuple[Sums, Sums] | None:
         """How the kernels of a row differ from their counterparts; None of a row of something else, and until it is known."""

@@ -205,7 +205,7 @@ def strip_of(window: Window, line: Line, cells: Cells, label_width: int, is_curs
     cursor = window.cursor_column
     if 0 <= cursor < len(text):
         _cut_out(bounds, styles, cursor, palette.cursor_cell if is_cursor else palette.cursor)
-    segments += [Segment(text[begin:end], style) for begin, end, style in zip(bounds, bounds[1:], styles, strict=False)]
+    segments += map(Segment, map(text.__getitem__, map(slice, bounds, bounds[1:])), styles)
     return Strip(segments, label_width + 1 + len(text))
 
 

@@ -66,6 +66,7 @@ class Window:
         self.lit: list[tuple[int, int, int, int]] = []  # row, side, and from where to where on the axis: what is selected
         self._places: dict[TrackKey, int] = {}  # of rows that were moved
         self._foldable: set[Fold] = set()
+        self._edges: tuple[tuple[float, float, int], Column] | None = None
         self.start_ns = 0.0
         self.ns_per_column = 1.0
         self.cursor_ns = 0
@@ -146,8 +147,11 @@ class Window:
     @property
     def edges_ns(self) -> Column:
         """The places between the columns, one more than columns, growing."""
-        edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
-        return np.asarray(edges)
+        of = self.start_ns, self.ns_per_column, self.columns
+        if self._edges is None or self._edges[0] != of:  # every line of a frame asks for them
+            edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
+            self._edges = of, edges
+        return self._edges[1]
 
     @property
     def end_ns(self) -> float:
