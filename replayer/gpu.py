@@ -14,6 +14,10 @@ Note [Played in batches]
     looks at the device or the phase changes. Nobody can tell, for nothing on the timeline depends on when it is worked out;
     but playing them one after another, with the interpreter's caches warm, takes a third of the time.
 
+Note [Our own time]
+    What this module takes to work the timeline out is no time of the script's: a real GPU works beside its host. On a virtual
+    clock time stands still meanwhile. What tensors and dispatch take counts, as a real host's launching does.
+
 Note [The host's time in a cell]
     What a cell of the library tells of a phase was measured from when the host entered it until the device was done, so it
     holds what that host took to launch. What this machine takes for the same calls (copies, the model's, zero_grad, backward,
@@ -26,6 +30,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import TYPE_CHECKING, Any
@@ -101,15 +106,36 @@ class _Looking:
 
     def __enter__(self) -> HostThread:
         self._lock.acquire()
+        self._gpu.clock.pause()  # see Note [Our own time]
         try:
             self._gpu.flush()
             return self._gpu.thread()
         except BaseException:
+            self._gpu.clock.resume()
             self._lock.release()
             raise
 
     def __exit__(self, *_error: object) -> None:
+        self._gpu.clock.resume()
         self._lock.release()
+
+
+class _InOurTime(AbstractContextManager[None]):
+    """The clock is paused; reusable, and for use within itself."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._clock.pause()
+
+    def __exit__(self, *_error: object) -> None:
+        self._clock.resume()
+
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class VirtualGpu:
@@ -177,6 +203,7 @@ class VirtualGpu:
         self._local = threading.local()
         self._lock = threading.RLock()
         self._looking = _Looking(self, self._lock)
+        self._in_our_time = _InOurTime(clock)
         self._stream_count = 0
         self._pending: list[Any] = []  # three entries per op, as `Simulator.play_all` takes them
         self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
@@ -263,31 +290,16 @@ class VirtualGpu:
             self.simulator.play(thread, stream, signature, self.clock.now_ns(), copy)
             other.wait(stream.ready_ns)
 
+    def copying(self) -> AbstractContextManager[None]:
+        """Around a copy from the host, the making of its target included. See Note [The host's time in a cell]."""
+        return _NOTHING if self.recording.cells is None else self._in_our_time
+
     def copy(
         self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False
     ) -> None:
         """A copy of kind "h2d", "d2h" or "d2d"; if blocking, the host waits for its end."""
         cells = self.recording.cells if kind == "h2d" and not pinned else None
         told_ns = None if cells is None else cells.copy_ns(size_bytes)
-        if cells is not None:
-            self.clock.pause()  # see Note [The host's time in a cell]
-        try:
-            self._copy(signature, kind, size_bytes, device, blocking, pinned, told_ns)
-        finally:
-            if cells is not None:
-                self.clock.resume()
-
-    def _copy(
-        self,
-        signature: OpSignature,
-        kind: str,
-        size_bytes: int,
-        device: int,
-        blocking: bool,
-        pinned: bool,
-        told_ns: int | None,
-    ) -> None:
-        """`told_ns`: what a cell of the library says that it takes."""
         with self._looking as thread:
             copy = self._transfers.copy(kind, pinned, size_bytes)
             if told_ns is not None:
@@ -591,11 +603,7 @@ class VirtualGpu:
         cells = self.recording.cells
         assert cells is not None
         with self._looking:
-            self.clock.pause()  # it is our time, not the script's
-            try:
-                cells.watch(module, inputs, autocast, grad_enabled)
-            finally:
-                self.clock.resume()
+            cells.watch(module, inputs, autocast, grad_enabled)
             self._in_cell = cells.tells_call
             self.devices[max(self.simulator.scheduler.home, 0)].memory.limit_to(cells.limit_bytes)
         return self._cell_returned
@@ -653,11 +661,9 @@ class VirtualGpu:
         self._settled_in = True
         if gc.get_freeze_count():  # by who forked this rank: to thaw that at the end would write to all that the ranks share
             return
-        self.clock.pause()  # it is our time, not the script's
         gc.collect()
         gc.freeze()
         self._froze = True
-        self.clock.resume()
 
     def stop(self) -> None:
         """The script has ended."""

@@ -67,7 +67,8 @@ class Copies:
         elif type(source) is self._tensor_class:
             self._on_device(target, source)
         else:
-            self._to_device(target, source, non_blocking)
+            with gpu().copying():
+                self._to_device(target, source, non_blocking)
         return target
 
     def to_copy(
@@ -94,9 +95,13 @@ class Copies:
             return host
         if source.layout is not torch.strided:
             return moved(source.to(dtype=options["dtype"]), device, self._plans.wrap_other_layout)
-        index = source.meta.index if device is None else on_device(device, gpu().current_device())
-        target = self._empty_like(source, index, options)
-        return self.copy_(target, source, non_blocking)
+        if type(source) is self._tensor_class:
+            index = source.meta.index if device is None else on_device(device, gpu().current_device())
+            return self.copy_(self._empty_like(source, index, options), source, non_blocking)
+        with gpu().copying():
+            target = self._empty_like(source, on_device(device, gpu().current_device()), options)
+            self._to_device(target, source, non_blocking)
+        return target
 
     def _empty_like(self, source: Any, index: int, options: dict[str, Any]) -> Any:
         key = ("empty_like", source.meta, index, options["dtype"], options["memory_format"])

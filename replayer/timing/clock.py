@@ -70,7 +70,8 @@ class Clock(Protocol):
         """Return at `deadline_ns`, or at once if that is past."""
 
     def pause(self) -> None:
-        """Until `resume` the machine's own time does not count, but waits do. Without effect on a clock of the machine's."""
+        """Until as many `resume` the machine's own time does not count, but waits do. Without effect on a clock of the
+        machine's."""
 
     def resume(self) -> None: ...
 
@@ -120,6 +121,7 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
+        self._pauses = 0  # that have not ended
         self._jumped = threading.Condition()
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
@@ -153,18 +155,21 @@ class VirtualClock:
 
     def pause(self) -> None:
         with self._jumped:
-            paused_ns, ahead_ns = self._state
-            self._set(perf_counter_ns() if paused_ns is None else paused_ns, ahead_ns)
+            self._pauses += 1
+            if self._pauses == 1:
+                self._set(perf_counter_ns(), self._state[1])
 
     def resume(self) -> None:
         with self._jumped:
             paused_ns, ahead_ns = self._state
-            if paused_ns is not None:
+            self._pauses = max(self._pauses - 1, 0)
+            if paused_ns is not None and not self._pauses:
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
         """In a forked child: a thread that is not there any more may have held the lock, or paused the clock."""
         self._jumped = threading.Condition()
+        self._pauses = 0
         self.resume()
 
     def replays(self) -> None:

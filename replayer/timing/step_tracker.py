@@ -68,6 +68,7 @@ class StepTracker:
         self._begun_ns = self._begun_device_ns = 0
         self._wall_ns = scheduler.clock.now_ns()  # when the step's own host work began
         self._loader_ns = 0
+        self._stands_in_loader = False  # the clock is paused, for the loader under way
         self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment, from the step of that kind before
         self._cells = recording.cells
         self._of_cells: dict[str, RecordedSegment] = {}  # by phase, with what it takes this time; see Note [Cells]
@@ -125,8 +126,9 @@ class StepTracker:
 
     def leave(self, thread: HostThread, name: str) -> None:
         """The script leaves a phase by name; without effect unless it is the one under way."""
-        if name == "loader":
-            self._scheduler.clock.resume()  # in any case: a clock that never resumes would hang the script
+        if name == "loader" and self._stands_in_loader:  # in any case: a clock that never resumes would hang the script
+            self._stands_in_loader = False
+            self._scheduler.clock.resume()
         self._script.leave(thread, name, self._scheduler.clock.now_ns())
         self.turns = self._script.turns
 
@@ -141,7 +143,8 @@ class StepTracker:
         """One segment ends and another begins."""
         self._finish(thread, now_ns)
         self._begin(thread, name)
-        if name == "loader" and self._pad_loader:
+        if name == "loader" and self._pad_loader and not self._stands_in_loader:
+            self._stands_in_loader = True
             self._scheduler.clock.pause()  # by a clock that can, the recorded wait and nothing else
 
     def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:

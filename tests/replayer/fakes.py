@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from replayer.memory.tensor_allocator import TensorAllocator
@@ -58,6 +60,9 @@ class FakeGpu:
     def launch(self, signature: OpSignature, device: int) -> None:
         if signature.launches:
             self.launches.append((signature, device))
+
+    def copying(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def copy(
         self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False

@@ -96,13 +96,15 @@ def test_a_paused_virtual_clock_moves_by_waits_only(monkeypatch: pytest.MonkeyPa
     clock.pause()
     machine.now_ns += 40 * MS
     assert clock.now_ns() == begin_ns
-    clock.pause()  # still the first pause
+    clock.pause()  # within the first
     clock.wait_until(begin_ns + 3 * MS)
     machine.now_ns += 2 * MS
     assert clock.now_ns() == begin_ns + 3 * MS
     clock.resume()
+    machine.now_ns += 5 * MS
+    assert clock.now_ns() == begin_ns + 3 * MS  # still in the first
     clock.resume()
-    assert clock.now_ns() == begin_ns + 3 * MS
+    clock.resume()  # one too many does nothing
     machine.now_ns += MS
     assert clock.now_ns() == begin_ns + 4 * MS
 
