@@ -117,6 +117,19 @@ print(sorted({"torch", "textual", "typer", "rich", "pandas"} & sys.modules.keys(
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+def test_commands_leave_torch_to_the_script_s_process() -> None:
+    """Importing it takes longer than all else that a command does. `trace predict` estimates in its own process."""
+    program = """
+import importlib, pkgutil, sys, tui.commands
+for module in pkgutil.iter_modules(tui.commands.__path__, "tui.commands."):
+    if module.name != "tui.commands.predict":
+        importlib.import_module(module.name)
+print(sorted({"torch", "pandas", "sympy"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 def test_examples_know_nothing_of_this_tool() -> None:
     for file in sorted((ROOT / "examples").glob("*.py")):
         wrong = set(ROOMS).intersection(imports_of(file.read_text(encoding="utf-8")))

@@ -15,9 +15,9 @@ import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from replayer.prediction.conditions import Conditions, short
-from replayer.prediction.predict import Prediction, as_estimated, predict
 from replayer.recording.replicas import require_kernels_of_one
 from traces.comparison import Comparison, compare
 from traces.configuration import CellChoice, ReplayConfig, ReplaySession
@@ -37,6 +37,9 @@ from tui.print_memory import memory_sentences
 from tui.sizes import sizes
 from tui.terminal import is_quiet, look
 from tui.trace_names import find_trace
+
+if TYPE_CHECKING:  # the scripts' processes import torch; this one only where it has to estimate
+    from replayer.prediction.predict import Prediction
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
     if replay.conditions is not None:
         if cells is not None:
             raise TraceError("--on-gpu and --host-speed need a recording of kernels; --gpu takes measured phases")
+        from replayer.prediction.predict import predict
+
         prediction = predict(recorded, replay.conditions, strict=replay.config.strict)
     require_place_for(replay.output)
     require_place_for(replay.report)
@@ -168,6 +173,8 @@ def _conclude(
         for sentence in sentences(replayed):
             say(sentence)
     if prediction is not None:
+        from replayer.prediction.predict import as_estimated
+
         replayed = as_estimated(replayed, prediction)
         say(_estimate_sentence(prediction))
     comparison = compare(recorded, replayed)
