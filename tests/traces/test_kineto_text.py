@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.traces.test_kineto_eras import call, kernel, op, training_step
+from tests.traces.test_kineto_eras import T0, call, kernel, op, training_step
+from traces.checks import fault
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.nesting import ROUNDING_NS, nesting_order, parents
 from traces.kineto.text import parse
@@ -182,6 +183,32 @@ def test_ranks_are_told_by_the_files_names(tmp_path: Path, names: tuple[str, ...
 def test_files_that_are_not_told_apart_are_refused_by_name(tmp_path: Path, names: tuple[str, ...], says: str) -> None:
     with pytest.raises(TraceImportError, match=says):
         read_kineto(folder_of(tmp_path, names))
+
+
+def test_cycles_of_a_process_are_read_one_after_another(tmp_path: Path) -> None:
+    """GIVEN two ranks whose profiler wrote two cycles each, with a step and a kernel in each."""
+    for rank in (0, 1):
+        for cycle in (0, 1):
+            at = 1_000_000 * cycle
+            step = op(f"ProfilerStep#{cycle}", at, 50, cat="user_annotation")
+            own = [step, op("aten::mm", at + 1, 9), call(1, at + 2), kernel(1, at + 5, 20, device=rank)]
+            own = [event | {"tid": 7 + rank, "pid": 7 + rank} if event["cat"] != "kernel" else event for event in own]
+            told = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": own}
+            (tmp_path / f"host_{7 + rank}.{T0 + at}.pt.trace.json").write_bytes(orjson.dumps(told))
+    trace = read_kineto(tmp_path)
+    assert trace.ranks == [0, 1] and trace.problems == {}
+    assert [(thread.rank, thread.tid) for thread in trace.threads] == [(0, 7), (1, 8)]
+    assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (1, 1)]
+    assert trace.steps.rank.tolist() == [0, 1, 0, 1] and len(trace.device) == 4
+    assert (trace.steps.start_ns[2:] - trace.steps.start_ns[:2]).tolist() == [10**9] * 2
+    assert np.diff(trace.device.start_ns.reshape(2, 2)).tolist() == [[10**9]] * 2  # by device
+    assert len(trace.provenance["ranks"]["1"]["files"]) == 2
+    assert fault(trace) is None
+    # WHEN they overlap THEN they are of two processes, and it is not known which one is rank 1
+    file = max(tmp_path.iterdir())
+    file.write_bytes(file.read_bytes().replace(str(T0 + 1_000_000).encode()[:-3], str(T0).encode()[:-3]))
+    with pytest.raises(TraceImportError, match="both of rank 1"):
+        read_kineto(tmp_path)
 
 
 def test_files_of_runs_of_different_sizes_are_refused(tmp_path: Path) -> None:

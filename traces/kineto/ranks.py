@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from traces.cycles import of_each_process
 from traces.export_notes import HEADER_KEY, ExportNotes
 from traces.kineto.comms import read_collectives
 from traces.kineto.devices import read_devices
@@ -78,6 +79,8 @@ def _joined(recordings: list[Trace], skipped: dict[str, str], failure: TraceImpo
         raise failure
     if skipped:
         problems["skipped-file"] += len(skipped)
+    if len(recordings) > 1 and not any(_EXPORTED in part.provenance for part in recordings):
+        recordings = of_each_process(recordings)
     numbers = _rank_numbers(recordings)
     exported = recordings[0].provenance.get(_EXPORTED)
     if exported and all(part.provenance.get(_EXPORTED) == exported for part in recordings):

@@ -1,0 +1,80 @@
+"""Recordings that one process made one after another, as one: torch.profiler writes a file for each cycle of its schedule.
+
+    of_each_process(recordings)     # eight ranks of two cycles each: eight traces
+
+Two recordings are cycles of one process if nothing tells them apart (rank, main thread's id, GPUs), both clocks count from 1970
+and their times do not overlap. Where no rank is told, their files' names must be the same too but for a time stamp, as those
+of `tensorboard_trace_handler` are (`host_4711.1623143566756.pt.trace.json`). What lies between two cycles was not recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from traces.measure import window_ns
+from traces.merge import merge_ranks
+from traces.model import NONE, TABLES, Device, Thread, Trace
+from traces.order import in_order, repointed
+
+_STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
+
+
+def of_each_process(recordings: Sequence[Trace]) -> list[Trace]:
+    """The recordings, those that are cycles of one process joined; each where the first of them was."""
+    groups: dict[Hashable, list[Trace]] = {}
+    for recording in recordings:
+        groups.setdefault(_process(recording), []).append(recording)
+    found: list[Trace] = []
+    for group in groups.values():
+        ordered = sorted(group, key=window_ns)
+        epochal = all(part.provenance.get("clock") == "unix" for part in ordered)
+        apart = all(window_ns(one)[1] <= window_ns(other)[0] for one, other in pairwise(ordered))
+        found += [_joined(ordered)] if len(group) > 1 and epochal and apart else group
+    return found
+
+
+def _process(recording: Trace) -> Hashable:
+    """What is the same of all cycles of one process."""
+    facts, told = recording.provenance, recording.provenance.get("distributed", {})
+    main = next((thread.tid for thread in recording.threads if thread.role == "main"), None)
+    name = "" if "rank" in told else _STAMP.sub("", str(facts.get("file", "")))
+    gpus = tuple((device.index, device.name) for device in recording.devices)
+    return repr(sorted(told.items())), name, main, gpus, recording.grain
+
+
+def _joined(cycles: Sequence[Trace]) -> Trace:
+    """One trace of recordings in order of time: its threads are told by their ids, its GPUs by their numbers."""
+    stacked = merge_ranks(cycles, range(len(cycles)))
+    threads: dict[tuple[int, str], Thread] = {}
+    devices: dict[int, Device] = {}
+    for thread in stacked.threads:
+        threads.setdefault((thread.tid, thread.role), replace(thread, rank=0))
+    for device in stacked.devices:
+        devices.setdefault(device.index, replace(device, rank=0))
+    row_of_thread, row_of_device = (dict(zip(of, range(len(of)), strict=True)) for of in (threads, devices))
+    places = {
+        "threads": np.array([*(row_of_thread[thread.tid, thread.role] for thread in stacked.threads), NONE]),
+        "devices": np.array([*(row_of_device[device.index] for device in stacked.devices), NONE]),
+    }
+    trace = repointed(stacked, places)
+    tables: dict[str, Any] = {name: getattr(trace, name) for name, kind in TABLES.items() if "rank" in kind.DTYPES}
+    for table in tables.values():
+        table.rank = np.zeros(len(table), "i4")
+    first = cycles[0]
+    facts = first.provenance | {"files": [str(cycle.provenance.get("file")) for cycle in cycles]}
+    return in_order(
+        replace(
+            trace,
+            **tables,
+            threads=list(threads.values()),
+            devices=list(devices.values()),
+            machines=first.machines,
+            provenance=facts,
+        )
+    )
