@@ -22,6 +22,7 @@ from tracer.provenance import Facts
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from tracer.surfaces import install_all
+from tracer.surfaces.torch_nn_module import ModuleRanges
 from traces.configuration import RecordSession
 from traces.deferred_signals import at_exit
 from traces.json_facts import as_json
@@ -50,7 +51,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
         output=Output(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
         marks=Marks(torch.cuda, clock),
         schedule=Schedule(config.warmup, config.clean, config.profiled if in_depth else 0),
-        profiler=Profiler(torch, profile, _say, config.stacks),
+        profiler=Profiler(torch, profile, _say, config.stacks, ModuleRanges(torch)),
         facts=Facts(torch, rank, as_json(config)),
         clock=clock,
         rank=rank,

@@ -26,13 +26,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
+
+
+class Ranges(Protocol):
+    """What makes ranges of its own while a profile is recorded."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
 
 
 class Profiler:
     """Runs torch.profiler over one window of steps. `wanted` is False in the phase grain, and nothing happens then."""
 
-    def __init__(self, torch: ModuleType, path: Path | None, say: Callable[[str], None], stacks: bool = False) -> None:
+    def __init__(
+        self,
+        torch: ModuleType,
+        path: Path | None,
+        say: Callable[[str], None],
+        stacks: bool = False,
+        modules: Ranges | None = None,
+    ) -> None:
+        """`modules`: ranges for the calls of modules, where stacks do not tell them."""
         self.wanted = path is not None
         self.paused = False  # whether the last `begin_step` did something that takes time
         self.all_threads = False  # whether replicas run in threads of their own
@@ -41,6 +57,7 @@ class Profiler:
         self._path = path
         self._say = say
         self._stacks = stacks
+        self._modules = None if stacks else modules
         self._profile: Any = None
         self._range: Any = None
         self._tracing = False
@@ -116,6 +133,8 @@ class Profiler:
     def _start(self) -> None:
         self._profile.start_trace()
         self._tracing = True
+        if self._modules is not None:
+            self._modules.begin()
 
     def _leave_range(self) -> None:
         step_range, self._range = self._range, None
@@ -124,6 +143,8 @@ class Profiler:
 
     def _finish(self) -> None:
         profile, self._profile = self._profile, None
+        if self._modules is not None:
+            self._modules.end()
         try:
             if not self._tracing:  # kineto can only be left by way of a recording
                 profile.start_trace()

@@ -83,8 +83,10 @@ def printable(text: str, *, colour: bool) -> str:
 
 
 def fit(text: str, width: int) -> str:
-    """`text` in at most `width` characters; what is cut is marked. Spaces and breaks become one space."""
-    text = " ".join(text.split())
+    """`text` in at most `width` characters; what is cut is marked. Spaces and breaks become one space, but for those at the
+    beginning, which say how deep within others a row is."""
+    indent = len(text) - len(text.lstrip(" "))
+    text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 

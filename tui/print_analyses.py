@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from traces.analyses import Analyses
     from traces.comparison import Both
     from traces.idle import IdleTime
+    from traces.modules import ModuleTime
 
 _MOST_OPS, _MOST_MODULES = 10, 16
 REASONS = {
@@ -57,14 +58,15 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     yield "Achieved rates by kind of op", _RATES, [_rates(row) for row in of.achieved[:_MOST_OPS]]
     shapes = [_rates(row, with_shapes=True) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
     yield "Ops by shape", _RATES, shapes
-    modules = sorted(of.modules, key=lambda row: -(row.forward_ns + row.backward_ns))[:_MOST_MODULES]
+    modules = sorted(of.modules, key=_module_time, reverse=True)[:_MOST_MODULES]
     shown = [row for row in of.modules if row in modules]  # in the order of their calls
     cells = [
-        ["  " * row.path.count("/") + row.path.rpartition("/")[2], time_text(row.forward_ns), time_text(row.backward_ns),
+        [_indented(row.path), time_text(row.forward_ns), time_text(row.backward_ns),
          time_text(row.own_ns), time_text(row.host_ns)]
         for row in shown
     ]  # fmt: skip
-    yield "Modules with the most GPU time, per step", ["", "forward", "backward", "own", "on the host"], cells
+    title = "Modules with the most GPU time, per step" if any(map(_gpu_ns, modules)) else "Modules, per step"
+    yield title, ["", "forward", "backward", "own", "on the host"], cells
     late = [
         [f"rank {row.rank}", f"{count_text(row.last)} of {count_text(row.collectives)}",
          time_text(row.caused_ns), time_text(row.waited_ns)]
@@ -91,6 +93,32 @@ def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]
         rows.append([f"{device} stream {stream}, delay", *(time_text(row.delay_median_ns) for row in both)])
         rows.append([f"{device} stream {stream}, mean queue", *(f"{row.queue_mean:.1f}" for row in both)])
     yield "Launches", rows
+    modules = [{row.path: row for row in of.modules} for of in pair]
+    if any(map(_gpu_ns, modules[0].values())):
+        took, title = _gpu_ns, "GPU time of modules, per step"
+    else:
+        took, title = _host_ns, "Host time of modules, per step"
+    shared = [path for path in modules[0] if path in modules[1]]
+    most = sorted(shared, key=lambda path: -max(took(side[path]) for side in modules))[:_MOST_OPS]
+    rows = [[_indented(path), *(time_text(took(side[path])) for side in modules)] for path in shared if path in most]
+    yield title, rows
+
+
+def _gpu_ns(of: ModuleTime) -> int:
+    return of.forward_ns + of.backward_ns
+
+
+def _host_ns(of: ModuleTime) -> int:
+    return of.host_ns or 0
+
+
+def _module_time(of: ModuleTime) -> tuple[int, int]:
+    return _gpu_ns(of), _host_ns(of)
+
+
+def _indented(path: str) -> str:
+    """The module alone, as far in as it is deep."""
+    return "  " * path.count("/") + path.rpartition("/")[2]
 
 
 def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:

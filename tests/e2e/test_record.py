@@ -17,6 +17,7 @@ from tests.replayer.recordings import phase_recording
 from traces.file import load, save
 from traces.measure import phase_times
 from traces.model import BatchKind, HostKind, StepKind, Trace
+from traces.modules import module_times
 from traces.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
 
 pytestmark = pytest.mark.real_time
@@ -110,6 +111,8 @@ def test_without_a_gpu_the_host_is_recorded(place: Path) -> None:
     assert trace.steps.kind.tolist() == [warmup, steady, steady, warmup, profiled, profiled, steady, steady]
     ops = {trace.strings[int(name)] for name in trace.host.name[trace.host.kind == HostKind.OP]}
     assert {"aten::linear", "aten::addmm", "aten::cross_entropy_loss"} <= ops
+    modules = module_times(trace)
+    assert modules and all(module.host_ns for module in modules) and not any("Module" in name for name in ops)
     assert len(trace.memory) and not len(trace.device)
     losses = [float(line.split()[1]) for line in done.stdout.splitlines()]
     assert trace.values.value.tolist() == pytest.approx(losses)

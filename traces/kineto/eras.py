@@ -66,6 +66,8 @@ KNOWN_CATEGORIES = frozenset(
 
 # Names that record_function ranges had while they were still filed under Operator (E0 to E2).
 ANNOTATION_NAME = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#|## .* ##$")
+# The ranges that `trace record` puts around calls of modules are cheap ones, which are filed under cpu_op.
+MODULE_NAME = re.compile(re.escape("nn.Module: "))
 
 # Element types as C++ spells them in `Input type`, to torch's names.
 DTYPES = {

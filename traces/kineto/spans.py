@@ -23,6 +23,7 @@ from traces.kineto.eras import (
     ANNOTATION_NAME,
     DEVICE_CATEGORIES,
     HOST_CATEGORIES,
+    MODULE_NAME,
     WINDOW_CATEGORY,
     Clock,
     external_ids_are_ops,
@@ -131,8 +132,8 @@ def _read_host(
             spans.forward_thread = np.where((forward > 0) & (forward < 1 << 31), forward, NONE).astype("i4")
         if kind == HostKind.OP:
             external = read.numbers("External id")
-            if category == "Operator":
-                spans.kind[matching(read.names, ANNOTATION_NAME, names.strings)] = HostKind.ANNOTATION
+            for pattern in (MODULE_NAME, ANNOTATION_NAME) if category == "Operator" else (MODULE_NAME,):
+                spans.kind[matching(read.names, pattern, names.strings)] = HostKind.ANNOTATION
         elif kind == HostKind.RUNTIME:
             correlation = read.numbers("correlation")
         of_comms = list(read.args.get(COMMS, ()))[recorded]

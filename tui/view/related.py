@@ -12,6 +12,7 @@ import numpy as np
 
 from traces.measure import op_of
 from traces.model import NONE, Column, HostKind, Trace
+from traces.modules import PREFIX
 from tui.view.scene import Scene
 from tui.view.spans import Span, find_span
 from tui.view.window import Window
@@ -83,9 +84,9 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
     stack = trace.strings[int(host.stack[number])]
     for _ in range(_DEEPEST):
         text = trace.strings[int(host.name[row])]
+        if text.startswith(PREFIX) and host.kind[row] in (HostKind.PYTHON, HostKind.ANNOTATION):
+            modules.insert(0, text.removeprefix(PREFIX))
         if host.kind[row] == HostKind.PYTHON:
-            if text.startswith("nn.Module: "):
-                modules.insert(0, text.removeprefix("nn.Module: "))
             frames.append(text)
         row = int(host.parent[row]) if host.parent[row] < row else NONE
         if row == NONE:

@@ -1,0 +1,65 @@
+"""Ranges around calls of modules, while a profile is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tracer.surfaces.torch_nn_module import ModuleRanges
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.inner:
+            x = layer(x)
+        return x
+
+
+class Told:
+    """Stands in for torch: what is entered and left."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.nn = nn
+        self._C = self
+        self._profiler = self
+        self._RecordFunctionFast = self.range
+
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        self.seen.append(name)
+        yield
+        self.seen.append(f"end of {name}")
+
+
+def test_calls_are_ranges_under_the_profilers_names() -> None:
+    told: Any = Told()
+    ranges, model, before = ModuleRanges(told), Outer(), nn.Module.__call__
+    ranges.begin()
+    try:
+        model(torch.ones(1, 2))
+    finally:
+        ranges.end()
+    names = ["Outer_0", "Linear_0", "end of Linear_0", "Linear_1", "end of Linear_1", "end of Outer_0"]
+    assert [name.replace("nn.Module: ", "") for name in told.seen] == names
+    assert nn.Module.__call__ is before
+    model(torch.ones(1, 2))  # behind the profile: nothing is told
+    assert len(told.seen) == len(names)
+
+
+def test_what_is_compiled_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    utils = pytest.importorskip("torch._dynamo.utils")
+    monkeypatch.setitem(utils.counters, "frames", {"total": 1})
+    told: Any = Told()
+    before = nn.Module.__call__
+    ModuleRanges(told).begin()
+    assert nn.Module.__call__ is before
