@@ -188,6 +188,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
         "cells": None if gpu.recording.cells is None else gpu.recording.cells.to_json(),
         "values": config.values,
         "reads_unrecorded": None if config.values == "compute" else stats.reads_unrecorded,
+        "sizes_assumed": stats.sizes_assumed,
         "events_never_recorded": stats.events_never_recorded,
         "memory": [device.memory.usage_of_run() | {"given": bool(config.gpu_memory_bytes)} for device in gpu.devices],
     }

@@ -192,6 +192,7 @@ class VirtualGpu:
             self.blas.kept = kept
         self._values = RecordedValues.of(trace, rank)
         self.assumed = AssumedValues(lambda: self.simulator.tracker.trained, improving=improving)
+        self.assumes_sizes = improving and not strict  # of results whose shape depends on values
         self._selections = RecordedOutputSizes.of(trace, rank)
         self.capture: GraphCapture | None = None  # a CUDA graph's, under way
         self._settled_in = self._froze = False

@@ -109,10 +109,12 @@ class HostFigures:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Of a replay: how often the host read values that the recording does not have, and whether values were computed."""
+    """Of a replay: how often the host read values that the recording does not have, whether values were computed, and how many
+    results had a size that depends on values which nobody knew."""
 
     unrecorded_reads: int | None
     computed: bool | None
+    sizes_assumed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,7 @@ def compare(
         values=ValueReads(
             unrecorded_reads=(replay or {}).get("reads_unrecorded"),
             computed=None if replay is None else replay.get("values") == "compute",
+            sizes_assumed=(replay or {}).get("sizes_assumed"),
         ),
         events_never_recorded=(replay or {}).get("events_never_recorded"),
         memory=_memory(recorded, other, replay or {}),

@@ -42,6 +42,21 @@ def values_sentences(comparison: Comparison) -> list[str]:
     """What the script's reads of tensors gave, where that was not what was recorded."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU, not recorded; the GPU's times are the trace's."]
+    return [*_sizes_sentence(comparison), *_reads_sentence(comparison)]
+
+
+def _sizes_sentence(comparison: Comparison) -> list[str]:
+    sizes = comparison.values.sizes_assumed
+    if not sizes:
+        return []
+    results = "One result has a size that is set" if sizes == 1 else f"{count_text(sizes)} results have sizes that are set"
+    return [
+        f"{results} by values (a mask, unique, bincount) that neither the recording nor the host tells: assumed, about half of"
+        " the elements at first (--values constant: refused; --values compute: computed)."
+    ]
+
+
+def _reads_sentence(comparison: Comparison) -> list[str]:
     reads = comparison.values.unrecorded_reads
     if not reads:
         return []

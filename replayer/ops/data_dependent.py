@@ -1,7 +1,7 @@
 """Ops with data-dependent output shapes (torch.Tag.dynamic_output_shape): the size is known on the host or was recorded.
 
     x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
-    x[x > 0]                                        # as many as the recorded program got here, else DataDependentShape
+    x[x > 0]                                        # as many as the recorded program got here, else an assumed share of them
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from replayer.errors import DataDependentShape
 from replayer.op_signature import OpSignature
 from replayer.recording.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import gpu, masks_are_full
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
+from replayer.tensor.assumed_sizes import assumed_size
 from replayer.tensor.known_values import known_values, set_known_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
@@ -112,7 +112,7 @@ class DataDependentOps:
     def _count_set(self, op: str, mask: Any, shape: Shape) -> int:
         """How many elements of `mask`, broadcast to `shape`, are set: as the host knows, else as recorded.
 
-        Raises DataDependentShape if neither tells.
+        See Note [Sizes that nobody knows] in tensor/assumed_sizes.py for what neither tells.
         """
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if type(mask) is self._tensor_class else mask
@@ -121,7 +121,7 @@ class DataDependentOps:
         if recorded is None and masks_are_full():
             return math.prod(shape)
         if recorded is None:
-            raise DataDependentShape(op)
+            return assumed_size(op, lambda: gpu().assumed.count(math.prod(shape)))
         return recorded
 
     # -- by distinct values and sums -----------------------------------------------------------------------------------
@@ -145,13 +145,14 @@ class DataDependentOps:
     def repeat_interleave(self, repeats: Any, *, output_size: int | None = None) -> Any:
         """Each index as often as `repeats` says; with `output_size` the host need not wait to learn how many."""
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
-        size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known)
+        assume = repeats.meta.numel
+        size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)
         result = self._new((size,), repeats.meta.dtype, repeats.meta)
         return self._with_values(self._results(REPEAT_INTERLEAVE, [repeats], [result]), known)[0]
 
     def bincount(self, source: Any, weights: Any = None, minlength: int = 0) -> Any:
         known = self._compute(source, lambda host: (aten.bincount(host, None, minlength),))
-        size = self._size("aten::bincount", source, known)
+        size = self._size("aten::bincount", source, known, lambda: max(minlength, 1 if source.meta.numel else 0))
         dtype = torch.int64
         if weights is not None:
             dtype, known = torch.float32 if weights.dtype is torch.float32 else torch.float64, None
@@ -166,7 +167,8 @@ class DataDependentOps:
         With `dim`, slices along that dimension are compared instead of elements.
         """
         meta: TensorMeta = source.meta
-        size = self._size(op, source, known, dim)
+        compared = meta.numel if dim is None else meta.shape[dim]
+        size = self._size(op, source, known, lambda: gpu().assumed.count(compared), dim)
         values: Shape = (size,)
         inverse = meta.shape
         if dim is not None:
@@ -194,14 +196,12 @@ class DataDependentOps:
             return known
         return torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
 
-    def _size(self, op: str, source: Any, known: Any, dim: int | None = None) -> int:
-        """The size of the first result along `dim`: of the computed one, else as recorded. Raises DataDependentShape."""
+    def _size(self, op: str, source: Any, known: Any, assume: Callable[[], int], dim: int | None = None) -> int:
+        """The size of the first result along `dim`: of the computed one, else as recorded, else assumed."""
         recorded = self._recorded_size(op, source.meta.shape)
         if known is not None:
             return int(known[0].shape[0 if dim is None else dim])
-        if recorded is None:
-            raise DataDependentShape(op)
-        return recorded
+        return assumed_size(op, assume) if recorded is None else recorded
 
     def _with_values(self, results: list[Any], known: Any) -> list[Any]:
         for result, values in zip(results, known or (), strict=False):

@@ -3,12 +3,15 @@
     assumed = AssumedValues(lambda: 0)
     assumed.loss()      # 1.0; after 100 training steps 0.5: a loss improves slowly, and an accuracy with it
     assumed.share()     # 0.5; after 100 training steps 0.75: of comparisons, how many hold
+    assumed.count(6)    # 3: so many of six elements, where a result's size depends on them
 
 So what a script does only when a loss improves it does: it saves the best model, goes on training, keeps its learning rate.
 
 Note [Loops end]
     A script may ask again and again until a number is small. What it reads beyond a hundred scalars within one training step
-    halves from one to the next, and a condition that has been false so often is true for once.
+    halves from one to the next, and a condition that has been false so often is true for once. A selection from two or more
+    elements never takes all of them: a loop that goes on with what is left (`boxes = boxes[iou < 0.5]`) comes to one element,
+    which is left out for once.
 """
 
 from __future__ import annotations
@@ -40,6 +43,12 @@ class AssumedValues:
     def share(self) -> float:
         """How many of an unknown number of comparisons hold."""
         return 1 - self.loss() / 2 if self._improving else 0.0
+
+    def count(self, elements: int) -> int:
+        """How many of so many elements are counted or selected: their share, rounded half up. See Note [Loops end]."""
+        if elements <= 1:
+            return 0 if self.decide() else elements
+        return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
         """A condition that the host asks for. See Note [Loops end]."""

@@ -87,6 +87,7 @@ class Plan:
     kind: int = field(init=False, default=Kind.OTHER)
     meta: Any = field(init=False, default=None)  # of NEW and VIEW
     size_bytes: int = field(init=False, default=0)  # of NEW
+    kept: bool = field(init=False, default=True)  # False: the sizes of its results hold for this call only
     at: int = field(init=False, default=0)  # of SAME and VIEW: the argument's position
     results: Callable[[Any, Any, Any], Any] | None = field(init=False, default=None)  # of OTHER: from (gpu, args, kwargs)
 

@@ -120,6 +120,8 @@ class PlanCache:
             signature = OpSignature(route.func._schema.name, (), (), launches=False)
             plan = Plan(signature, gpu.current_device(), Constant(None), (), ())
             plan.make_by(lambda gpu, args, kwargs: run(route.func, args, kwargs))
+        if not plan.kept:
+            return plan
         if self._count >= PLANS_LIMIT:
             self.clear()
         self._count += 1

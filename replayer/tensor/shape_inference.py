@@ -16,6 +16,7 @@ import torch
 
 from replayer.errors import DataDependentShape, NotEmulated
 from replayer.op_signature import OpSignature
+from replayer.tensor.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.shape_rules import RULES
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
@@ -37,7 +38,9 @@ def infer(
     device = arguments.device()
     if "device" in kwargs:
         device = on_device(kwargs["device"], device)
-    results = _run(func, meta_args, meta_kwargs)
+    results, kept = _run(func, meta_args, meta_kwargs), True
+    if results is _ASKS_FOR_SIZES:
+        results, kept = run_shape_rule(func, meta_args, meta_kwargs), False
     outcome = _outcome(metas, results, arguments, device)
     reshaped = tuple(_reshaped(metas, arguments))
     writes = tuple(writes_of(func, args, kwargs))
@@ -48,7 +51,9 @@ def infer(
         tuple(_new_shapes(outcome)),
         _launches(func, outcome, bool(writes)),
     )
-    return Plan(signature, device, outcome, writes, reshaped)
+    plan = Plan(signature, device, outcome, writes, reshaped)
+    plan.kept = kept
+    return plan
 
 
 def run_elsewhere(tensor_class: type, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -187,6 +192,9 @@ def _fixed_shape(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
     return False
 
 
+_ASKS_FOR_SIZES = object()  # see assumed_sizes.py
+
+
 def _run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rule = RULES.get(func)
     if rule is not None:
@@ -206,6 +214,8 @@ def _run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
             advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except RuntimeError as refused:
+        if asks_for_sizes(refused):
+            return _ASKS_FOR_SIZES
         if "nested" in func._schema.name:
             raise NotEmulated(*_NESTED) from None
         error = _cpu_kernel_error(func, args, kwargs) or refused

@@ -216,7 +216,7 @@ def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
         elements = source.meta.numel // max(made.meta.numel, 1)
         if known is Truth.ZERO_OR_ONE or (known is None and source.meta.dtype is torch.bool):
             share = gpu().assumed.share()
-            value = round(share * elements) if adds else share
+            value = int(share * elements + 0.5) if adds else share
         else:
             equal = _of_uniform(made, args)
             if equal is None:

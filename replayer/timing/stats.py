@@ -17,6 +17,7 @@ class ReplayStats:
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})  # device time
     uncharged_ns: int = 0  # recorded device time of phases that the script never entered
     reads_unrecorded: int = 0  # host reads answered with a placeholder
+    sizes_assumed: int = 0  # results whose size depends on values that nobody knows
     events_never_recorded: int = 0  # but waited for; of the whole run
     missing: dict[tuple[str, tuple[Shape, ...]], int] = field(default_factory=dict)  # op, shapes -> count
     # of the step under way
@@ -35,7 +36,7 @@ class ReplayStats:
     def restart(self) -> None:
         """What came before the first step is not part of the figures."""
         self.charged_ns = {int(origin): 0 for origin in Origin}
-        self.uncharged_ns = self.reads_unrecorded = 0
+        self.uncharged_ns = self.reads_unrecorded = self.sizes_assumed = 0
         self.missing = {}
         self.lag_ns = self.waited_ns = self.ops = 0
 

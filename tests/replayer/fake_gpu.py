@@ -34,6 +34,7 @@ class SurfaceGpu(FakeGpu):
         self.phases: list[str] = []
         self.modules: list[tuple[int, bool]] = []
         self.now_ns = 0
+        self.assumes_sizes = False
         self.capture: GraphCapture | None = None
         self.worked_ns = 0
         self.replayed: list[CapturedGraph] = []

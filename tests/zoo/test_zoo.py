@@ -14,29 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.replayer.recordings import Op, make_recording
 from tests.zoo.groups import Group, all_groups
-from traces.file import save
-from traces.machine import DeviceProperties
-from traces.model import Device
+from tests.zoo.recording import recording_of_something_else
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = all_groups()
 _AT_MOST = 5  # processes that groups may end before the rest is given up
 
 
-def _a100(path: Path) -> Path:
-    phases = [("forward", 0, 2_000), ("backward", 2_000, 3_000), ("optimizer", 3_000, 4_000)]
-    made = make_recording(phases, [Op("aten::mul", 100, 50, kernel=(160, 500))], steps=2)
-    made.devices = [Device(0, 0, "NVIDIA A100-SXM4-40GB", 40 << 30, DeviceProperties(major=8, minor=0))]
-    save(made, path)
-    return path
-
-
 def _run(values: str, folder: Path) -> dict[str, str]:
     """What was wrong with each group, by name; "" where nothing was."""
     results = folder / f"{values}.jsonl"
-    options = ("--clock", "virtual", "--values", values, "--trace", _a100(folder / "a100.msgpack"))
+    options = ("--clock", "virtual", "--values", values, "--trace", recording_of_something_else(folder / "a100.msgpack"))
     command = [sys.executable, "-m", "tui.cli", "replay", *options, ROOT / "tests" / "zoo" / "run.py", results, values]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     for _ in range(_AT_MOST):

@@ -33,3 +33,12 @@ def test_a_loop_ends_that_waits_for_a_small_number_or_a_condition() -> None:
 def test_constants_are_constant() -> None:
     assumed = AssumedValues(lambda: 500, improving=False)
     assert (assumed.loss(), assumed.share(), assumed.decide()) == (1.0, 0.0, False)
+
+
+def test_a_count_is_the_rounded_share_and_a_loop_over_what_is_left_ends() -> None:
+    assumed = AssumedValues(lambda: 0)
+    assert [assumed.count(n) for n in (0, 2, 3, 9)] == [0, 1, 2, 5]
+    left, rounds = 1000, 0
+    while left:
+        left, rounds = assumed.count(left), rounds + 1
+    assert rounds < 2 * PATIENCE

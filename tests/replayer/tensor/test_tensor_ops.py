@@ -290,7 +290,7 @@ def test_errors_are_those_of_cuda() -> None:
     assert (x + torch.tensor(2.0)).shape == (3,)  # a scalar of the host is legal
 
 
-def test_shapes_that_values_decide_are_refused_by_name() -> None:
+def test_shapes_that_values_decide_are_refused_by_name_where_nothing_is_to_be_assumed() -> None:
     use()
     x = torch.rand(3, device="cuda")
     for name, op in {
