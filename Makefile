@@ -24,7 +24,7 @@ demo: $(VENV)/.installed
 
 test: lint types
 	@echo "--- tests, two at a time"
-	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not real_time and not slow"
+	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not real_time"
 	@echo "--- tests that measure time, by themselves"
 	$(REQUIRE_SHARED) $(BIN)/python -m pytest -m real_time
 

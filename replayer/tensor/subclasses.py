@@ -20,8 +20,10 @@ import torch
 @cache
 def virtual_class(cls: Any, tensor_class: Any) -> Any:
     """The class of virtual tensors that are also `cls`; `tensor_class` for plain tensors and parameters."""
-    if cls in (torch.Tensor, torch.nn.Parameter) or issubclass(cls, tensor_class):
+    if cls in (torch.Tensor, torch.nn.Parameter):
         return tensor_class
+    if issubclass(cls, tensor_class):  # `as_subclass(type(image))` of an image on the device
+        return cls
     function = next(vars(base)["__torch_function__"] for base in cls.__mro__ if "__torch_function__" in vars(base))
     namespace: dict[str, Any] = {
         "__module__": cls.__module__,

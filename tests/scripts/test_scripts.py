@@ -1,6 +1,6 @@
 """Whole programs as people write them, each run to its end under replay, with a recording of something else.
 
-    pytest -m slow tests/scripts                    # with this interpreter's torch
+    pytest --slow tests/scripts                     # with this interpreter's torch
     PYTHONPATH=. OTHER/bin/python -m pytest ...     # with another one's
 
 Each must end with exit code 0, and what it saved must load without a replay, all of it finite.
