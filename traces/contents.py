@@ -205,6 +205,11 @@ def _pack(kind: str, value: Any) -> bytes:
     return packed
 
 
+def rows_within(content: bytes, table: str) -> int:
+    """How many rows of a table the content of a data frame holds. Raises Damaged."""
+    return sum(claimed_rows(value) for kind, value in _unpack(content) if kind == table)
+
+
 def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
     """The items of a frame. A frame of 64 MiB of empty lists would become 4 GB: what no item has is refused on the way."""
     lists_and_maps = 0

@@ -5,6 +5,9 @@
         trace = follower.trace()   # all of it up to now
     follower.ended                 # whether the writer has closed it
 
+    count = StepCount("replay-4711.msgpack")
+    count.now()                    # 40: steps that were written so far, of which nothing is kept
+
 Only what is new is read each time. A frame that is not yet whole is left for the next time (Note [Cut or damaged]).
 """
 
@@ -15,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from traces import checks
-from traces.contents import Assembly
+from traces.contents import Assembly, rows_within
 from traces.frames import HEADER, Damaged, Scan, header_scan, scan
 from traces.model import TABLES, Strings, Thread, Trace, TraceFormatError
 from traces.order import in_order
@@ -73,10 +76,44 @@ class Follower:
         return in_order(trace)
 
     def _unread(self) -> bytes:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._found.whole_bytes if self._found is not None else 0)
-                return file.read()
-        except OSError as error:
-            raise Damaged(error.strerror or str(error)) from error
+        return _unread(self.path, self._found)
 
+
+class StepCount:
+    """How many steps a file holds that is being written."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._found: Scan | None = None
+        self._steps = 0
+
+    def now(self) -> int:
+        """Raises TraceFormatError."""
+        try:
+            data = _unread(self._path, self._found)
+            if self._found is None:
+                if len(data) < HEADER.size:
+                    return 0
+                self._found, data = header_scan(data), data[HEADER.size :]
+            if self._found.end is None:
+                self._found = scan(data, self._found)
+                self._steps += sum(rows_within(frame.content(), "steps") for frame in self._found.frames)
+        except Damaged as error:
+            raise TraceFormatError(self._path, error.offset_bytes, error.reason) from error
+        return self._steps
+
+
+def timeline_of(folder: Path, pid: int) -> Path | None:
+    """The timeline that a replay's own process writes, or, until there is one, the largest of its descendants."""
+    files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
+    own = folder / f"replay-{pid}.msgpack"
+    return own if own in files else next(iter(files), None)
+
+
+def _unread(path: Path, found: Scan | None) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(found.whole_bytes if found is not None else 0)
+            return file.read()
+    except OSError as error:
+        raise Damaged(error.strerror or str(error)) from error

@@ -34,6 +34,7 @@ from tui.narration import ending_text, explain_empty_run, hint_misplaced_option,
 from tui.outputs import require_place_for, write_json
 from tui.print_diff import diff_text
 from tui.print_memory import memory_sentences
+from tui.replay_progress import telling_steps
 from tui.sizes import sizes
 from tui.terminal import is_quiet, look
 from tui.trace_names import find_trace
@@ -120,7 +121,8 @@ def _run(replay: Replay, rooms: dict[str, object], recorded: Trace, out: Path) -
         if can_view():
             return run_with_view(rooms, _words(replay), replay.nproc, recorded, replay.trace, out)
         say("--view needs a terminal; replaying without it")
-    return run_child(rooms, _words(replay), ranks=replay.nproc)
+    with telling_steps(out, replay.script, recorded) as meanwhile:
+        return run_child(rooms, _words(replay), ranks=replay.nproc, meanwhile=meanwhile)
 
 
 def _words(replay: Replay) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from traces.follow import Follower
+from traces.follow import Follower, timeline_of
 from traces.model import Trace
 from tui.view.differences import differences
 from tui.view.loading import Stage
@@ -75,6 +75,5 @@ class Live:
 
     def _follower(self) -> Follower | None:
         """The timeline of the script's own process, or, until there is one, the largest of its descendants."""
-        files = sorted(self._folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
-        own = self._folder / f"replay-{self.pid}.msgpack"
-        return Follower(own if own in files else files[0]) if files else None
+        file = timeline_of(self._folder, self.pid)
+        return None if file is None else Follower(file)
