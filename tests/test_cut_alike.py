@@ -31,6 +31,7 @@ class Recording:
     def __init__(self, folder: Path, optimizers: Optimizers) -> None:
         self._bench = Bench(folder, optimizers=optimizers)
         self._model = {name: object() for name in MODULES}
+        self._optimizers = optimizers
         self._side = ThreadPoolExecutor(1)
 
     def do(self, event: str) -> None:
@@ -51,6 +52,8 @@ class Recording:
                 recorder.optimizer_stepped(name == "step")
         elif name.startswith("call"):
             recorder.module_called(self._model[name.split()[1]], "no_grad" not in name)
+        elif name == "made":
+            self._optimizers.add(self._bench)
         elif name == "mse_loss":
             recorder.loss_called()
         elif name == "item":
@@ -96,6 +99,8 @@ class Replay:
             tracker.module_called(thread, MODULES.index(name.split()[1]), "no_grad" not in name)
             if thread is self._stage.thread:  # the recorder sees no ops of other threads
                 self._op(thread, "mm")
+        elif name == "made":
+            pass  # `Recording` has told both
         else:
             self._op(thread, name)
 
@@ -159,6 +164,24 @@ def test_set_up_is_no_step_unless_something_was_trained(both: Callable[..., Cut]
     assert both("call model", "mm", *TRAIN) == [TRAINED]
     trained = both("call model", "backward", *TRAIN)
     assert trained == [("T", ["forward", "backward", *TRAINED[1]])]
+
+
+def test_what_comes_before_the_optimizer_is_made_is_set_up(both: Callable[..., Cut]) -> None:
+    """GIVEN a loop without a DataLoader WHEN the model is moved to the device, and an optimizer made of it."""
+    step = ("h2d", "zero_grad", "call model", "mse_loss", "backward", "step")
+    trained = ("T", ["h2d", "zero_grad", "forward", "loss", "backward", "optimizer"])
+    assert both("h2d", "h2d", "made", *step * 2, has_optimizer=False) == [trained] * 2
+    assert both("call model", "made", *step * 2, has_optimizer=False) == [trained] * 2  # a dry run
+    between = both(*step[:-1], "made", *step, has_optimizer=False)  # a second one in the midst of a training
+    assert between == [("T", [*trained[1][:-1], *trained[1]])]
+
+
+def test_ops_before_the_first_zero_grad_are_set_up(both: Callable[..., Cut]) -> None:
+    step = ("zero_grad", "call model", "mse_loss", "backward", "step")
+    trained = ("T", ["zero_grad", "forward", "loss", "backward", "optimizer"])
+    assert both("normal_", "normal_", *step * 2) == [trained] * 2
+    forward_first = ("call model", "mse_loss", "zero_grad", "backward", "step")
+    assert both(*forward_first * 2) == [("T", ["forward", "loss", "zero_grad", "backward", "optimizer"])] * 2
 
 
 def test_a_model_without_modules_has_a_forward_pass_before_each_backward_pass(both: Callable[..., Cut]) -> None:

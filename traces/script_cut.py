@@ -17,7 +17,9 @@ Note [The script's thread]
 
 Note [Set-up is no step]
     What a script does before its first batch (a dry run, the warm-up of an allocator) is no part of its first step, unless
-    it has trained by then. Loops without a DataLoader begin with their first phase that is not "other".
+    it has trained by then; nor what it does before it makes an optimizer, as moving the model to the device. Loops without a
+    DataLoader begin with their first phase after that which is not "other", or with the first zero_grad if until then there
+    were only ops of no module and no loss: a batch drawn on the device, say.
 
 Note [Forward before backward]
     The recorder sees no single ops, so a model without modules gives no sign of its forward pass. A loss or a backward pass
@@ -78,6 +80,9 @@ class ScriptCut(Generic[ThreadT]):
         self.workload = WorkloadObserver()
         self._thread: ThreadT | None = None
         self._has_steps = False
+        self._called_module = False
+        self._optimizers = optimizers
+        self._optimizers_made = 0  # as far as was seen
 
     @property
     def current(self) -> str:
@@ -104,9 +109,12 @@ class ScriptCut(Generic[ThreadT]):
         """The script enters loader, h2d, zero_grad, backward, optimizer or other."""
         if not self._is_script(thread, shows=phase == "loader"):
             return
+        self._see_optimizers(thread, now_ns)
         if phase == "loader":
             self._end(thread, self._steps.loader_entered(), now_ns)
             self._drop_set_up(thread, now_ns)
+        elif phase == "zero_grad" and not self._called_module:
+            self._drop_ops_of_set_up(thread, now_ns)
         elif phase == "backward":
             ends = self._steps.backward()
             self._end(thread, ends, now_ns)
@@ -134,6 +142,8 @@ class ScriptCut(Generic[ThreadT]):
         """An outermost module is called: a forward pass goes on or begins."""
         if not self._is_script(thread, shows=True) or self._phases.inside:
             return
+        self._see_optimizers(thread, now_ns)
+        self._called_module = True
         self._end(thread, self._steps.module_called(module, grad_enabled), now_ns)
         self._listener.step_evaluates(self._steps.evaluating)
         self._op(thread, PLAIN, now_ns)
@@ -190,6 +200,16 @@ class ScriptCut(Generic[ThreadT]):
             phases.close(now_ns)
             self.workload.forget()
             self._listener.set_up_ends(thread, now_ns)
+
+    def _see_optimizers(self, thread: ThreadT, now_ns: int) -> None:
+        if self._optimizers_made != self._optimizers.made:
+            self._optimizers_made = self._optimizers.made
+            self._drop_set_up(thread, now_ns)
+
+    def _drop_ops_of_set_up(self, thread: ThreadT, now_ns: int) -> None:
+        names = {self._phases.current, *(segment.name for segment in self._phases.segments)}
+        if "forward" in names and "loss" not in names:
+            self._drop_set_up(thread, now_ns)
 
     def _end(self, thread: ThreadT, ends: StepEnd, now_ns: int) -> None:
         if not ends:

@@ -55,9 +55,11 @@ class Optimizers:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._first: weakref.ref[Any] | None = None
+        self.made = 0  # so far, those that are gone included
 
     def add(self, optimizer: object) -> None:
         """An optimizer was made."""
+        self.made += id(optimizer) not in self._alive
         self._alive[id(optimizer)] = optimizer
 
     def __bool__(self) -> bool:

@@ -2,7 +2,7 @@
 """Choices that CUDA makes above the dispatcher: which kernels a composite op means on this device.
 
 They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for AutogradLazy:
-attention, batch norm, softmax, CTC. cuDNN's RNNs are in rnn.py.
+attention, batch norm, RMS norm, softmax, CTC. cuDNN's RNNs are in rnn.py.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -19,6 +19,9 @@ from replayer.tensor.plan_cache import PlanCache
 aten = torch.ops.aten
 
 _MASK_STEP = 8  # elements
+
+# Composite but for CUDA, which has a kernel: PyTorch 2.9's norm by the root mean square (native/cuda/layer_norm_kernel.cu).
+_FUSED = ("_fused_rms_norm",)
 
 FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 
@@ -131,6 +134,10 @@ def ctc_loss(
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
+def _never_called(*args: Any) -> Any:
+    raise AssertionError("a virtual tensor's ops end in __torch_dispatch__")
+
+
 def register(plans: PlanCache) -> None:
     """Register the choices; in inference mode they are asked for by the ops' routes."""
     library = torch.library.Library("aten", "IMPL")
@@ -143,4 +150,8 @@ def register(plans: PlanCache) -> None:
     ):
         library.impl(op, choice, "AutogradLazy")
         plans.composites[op] = choice
+    for op in filter(None, (getattr(aten, name, None) for name in _FUSED)):
+        # With a kernel of its own the device takes autograd's formula of the op, not those of the ops it is made of.
+        library.impl(op.default, _never_called, "Lazy")
+        plans.with_kernel.add(op.default)
     state.keep(library)

@@ -68,6 +68,7 @@ class PlanCache:
         self.routes: dict[int, Route] = {}  # by id of the op, which the route keeps alive: ops hash in Python, ids in C
         self.specials: dict[torch._ops.OpOverload, Any] = {}
         self.composites: dict[torch._ops.OpOverload, Any] = {}  # what CUDA makes of composite ops; see `composite`
+        self.with_kernel: set[torch._ops.OpOverload] = set()  # composite ops elsewhere, for which CUDA has a kernel
         self.signatures: dict[plan_keys.Key, OpSignature] = {}  # of copies and reads, which have no plan
         self.run_other_layout: Any = None  # an op that makes a tensor which is not strided, and
         self.wrap_other_layout: Any = None  # such a tensor of the host; both set by backend.register
@@ -86,6 +87,8 @@ class PlanCache:
 
         Above autograd PyTorch does this itself. In inference mode there is no autograd, and composite ops come as they are.
         """
+        if func in self.with_kernel:
+            return None
         made = self.composites.get(func)
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
         if made is None and "sparse" not in func._name and has_kernel(str(func._name), "CompositeImplicitAutograd"):

@@ -50,6 +50,11 @@ class PhaseRemainder:
         """Whether the script is known to be another program than the recorded one; see Note [Another program] in matcher.py."""
         return self.likeness is ForwardLikeness.OTHER
 
+    def forget(self) -> None:
+        """What was played so far was no step of a training: it tells nothing of the program."""
+        self.likeness = None
+        self._scheduler.of_other_program = False
+
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
         """The matches and the host thread of an op on another device than the first.
 

@@ -157,6 +157,7 @@ class StepTracker:
         self._finish(thread, now_ns)
         if self._cells is not None:
             self._cells.set_up_ends()
+        self.remainder.forget()
         self.step = self._matcher(self._recording.step(0))
         self._scheduler.stats.restart()
         self._step_start_ns = NONE

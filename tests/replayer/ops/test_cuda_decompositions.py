@@ -30,3 +30,28 @@ def test_softmax_of_other_dtypes_is_as_ever() -> None:
     x = torch.empty(4, 8, device="cuda")
     assert x.softmax(0).dtype is torch.float32 and x.softmax(0, dtype=torch.float64).dtype is torch.float64
     assert x.half().softmax(1).dtype is torch.float16
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="PyTorch before 2.9")
+def test_the_norm_by_the_root_mean_square_is_one_kernel_and_so_is_its_gradient() -> None:
+    gpu = use()
+    x = torch.empty(4, 8, device="cuda", requires_grad=True)
+    weight = torch.empty(8, device="cuda", requires_grad=True)
+    before = len(gpu.launches)
+    result = F.rms_norm(x, (8,), weight)
+    result.backward(torch.empty(4, 8, device="cuda"))
+    assert [launch.op for launch, _ in gpu.launches[before:]] == ["aten::_fused_rms_norm", "aten::_fused_rms_norm_backward"]
+    assert x.grad is not None and x.grad.shape == (4, 8) and weight.grad is not None and weight.grad.shape == (8,)
+    with torch.inference_mode():
+        before = len(gpu.launches)
+        assert F.rms_norm(x.half(), (8,)).dtype is torch.float16
+    assert [launch.op for launch, _ in gpu.launches[before:]][-1] == "aten::_fused_rms_norm"
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="PyTorch before 2.9")
+def test_a_weight_of_another_dtype_takes_the_norm_apart_as_on_cuda() -> None:
+    gpu = use()
+    before = len(gpu.launches)
+    with pytest.warns(UserWarning, match="Mismatch dtype"):
+        F.rms_norm(torch.empty(4, 8, device="cuda", dtype=torch.float16), (8,), torch.empty(8, device="cuda"))
+    assert "aten::_fused_rms_norm" not in [launch.op for launch, _ in gpu.launches[before:]]
