@@ -57,7 +57,7 @@ def report_html(sides: Sequence[Side], tolerance: float = 0.05) -> str:
         _section("Phases on the host, median per step", _phases_chart(sides, labels)),
         _section("GPU busy and idle, per step", _idle_chart(sides, labels)),
         _section("Memory allocated", _memory_chart(sides, labels)),
-        *(_differences(comparison) if comparison is not None else []),
+        *(_differences(comparison, labels) if comparison is not None else []),
         *_coverage(comparison),
         *_kernels(sides, labels),
         *_analyses(sides, labels),
@@ -180,15 +180,15 @@ def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
     return x[rows], y[rows]
 
 
-def _differences(comparison: Comparison) -> Iterable[str]:
+def _differences(comparison: Comparison, labels: Sequence[str]) -> Iterable[str]:
     for title, lists in (("Kernels", comparison.changes.kernels), ("Ops", comparison.changes.ops)):
-        rows = _change_rows(lists)
-        yield _section(f"{title} that differ, per step", _table(["", "", "count", "first", "second", "change"], rows))
+        rows = _change_rows(lists, labels)
+        yield _section(f"{title} that differ, per step", _table(["", "", "count", *labels, "change"], rows))
 
 
-def _change_rows(lists: ChangeLists) -> list[list[str]]:
+def _change_rows(lists: ChangeLists, labels: Sequence[str]) -> list[list[str]]:
     rows = []
-    kinds = {"longer": lists.longer, "shorter": lists.shorter, "only in the second": lists.added, "gone": lists.gone}
+    kinds = {"longer": lists.longer, "shorter": lists.shorter, f"only in {labels[1]}": lists.added, "gone": lists.gone}
     for kind, changes in kinds.items():
         for change in changes:
             counts = list(dict.fromkeys(count_text(round(n, 1)) for n in (change.recorded_count, change.replayed_count)))
@@ -265,8 +265,8 @@ _STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;
 --good:#157a3c;--bad:#c02626;--band:#0b6bcb22;--busy:#3f8f6b;--r0:#e69f00;--r1:#d55e00;--r2:#cc79a7;--r3:#56b4e9;--r4:#0072b2;
 --r5:#9aa5b1;--r6:#6b7280}
-@media (prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ec;--dim:#98a3ae;--line:#333b44;--card:#1d232a;--a:#5aa9f5;
---b:#f0a052;--good:#4cc27d;--bad:#f17171;--band:#5aa9f522;--busy:#57b58c}}
+@media screen and (prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ec;--dim:#98a3ae;--line:#333b44;--card:#1d232a;
+--a:#5aa9f5;--b:#f0a052;--good:#4cc27d;--bad:#f17171;--band:#5aa9f522;--busy:#57b58c}}
 body{background:var(--bg);color:var(--fg);font:15px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif;margin:0}
 main{max-width:960px;margin:0 auto;padding:24px}
 h1{font-size:21px;margin:0 0 6px}h1.green{color:var(--good)}h1.red{color:var(--bad)}
@@ -275,14 +275,17 @@ h2{font-size:16px;margin:28px 0 8px}p{margin:3px 0}.note,ul{color:var(--dim);fon
 .cards div{background:var(--card);border-radius:6px;padding:10px 12px}
 .cards span,.cards small{display:block;color:var(--dim);font-size:12px}.cards strong{font-size:17px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
-th,td{padding:3px 8px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
-th{color:var(--dim);font-weight:500}.left{text-align:left;white-space:normal;overflow-wrap:anywhere}
-figure{margin:0}svg{width:100%;height:auto;display:block}figcaption span{margin-right:14px;font-size:13px;color:var(--dim)}
+th,td{padding:3px 8px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;width:1%}
+th{color:var(--dim);font-weight:500}
+.left{text-align:left;white-space:pre-wrap;overflow-wrap:anywhere;width:auto;min-width:11em}
+figure{margin:0;overflow-x:auto}svg{width:100%;height:auto;display:block}
+figcaption span{margin-right:14px;font-size:13px;color:var(--dim)}
 .key{display:inline-block;width:11px;height:11px;margin-right:5px;border-radius:2px}
 .line{fill:none;stroke-width:1.6}.grid{stroke:var(--line)}.limit{stroke:var(--bad);stroke-dasharray:5 4}.band{fill:var(--band)}
 .line.a{stroke:var(--a)}.line.b{stroke:var(--b)}.dot.a,.bar.a{fill:var(--a)}.dot.b,.bar.b{fill:var(--b)}.faded{opacity:.35}
 .key.a{background:var(--a)}.key.b{background:var(--b)}text{fill:var(--fg);font-size:12px}.tick{fill:var(--dim);font-size:11px}
-@media print{body{background:#fff;color:#000;font-size:11px}main{max-width:none;padding:0}section{break-inside:avoid}
+@media screen and (max-width:640px){main{padding:14px}svg{min-width:620px}}
+@media print{body{font-size:11px}main{max-width:none;padding:0}figure,tr,.cards{break-inside:avoid}h2{break-after:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """.replace("\n", "") + "".join(
     f".{name}{{fill:var(--{name})}}.key.{name}{{background:var(--{name})}}" for name in _IDLE_COLOURS.values()

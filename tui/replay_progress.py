@@ -24,6 +24,7 @@ from tui.figures import count_text, counted
 from tui.narration import say
 from tui.terminal import is_quiet
 
+_FIRST_STEP_S = 1  # between two looks for the first step: what comes before it is not counted
 _LOOK_S = (10, 20, 30, 60)  # between two lines; the last one repeats
 _STEPS_OPTION = re.compile(r"--(?:max[-_]|num[-_])?(?:steps|iters|iterations)(?:=(\d+))?$")
 _ERASE = "\r\x1b[K"  # a progress bar of the script's may stand in the line
@@ -78,19 +79,19 @@ def _span_text(seconds: float) -> str:
 
 def _tell(folder: Path, pid: int, expected: int | None, done: threading.Event) -> None:
     count: StepCount | None = None
-    before = 0, time.monotonic()
-    for number in range(sys.maxsize):
-        if done.wait(_LOOK_S[min(number, len(_LOOK_S) - 1)]):
-            return
+    before = 0, 0.0
+    lines = 0
+    while not done.wait(_LOOK_S[min(lines, len(_LOOK_S) - 1)] if before[0] else _FIRST_STEP_S):
         try:
             if count is None and (file := timeline_of(folder, pid)) is not None:
                 count = StepCount(file)
-            steps = count.now() if count is not None else 0
+            now = count.now() if count is not None else 0, time.monotonic()
         except (TraceFormatError, OSError):
             return  # the folder has gone, or the end of the replay says what is wrong with its timeline
-        now_s = time.monotonic()
-        if steps > before[0]:
-            text = progress_text(steps, expected, (steps - before[0]) / (now_s - before[1]))
+        if before[0] and now[0] > before[0]:
+            text = progress_text(now[0], expected, (now[0] - before[0]) / (now[1] - before[1]))
             sys.stderr.write(_ERASE)
             say(text)
-            before = steps, now_s
+            lines += 1
+        if now[0] > before[0]:
+            before = now

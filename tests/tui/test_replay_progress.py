@@ -12,6 +12,7 @@ import pytest
 
 from tests.traces.handmade import training
 from traces.file import save
+from traces.follow import StepCount
 from tui import replay_progress
 from tui.replay_progress import expected_steps, progress_text, telling_steps
 
@@ -53,6 +54,9 @@ class Terminal(io.StringIO):
 def test_lines_come_where_a_person_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
     recorded = training(steps=3)
     save(recorded, tmp_path / "replay-7.msgpack")
+    steps = iter([0, 1, *[3] * 9999])
+    monkeypatch.setattr(replay_progress.StepCount, "now", lambda self: next(steps))
+    monkeypatch.setattr(replay_progress, "_FIRST_STEP_S", 0.01)
     monkeypatch.setattr(replay_progress, "_LOOK_S", (0.01,))
     stream = Terminal() if watched else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
@@ -62,3 +66,15 @@ def test_lines_come_where_a_person_watches(tmp_path: Path, monkeypatch: pytest.M
         while time.monotonic() < until and "left" not in stream.getvalue():
             time.sleep(0.01)
     assert ("trace: step 3 of 9" in stream.getvalue()) == watched
+
+
+def test_steps_are_counted_while_they_are_written(tmp_path: Path) -> None:
+    save(training(steps=3), tmp_path / "whole.msgpack")
+    data = (tmp_path / "whole.msgpack").read_bytes()
+    growing = tmp_path / "growing.msgpack"
+    count = StepCount(growing)
+    seen = []
+    for size in (4, len(data) // 2, len(data)):
+        growing.write_bytes(data[:size])
+        seen.append(count.now())
+    assert seen[0] == 0 and seen[-1] == 3 == count.now()
