@@ -4,7 +4,7 @@
 
 The second trace is moved so that the first steps that lie over each other begin together. Each kernel, copy and memset that
 has a counterpart (`traces.counterparts`) has an arrow to it, which says how it differs. Processes of the second trace have
-other numbers. Such a file is for viewers: an import would take it for one recording of twice the work.
+other numbers. Such a file is for viewers, and its header says so: an import refuses it, for it is no one recording.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from traces.chrome import write_events
 from traces.chrome_events import Event, RankEvents
 from traces.counterparts import Change, Counterparts, counterparts, paired_steps
+from traces.export_notes import PAIR_KEY
 from traces.measure import window_ns
 from traces.model import NONE, Trace
 
@@ -32,7 +33,8 @@ def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names
     pairs = paired_steps(first, second)
     events = _PairEvents(first, second, counterparts(first, second, pairs), _shift_ns(first, second, pairs), names)
     target = Path(path)
-    write_events(events, {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": events.base_ns}, target)
+    header = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": events.base_ns, PAIR_KEY: list(names)}
+    write_events(events, header, target)
     return target
 
 

@@ -24,6 +24,7 @@ from traces.model import NONE, TABLES, Column, Device, Origin, Strings, Table, T
 from traces.typed_json import from_json, to_json
 
 HEADER_KEY = "traceReplay"
+PAIR_KEY = "traceReplayPair"  # of a file that holds two traces side by side: what they are called
 FORMAT = 1
 _EVENTS = {"added": int, "times": list, "origins": list}
 IN_EVENTS = ("host", "device", "memory")  # the tables that the events themselves tell

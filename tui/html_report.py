@@ -271,7 +271,7 @@ body{background:var(--bg);color:var(--fg);font:15px/1.45 system-ui,-apple-system
 main{max-width:960px;margin:0 auto;padding:24px}
 h1{font-size:21px;margin:0 0 6px}h1.green{color:var(--good)}h1.red{color:var(--bad)}
 h2{font-size:16px;margin:28px 0 8px}p{margin:3px 0}.note,ul{color:var(--dim);font-size:13px}ul{padding-left:20px}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:10px;margin:14px 0}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;margin:14px 0}
 .cards div{background:var(--card);border-radius:6px;padding:10px 12px}
 .cards span,.cards small{display:block;color:var(--dim);font-size:12px}.cards strong{font-size:17px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}

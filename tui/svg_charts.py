@@ -18,6 +18,7 @@ _WIDTH, _HEIGHT = 860, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34
 _BAR = 16
 _LABEL = 150
+_LETTER = 6.6  # about as wide is a letter of the small text
 # For readers that do not apply a page's style within its pictures (mail, some converters).
 _PLAIN = {
     "a": "#0b6bcb", "b": "#d9730d", "busy": "#3f8f6b", "r0": "#e69f00", "r1": "#d55e00", "r2": "#cc79a7", "r3": "#56b4e9",
@@ -99,12 +100,13 @@ def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]
     if not rows:
         return ""
     high = max((value for _, values, _ in rows for value in values if value), default=0.0) or 1.0
+    room = _LETTER * max(len(text) for _, _, texts in rows for text in texts) + 10  # behind the longest bar
     parts, y = [], 4.0
     for label, values, texts in rows:
         parts.append(f'<text class="label" x="{_LABEL - 8}" y="{y + _BAR * len(values) / 2 + 4:.1f}" text-anchor="end">'
                      f"{escape(label)}</text>")  # fmt: skip
         for side, value, text in zip("ab", values, texts, strict=False):
-            width = (value or 0.0) / high * (_WIDTH - _LABEL - 110)
+            width = (value or 0.0) / high * max(_WIDTH - _LABEL - room, 100)
             place = f'x="{_LABEL}" y="{y:.1f}" width="{width:.1f}" height="{_BAR - 3}"'
             parts.append(f'<rect class="bar {side}" fill="{_PLAIN[side]}" {place}/>')
             parts.append(f'<text class="tick" x="{_LABEL + width + 5:.1f}" y="{y + _BAR - 5:.1f}">{escape(text)}</text>')

@@ -15,7 +15,7 @@ from traces.chrome import export_chrome
 from traces.chrome_pair import export_pair
 from traces.file import save
 from traces.kineto import read_kineto
-from traces.model import Trace
+from traces.model import Trace, TraceImportError
 from tui.cli import run
 
 
@@ -88,3 +88,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
     for words in ("export a.msgpack -o x.svg", "view a.msgpack --screenshot x.png"):
         assert run(words.split()) == 2
         assert "this writes" in capfd.readouterr().err
+
+
+def test_an_import_refuses_it_by_name(tmp_path: Path) -> None:
+    path = export_pair(training(steps=2), training(steps=2), tmp_path / "both.json.gz", ("v100", "this replay"))
+    with pytest.raises(TraceImportError, match=r"both\.json\.gz: two traces side by side, v100 and this replay, .* by itself"):
+        read_kineto(path)

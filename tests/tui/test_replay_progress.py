@@ -55,7 +55,7 @@ def test_lines_come_where_a_person_watches(tmp_path: Path, monkeypatch: pytest.M
     recorded = training(steps=3)
     save(recorded, tmp_path / "replay-7.msgpack")
     steps = iter([0, 1, *[3] * 9999])
-    monkeypatch.setattr(replay_progress.StepCount, "now", lambda self: next(steps))
+    monkeypatch.setattr(StepCount, "now", lambda self: next(steps))
     monkeypatch.setattr(replay_progress, "_FIRST_STEP_S", 0.01)
     monkeypatch.setattr(replay_progress, "_LOOK_S", (0.01,))
     stream = Terminal() if watched else io.StringIO()

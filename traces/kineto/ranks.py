@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from traces.cycles import of_each_process
-from traces.export_notes import HEADER_KEY, ExportNotes
+from traces.export_notes import HEADER_KEY, PAIR_KEY, ExportNotes
 from traces.kineto.comms import read_collectives
 from traces.kineto.devices import read_devices
 from traces.kineto.eras import TORCH_OF_ERA, Clock, era
@@ -62,6 +62,7 @@ def assemble(sources: Iterable[Source], problems: Counter[str], *, strangers: bo
         found: Counter[str] = Counter()
         try:
             document = parse(source.text, found, source.label, Piece.of)
+            _refuse_pair(source, document)
             for rank, events in _by_rank(document.events).items():
                 recordings.append(_read_rank(source, replace(document, events=events), rank, found))
             del document  # before the next is read: it is several times the size of what is kept
@@ -165,6 +166,16 @@ def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
     if len(ranks) < 2:
         return ranks or {None: []}
     return {rank: own for rank, own in ranks.items() if rank is not None and any(piece.complete for piece in own)}
+
+
+def _refuse_pair(source: Source, document: Document) -> None:
+    """Raises TraceImportError for what `trace export A B` wrote."""
+    if PAIR_KEY in document.header:
+        names = document.header[PAIR_KEY]
+        which = f", {' and '.join(map(str, names))}" if isinstance(names, list) else ""
+        raise TraceImportError(
+            f"{source.label}: two traces side by side{which}, as trace export A B writes for viewers; import each by itself"
+        )
 
 
 def _distributed(document: Document) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""The page of `trace report` in a real browser: what it loads, how it fits, its colours, and how it prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.traces.handmade import replay_of, training
+from tui.html_report import Side, report_html
+
+pytestmark = pytest.mark.slow
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+# Run in a copy of the page, for the page itself has no scripts: what is wider than the window without being in a box that
+# scrolls, charts without a size, words that a chart cuts off, and what was fetched.
+_LOOK = """<script>onload=()=>{
+const all=[...document.querySelectorAll("main *")],width=document.documentElement.clientWidth;
+const out=(e)=>!e.closest(".scroll,figure")&&e.getBoundingClientRect().right>width+1;
+const cut=(t)=>{const a=t.getBoundingClientRect(),b=t.ownerSVGElement.getBoundingClientRect();
+return a.left<b.left-1||a.right>b.right+1||a.top<b.top-1||a.bottom>b.bottom+1};
+document.body.innerHTML="<pre id=told>"+JSON.stringify({width,charts:document.querySelectorAll("svg").length,
+wide:all.filter(out).map(e=>e.tagName+": "+e.textContent.slice(0,40)),
+empty:[...document.querySelectorAll("svg")].filter(e=>e.getBoundingClientRect().height<20).length,
+cut:[...document.querySelectorAll("svg text")].filter(cut).map(e=>e.textContent),
+thin:[...document.querySelectorAll("td.left")].filter(e=>e.getBoundingClientRect().width<100).length,
+fetched:performance.getEntriesByType("resource").map(e=>e.name),
+background:getComputedStyle(document.body).backgroundColor,colour:getComputedStyle(document.body).color
+}).replaceAll("&","&amp;").replaceAll("<","&lt;")+"</pre>"}</script>"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    found = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"no browser here ({', '.join(_BROWSERS)}); Debian has one: apt-get install chromium")
+    return found
+
+
+@pytest.fixture(scope="module", params=["one", "two"])
+def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recorded = training(steps=6)
+    sides = [Side("recorded.msgpack", recorded)]
+    if request.param == "two":
+        sides.append(Side("replayed <b>&.msgpack", replay_of(recorded)))
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(report_html(sides), encoding="utf-8")
+    return path
+
+
+def ran(browser: str, folder: Path, *words: str) -> str:
+    """What the browser prints, with a profile of its own and no network."""
+    own = [f"--user-data-dir={folder / 'profile'}", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    offline = ["--proxy-server=127.0.0.1:9", "--virtual-time-budget=3000"]
+    done = subprocess.run([browser, *own, *offline, *words], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def looked(browser: str, page: Path, folder: Path, width: int, dark: bool = False) -> dict[str, Any]:
+    copy = folder / "copy.html"
+    copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{_LOOK}</body>"), encoding="utf-8")
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    dom = ran(browser, folder, f"--window-size={width},2000", scheme, "--dump-dom", copy.as_uri())
+    told = re.search(r'<pre id="told">(.*?)</pre>', dom, re.S)
+    assert told is not None, dom[-2000:]
+    found: dict[str, Any] = json.loads(unescape(told[1]))
+    return found
+
+
+@pytest.mark.parametrize("width", [500, 900, 1600])
+def test_everything_fits_and_nothing_is_fetched(browser: str, page: Path, tmp_path: Path, width: int) -> None:
+    found = looked(browser, page, tmp_path, width)
+    assert found["width"] == width
+    assert found["charts"] >= 3 and not found["empty"]
+    assert found["wide"] == [] and found["cut"] == [] and found["thin"] == 0
+    assert found["fetched"] == []
+
+
+def test_it_is_light_or_dark_as_its_reader_is(browser: str, page: Path, tmp_path: Path) -> None:
+    light, dark = (looked(browser, page, tmp_path, 900, dark=dark) for dark in (False, True))
+    brightness = [[sum(map(int, re.findall(r"\d+", of[part]))) for part in ("background", "colour")] for of in (light, dark)]
+    assert brightness[0][0] > 600 > 200 > brightness[0][1]
+    assert brightness[1][0] < 200 < 600 < brightness[1][1]
+
+
+def test_it_prints(browser: str, page: Path, tmp_path: Path) -> None:
+    ran(browser, tmp_path, f"--print-to-pdf={tmp_path / 'x.pdf'}", "--no-pdf-header-footer", page.as_uri())
+    printed = (tmp_path / "x.pdf").read_bytes()
+    assert printed.startswith(b"%PDF") and 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8
