@@ -4,7 +4,8 @@
 
 Each cell is one run of examples/train_vit.py under `trace replay` on the GPU of that recording, with 7.79 GiB of memory and
 this machine's own time left out: a small vision transformer and a deep and wide perceptron, over depth and width, alone and as
-two ranks of DistributedDataParallel by NCCL and by gloo. Cells that `--results` holds are not run again. It takes ten minutes.
+two ranks of DistributedDataParallel by NCCL and by gloo; the perceptron also with its layers split over two GPUs. Runs that
+`--results` holds are not made again. It takes ten to thirty minutes on two cores.
 """
 
 from __future__ import annotations
@@ -14,24 +15,54 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).resolve().parent
 SCRIPT = DOCS.parent / "examples" / "train_vit.py"
-MEMORY = "7.79GiB"
+MEMORY, STEPS = "7.79GiB", 6
 NETS = {"vit": ((2, 6, 12), (64, 256, 1024)), "wide": ((4, 8, 12), (1024, 4096, 8192))}  # depths, widths
-MODES = {"one GPU": (0, "nccl"), "two, NCCL": (2, "nccl"), "two, gloo": (2, "gloo")}
+NAMES = {"vit": "Vision transformer", "wide": "Deep and wide perceptron"}
+ONE, NCCL, GLOO, SPLIT = "one GPU", "two, NCCL", "two, gloo", "two, layers split"
+MODES = {"vit": (ONE, NCCL, GLOO), "wide": (ONE, NCCL, GLOO, SPLIT)}
+# An epoch of MNIST with a network of 5 322 parameters: batch size, steps, and the published bytes of gradients and losses.
+PUBLISHED_BYTES = {
+    32: (1875, 39_915_000, 7_500),
+    64: (938, 19_968_144, 3_752),
+    128: (469, 9_984_072, 1_876),
+}
+LOSS_BYTES = 4
 _DONE = re.compile(r"step (?P<ms>[\d.]+) ms, peak (?P<mib>\d+) MiB, loss (?P<loss>[\d.]+)")
-_FAILED = re.compile(r"OutOfMemoryError: (?P<words>CUDA out of memory\.[^.]*\.)")
+_FAILED = re.compile(r"OutOfMemoryError: (?P<words>CUDA out of memory\..*?(?= Of the allocated)|CUDA out of memory\.[^.]*\.)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the script; the name of the file that keeps its result."""
+
+    net: str
+    depth: int
+    width: int
+    mode: str
+    values: str = "recorded"
+    batch: int = 128
+    steps: int = STEPS
+
+    @property
+    def file(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, astuple(self))).lower()) + ".json"
 
 
 @dataclass(frozen=True)
 class Cell:
     step_ms: float | None  # None: out of memory
-    peak_mib: int | None
-    loss: float | None
+    peak_mib: int | None  # of the GPU that holds more
+    loss: str  # of the last step, as printed
+    reduced_bytes: int  # per step and rank: gradients, and the loss
     words: str = ""  # of the error
 
     @property
@@ -39,92 +70,179 @@ class Cell:
         return "out of memory" if self.step_ms is None else f"{self.step_ms:.1f} ms, {self.peak_mib} MiB"
 
 
-def run(trace: Path, net: str, depth: int, width: int, ranks: int, backend: str) -> Cell:
-    how = ["--trace", trace, "--gpu-memory", MEMORY, "--clock", "recorded", *(["--nproc", ranks] if ranks else [])]
-    script = [SCRIPT, "--net", net, "--depth", depth, "--width", width, "--backend", backend, "--steps", 6]
-    command = [sys.executable, "-m", "trace_replay", "replay", *how, *script]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900)
-    if (failed := _FAILED.search(done.stderr)) is not None:
-        return Cell(None, None, None, failed["words"])
-    told = _DONE.search(done.stdout)
-    if told is None:
-        raise SystemExit(f"{' '.join(map(str, script))}: {done.stderr[-2000:]}")
-    return Cell(float(told["ms"]), int(told["mib"]), float(told["loss"]))
+Cells = dict[Run, Cell]
 
 
-def cells(recording: Path, results: Path) -> dict[tuple[str, int, int, str], Cell]:
+def wanted() -> list[Run]:
+    sizes = [(net, depth, width) for net, (depths, widths) in NETS.items() for depth in depths for width in widths]
+    grid = [Run(*size, mode) for size in sizes for mode in MODES[size[0]] if is_run(*size, mode)]
+    losses = [computed(net, mode) for net in NETS for mode in (ONE, NCCL, GLOO)]
+    return grid + losses + [tiny(batch) for batch in PUBLISHED_BYTES]
+
+
+def is_run(net: str, depth: int, width: int, mode: str) -> bool:
+    """gloo is tried at the middle depth, and splitting where a layer is widest: few cores make all these runs."""
+    depths, widths = NETS[net]
+    return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
+
+
+def computed(net: str, mode: str) -> Run:
+    """The smallest network, with values that the CPU computes."""
+    depths, widths = NETS[net]
+    return Run(net, depths[0], widths[0], mode, "compute", steps=20)
+
+
+def tiny(batch: int) -> Run:
+    return Run("tiny", 0, 0, NCCL, batch=batch)
+
+
+def made(trace: Path, run: Run) -> Cell:
+    """Raises SystemExit with the run's own words where it fails for anything but memory."""
+    how = {ONE: [], SPLIT: ["--gpus", 2]}.get(run.mode, ["--nproc", 2])
+    script: list[Any] = [SCRIPT, "--net", run.net, "--depth", run.depth, "--width", run.width, "--steps", run.steps]
+    script += ["--batch-size", run.batch, *(["--backend", "gloo"] if run.mode == GLOO else [])]
+    script += ["--split"] if run.mode == SPLIT else []
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        options = ["--gpu-memory", MEMORY, "--clock", "recorded", "--values", run.values, "--report", report]
+        command = [sys.executable, "-m", "trace_replay", "replay", "--trace", trace, *options, *how, *script]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900)
+        told = _DONE.search(done.stdout)
+        if told is None:
+            if (failed := _FAILED.search(done.stderr)) is None:
+                raise SystemExit(f"{run}: {done.stderr[-2000:]}")
+            return Cell(None, None, "", 0, failed["words"])
+        between = (json.loads(report.read_text()).get("communication") or {}).get("replayed") or {"operations": []}
+    reduced = sum(row["bytes"] for row in between["operations"] if row["name"] == "all_reduce")
+    return Cell(float(told["ms"]), int(told["mib"]), told["loss"], reduced // (2 * run.steps))
+
+
+def cells(recording: Path, results: Path) -> Cells:
     trace = results / "recording.msgpack"
     if not trace.exists():
         subprocess.run([sys.executable, "-m", "trace_replay", "import", recording, "-o", trace], check=True)
-    sizes = [(net, depth, width) for net, (depths, widths) in NETS.items() for depth in depths for width in widths]
-    wanted = [(*size, mode) for size in sizes for mode in MODES]
-    found = {}
-    for number, (net, depth, width, mode) in enumerate(wanted, start=1):
-        file = results / f"{net}-{depth}-{width}-{mode.replace(', ', '-').replace(' ', '-')}.json"
-        if not file.exists():
-            print(f"{number} of {len(wanted)}: {net}, depth {depth}, width {width}, {mode}", file=sys.stderr)
-            file.write_text(json.dumps(vars(run(trace, net, depth, width, *MODES[mode]))))
-        found[net, depth, width, mode] = Cell(**json.loads(file.read_text()))
-    return found
+    missing = [run for run in wanted() if not (results / run.file).exists()]
+    begin_s = time.monotonic()
+    for number, run in enumerate(missing):
+        left = f", {(time.monotonic() - begin_s) / number * (len(missing) - number) / 60:.0f} min left" if number else ""
+        print(f"{number + 1} of {len(missing)}{left}: {run.net} {run.depth} x {run.width}, {run.mode}", file=sys.stderr)
+        text = json.dumps(vars(made(trace, run)))
+        (results / run.file).write_text(text)
+    return {run: Cell(**json.loads((results / run.file).read_text())) for run in wanted()}
 
 
-def page(found: dict[tuple[str, int, int, str], Cell]) -> Iterator[str]:
+def page(found: Cells) -> Iterator[str]:
     yield "# One GPU or two\n"
     yield (
-        f"Made by `python docs/ddp_poster.py RECORDING`: examples/train_vit.py on virtual GPUs of {MEMORY}, 128 images per step"
-        " in all, alone and under DistributedDataParallel. **Measured**: nothing on such a GPU. **Estimated**: kernels' times,"
-        " from the recording of a V100 by op and size, and transfers between ranks. **As PyTorch's rules have it**: memory.\n"
+        f"Made by `python docs/ddp_poster.py RECORDING`: examples/train_vit.py on virtual GPUs of {MEMORY}, 128 images of"
+        " 28 x 28 per step in all, Adam, fp32; alone, as two processes of DistributedDataParallel on one machine, and with the"
+        " layers split over two GPUs. **Measured**: nothing on such a GPU. **Estimated**: kernels' times, from the recording of"
+        " a V100 by op and size, the host's pace from the same recording, transfers between ranks from the link of a data"
+        " sheet (gloo: TCP through host memory). **By PyTorch's rules**: memory, out of memory, bytes. **Computed** on the CPU:"
+        " losses. **Published**: the bytes of an epoch.\n"
     )
     yield "![which cells fit, and where two GPUs are faster](ddp_poster.svg)\n"
-    for net, (depths, widths) in NETS.items():
-        name = "Vision transformer" if net == "vit" else "Deep and wide perceptron"
-        yield f"## {name}: step and peak memory of a GPU\n"
-        yield f"| depth | width | {' | '.join(MODES)} |\n|---|---|{'---|' * len(MODES)}"
-        for depth in depths:
-            for width in widths:
-                yield f"| {depth} | {width} | {' | '.join(found[net, depth, width, mode].text for mode in MODES)} |"
-        yield ""
-    fit = [key[:3] for key, cell in found.items() if key[3] == "one GPU" and cell.step_ms is not None]
-    slower = [key for key in fit if _ms(found, key, "two, NCCL") > _ms(found, key, "one GPU")]
-    by_gloo = [key for key in fit if _ms(found, key, "two, gloo") > _ms(found, key, "two, NCCL")]
-    equal = [key for key in fit if found[(*key, "two, gloo")].loss == found[(*key, "two, NCCL")].loss]
-    words = next((cell.words for cell in found.values() if cell.words), "")
+    for net in NETS:
+        yield from _table(found, net)
+    yield from _sentences(found)
+    yield from _losses(found)
+    yield from _bytes(found)
+
+
+def _table(found: Cells, net: str) -> Iterator[str]:
+    (depths, widths), modes = NETS[net], MODES[net]
+    yield f"## {NAMES[net]}: step and peak memory of a GPU\n"
+    yield f"| depth | width | {' | '.join(modes)} | gradients per step |\n|---|---|{'---|' * (len(modes) + 1)}"
+    for depth in depths:
+        for width in widths:
+            row = [found.get(Run(net, depth, width, mode)) for mode in modes]
+            reduced = max(cell.reduced_bytes for cell in row if cell is not None)
+            size = f"{(reduced - LOSS_BYTES) / 2**20:.1f} MiB" if reduced else "-"
+            yield f"| {depth} | {width} | {' | '.join('-' if cell is None else cell.text for cell in row)} | {size} |"
+    yield ""
+
+
+def _sentences(found: Cells) -> Iterator[str]:
+    grid = [run for run in found if run.net in NETS and run.values == "recorded" and run.mode == ONE]
+
+    def ms(run: Run, mode: str) -> float | None:
+        cell = found.get(Run(run.net, run.depth, run.width, mode))
+        return None if cell is None else cell.step_ms
+
+    fit = [run for run in grid if ms(run, ONE) is not None and ms(run, NCCL) is not None]
+    slower = [run for run in fit if (ms(run, NCCL) or 0) > (ms(run, ONE) or 0)]
+    tried = [run for run in fit if ms(run, GLOO) is not None]
+    by_gloo = [run for run in tried if (ms(run, GLOO) or 0) > (ms(run, NCCL) or 0)]
+    alone = [run for run in grid if ms(run, ONE) is not None and ms(run, NCCL) is None]
+    split = [run for run in grid if run.net == "wide" and ms(run, ONE) is None and ms(run, SPLIT) is not None]
+    yield "## What it shows\n"
+    yield f"* {len(slower)} of the {len(fit)} networks that fit both ways are slower on two GPUs than on one: {_names(slower)}."
+    yield f"* gloo takes longer than NCCL for {len(by_gloo)} of the {len(tried)} that were tried with both."
+    if alone:
+        yield (
+            f"* DistributedDataParallel keeps the gradients a second time, in its buckets: {_names(alone)} fit on one GPU, not"
+            " under it."
+        )
+    if split:
+        yield f"* Too large for one GPU, trained with the layers split over two: {_names(split)}."
+    if words := next((cell.words for cell in found.values() if cell.words), ""):
+        yield f"* What does not fit says so in PyTorch's words: `{words}`"
+    yield ""
+
+
+def _names(runs: list[Run]) -> str:
+    return ", ".join(f"{run.net} {run.depth} x {run.width}" for run in runs) or "none"
+
+
+def _losses(found: Cells) -> Iterator[str]:
+    yield "## Losses after 20 steps\n"
     yield (
-        f"* {len(slower)} of {len(fit)} networks that fit on one GPU are slower on two.\n"
-        f"* gloo takes longer than NCCL for {len(by_gloo)} of {len(fit)}, and the values are equal for {len(equal)}.\n"
-        f"* What does not fit says so in PyTorch's words: `{words}`\n"
+        "The smallest of each, with values computed on the CPU. Two GPUs share the batch of one, so that the mean loss differs"
+        " by rounding and dropout alone; the two backends add the same numbers.\n"
     )
+    yield f"| network | {' | '.join((ONE, NCCL, GLOO))} |\n|---|---|---|---|"
+    for net in NETS:
+        losses = [found[computed(net, mode)].loss for mode in (ONE, NCCL, GLOO)]
+        yield f"| {_names([computed(net, ONE)])} | {' | '.join(losses)} |"
+    yield ""
 
 
-def _ms(found: dict[tuple[str, int, int, str], Cell], key: tuple[str, int, int], mode: str) -> float:
-    step_ms = found[(*key, mode)].step_ms
-    return float("inf") if step_ms is None else step_ms
+def _bytes(found: Cells) -> Iterator[str]:
+    yield "## Bytes per step, and per epoch of MNIST\n"
+    yield "A network of 5 322 parameters: what a replay counts in a step's all-reduces, times the steps of 60 000 images.\n"
+    yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"
+    yield "|---|---|---|---|---|---|---|"
+    for batch, (steps, gradients, losses) in PUBLISHED_BYTES.items():
+        step_bytes = found[tiny(batch)].reduced_bytes - LOSS_BYTES
+        ours = (steps * step_bytes, gradients, steps * LOSS_BYTES, losses)
+        yield f"| {batch} | {steps} | {step_bytes} + {LOSS_BYTES} | {' | '.join(f'{number:,}' for number in ours)} |"
+    yield ""
 
 
-def picture(found: dict[tuple[str, int, int, str], Cell], path: Path) -> None:
+def picture(found: Cells, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "ddp_poster"
     from matplotlib import pyplot
 
-    modes = ("one GPU", "two, NCCL")
+    modes = (ONE, NCCL)
     figure, axes = pyplot.subplots(len(NETS), len(modes), figsize=(10, 8), layout="constrained")
     for row, (net, (depths, widths)) in enumerate(NETS.items()):
         for column, mode in enumerate(modes):
             shown = axes[row][column]
-            peaks = [[found[net, depth, width, mode].peak_mib for width in widths] for depth in depths]
-            drawn = [[float("nan") if peak is None else peak / 1024 for peak in line] for line in peaks]
+            here = [[found[Run(net, depth, width, mode)] for width in widths] for depth in depths]
+            drawn = [[float("nan") if cell.peak_mib is None else cell.peak_mib / 1024 for cell in line] for line in here]
+            shown.set_facecolor("0.9")
             image = shown.imshow(drawn, cmap="Greys", vmin=0, vmax=8, aspect="auto")
-            for y, depth in enumerate(depths):
-                for x, width in enumerate(widths):
-                    cell = found[net, depth, width, mode]
+            for y, line in enumerate(here):
+                for x, cell in enumerate(line):
                     dark = cell.peak_mib is not None and cell.peak_mib > 4096
-                    text = "out of\nmemory" if cell.step_ms is None else f"{cell.step_ms:.1f} ms"
+                    text = "out of\nmemory" if cell.step_ms is None else f"{cell.step_ms:.1f} ms\n{cell.peak_mib} MiB"
                     shown.text(x, y, text, ha="center", va="center", color="white" if dark else "black")
             shown.set_xticks(range(len(widths)), map(str, widths))
             shown.set_yticks(range(len(depths)), map(str, depths))
-            shown.set(title=f"{net}, {mode}", xlabel="width", ylabel="depth")
+            shown.set(title=f"{NAMES[net]}, {mode}", xlabel="width", ylabel="depth, layers")
             figure.colorbar(image, ax=shown, label="peak memory of a GPU, GiB")
     figure.savefig(path, metadata={"Date": None})
 
@@ -132,7 +250,7 @@ def picture(found: dict[tuple[str, int, int, str], Cell], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("recording", type=Path, help="of one GPU, in kernels: a profiler's JSON")
-    parser.add_argument("--results", type=Path, default=DOCS.parent / "out" / "poster", help="the folder for the cells")
+    parser.add_argument("--results", type=Path, default=DOCS.parent / "out" / "poster", help="where each run's result is kept")
     parser.add_argument("--output", type=Path, default=DOCS / "ddp_poster.md")
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,9 @@
-"""Trains a small vision transformer, or a deep and wide perceptron, on 28 x 28 images: alone, or under DistributedDataParallel.
+"""Trains a small vision transformer, a deep and wide perceptron or a tiny convolutional network on 28 x 28 images: alone, under
+DistributedDataParallel, or with the perceptron's layers split over two GPUs.
 
 python train_vit.py --depth 6 --width 192
-torchrun --nproc-per-node=2 train_vit.py --net wide --depth 12 --width 8192 --backend gloo
+python train_vit.py --net wide --depth 12 --width 8192 --split
+torchrun --nproc-per-node=2 train_vit.py --net wide --depth 12 --width 4096 --backend gloo
 """
 
 from __future__ import annotations
@@ -37,7 +39,32 @@ class VisionTransformer(nn.Module):
         return scores
 
 
-def wide(depth: int, width: int) -> nn.Module:
+class Tiny(nn.Module):
+    """5 322 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5), nn.Linear(20, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = torch.relu(torch.max_pool2d(self.first(images), 2))
+        scores: Tensor = self.last(torch.relu(self.second(x)).amax((2, 3)))
+        return scores
+
+
+class Halves(nn.Module):
+    """The first half of the layers on one GPU, the others on the next."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.first, self.second = layers[: len(layers) // 2].to("cuda:0"), layers[len(layers) // 2 :].to("cuda:1")
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.second(self.first(images).to("cuda:1"))
+        return scores
+
+
+def wide(depth: int, width: int) -> nn.Sequential:
     """A perceptron of `depth` hidden layers of `width`."""
     hidden = [module for _ in range(depth - 1) for module in (nn.Linear(width, width), nn.ReLU(inplace=True))]
     return nn.Sequential(
@@ -47,14 +74,22 @@ def wide(depth: int, width: int) -> nn.Module:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--net", choices=["vit", "wide"], default="vit")
+    parser.add_argument("--net", choices=["vit", "wide", "tiny"], default="vit")
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--split", action="store_true", help="of the wide network: half of the layers on each of two GPUs")
     parser.add_argument("--batch-size", type=int, default=128, help="of all processes together")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--backend", choices=["nccl", "gloo"], default="nccl")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
+
+
+def network(args: argparse.Namespace, device: torch.device) -> nn.Module:
+    if args.net == "wide":
+        layers = wide(args.depth, args.width)
+        return Halves(layers) if args.split else layers.to(device)
+    return (VisionTransformer(args.depth, args.width) if args.net == "vit" else Tiny()).to(device)
 
 
 def main() -> None:
@@ -63,28 +98,33 @@ def main() -> None:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
-    model = (VisionTransformer(args.depth, args.width) if args.net == "vit" else wide(args.depth, args.width)).to(device)
+    model = network(args, device)
     if world_size > 1:
         dist.init_process_group(args.backend)
         model = DistributedDataParallel(model, device_ids=[device.index])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
-    share = args.batch_size // world_size
-    images, labels = torch.rand(share, 1, SIDE, SIDE), torch.randint(CLASSES, (share,))
+    # One batch, of which each process trains its share.
+    images, labels = torch.rand(args.batch_size, 1, SIDE, SIDE), torch.randint(2, (args.batch_size,))
+    images, labels = images[rank::world_size], labels[rank::world_size]
     model.train()
     begin = time.perf_counter()
     for step in range(args.steps):
-        loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+        scores = model(images.to(device))
+        loss = nn.functional.cross_entropy(scores, labels.to(scores.device))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        mean = loss.detach() / world_size
+        if world_size > 1:
+            dist.all_reduce(mean)
         if step == 0:  # the first step sets up what the others use
             torch.cuda.synchronize()
             begin = time.perf_counter()
     torch.cuda.synchronize()
     if rank == 0:
         step_ms = (time.perf_counter() - begin) / max(args.steps - 1, 1) * 1e3
-        peak_mib = torch.cuda.max_memory_allocated() / 2**20
-        print(f"step {step_ms:.2f} ms, peak {peak_mib:.0f} MiB, loss {loss.item():.3f}, {world_size} processes", flush=True)
+        peak_mib = max(torch.cuda.max_memory_allocated(at) for at in range(2 if args.split else 1)) / 2**20
+        print(f"step {step_ms:.2f} ms, peak {peak_mib:.0f} MiB, loss {mean.item():.6f}, {world_size} processes", flush=True)
     if world_size > 1:
         dist.destroy_process_group()
 

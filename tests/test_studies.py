@@ -24,7 +24,8 @@ def study(name: str) -> Any:
 
 def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Path) -> None:
     stalls = study("data_stalls")
-    cost = stalls.Cost(5_270_000, [{"workers": 1, "measured": 189.0, "modelled": 190.0}])
+    runs = [stalls.Measured(*key, 189.0, 400.0, 190.0, 0.5, 5_270_000, 12.0, 7.5) for key in stalls.RUNS]
+    cost = stalls.Cost(runs, {batch: 0.1 * batch for batch in stalls.PUBLISHED_PIN})
     model = stalls.Model(cost)
     for network, published in stalls.PUBLISHED_CPU.items():
         rates = [model.rate(network, cores) for cores in stalls.CORES]
@@ -49,23 +50,27 @@ def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Pa
     assert computes[0] > computes[1] > computes[2] and whole[1] == pytest.approx(whole[2], rel=0.01)
     text = "\n".join(stalls.page(cost))
     assert "a worker spends 5.27 ms of a core on an image" in text and "nan" not in text
+    assert "| 2 (alexnet) | 7.5 | 189.0 | 400.0 | +111.6% | 50% | 190.0 | +0.5% |" in text
+    assert "| ours, of a core | 6.4 | 12.8 |" in text and "12.0 ms (resnet18, workers: 1)." in text
     stalls.picture(cost, tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
 
 
 def test_the_poster_tells_what_fits_and_what_is_slower(tmp_path: Path) -> None:
     poster = study("ddp_poster")
-    times = {"one GPU": 10.0, "two, NCCL": 7.0, "two, gloo": 12.0}
-    found = {}
-    for net, (depths, widths) in poster.NETS.items():
-        for depth in depths:
-            for width in widths:
-                for mode, ms in times.items():
-                    found[net, depth, width, mode] = poster.Cell(ms, 100, 1.0)
-    found["wide", 12, 8192, "one GPU"] = poster.Cell(None, None, None, "CUDA out of memory. Tried to allocate 256.00 MiB.")
-    found["vit", 2, 64, "two, NCCL"] = poster.Cell(11.0, 100, 1.0)
+    times = {poster.ONE: 10.0, poster.NCCL: 7.0, poster.GLOO: 12.0, poster.SPLIT: 11.0}
+    found = {run: poster.Cell(times[run.mode], 100, "0.693147", 21_292) for run in poster.wanted()}
+    out = poster.Cell(None, None, "", 0, "CUDA out of memory. Tried to allocate 256.00 MiB.")
+    found[poster.Run("wide", 12, 8192, poster.ONE)] = found[poster.Run("wide", 12, 8192, poster.NCCL)] = out
+    found[poster.Run("wide", 8, 8192, poster.NCCL)] = out
+    found[poster.Run("vit", 2, 64, poster.NCCL)] = poster.Cell(11.0, 100, "1.0", 4)
     text = "\n".join(poster.page(found))
-    assert "1 of 17 networks that fit on one GPU are slower on two" in text
-    assert "gloo takes longer than NCCL for 17 of 17, and the values are equal for 17" in text
-    assert "| 12 | 8192 | out of memory | 7.0 ms, 100 MiB | 12.0 ms, 100 MiB |" in text
+    assert "1 of the 16 networks that fit both ways are slower on two GPUs than on one: vit 2 x 64." in text
+    assert "gloo takes longer than NCCL for 5 of the 5 that were tried with both" in text
+    assert "wide 8 x 8192 fit on one GPU, not under it" in text
+    assert "| 12 | 8192 | out of memory | out of memory | - | 11.0 ms, 100 MiB | 0.0 MiB |" in text
+    assert "Too large for one GPU, trained with the layers split over two: wide 12 x 8192." in text
+    assert "| 32 | 1875 | 21288 + 4 | 39,915,000 | 39,915,000 | 7,500 | 7,500 |" in text
+    assert len({run.file for run in found}) == len(found)
     poster.picture(found, tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").read_text().count("<svg") == 1

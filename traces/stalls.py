@@ -62,12 +62,16 @@ class Stalls:
     batch_samples: float
     workers: int
     batch_cpu_ns: int  # one worker's work for one batch
+    batch_wall_ns: int  # while it fetched that batch
+    batch_queued_ns: int  # of `batch_wall_ns`, it waited for a core
     batch_bytes: int  # read for one batch
     batch_missed_bytes: int | None  # of it, what the cache did not hold
     batch_pin_ns: int | None
+    batch_pin_cpu_ns: int | None  # of `batch_pin_ns`; less where the machine had other things to do
     data_set_bytes: int | None  # estimated: samples of the data set times bytes per sample
     bottleneck: Bottleneck
     check: Modelled | None  # the model for this machine, to be compared with `prepared`; None without workers
+    check_queued: Modelled | None  # with the waits for a core that were measured, other programs' included; None: not measured
     enough: Modelled | None  # the fewest workers, each on a core, that end the preparation stall
     by_cores: list[Modelled]
     disk_bytes_per_s: float | None  # that ends the fetch stall
@@ -86,12 +90,20 @@ def _share(step_ns: int, without_ns: int) -> float:
     return max(1 - without_ns / step_ns, 0.0) if step_ns else 0.0
 
 
+def _first_at_pace(steps: int, workers: int) -> int:
+    """The index of the first step that counts: after those that lived on what was prefetched, and so that whole rounds of the
+    workers are left. Workers that began together end their batches together, W at a time. Raises TraceError."""
+    unsteady = max(2 * workers + 1, 2, steps // 5)
+    enough = unsteady + max(workers, 4)
+    if steps < enough:
+        raise TraceError(f"{steps} steps show no pace with {workers} workers; let the script train {enough} or more")
+    return unsteady + (steps - unsteady) % max(workers, 1)
+
+
 def pace(trace: Trace, batch_samples: float, workers: int) -> Pace:
     """Of the steps after those that lived on what was prefetched. Raises TraceError where too few are left."""
     rows = np.flatnonzero((trace.steps.kind != StepKind.EVALUATION) & (trace.steps.kind != StepKind.INCOMPLETE))
-    first = max(2 * workers + 1, 2, len(rows) // 5)
-    if len(rows) < first + 4:
-        raise TraceError(f"{len(rows)} steps show no pace with {workers} workers; let the script train {first + 4} or more")
+    first = _first_at_pace(len(rows), workers)
     ends_ns = trace.steps.end_ns[rows]
     waits = phase_times(trace).get("loader")
     wait_ns = 0 if waits is None else int(waits.host_ns[rows[first:]].mean())
@@ -100,35 +112,49 @@ def pace(trace: Trace, batch_samples: float, workers: int) -> Pace:
 
 
 def stalls_of(
-    gpu: Trace, prepared: Trace, cached: Loading, workers: int, cores: int, core_counts: list[int],
-    fetched: Trace | None = None, cold: Loading | None = None,
+    gpu: Trace, prepared: Trace, told: list[Loading], cores: int, core_counts: list[int],
+    fetched: Trace | None = None, told_cold: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """`cached` and `cold` are what the storage was told in the runs `prepared` and `fetched`. `workers` is the loader's number
-    on this machine of `cores` cores; `core_counts` are machines to be modelled, a worker on each core.
+    """`told` and `told_cold` are what the storage was told in the runs `prepared` and `fetched`. This machine has `cores`
+    cores; `core_counts` are machines to be modelled, a worker on each core.
 
     Raises TraceError for a script that loads nothing with a DataLoader, or trains too few steps.
     """
+    cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(told_cold)
+    workers = cached.workers
     if not cached.batches:
         raise TraceError("no DataLoader fetched a batch, so there is no loading to measure")
     batches, samples = cached.batches, cached.samples / cached.batches
     paces = [pace(trace, samples, workers) for trace in (gpu, prepared)]
     late = None if fetched is None else pace(fetched, samples, workers)
-    cost = BatchCost(cached.cpu_ns // batches)
+    # What the pace was measured with: a step that waits ends soon after its batch was fetched, so that they go in one order.
+    fetches = [one for one in told if one.batches]
+    at_pace = Loading.sum(fetches[_first_at_pace(paces[1].steps, workers) : paces[1].steps] or fetches)
+    cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
     step_ns = paces[0].step_ns
     host_ns = cached.script_cpu_ns // cached.script_batches if cached.script_batches else 0
 
-    def modelled(count: int, on: int, host_ns: int = 0) -> Modelled:
-        run: LoaderRun = loaded(cost, workers=count, cores=on, step_ns=step_ns, host_ns=host_ns)
+    def modelled(count: int, on: int, host_ns: int = 0, queued_ns: int = 0) -> Modelled:
+        """`queued_ns`: how long a worker waited for a core here; then its cost holds what sharing cores does."""
+        of_batch, alone = (BatchCost(cost.cpu_ns + queued_ns), count + 1) if queued_ns else (cost, on)
+        run: LoaderRun = loaded(of_batch, workers=count, cores=alone, step_ns=step_ns, host_ns=host_ns)
         return Modelled(count, on, samples / run.step_ns * 1e9, run.wait_ns / run.step_ns)
 
+    queued_ns = at_pace.queued_ns // at_pace.batches
     missed = None if cold is None or not cold.batches else cold.missed_bytes // cold.batches
     pin_ns = cached.pin_ns // cached.pinned if cached.pinned else None
     notes = []
     if not cached.read_bytes:
         notes.append("No file was read through Python's open while loading: storage that C or C++ reads is not seen.")
-    elif cached.real_read_ns > 0.05 * cached.wall_ns:
-        share = cached.real_read_ns / cached.wall_ns
-        notes.append(f"Reading from this machine's own storage took {share:.0%} of fetching: the data was not all cached here.")
+    elif cached.stored_bytes > 0.05 * cached.read_bytes:
+        share = min(cached.stored_bytes / cached.read_bytes, 1)
+        notes.append(f"This machine's own storage delivered {share:.0%} of what was read: not all data was cached. Run again.")
+    if cold is not None and cold.dropped and cold.kept:
+        share = cold.kept / cold.dropped
+        notes.append(f"{share:.0%} of the files stayed cached: their file system does not obey posix_fadvise.")
+    if cold is not None and cold.dropped and cold.untold:
+        share = cold.untold / cold.dropped
+        notes.append(f"Whether {share:.0%} of the files left the cache cannot be told on their file system.")
     return Stalls(
         gpu=paces[0],
         prepared=paces[1],
@@ -136,12 +162,16 @@ def stalls_of(
         batch_samples=samples,
         workers=workers,
         batch_cpu_ns=cost.cpu_ns,
+        batch_wall_ns=at_pace.wall_ns // at_pace.batches,
+        batch_queued_ns=queued_ns,
         batch_bytes=cached.read_bytes // batches,
         batch_missed_bytes=missed,
         batch_pin_ns=pin_ns,
+        batch_pin_cpu_ns=cached.pin_cpu_ns // cached.pinned if cached.pinned else None,
         data_set_bytes=cached.data_set_samples * cached.read_bytes // cached.samples if cached.data_set_samples else None,
         bottleneck=_bottleneck(paces[0], paces[1], late, pin_ns),
         check=modelled(workers, cores, host_ns) if workers else None,
+        check_queued=modelled(workers, cores, host_ns, queued_ns) if workers and queued_ns else None,
         enough=next(
             (found for count in range(1, MOST_WORKERS) if (found := modelled(count, count)).wait_share < _NOTICEABLE), None
         ),

@@ -59,6 +59,7 @@ class CacheShare:
     """A warm cache: which files it serves. The same file is always served or never, within one run."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
+        self.cached_share, self.policy = cached_share, policy
         self._hit_share = steady_hit_share(cached_share, policy)
 
     def holds(self, file: str) -> bool:

@@ -711,7 +711,10 @@ def stalls(
         str, typer.Option("--gpu", metavar="GPU", help="Or take it from the library: of what SCRIPT trains, on this GPU.")
     ] = "",
     disk: Annotated[
-        str, typer.Option("--disk", metavar="DISK", help="Model a disk: ssd, hdd, or a rate and a latency: 160MB/s,8ms.")
+        str,
+        typer.Option(
+            "--disk", metavar="DISK", help="A modelled disk: ssd, hdd, or a rate and a latency, 160MB/s,8ms; or own, uncached."
+        ),
     ] = "",
     cached: Annotated[
         str, typer.Option("--cached", metavar="SHARE", help="How much of the data set a cache in front of the disk holds: 35%.")

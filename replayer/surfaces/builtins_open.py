@@ -14,6 +14,7 @@ import atexit
 import builtins
 import io
 import os
+import resource
 import threading
 import time
 from functools import wraps
@@ -58,15 +59,22 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
                 return read(*args)
             fetching.loading = None  # readall of some releases calls readinto: a byte counts once
             try:
-                begin, begin_ns = self.tell(), time.monotonic_ns()
-                data = read(*args)
-                loading.real_read_ns += time.monotonic_ns() - begin_ns
-                end = begin + (data if isinstance(data, int) else len(data or b""))
+                begin = self.tell()
                 follows = self._begin <= begin <= self._end
+                if not follows:
+                    storage.drop_cached(str(self.name), self.fileno(), loading)
+                data = read(*args)
+                end = begin + (data if isinstance(data, int) else len(data or b""))
                 if not follows and end > begin:
                     self._begin = self._end = begin
                 if end > self._end:
-                    loading.waited_ns += storage.read(str(self.name), end - self._end, int(not follows))
+                    size_bytes, seeks = end - self._end, int(not follows)
+                    loading.read_bytes += size_bytes
+                    loading.seeks += seeks
+                    if (waited_ns := storage.read(str(self.name), size_bytes, seeks)) is not None:
+                        loading.missed_bytes += size_bytes
+                        loading.missed_seeks += seeks
+                        loading.waited_ns += waited_ns
                     self._end = end
                 return data
             finally:
@@ -110,12 +118,15 @@ def _counted(torch: Any, fetch: Any, fetching: _Fetch, storage: StorageClient) -
         in_worker = torch.utils.data.get_worker_info() is not None
         cpu_clock = time.process_time_ns if in_worker else time.thread_time_ns
         begin_ns, begin_cpu_ns = time.monotonic_ns(), cpu_clock()
+        begin_queued_ns, begin_stored_bytes = _queued_ns(), _stored_bytes()
         loading = fetching.loading = Loading(batches=1)
         try:
             batch = fetch(fetcher, indices)
         finally:
             fetching.loading = None
         loading.wall_ns = time.monotonic_ns() - begin_ns
+        loading.queued_ns = _queued_ns() - begin_queued_ns
+        loading.stored_bytes = _stored_bytes() - begin_stored_bytes
         end_cpu_ns = cpu_clock()
         loading.cpu_ns = end_cpu_ns - (before_ns.get(os.getpid(), begin_cpu_ns) if in_worker else begin_cpu_ns)
         before_ns[os.getpid()] = end_cpu_ns
@@ -127,6 +138,22 @@ def _counted(torch: Any, fetch: Any, fetching: _Fetch, storage: StorageClient) -
     return counted
 
 
+def _queued_ns() -> int:
+    """How long this thread was ready to run and had no core: Linux counts it (Documentation/scheduler/sched-stats.rst)."""
+    try:
+        with _open("/proc/thread-self/schedstat", "rb") as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _stored_bytes() -> int:
+    """What devices have read for this thread (Linux; a network's file systems do not count)."""
+    if not hasattr(resource, "RUSAGE_THREAD"):
+        return 0
+    return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
+
+
 def _timed_pinning(pin: Any, storage: StorageClient) -> Any:
     """`pin` of a whole batch, which calls itself for what is in it."""
     nested = threading.local()
@@ -136,12 +163,13 @@ def _timed_pinning(pin: Any, storage: StorageClient) -> Any:
         if getattr(nested, "inside", False):
             return pin(data, *args, **kwargs)
         nested.inside = True
-        begin_ns = time.monotonic_ns()
+        begin_ns, begin_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
             return pin(data, *args, **kwargs)
         finally:
             nested.inside = False
-            storage.note(Loading(pinned=1, pin_ns=time.monotonic_ns() - begin_ns))
+            pin_ns, pin_cpu_ns = time.monotonic_ns() - begin_ns, time.thread_time_ns() - begin_cpu_ns
+            storage.note(Loading(pinned=1, pin_ns=pin_ns, pin_cpu_ns=pin_cpu_ns))
 
     return timed
 

@@ -46,7 +46,7 @@ def test_the_last_stage_that_slows_the_pipeline_is_named(
 ) -> None:
     cached = loading(2 * prepared_ms, pin_ms)
     found = stalls_of(
-        run_of(gpu_ms), run_of(prepared_ms), cached, 2, 8, [1], run_of(fetched_ms), loading(2 * prepared_ms, missed=4_000_000)
+        run_of(gpu_ms), run_of(prepared_ms), [cached], 8, [1], run_of(fetched_ms), [loading(2 * prepared_ms, missed=4_000_000)]
     )
     assert found.bottleneck is bottleneck
     assert found.preparation_share == pytest.approx(max(1 - gpu_ms / prepared_ms, 0), abs=0.001)
@@ -56,22 +56,40 @@ def test_the_last_stage_that_slows_the_pipeline_is_named(
 
 
 def test_workers_and_a_disk_that_would_end_the_stalls() -> None:
-    found = stalls_of(run_of(100), run_of(200), loading(400), 2, 2, [1, 2, 4, 8], run_of(300), loading(400, missed=4_000_000))
+    cold = [loading(400, missed=4_000_000)]
+    found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1, 2, 4, 8], run_of(300), cold)
     assert found.enough is not None and found.enough.workers == 4  # 400 ms of work in steps of 100 ms
     assert [round(row.samples_per_s) for row in found.by_cores] == [160, 320, 640, 640]
     assert found.disk_bytes_per_s == pytest.approx(4_000_000 / 0.1)
     assert found.check is not None and found.check.samples_per_s == pytest.approx(found.prepared.samples_per_s, rel=0.01)
 
 
+def test_waiting_for_a_core_counts_where_it_was_measured_and_whole_rounds_of_workers_are_compared() -> None:
+    """GIVEN two workers that end their batches together, after 200 ms of computing and 200 ms without a core."""
+    durations = np.array([400, 0] * 15) * MS
+    starts = np.cumsum([0, *durations])[:-1]
+    columns = {
+        "rank": [0] * 30, "number": list(range(30)), "start_ns": starts, "duration_ns": durations,
+        "kind": [int(StepKind.STEADY)] * 30, "recorded_step": [0] * 30,
+    }  # fmt: skip
+    fetches = [
+        Loading(batches=1, samples=64, cpu_ns=200 * MS, wall_ns=400 * MS, queued_ns=200 * MS, workers=2) for _ in range(30)
+    ]
+    found = stalls_of(run_of(1), Trace(steps=Steps.of(**columns)), fetches, 2, [])
+    assert found.prepared.step_ns == 200 * MS
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(640, rel=0.01)
+    assert found.check_queued is not None and found.check_queued.samples_per_s == pytest.approx(320, rel=0.01)
+
+
 def test_too_few_steps_and_no_loader_are_refused() -> None:
     with pytest.raises(TraceError, match="let the script train 9 or more"):
         pace(run_of(1, steps=8), 64, 2)
     with pytest.raises(TraceError, match="no DataLoader fetched a batch"):
-        stalls_of(run_of(1), run_of(1), Loading(), 0, 1, [])
+        stalls_of(run_of(1), run_of(1), [], 1, [])
 
 
 def test_files_that_were_not_seen_are_said() -> None:
     unseen = loading(10)
     unseen.read_bytes = 0
-    [note] = stalls_of(run_of(20), run_of(20), unseen, 2, 2, []).notes
+    [note] = stalls_of(run_of(20), run_of(20), [unseen], 2, []).notes
     assert "not seen" in note

@@ -14,19 +14,37 @@ from traces.storage_server import Loading, StorageClient, StorageServer
 
 def test_a_read_waits_for_the_disk_and_a_cached_one_does_not(tmp_path: Path) -> None:
     cache = CacheShare(0.5, CachePolicy.MINIO)
-    with StorageServer(tmp_path / "s", Disk(bytes_per_s=1e9, latency_ns=20_000_000), cache) as server:
+    with StorageServer(tmp_path / "s", Disk(bytes_per_s=1e9, latency_ns=20_000_000), cache):
         client = StorageClient(tmp_path / "s")
         names = [f"{number}.jpg" for number in range(8)]
         for name in names:
             begin_ns = time.monotonic_ns()
             waited_ns = client.read(name, 1000, seeks=1)
-            assert waited_ns <= time.monotonic_ns() - begin_ns
-            assert (waited_ns == 0) if cache.holds(name) else (waited_ns >= 15_000_000)
+            if cache.holds(name):
+                assert waited_ns is None
+            else:
+                assert waited_ns is not None and 20_000_000 <= waited_ns <= time.monotonic_ns() - begin_ns
         client.close()
-        missed = sum(not cache.holds(name) for name in names)
-        assert 0 < missed < 8
-    loaded = server.loading
-    assert (loaded.read_bytes, loaded.missed_bytes, loaded.missed_seeks) == (8000, 1000 * missed, missed)
+        assert 0 < sum(map(cache.holds, names)) < 8
+
+
+def test_a_cold_disk_drops_what_the_system_has_cached_and_tells_where_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(100_000))
+    loading = Loading()
+    with StorageServer(tmp_path / "s", drop_cached=True), open(tmp_path / "a", "rb", buffering=0) as file:
+        client = StorageClient(tmp_path / "s")
+        assert client.read("a", 100_000, 1) == 0  # no modelled disk: nothing is waited for
+        for _ in range(3):
+            file.seek(0)
+            file.read()
+            client.drop_cached("a", file.fileno(), loading)
+        client.close()
+    assert loading.dropped == 3 and loading.kept + loading.untold in (0, 3)  # 3 on a file system in memory
+    with StorageServer(tmp_path / "t"), open(tmp_path / "a", "rb", buffering=0) as file:
+        client = StorageClient(tmp_path / "t")
+        client.drop_cached("a", file.fileno(), loading)
+        client.close()
+    assert loading.dropped == 3
 
 
 def test_all_processes_share_the_disk_and_what_they_tell_is_summed(tmp_path: Path) -> None:
@@ -41,10 +59,10 @@ def test_all_processes_share_the_disk_and_what_they_tell_is_summed(tmp_path: Pat
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         client.note(Loading(batches=1, samples=16, workers=2, data_set_samples=100))
-        assert client.read("c", 10, 1) >= 0
+        assert (client.read("c", 10, 1) or 0) > 0
         client.close()
-        loading = server.loading
-    assert (loading.batches, loading.samples, loading.read_bytes) == (2, 48, 20_000_020)
+        loading = Loading.sum(server.told)
+    assert (loading.batches, loading.samples) == (2, 48)
     assert (loading.workers, loading.data_set_samples) == (2, 100)
 
 

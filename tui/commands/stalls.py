@@ -34,6 +34,7 @@ from tui.trace_names import find_trace
 
 # A SATA SSD at its interface's rate, and a hard disk of 7,200 turns a minute: 4.2 ms for half a turn, as much for the arm.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, latency in ns
+OWN_DISK = "own"  # this machine's, with each file dropped from its page cache before it is read
 _RATE = re.compile(
     r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
 )
@@ -46,7 +47,7 @@ class StallsRun:
     script: list[str]
     trace: str = ""
     gpu: str = ""  # of the library, in place of a trace
-    disk: str = ""  # "ssd", "hdd", "530MB/s,60us"; "": storage is not looked at
+    disk: str = ""  # "ssd", "hdd", "530MB/s,60us", "own"; "": storage is not looked at
     cached: float = 0.0  # share of the data set that the cache holds
     policy: str = "lru"  # of a CachePolicy
     cores: tuple[int, ...] = ()  # machines to model
@@ -60,7 +61,7 @@ def disk_of(text: str) -> Disk:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())
     if match is None or float(match["rate"]) <= 0:
-        raise TraceError(f"{text!r} is no disk; write ssd, hdd, or a rate such as 530MB/s or 160MB/s,8ms")
+        raise TraceError(f"{text!r} is no disk; write ssd, hdd, own, or a rate such as 530MB/s or 160MB/s,8ms")
     rate = float(match["rate"]) * 1000 ** " kmg".index((match["unit"] or " ").lower())
     latency_ns = float(match["latency"] or 0) * (1_000_000 if (match["time"] or "").lower() == "ms" else 1_000)
     return Disk(rate, round(latency_ns))
@@ -80,19 +81,19 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
         raise TraceError("which GPU? name one of the library, --gpu v100, or a recording, --trace T")
     choice = choice_of(asked.trace, asked.gpu, estimate=False)
     path = None if choice is not None else find_trace(asked.trace).resolve()
-    disk = disk_of(asked.disk) if asked.disk else None
+    disk = disk_of(asked.disk) if asked.disk not in ("", OWN_DISK) else None
     if not 0 <= asked.cached <= 1:
         raise TraceError(f"a cache of {asked.cached:.0%} of the data set; give a share from 0 to 100 %")
-    if asked.cached and disk is None:
+    if asked.cached and not asked.disk:
         raise TraceError("--cached says what a cache in front of a disk holds; name the disk too: --disk ssd")
     runs: list[tuple[str, str, Disk | None, CacheShare | None]] = [
         ("on a batch that is ready", "synthetic", None, None),
         ("with its data cached", "real", None, None),
     ]
-    if disk is not None:
-        runs.append((f"behind {asked.disk}", "real", disk, CacheShare(asked.cached, CachePolicy(asked.policy))))
+    if asked.disk:
+        runs.append((f"behind {_disk_text(asked)}", "real", disk, CacheShare(asked.cached, CachePolicy(asked.policy))))
     traces: list[Trace] = []
-    loadings: list[Loading] = []
+    loadings: list[list[Loading]] = []
     for number, (words, loader, modelled, cache) in enumerate(runs, start=1):
         with working(f"run {number} of {len(runs)}: the script {words}"):
             trace, loading, returncode = _run(asked, path, choice, loader, modelled, cache)
@@ -102,8 +103,8 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
             return returncode
         traces.append(trace)
         loadings.append(loading)
-    cold = (traces[2], loadings[2]) if disk is not None else (None, None)
-    found = stalls_of(traces[0], traces[1], loadings[1], loadings[1].workers, os.cpu_count() or 1, list(asked.cores), *cold)
+    cold = (traces[2], loadings[2]) if asked.disk else (None, None)
+    found = stalls_of(traces[0], traces[1], loadings[1], os.cpu_count() or 1, list(asked.cores), *cold)
     if asked.json:
         print(to_json(as_json(found) | {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}))
     else:
@@ -113,8 +114,8 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
 
 def _run(
     asked: StallsRun, path: Path | None, choice: CellChoice | None, loader: str, disk: Disk | None, cache: CacheShare | None
-) -> tuple[Trace, Loading, int]:
-    """The timeline, what was loaded, and the script's exit code. `path` is None where the library's cells are the pace."""
+) -> tuple[Trace, list[Loading], int]:
+    """The timeline, what was loaded batch by batch, and the exit code. `path`: None where the library's cells are the pace."""
     with tempfile.TemporaryDirectory(prefix="trace-stalls-") as folder:
         out, socket = Path(folder) / "out", Path(folder) / "storage"
         out.mkdir()
@@ -122,17 +123,17 @@ def _run(
             assert choice is not None
             path = saved_in(Path(folder), "card")
             save(card_of(choice)[1], path)
-        with StorageServer(socket, disk, cache) as server:
+        with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
             config = ReplayConfig(loader=loader, steps=asked.steps)
             session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
             # The script's own output is narration here: stdout is for the figures.
             result = run_child({"replayer": session}, asked.script, stdout=sys.stderr.fileno())
         if result.returncode:
-            return Trace(), server.loading, result.returncode
+            return Trace(), server.told, result.returncode
         timelines = timelines_in(out)
         if not timelines:
             raise TraceError("the script did not use the GPU, so there is no pace that data could hold up")
-        return one_replay(timelines, result.pid)[0], server.loading, 0
+        return one_replay(timelines, result.pid)[0], server.told, 0
 
 
 def text(found: Stalls, asked: StallsRun) -> list[str]:
@@ -140,7 +141,7 @@ def text(found: Stalls, asked: StallsRun) -> list[str]:
     rows = [["data ready in memory (the GPU's own pace)", *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
     if found.fetched is not None:
         cached = f", {asked.cached:.0%} cached ({asked.policy})" if asked.cached else ", nothing cached"
-        rows.append([f"behind {asked.disk}{cached}", *_pace(found.fetched)])
+        rows.append([f"behind {_disk_text(asked)}{cached}", *_pace(found.fetched)])
     lines = [_verdict(found), "", *table(["measured here", "step", "of it waiting", "samples/s"], rows, width=88), ""]
     worker = f"one batch of {found.batch_samples:.0f} samples costs a worker {time_text(found.batch_cpu_ns)} of a core"
     lines.append(f"{worker}, reads {size_text(found.batch_bytes)}" + _pinned(found))
@@ -151,15 +152,25 @@ def text(found: Stalls, asked: StallsRun) -> list[str]:
     else:
         lines.append("modelled: no number of workers up to 128 ends the preparation stall")
     if found.check is not None:
-        off = found.check.samples_per_s / found.prepared.samples_per_s - 1
         lines.append(
-            f"the model for this machine ({found.check.workers} workers, {found.check.cores} cores):"
-            f" {found.check.samples_per_s:.1f} samples/s, {100 * off:+.1f} % from what was measured"
+            f"the model for this machine ({found.check.workers} workers, {found.check.cores} cores): {_off(found, found.check)}"
         )
+    if found.check_queued is not None:
+        waited = share_text(found.batch_queued_ns / found.batch_wall_ns)
+        lines.append(f"a worker waited {waited} of its time for a core; with that counted: {_off(found, found.check_queued)}")
     if found.by_cores:
         head = ["modelled, a worker per core", "samples/s", "of a step waiting"]
         lines += ["", *table(head, _modelled(found.by_cores), width=88)]
     return [*lines, *found.notes]
+
+
+def _off(found: Stalls, model: Modelled) -> str:
+    off = model.samples_per_s / found.prepared.samples_per_s - 1
+    return f"{model.samples_per_s:.1f} samples/s, {100 * off:+.1f} % from what was measured"
+
+
+def _disk_text(asked: StallsRun) -> str:
+    return "this machine's disk" if asked.disk == OWN_DISK else asked.disk
 
 
 def _pace(of: Pace) -> list[str]:
