@@ -8,6 +8,11 @@ could be made from, but it caps the estimate for its like.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
+    costs.next("all_reduce", 21_288, 2, costs.place("all_reduce", 21_288, 2, step=7, recorded_step=3))
+
+Note [Operations of a step]
+    What an operation takes depends on what else moves at that time, so the n-th of its like in a step takes what the n-th did
+    in the recorded step that drives this one. Calls beyond those, and calls in no step, take recorded durations in turn.
 
 Note [Bytes on the wire]
     Of n ranks' inputs of b bytes each, a ring moves over each link 2b(n-1)/n for an all-reduce, b(n-1)/n for a
@@ -26,6 +31,7 @@ import numpy as np
 from replayer.cost_model.all_reduce import BASE_LATENCY_NS, AllReduceCurve, wire_share
 from traces.cards import card_of
 from traces.communication import communication_kernels
+from traces.measure import step_windows
 from traces.model import NONE, Ending, Origin, Trace
 
 _FITTED_FROM_BYTES = 262_144  # below, latency rather than bandwidth is what a duration shows
@@ -40,6 +46,13 @@ class Transfer(NamedTuple):
     duration_ns: int
     origin: Origin
     kernel: int
+
+
+class Place(NamedTuple):
+    """Of a recorded step (0-based among those of a rank) the n-th operation of its like, from 0."""
+
+    step: int
+    nth: int
 
 
 class Call(NamedTuple):
@@ -89,10 +102,12 @@ def ring_steps(name: str, ranks: int) -> int:
 
 
 class CollectiveCosts:
-    """Durations by operation, bytes and group size, played in the recorded order and then again."""
+    """Durations by operation, bytes and group size, step by step or in the recorded order and then again."""
 
     def __init__(self, device_name: str, bus_gbps: float = 0) -> None:
         self._recorded: dict[Key, list[int]] = {}
+        self._in_step: dict[tuple[Key, int], list[int]] = {}  # of those, what they take in each recorded step
+        self._called: dict[Key, tuple[int, int]] = {}  # by the script: the step, and how many in it so far
         self._at_most_ns: dict[Key, int] = {}
         self._played: dict[Key, int] = {}
         self._estimates: dict[Key, Transfer] = {}
@@ -112,19 +127,22 @@ class CollectiveCosts:
         costs._name_kernels(trace)
         if bus_gbps:
             return costs
-        by_rank: dict[Key, dict[int, list[tuple[int, bool]]]] = {}  # how long each, and whether that is more than a bound
+        # How long each, whether that is more than a bound, and in which step.
+        by_rank: dict[Key, dict[int, list[tuple[int, bool, int]]]] = {}
         table, timed = trace.collectives, _timed_on_device(trace)
-        columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending)
+        columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))
         rows = zip(*(column[timed].tolist() for column in columns), strict=True)
-        for name, size_bytes, group, rank, duration_ns, ending in rows:
+        for name, size_bytes, group, rank, duration_ns, ending, step in rows:
             key = (trace.strings[name], max(size_bytes, 0), group if group > 0 else len(trace.ranks))
-            by_rank.setdefault(key, {}).setdefault(rank, []).append((duration_ns, ending == Ending.SEEN))
+            by_rank.setdefault(key, {}).setdefault(rank, []).append((duration_ns, ending == Ending.SEEN, step))
         for key, ranks in by_rank.items():
             longest = max(map(len, ranks.values()))
             rounds = [[own[i] for own in ranks.values() if i < len(own)] for i in range(longest)]
-            shortest = [min(took)[0] for took in rounds if any(is_seen for _, is_seen in took)]
-            if shortest:
-                costs._recorded[key] = shortest
+            seen = [min(took) for took in rounds if any(is_seen for _, is_seen, _ in took)]
+            if seen:
+                costs._recorded[key] = [duration_ns for duration_ns, _, _ in seen]
+                for duration_ns, _, step in seen:
+                    costs._in_step.setdefault((key, step), []).append(duration_ns)
             else:
                 costs._at_most_ns[key] = min(min(took)[0] for took in rounds)
         costs._fit()
@@ -158,14 +176,26 @@ class CollectiveCosts:
                     self._kernels.setdefault(operation, name)
                     break
 
-    def next(self, name: str, size_bytes: int, ranks: int) -> Transfer:
-        """What the next such operation takes."""
+    def place(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> Place:
+        """The script calls such an operation in its step `step`, driven by a recorded one. See Note [Operations of a step]."""
+        key = (name, size_bytes, ranks)
+        of_step, nth = self._called.get(key, (NONE, 0))
+        if of_step != step:
+            nth = 0
+        self._called[key] = step, nth + 1
+        return Place(recorded_step, nth)
+
+    def next(self, name: str, size_bytes: int, ranks: int, place: Place | None = None) -> Transfer:
+        """What the next such operation takes, or the one of that place."""
         kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
         key = (name, size_bytes, ranks)
         recorded = self._recorded.get(key)
         if recorded:
             played = self._played.get(key, 0)
             self._played[key] = played + 1
+            of_step = self._in_step.get((key, place.step), []) if place is not None else []
+            if place is not None and place.nth < len(of_step):
+                return Transfer(of_step[place.nth], Origin.EXACT, kernel)
             return Transfer(recorded[played % len(recorded)], Origin.EXACT, kernel)
         estimate = self._estimates.get(key)
         if estimate is None:
@@ -198,6 +228,18 @@ _FUNCTIONS = {
     "reduce_scatter_tensor": "ReduceScatter",
     **dict.fromkeys(("all_to_all", "all_to_all_single", "gather", "scatter", "send", "recv"), "SendRecv"),
 }
+
+
+def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """In which step of its rank each collective was called: 0-based, or NONE."""
+    table, steps = trace.collectives, trace.steps
+    called_ns = np.where(table.called_ns != NONE, table.called_ns, table.start_ns)
+    row = step_windows(trace).holding(called_ns, table.rank)
+    number = np.full(len(steps) + 1, NONE)
+    for rank in np.unique(steps.rank).tolist():
+        own = np.flatnonzero(steps.rank == rank)
+        number[own[np.argsort(steps.start_ns[own], kind="stable")]] = np.arange(len(own))
+    return np.asarray(number[row])
 
 
 def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

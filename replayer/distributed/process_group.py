@@ -300,6 +300,10 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
         work = VirtualWork(self, comm_stream, pending, outputs, combine)
         work.call_ns, work.arrived_ns, work.message = call_ns, arrived_ns, message
+        tracker = here.simulator.tracker
+        work.place = here.collective_costs.place(
+            name, message.size_bytes, self._size, tracker.number, tracker.recorded_step_number
+        )
         values.clear_known_values(outputs)
         comm_stream.in_flight.append(work)
         if self._coalesced is not None:
@@ -325,7 +329,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         stream = comm_stream.stream
         if stream is None:
             return all_arrived_ns
-        transfer = here.collective_costs.next(message.operation, size_bytes, self._size)
+        transfer = here.collective_costs.next(message.operation, size_bytes, self._size, work.place)
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = Call(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
         times_ns = Times(work.call_ns, work.arrived_ns, end_ns)

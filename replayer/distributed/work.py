@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
+from replayer.cost_model.collectives import Place
 from replayer.distributed import collective_values as values
 from replayer.distributed.store_exchange import PendingExchange, RankMessage
 from replayer.state import gpu
@@ -50,6 +51,7 @@ class VirtualWork(_Work):  # type: ignore[misc]
         self._outputs, self._combine = list(outputs), combine
         self.call_ns = self.arrived_ns = 0
         self.message: RankMessage | None = None
+        self.place: Place | None = None
         self.end_ns: int | None = None
         self.blocks_host = False
 

@@ -30,7 +30,7 @@ from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS, R
 from replayer.recording.recorded_step import MatchKeys, RecordedStep
 from traces.cards import card_of
 from traces.equivalents import canonical_op, canonical_shapes
-from traces.model import DeviceKind, HostKind, Shape, StepKind, Trace, shapes_text
+from traces.model import NONE, DeviceKind, HostKind, Shape, StepKind, Trace, shapes_text
 
 _SHORT_NS = 20_000
 
@@ -113,6 +113,10 @@ class RecordedRun:
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
         """The recorded training or evaluation step of that number, whatever drives it; beyond the last one, as driven."""
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
+
+    def number_of(self, step: RecordedStep) -> int:
+        """The place of a step among the recorded ones."""
+        return next((i for i, one in enumerate(self.steps) if one is step or one.row == step.row), NONE)
 
     def _at(self, first: list[int], number: int) -> int:
         if number < len(first):

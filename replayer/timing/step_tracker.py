@@ -101,6 +101,11 @@ class StepTracker:
         return self.trained + self._evaluated
 
     @property
+    def recorded_step_number(self) -> int:
+        """Which of the recorded rank's steps drives the current one, from 0."""
+        return self._recording.number_of(self.step.step)
+
+    @property
     def row_of_values(self) -> int:
         """The recorded step whose values the host reads in the current step: the one at the same position of the recording."""
         if self._follows and self.number < len(self._recording.steps):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replayer.cost_model.all_reduce import AllReduceCurve
 from replayer.cost_model.collectives import CollectiveCosts, kernel_label, wire_bytes
-from traces.model import Collectives, Device, Ending, Origin, Trace
+from traces.model import NONE, Collectives, Device, Ending, Origin, Steps, Trace
 
 
 def test_bytes_on_the_wire_are_those_of_a_ring() -> None:
@@ -128,3 +128,29 @@ def test_an_estimate_is_never_longer_than_the_operation_can_have_been() -> None:
     assert capped.duration_ns == pytest.approx(free.duration_ns / 2, rel=0.05) and capped.origin == Origin.PUBLISHED
     loose = timed([(0, "all_reduce", free.duration_ns // US * 2, Ending.BY)]).next("all_reduce", 16 << 20, 2)
     assert loose == free
+
+
+def test_the_kth_operation_of_a_step_takes_what_it_took_in_the_recorded_step_that_drives_this_one() -> None:
+    """GIVEN two recorded steps, in the second of which operations take ten times as long, and one operation before both."""
+    trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-40GB")])
+    trace.steps = Steps.of(rank=[0, 0], start_ns=[100, 200], duration_ns=[100, 100])
+    trace.collectives = Collectives.of(
+        rank=[0] * 5,
+        name=[trace.strings.add("all_reduce")] * 5,
+        group_size=[2] * 5,
+        bytes=[1 << 20] * 5,
+        start_ns=[50, 110, 120, 210, 205],  # the last but one was called in the second step, too
+        called_ns=[NONE, NONE, NONE, NONE, 199],
+        duration_ns=[7 * US, 10 * US, 20 * US, 100 * US, 30 * US],
+        device=[0] * 5,
+        ending=[Ending.SEEN] * 5,
+    )
+    costs = CollectiveCosts.of(trace)
+    like = ("all_reduce", 1 << 20, 2)
+    for step in (4, 5, 6):  # of the script, the second recorded step drives step 5
+        recorded_step = step % 2
+        places = [costs.place(*like, step, recorded_step) for _ in range(3 - 2 * recorded_step)]
+        took_us = [costs.next(*like, place).duration_ns // US for place in places]
+        assert took_us == ([100] if recorded_step else [10, 20, 30])
+    extra = [costs.next(*like, costs.place(*like, 6, 0)).duration_ns // US for _ in range(2)]
+    assert extra == [20, 100]  # beyond the recorded ones, in turn: of the recording's order the eighth and ninth
