@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traces.equivalents import canonical_op
+from traces.equivalents import canonical_op, kernel_text
 from traces.measure import launch_steps, op_of, work_rows
 from traces.model import Column, Trace
 
@@ -61,7 +61,7 @@ _NOTHING = _Total("")
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
-    """Kernels and ops that two traces do not have alike.
+    """Kernels and ops that two traces do not have alike. Kernels' parameters do not count: releases of a library change them.
 
     The steps are rows of each trace's `steps`, repeated where a step was replayed more than once; none: everything.
     `tolerance` is the relative change of a name's time below which it counts as the same. A phase-grained trace has no
@@ -70,7 +70,7 @@ def changes(
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
     return Changes(
-        _classified(_kernels(recorded, recorded_steps), _kernels(other, other_steps), tolerance, top),
+        _classified(_kernels(recorded, recorded_steps), _kernels(other, other_steps), tolerance, top, kernel_text),
         _classified(_ops(recorded, recorded_steps), _ops(other, other_steps), tolerance, top, canonical_op),
     )
 

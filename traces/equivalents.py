@@ -69,3 +69,16 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """The shapes by which equivalent calls are compared; see the module's docstring."""
     wide = {shape for shape in shapes if len(shape) > 1}
     return tuple(sorted(wide or {shape for shape in shapes if shape}))
+
+
+def kernel_text(name: str) -> str:
+    """A kernel's name without what says least: a leading "void" and the list of its parameters' types."""
+    name = name.removeprefix("void ")
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[at], 0)
+        if depth == 0:
+            return name if at == 0 or name[at - 1] == " " else name[:at]  # "Memcpy HtoD (Pageable -> Device)" is whole
+    return name

@@ -56,6 +56,7 @@ class Reason:
 class Explanation:
     headline: str
     delta_ns: int | None
+    caution: str  # what to know before the reasons are believed, a sentence; "": nothing
     reasons: list[Reason]
 
 
@@ -63,7 +64,7 @@ def explain(comparison: Comparison) -> Explanation:
     """Of the median steps that the comparison compares; reasons under 0.2 % of a step are left out."""
     before_ns, after_ns = comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
     if before_ns is None or after_ns is None:
-        return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, [])
+        return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])
     delta_ns = after_ns - before_ns
     least_ns = _NEGLIGIBLE_SHARE * max(before_ns, after_ns)
     phases = [reason for reason in _phases(comparison) if abs(reason.delta_ns) >= least_ns]
@@ -76,7 +77,16 @@ def explain(comparison: Comparison) -> Explanation:
     for phase in phases:
         ordered += [phase, *(part for part in parts if part.phase == phase.what)]
     ordered += [part for part in parts if part not in ordered] + others
-    return Explanation(_headline(before_ns, after_ns), delta_ns, ordered)
+    return Explanation(_headline(before_ns, after_ns), delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
+
+
+def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
+    verdict, noise = comparison.verdict, comparison.steps.noise_floor
+    if verdict.same is False:
+        return f"These are not the same program ({verdict.reason}): what follows compares different work."
+    if noise and delta_ns and abs(delta_ns) <= noise * before_ns:
+        return f"Steps of A differ among themselves by {noise:.1%}, so that this difference may be noise."
+    return ""
 
 
 def _headline(before_ns: int, after_ns: int) -> str:
@@ -113,11 +123,16 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
 
 def _idle(comparison: Comparison) -> Iterator[Reason]:
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
-    for device in sorted(before.keys() | after.keys()):
+    pairs = [(device, device) for device in sorted(before.keys() | after.keys())]
+    if len(before) == len(after):  # one rank of several may be on another device in each
+        pairs = list(zip(sorted(before), sorted(after), strict=True))
+    for ours, theirs in pairs:
+        device = ours if ours == theirs else f"{ours} (B: {theirs})"
         for reason, words in _REASONS.items():
-            before_ns, after_ns = _per_step(before.get(device), reason), _per_step(after.get(device), reason)
+            before_ns, after_ns = _per_step(before.get(ours), reason), _per_step(after.get(theirs), reason)
             if before_ns or after_ns:
-                yield _reason(f"idle: {reason} ({device})", before_ns, after_ns, "", f"{device} idle {words}", "")
+                subject = f"idle time of {device} {words}"
+                yield _reason(f"idle: {reason} ({device})", before_ns, after_ns, "", subject, "", verb="is")
 
 
 def _per_step(idle: IdleTime | None, reason: str) -> int | None:
@@ -142,7 +157,9 @@ def _kernels(comparison: Comparison) -> Iterator[Reason]:
         yield _reason(change.name, before_ns, after_ns, "", f"kernel {change.name}", f"{calls}, on the GPU")
 
 
-def _reason(what: str, before_ns: int | None, after_ns: int | None, phase: str, subject: str, meaning: str) -> Reason:
+def _reason(
+    what: str, before_ns: int | None, after_ns: int | None, phase: str, subject: str, meaning: str, verb: str = "takes"
+) -> Reason:
     delta_ns = (after_ns or 0) - (before_ns or 0)
     if before_ns is None:
         said = f"{subject} is new: {_ms(after_ns or 0)} of a step"
@@ -150,11 +167,11 @@ def _reason(what: str, before_ns: int | None, after_ns: int | None, phase: str, 
         said = f"{subject} is gone: {_ms(before_ns)} of a step"
     else:
         more = "more" if delta_ns > 0 else "less"
-        said = f"{subject} takes {_ms(abs(delta_ns))} {more}: {_ms(before_ns)} -> {_ms(after_ns)}"
+        said = f"{subject} {verb} {_ms(abs(delta_ns))} {more}: {_ms(before_ns)} -> {_ms(after_ns)}"
     return Reason(what, delta_ns, before_ns, after_ns, phase, f"{said}; {meaning}" if meaning else said)
 
 
 def _ms(time_ns: float) -> str:
+    if not time_ns:
+        return "0"
     return f"{time_ns / 1e6:.1f} ms" if time_ns >= 1e6 else f"{time_ns / 1e3:.1f} us"
-
-

@@ -23,6 +23,7 @@ from traces.modules import forward_ops
 from traces.order import repointed
 
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
+_LINE = re.compile(r"\((?P<line>\d+)\): ")
 _PARTS = 2  # of a path
 # A frame outside of all that Python imports from: the profiler names others from there on.
 _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
@@ -57,6 +58,24 @@ class FunctionChange:
     @property
     def own_delta_ns(self) -> int:
         return (self.replayed.own_gpu_ns if self.replayed else 0) - (self.recorded.own_gpu_ns if self.recorded else 0)
+
+
+def _moved(ours: list[str], theirs: list[str]) -> dict[str, str]:
+    """Of functions that are in one trace alone: those of A with their only counterpart in B by file and name."""
+    places: list[dict[str, list[str]]] = [{}, {}]
+    for names, place in zip((ours, theirs), places, strict=True):
+        for name in names:
+            place.setdefault(_LINE.sub("", name), []).append(name)
+    pairs = ((found, places[1].get(key, [])) for key, found in places[0].items())
+    return {found[0]: others[0] for found, others in pairs if len(found) == len(others) == 1}
+
+
+def _both(name: str, moved: str | None) -> str:
+    """ "conv.py(534): forward" and "conv.py(536): forward" as "conv.py(534; 536): forward"."""
+    if moved is None:
+        return name
+    line = _LINE.search(moved)
+    return name if line is None else _LINE.sub(lambda found: f"({found['line']}; {line['line']}): ", name, count=1)
 
 
 def _gpu_ns(of: FunctionTime | None) -> int:
@@ -120,9 +139,15 @@ def function_times(trace: Trace) -> list[FunctionTime]:
 
 
 def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
-    """The functions of both, by the difference of what each launched itself, the largest first."""
+    """The functions of both, by the difference of what each launched itself, the largest first.
+
+    A function that one trace alone has is the other's where each has one of its file and name: releases move lines.
+    """
     a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
-    found = [FunctionChange(name, a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])]
+    moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
+    taken = set(moved.values())
+    found = [FunctionChange(_both(name, moved.get(name)), a[name], b.get(moved.get(name, name))) for name in a]
+    found += [FunctionChange(name, None, b[name]) for name in b if name not in a and name not in taken]
     return sorted(found, key=lambda change: (-abs(change.own_delta_ns), -abs(change.delta_ns)))
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from traces.equivalents import kernel_text as kernel_text
+
 ABSENT = "-"
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
@@ -88,19 +90,6 @@ def fit(text: str, width: int) -> str:
     indent = len(text) - len(text.lstrip(" "))
     text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
-
-
-def kernel_text(name: str) -> str:
-    """A kernel's name without what says least: a leading "void" and the list of its parameters' types."""
-    name = name.removeprefix("void ")
-    if not name.endswith(")"):
-        return name
-    depth = 0
-    for at in range(len(name) - 1, -1, -1):
-        depth += {")": 1, "(": -1}.get(name[at], 0)
-        if depth == 0:
-            return name if at == 0 or name[at - 1] == " " else name[:at]  # "Memcpy HtoD (Pageable -> Device)" is whole
-    return name
 
 
 def table(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.traces.handmade import training
 from traces.comparison import compare
 from traces.explain import Explanation, explain
@@ -45,6 +47,23 @@ def test_slower_kernels_are_named_with_their_counts() -> None:
     kernels = [reason for reason in told.reasons if reason.text.startswith("kernel ")]
     assert kernels and all(reason.delta_ns == 4000 for reason in kernels)
     assert "1 -> 1 a step, on the GPU" in kernels[0].text
+
+
+def test_other_programs_and_differences_within_the_noise_are_said() -> None:
+    other = training()
+    other.strings.texts[:] = [text.replace("aten::", "aten::other_") for text in other.strings.texts]
+    told = explained(training(), other)
+    assert told.caution.startswith("These are not the same program (")
+    assert explained(training(), training(kernel_us=14)).caution == ""
+
+
+def test_a_rank_on_another_device_and_kernels_with_other_parameters_are_compared() -> None:
+    """GIVEN one rank's trace, whose GPU is cuda:1, and whose kernels' parameters another release has renamed."""
+    other = training(kernel_us=14)
+    other.devices[:] = [replace(device, index=1) for device in other.devices]
+    other.strings.texts[:] = [f"{text}(New*)" if "kernel" in text else text for text in other.strings.texts]
+    told = explained(training(), other)
+    assert not any(" is new" in reason.text or " is gone" in reason.text for reason in told.reasons)
 
 
 def test_nothing_differs() -> None:

@@ -73,6 +73,24 @@ def test_a_kernel_is_its_functions_own_and_counts_to_all_callers() -> None:
     assert (linear.gpu_ns, linear.own_gpu_ns, linear.calls, linear.host_ns) == (5 * US, 5 * US, 1, 49 * US)
 
 
+def test_functions_whose_lines_a_release_moved_are_compared_and_ambiguous_ones_are_not() -> None:
+    def at(line: int, second: int) -> Trace:
+        return made(
+            (0, PYTHON, "train.py(8): step", 0, 90),
+            (1, PYTHON, f"torch/nn/modules/linear.py({line}): forward", 1, 50),
+            (2, OP, "aten::linear", 3, 30),
+            (3, RUNTIME, "cudaLaunchKernel", 4, 6),
+            (1, PYTHON, f"model.py({second}): forward", 51, 60),
+            (1, PYTHON, f"model.py({second + 50}): forward", 61, 70),
+        )
+
+    names = {change.name: change for change in function_changes(at(130, 7), at(134, 9))}
+    moved = names["modules/linear.py(130; 134): forward"]
+    assert moved.recorded is not None and moved.replayed is not None and moved.delta_ns == 0
+    assert names["train.py(8): step"].delta_ns == 0
+    assert names.keys().isdisjoint({"modules/linear.py(130): forward", "model.py(7; 9): forward"})
+
+
 def test_recursion_counts_a_kernel_and_the_hosts_time_once() -> None:
     trace = made(
         (0, PYTHON, "tree.py(3): walk", 0, 90),

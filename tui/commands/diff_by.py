@@ -16,10 +16,16 @@ _MOST = 25  # functions; --json has all
 
 
 def by_function(first: str, second: str, json: bool) -> int:
-    """Always 0: what differs is told, not judged. Raises TraceError where neither trace has stacks."""
+    """Always 0: what differs is told, not judged. Raises TraceError where a trace has no stacks."""
     changes = function_changes(load_trace(first), load_trace(second))
-    if not changes:
-        raise TraceError("neither trace has Python stacks; record with trace record --stacks, or profile with with_stack=True")
+    lacking = [
+        name
+        for name, side in ((first, [change.recorded for change in changes]), (second, [change.replayed for change in changes]))
+        if not any(side)
+    ]
+    if lacking:
+        who = "neither trace has" if len(lacking) == 2 else f"{lacking[0]} has no"
+        raise TraceError(f"{who} Python stacks; record with trace record --stacks, or profile with with_stack=True")
     if json:
         print(to_json({"functions": [as_json(change) | {"delta_ns": change.delta_ns} for change in changes]}))
         return 0
