@@ -33,6 +33,7 @@ Glyphs = npt.NDArray[np.str_]
 EIGHTHS = np.array(list(" ▁▂▃▄▅▆▇█"))
 INSTANT = "▏"
 NAME_COLUMNS = 5  # a span narrower than this carries no name
+_LEAST_ROOM = 3  # for a name that is cut: one letter says nothing
 SAME_SHARE = 0.05  # of a column: busy shares that differ by less are alike
 
 CUT = "┄"  # a span goes on behind a gap of the axis
@@ -247,6 +248,8 @@ def _write_names(
         if end - begin >= NAME_COLUMNS - 1 and place[begin] != NONE:
             name = name_of(int(lane.row[place[begin]]))
             room = end - begin - 2
+            if len(name) > room < _LEAST_ROOM:
+                continue
             text = name if len(name) <= room else name[: room - 1] + "…"
             cells.glyphs[begin + 1 : begin + 1 + len(text)] = list(text)
             cells.paints[begin + 1 : begin + 1 + len(text)] = lane.category[place[begin]] | NAMED

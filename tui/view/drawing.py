@@ -160,8 +160,12 @@ def _scale(scene: Scene, line: Line, width: int) -> str:
         return ""
     top = size_text(scene.top_bytes(line.row))
     limit = scene.limit_bytes(line.row)
-    text = f"top {top} of {size_text(limit)}" if limit else f"top {top}"
-    return text if len(text) <= width else f"top {top}"
+    if not limit:
+        return f"top {top}"
+    of = size_text(limit)
+    number, unit = top.split()
+    texts = [f"top {top} of {of}", *([f"top {number} of {of}"] if of.endswith(unit) else [])]
+    return next((text for text in texts if len(text) <= width), f"top {top}")
 
 
 def _fitted(text: str, width: int) -> str:

@@ -13,6 +13,7 @@ from traces.comparison import Comparison
 from traces.spread import Spread
 from traces.summary import Summary
 from tui.figures import ABSENT, count_text, error_text, fit, share_text, size_text, time_text
+from tui.print_diff import verdict_sentences
 from tui.view.scene import Scene
 
 LINES = 4  # at most
@@ -28,7 +29,7 @@ class Said(NamedTuple):
 def headline(scene: Scene, width: int) -> list[Said]:
     """Up to LINES lines of at most `width` characters."""
     if scene.comparison is not None:
-        lines = [_program(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
+        lines = [_verdict(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
     elif scene.summary is not None:
         lines = [Said(_origin(scene.names[0], scene.summary), "plain"), *_packed(_figures(scene.summary), width)]
     else:
@@ -37,11 +38,15 @@ def headline(scene: Scene, width: int) -> list[Said]:
     return [Said(fit(line.text, width), line.tone) for line in lines][:LINES]
 
 
-def _program(of: Comparison) -> Said:
-    same, reason = of.verdict.same, of.verdict.reason
-    if same is None:
-        return Said(f"The same program? Cannot be told: {reason}", "plain")
-    return Said(f"The same program: {reason}", "good") if same else Said(f"NOT the same program: {reason}", "bad")
+def _verdict(of: Comparison) -> Said:
+    """What `trace diff` says first, and what it rests on."""
+    (said, style), *_ = verdict_sentences(of)
+    said = said.rstrip(".")
+    if of.verdict.same is None:
+        return Said(f"The same program? Cannot be told: {of.verdict.reason}", "plain")
+    if of.verdict.same:
+        said = f"The same program, {said[:1].lower()}{said[1:]} · {of.verdict.reason}"
+    return Said(said, "good" if style == "green" else "bad")
 
 
 def _pair_figures(of: Comparison) -> list[str]:

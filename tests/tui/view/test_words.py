@@ -37,7 +37,9 @@ def test_the_headline_of_two_says_what_diff_says() -> None:
     replayed = replay_of(recorded, stretch=1.1, uncharged_ns=0)
     lines = headline(whole(("a", recorded), ("b", replayed)), 200)
     facts = compare(recorded, replayed)
-    assert (lines[0].tone, lines[0].text) == ("good", f"The same program: {facts.verdict.reason}")
+    differs = "beyond 5.0 %: the step without data loading differs by +10.0 %"
+    assert lines[0].tone == "bad" and lines[0].text.startswith(f"The same program, {differs}")
+    assert lines[0].text.endswith(f" · {facts.verdict.reason}")
     text = " ".join(line.text for line in lines[1:])
     assert f"step 100.0 µs → 91.0 µs ({facts.steps.error:+.1%})".replace("%)", " %)") in text
     for words in (
