@@ -173,7 +173,7 @@ def windows(trace: Trace) -> dict[int, Window]:
     own = [row for row, of in enumerate(trace.devices) if of.rank == rank]
     rows = np.flatnonzero(~communication_kernels(trace) & np.isin(device.device, own))
     rows = np.intersect1d(rows, work_rows(trace))
-    if trace.provenance.get("source") != "replay":  # what was launched before the window is no part of its first step
+    if not trace.is_replay:  # what was launched before the window is no part of its first step
         launched = device.launch[rows] != NONE
         rows = rows[launched] if 2 * launched.sum() > len(rows) else rows
     shown = without_waits(*waits_for_earlier_work(trace, rank))
@@ -207,7 +207,7 @@ def waits_for_earlier_work(trace: Trace, rank: int) -> tuple[Column, Column]:
     device, host = trace.device, trace.host
     rows = work_rows(trace)
     earlier = rows[device.launch[rows] == NONE]
-    if trace.provenance.get("source") == "replay" or not len(earlier) or 2 * len(earlier) > len(rows):
+    if trace.is_replay or not len(earlier) or 2 * len(earlier) > len(rows):
         return np.zeros(0, "i8"), np.zeros(0, "i8")
     ended_ns = int(device.end_ns[earlier].max())
     of_rank = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]

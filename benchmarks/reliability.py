@@ -41,6 +41,8 @@ from tests.traces.handmade import training  # noqa: E402
 from traces.contents import number_items, row_counts, text_items  # noqa: E402
 from traces.file import load, save  # noqa: E402
 from traces.model import TraceError  # noqa: E402
+from traces.old_headers import runs_of  # noqa: E402
+from traces.typed_json import to_json  # noqa: E402
 
 TRACE = [sys.executable, "-m", "trace_replay"]
 _MEMORY_BYTES = 4 << 30  # of addresses; torch and textual map one gigabyte of them
@@ -261,6 +263,7 @@ def extreme_numbers(folder: Path, chance: random.Random, quick: bool) -> Row:
                 column[0] = -1 if column.dtype.kind == "i" else 255
         if chance.random() < 0.3:
             trace.provenance = {key: chance.choice([None, -1, 2**70, "x", [], {}, [1], {"a": 1}, 0.5]) for key in _KEYS}
+            trace.runs = runs_of(trace.provenance, trace.ranks)
         try:
             save(trace, folder / f"extreme{number}")
         except TraceError:
@@ -554,7 +557,7 @@ def revealed() -> list[str]:
         (folder / "s.py").write_text(SCRIPT)
         command(["record", "--on", "p100", "-o", "out.msgpack", "s.py", "5"], folder)
         trace = load(folder / "out.msgpack")
-    facts = json.dumps(trace.provenance)
+    facts = json.dumps([trace.provenance, *map(to_json, trace.runs.values())])
     secret = [what for what, text in (("home folder", str(Path.home())), ("folder", name), ("host name", os.uname().nodename))
               if text and len(text) > 3 and text in facts]  # fmt: skip
     lines = [f"Keys of a recording's provenance: {', '.join(f'`{key}`' for key in sorted(trace.provenance))}."]

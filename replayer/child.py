@@ -27,12 +27,12 @@ from replayer.recording.replicas import devices_for
 from replayer.surfaces import builtins_open, install_all, torch_before_1_11, torch_utils_data
 from replayer.surfaces.time import PatchedTime
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
-from replayer.timing.stats import ReplayStats
 from replayer.timing.timeline_writer import Timeline
 from traces.configuration import ReplayConfig, ReplaySession
 from traces.deferred_signals import at_exit
 from traces.file import TraceStream, load
-from traces.model import Origin, Shape, Trace, TraceError, shapes_text
+from traces.model import Shape, Trace, TraceError, shapes_text
+from traces.run import REPLAY, MissingOp, ReplayNotes, Run
 from traces.storage_server import StorageClient
 from traces.typed_json import from_json
 
@@ -167,47 +167,32 @@ def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
 
 
 def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
-    config = session.config
+    config, rank = session.config, state.rank().number
     stats = gpu.simulator.stats
     missing = sorted(stats.missing.items(), key=lambda item: -item[1])
-    replay = {
-        "recording": session.trace.name,
-        "loader": config.loader,
-        "strict": config.strict,
-        "clock": config.clock,
-        "speed": config.speed,
-        "gpus": config.gpus or None,  # predicted, not recorded, if there are more than in the recording
-        "link_gbps": config.link_gbps or None,
-        **_host(stats, config.speed),
-        "uncharged_ns": stats.uncharged_ns,
-        "charged_ns": {Origin(origin).name.lower(): ns for origin, ns in stats.charged_ns.items() if ns},
-        "missing": [
-            {"op": op, "shapes": _short(shapes), "count": count} for (op, shapes), count in missing[:_MISSING_LISTED]
-        ],
-        "missing_not_listed": sum(count for _, count in missing[_MISSING_LISTED:]),
-        "cells": None if gpu.recording.cells is None else gpu.recording.cells.to_json(),
-        "values": config.values,
-        "reads_unrecorded": None if config.values == "compute" else stats.reads_unrecorded,
-        "sizes_assumed": stats.sizes_assumed,
-        "events_never_recorded": stats.events_never_recorded,
-        "memory": [device.memory.usage_of_run() | {"given": bool(config.gpu_memory_bytes)} for device in gpu.devices],
-    }
+    notes = ReplayNotes(
+        recording=session.trace.name,
+        config=config,
+        host=stats.host_figures(config.speed),
+        uncharged_ns=stats.uncharged_ns,
+        missing=tuple(MissingOp(op, _short(shapes), count) for (op, shapes), count in missing[:_MISSING_LISTED]),
+        missing_not_listed=sum(count for _, count in missing[_MISSING_LISTED:]),
+        cells=() if gpu.recording.cells is None else gpu.recording.cells.notes(),
+        reads_unrecorded=None if config.values == "compute" else stats.reads_unrecorded,
+        sizes_assumed=stats.sizes_assumed,
+        events_never_recorded=stats.events_never_recorded,
+        memory=tuple(replace(of.memory.usage_of_run(), given=bool(config.gpu_memory_bytes)) for of in gpu.devices),
+    )
     return Trace(
         grain=trace.grain,
         devices=gpu.recording.devices,
         threads=gpu.threads,
-        machines={state.rank().number: gpu.machine},
-        provenance={"source": "replay", "recorded": trace.provenance, "replay": replay, "rank": state.rank().number},
+        machines={rank: gpu.machine},
+        runs={rank: Run(source=REPLAY, replay=notes)},
+        provenance={"recorded": {"source": trace.run_of(rank).source, **trace.provenance}},
         workload=gpu.workload.signature,
         lacks=["stacks", "runtime calls"],
     )
-
-
-def _host(stats: ReplayStats, speed: float) -> dict[str, float | None]:
-    """What a step costs the host: per op by this machine's clock, else in recorded time."""
-    figures = stats.host_figures()
-    per_op_us = figures["us_per_op"]
-    return figures | {"us_per_op": None if per_op_us is None else round(per_op_us / speed, 3)}
 
 
 def _short(shapes: tuple[Shape, ...]) -> str:

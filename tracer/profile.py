@@ -28,6 +28,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from traces.run import ProfilerUse
+
 
 class Ranges(Protocol):
     """What makes ranges of its own while a profile is recorded."""
@@ -96,10 +98,9 @@ class Profiler:
         self._leave_range()
         self._attempt(self._finish)
 
-    def facts(self) -> dict[str, Any]:
-        """For the provenance: which steps were profiled, and why none was."""
-        facts: dict[str, Any] = {"steps": [*self._numbers]} if self._numbers else {}
-        return facts | ({"failed": self._why_not} if self._why_not else {})
+    def use(self) -> ProfilerUse:
+        """Which steps were profiled, and why none was."""
+        return ProfilerUse(tuple(self._numbers), self._why_not or None)
 
     def _prepare(self) -> None:
         profiler = self._torch.profiler

@@ -3,7 +3,8 @@
     facts = Facts(torch, rank=0, options={"grain": "kernel"})
     facts.device_row(0)     # the row of cuda:0 in `facts.devices`, listed at its first mention
     facts.machine()         # Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, ...), what a replay reads
-    facts.provenance(...)   # {"source": "trace record", "script": {"name": "train.py", "sha256": ...}, ...}, what people read
+    facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), likewise
+    facts.provenance()      # {"date": "2026-11-23", "options": {"grain": "kernel"}, ...}, what people read
 
 Paths in arguments and settings are kept as far as they lie within the script's folder; of others only the last part is.
 """
@@ -26,6 +27,7 @@ from typing import Any
 
 from traces.machine import DeviceProperties, Machine, Settings
 from traces.model import Device
+from traces.run import RECORDER, Loader, ProfilerUse, RecorderCost, Run, Script
 
 # What changes how PyTorch uses a GPU.
 _SETTINGS = re.compile(
@@ -49,24 +51,22 @@ class Facts:
         self._is_distributed = False
         self._models: list[weakref.ref[Any]] = []
         self._reducers: list[dict[str, Any]] = []
-        self._loaders: list[dict[str, Any]] = []
+        self._loaders: list[Loader] = []
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._oom_text: str | None = None
         self._versions: dict[str, Any] = {}  # those that only a process that uses its GPU can tell
         self._version = _own_version()  # once: it is looked for in files, and the header is written again and again
         self._base = {
-            "source": "trace record",
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "clock": "unix",
-            "rank": rank,
             "options": options,
-            **_script(),
             "environment": _environment(),
         }
+        self._script = _script()
+        self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined(self, rank: int) -> None:
         """The process is a rank of a process group: from the beginning, whatever it was taken for."""
-        self._rank = self._base["rank"] = rank
+        self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
 
@@ -101,7 +101,7 @@ class Facts:
         """Changes whenever there is more to tell than new figures."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
-    def loader(self, loader: object, describe: Callable[[], dict[str, Any]]) -> int:
+    def loader(self, loader: object, describe: Callable[[], Loader]) -> int:
         """The number of a DataLoader."""
         number = self._loader_numbers.get(loader)
         if number is None:
@@ -109,22 +109,17 @@ class Facts:
             self._loaders.append(describe())
         return number
 
-    def provenance(self, steps: int, steps_ns: int, cost_ns: int, profiler: dict[str, Any]) -> dict[str, Any]:
-        """Everything so far. `cost_ns` is what the recorder itself took of `steps_ns`."""
-        recorder = {
-            **self._version,
-            "overhead_ns_per_step": cost_ns // max(steps, 1),
-            "overhead_share": round(cost_ns / steps_ns, 6) if steps_ns else 0.0,
-        }
-        facts = {**self._base, "recorder": recorder}
-        if self._loaders:
-            facts["loaders"] = self._loaders
+    def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
+        """What is known so far. `cost_ns` is what the recorder itself took of `steps_ns`."""
+        share = round(cost_ns / steps_ns, 6) if steps_ns else 0.0
+        cost = RecorderCost(self._version, cost_ns // max(steps, 1), share)
+        return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), cost, profiler)
+
+    def provenance(self) -> dict[str, Any]:
+        """The options, the settings, and what DistributedDataParallel logged so far."""
         self.read_reducers()
-        if any(self._reducers):
-            facts["ddp"] = [reducer for reducer in self._reducers if reducer]
-        if profiler:
-            facts["profiler"] = profiler
-        return facts
+        logged = [reducer for reducer in self._reducers if reducer]
+        return {**self._base, "ddp": logged} if logged else dict(self._base)
 
     def machine(self) -> Machine:
         """What this process runs on and with, as far as the script has used it."""
@@ -168,12 +163,12 @@ class Facts:
             self._oom_text = str(error)
 
 
-def _own_version() -> dict[str, str]:
+def _own_version() -> str | None:
     """Which release of this tool recorded; a folder that was only copied to a GPU machine does not know."""
     try:
-        return {"version": metadata.version("trace-replay")}
+        return metadata.version("trace-replay")
     except metadata.PackageNotFoundError:
-        return {}
+        return None
 
 
 def _versions(torch: ModuleType) -> dict[str, Any]:
@@ -228,20 +223,17 @@ def _reducer(log: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _script() -> dict[str, Any]:
+def _script() -> Script | None:
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
-    facts: dict[str, Any] = {"argv": [without_paths(word, _folder()) for word in sys.argv[1:]]}
     if file is None:
-        return facts
-    script = {"name": Path(file).name}
-    if (module := getattr(main, "__spec__", None)) is not None:
-        script["module"] = module.name
+        return None
+    module = getattr(main, "__spec__", None)
     try:
-        script["sha256"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except OSError:  # a script that came through a pipe, or is gone by now
-        script["sha256"] = "unknown"
-    return {"script": script, **facts}
+        digest = "unknown"
+    return Script(Path(file).name, None if module is None else module.name, digest)
 
 
 def _folder() -> Path | None:

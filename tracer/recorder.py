@@ -29,6 +29,7 @@ from tracer.step_writer import EndedStep, Found, Part, Read, StepWriter
 from traces.deferred_signals import deferred_signals
 from traces.model import NONE, BatchKind, Ending, Shape, Thread, Trace, shapes_text
 from traces.phases import ASIDE, LOSS, PLAIN
+from traces.run import Loader
 from traces.script_cut import CutStep, ScriptCut
 from traces.steps import Optimizers
 from traces.workload_observer import WorkloadObserver
@@ -286,7 +287,7 @@ class Recorder:
             bytes=size_bytes,
         )
 
-    def loader_of(self, loader: object, describe: Callable[[], dict[str, Any]]) -> int:
+    def loader_of(self, loader: object, describe: Callable[[], Loader]) -> int:
         """The number of a DataLoader, described at its first batch."""
         return self._facts.loader(loader, describe)
 
@@ -389,7 +390,7 @@ class Recorder:
 
     def _changed_header(self) -> Trace | None:
         """The header if it has changed since it was written, or if its figures are old; else None."""
-        extent = len(self._threads), self._facts.extent, self._profiler.facts(), self.workload.signature
+        extent = len(self._threads), self._facts.extent, self._profiler.use(), self.workload.signature
         now_ns = self.clock.perf_ns()
         if extent == self._written_extent and now_ns < self._written_ns + _FIGURES_NS:
             return None
@@ -397,7 +398,7 @@ class Recorder:
         return self._header()
 
     def _header(self) -> Trace:
-        provenance = self._facts.provenance(self._number, self._steps_ns, self.cost_ns, self._profiler.facts())
+        provenance = self._facts.provenance()
         lacks = self._facts.lacks(has_profile=bool(self._profiler.wanted))
         if self.flight is not None:
             lacks += self.flight.lacks()
@@ -407,6 +408,7 @@ class Recorder:
             devices=self._facts.devices,
             threads=self._threads,
             machines={self._rank: self._facts.machine()},
+            runs={self._rank: self._facts.run(self._number, self._steps_ns, self.cost_ns, self._profiler.use())},
             provenance=provenance,
             workload=self.workload.signature,
             lacks=lacks,

@@ -24,6 +24,7 @@ from traces.chrome_events import RankEvents
 from traces.export_notes import HEADER_KEY
 from traces.machine import to_kineto
 from traces.model import NONE, Trace
+from traces.run import distributed_info
 
 _BATCH = 4096  # events turned into text at a time: what bounds the memory
 
@@ -50,8 +51,8 @@ def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
 
 
 def _header(trace: Trace, rank: int) -> dict[str, Any]:
-    told = trace.provenance_of(rank).get("distributed")
-    distributed = told if isinstance(told, dict) else {}
+    told = trace.run_of(rank).distributed
+    distributed = distributed_info(told, rank, trace.machine_of(rank).nccl) if told is not None else {}
     devices = [
         {**to_kineto(device.properties), "id": device.index, "name": device.name}
         | ({"totalGlobalMem": device.total_memory_bytes} if device.total_memory_bytes != NONE else {})
@@ -60,7 +61,7 @@ def _header(trace: Trace, rank: int) -> dict[str, Any]:
     ]
     return {
         "schemaVersion": 1,
-        "distributedInfo": {"rank": rank, "world_size": len(trace.ranks)} | distributed | {"rank": rank},
+        "distributedInfo": {"rank": rank, "world_size": len(trace.ranks)} | distributed,
         "deviceProperties": devices,
         "displayTimeUnit": "ms",
     }

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -37,10 +37,11 @@ from traces.measure import (
     profiled_steps,
     steady_steps,
 )
-from traces.model import NONE, PHASES, Column, StepKind, Trace
+from traces.model import PHASES, Column, StepKind, Trace
 from traces.part_times import PartError, part_errors
 from traces.phase_medians import PhaseMedians, phase_medians
 from traces.program import Evidence, Verdict, same_program
+from traces.run import HostFigures, MissingOp, ReplayNotes
 from traces.spread import NOTHING, Spread, relative_error, spread
 from traces.step_memory import step_rises
 
@@ -98,16 +99,6 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class HostFigures:
-    """What a replay cost the replaying host; None of a recording."""
-
-    lag_ns_per_step: int | None = None  # how far it fell behind the recorded host's pace, median per step
-    lag_ns_of_worst_step: int | None = None  # which the median does not show
-    us_per_op: float | None = None
-    ops_per_step: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ValueReads:
     """Of a replay: how often the host read values that the recording does not have, whether values were computed, and how many
     results had a size that depends on values which nobody knew."""
@@ -115,15 +106,6 @@ class ValueReads:
     unrecorded_reads: int | None
     computed: bool | None
     sizes_assumed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MissingOp:
-    """A call that a replay made and its recording does not hold."""
-
-    op: str
-    shapes: str  # as in model.shapes_text
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,20 +220,21 @@ def compare(
     timed = _clean(recorded, ours)  # whose times are compared; of `ours` and `theirs` the kernels
     timed_other = _clean(other, theirs)
     verdict = same_program(recorded, other, ours, theirs)
-    replay = _replay(other)
+    notes = other.run_of(other.ranks[0]).replay
+    config = notes.config if notes is not None else None
     sides = compute_side_ns(recorded), compute_side_ns(other)
     steps = spread(timed, recorded.steps.duration_ns, timed_other, other.steps.duration_ns, steady_steps(recorded))
     compute_side = spread(timed, sides[0], timed_other, sides[1], steady_steps(recorded))
     # A phase-grained trace does not tell when within a phase the device was busy.
     gpu_busy = NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(recorded, ours, other, theirs)
     # Data loading in a replay is this machine's own, unless it was padded to the recorded one: not the replay's error.
-    whole = replay is None or replay.get("loader") == "recorded"
+    whole = not other.is_replay or (config is not None and config.loader == "recorded")
     judged, error = ("steps", steps.error) if whole else ("compute_side", compute_side.error)
     if error is None:
         judged, error = "gpu_busy", gpu_busy.error
     return Comparison(
         verdict=verdict,
-        replay=replay is not None,
+        replay=other.is_replay,
         steps_compared=Both(len(timed), len(timed_other)),
         steps=steps,
         compute_side=compute_side,
@@ -259,19 +242,19 @@ def compare(
         phases=_phases(recorded, Both(timed, timed_other), other, Both(ours, theirs)),
         host_phases_comparable=recorded.phase_timing is other.phase_timing,
         streams=_streams(recorded, ours, other, theirs),
-        coverage=_coverage(other, replay),
-        host=HostFigures(**{field.name: (replay or {}).get(field.name) for field in fields(HostFigures)}),
+        coverage=_coverage(other, notes) if other.is_replay else None,
+        host=notes.host if notes is not None else HostFigures(),
         values=ValueReads(
-            unrecorded_reads=(replay or {}).get("reads_unrecorded"),
-            computed=None if replay is None else replay.get("values") == "compute",
-            sizes_assumed=(replay or {}).get("sizes_assumed"),
+            unrecorded_reads=notes.reads_unrecorded if notes is not None else None,
+            computed=(config is not None and config.values == "compute") if other.is_replay else None,
+            sizes_assumed=notes.sizes_assumed if notes is not None else None,
         ),
-        events_never_recorded=(replay or {}).get("events_never_recorded"),
-        memory=_memory(recorded, other, replay or {}),
-        missing=[MissingOp(**call) for call in (replay or {}).get("missing", [])],
+        events_never_recorded=notes.events_never_recorded if notes is not None else None,
+        memory=_memory(recorded, other, notes),
+        missing=list(notes.missing) if notes is not None else [],
         changes=changes(recorded, other, ours, theirs, tolerance, top),
-        clock=(replay or {}).get("clock"),
-        speed=(replay or {}).get("speed"),
+        clock=config.clock if config is not None else None,
+        speed=config.speed if config is not None else None,
         tolerance=tolerance,
         judged=judged,
         within_tolerance=_within(tolerance, error, verdict),
@@ -288,14 +271,6 @@ def _within(tolerance: float, error: float | None, verdict: Verdict) -> bool | N
     if verdict.evidence is Evidence.IDENTICAL:
         return True
     return None if error is None else abs(error) <= tolerance
-
-
-def _replay(trace: Trace) -> dict[str, Any] | None:
-    """What the replayer noted about its run, {} for a replay without notes, None for a recording."""
-    notes = trace.provenance.get("replay")
-    if isinstance(notes, dict):
-        return notes
-    return {} if (trace.steps.recorded_step != NONE).any() else None
 
 
 def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
@@ -414,34 +389,32 @@ def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
     return shares
 
 
-def _coverage(other: Trace, replay: dict[str, Any] | None) -> dict[str, float] | None:
-    """Where the times of the replayed device work come from, as shares that add up to 1; None for a recording.
+def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | None:
+    """Where the times of the replayed device work come from, as shares that add up to 1.
 
     "unmatched" is recorded device time of phases that the script never entered: no part of the replay.
     """
-    if replay is None:
-        return None
-    times = {origin.name.lower(): ns for origin, ns in device_time_by_origin(other).items()}
-    times["unmatched"] = int(replay.get("uncharged_ns") or 0)
+    times = {origin.name.lower(): ns for origin, ns in device_time_by_origin(replay).items()}
+    times["unmatched"] = notes.uncharged_ns if notes is not None else 0
     kinds = (*_COVERAGE, "curve") if times.get("curve") else _COVERAGE
     total = sum(times.get(kind, 0) for kind in kinds)
     return {kind: times.get(kind, 0) / total for kind in kinds} if total else None
 
 
-def _memory(recorded: Trace, other: Trace, replay: dict[str, Any]) -> dict[str, DeviceMemory]:
+def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[str, DeviceMemory]:
     """Peaks by device; of a replay's devices that were used also how much memory there was, and whether it was enough."""
     a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
     rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
     room: dict[str, dict[str, Any]] = {}
-    for row, facts in enumerate(replay.get("memory") or []):
-        if row < len(other.devices) and (facts["most_reserved_bytes"] or facts["ooms"]):
+    for row, use in enumerate(notes.memory if notes is not None else ()):
+        if row < len(other.devices) and (use.most_reserved_bytes or use.ooms):
             room[other.device_label(row)] = {
-                "capacity_bytes": facts["capacity_bytes"],
-                "capacity_given": facts["given"],
-                "outside_bytes": facts["outside_bytes"],
-                "reserved_peak_bytes": facts["most_reserved_bytes"],
-                "ooms": facts["ooms"],
-                "fits": not facts["ooms"],
+                "capacity_bytes": use.capacity_bytes,
+                "capacity_given": use.given,
+                "outside_bytes": use.outside_bytes,
+                "reserved_peak_bytes": use.most_reserved_bytes,
+                "ooms": use.ooms,
+                "fits": not use.ooms,
             }
     return {
         device: DeviceMemory(

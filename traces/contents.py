@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 import numpy as np
@@ -26,10 +26,13 @@ from traces.columns import MAX_ROWS, claimed_rows, pack_table, unpack_table
 from traces.frames import Damaged
 from traces.machine import Machine, from_kineto, to_kineto
 from traces.model import TABLES, Column, Device, PhaseTiming, Strings, Table, Thread, Trace
-from traces.old_headers import machines_of, outside_bytes_of
+from traces.old_headers import machines_of, outside_bytes_of, rest_of, runs_of
+from traces.run import Run
 from traces.typed_json import from_json, to_json
 from traces.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.workload import WorkloadSignature
+
+T = TypeVar("T")
 
 _TEXTS_PER_ITEM = 1 << 14
 
@@ -84,6 +87,7 @@ def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
     header["devices"] = [_device_values(device) for device in trace.devices]
     header["machines"] = _machine_values(trace.machines)
+    header["runs"] = _run_values(trace.runs)
     header["threads"] = [asdict(thread) for thread in trace.threads]
     header["rows"] = rows
     if trace.workload is not None:
@@ -167,8 +171,7 @@ class Assembly:
         header["phase_timing"] = self._header.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
         self._check_tracks(len(header["devices"]) + len(header["threads"]), tables)
         trace = Trace(strings=Strings(self._texts), **header, **tables)
-        machines = self._header.get("machines")  # None in a file from before
-        return _of_old(trace) if machines is None else replace(trace, machines=_make_machines(machines))
+        return _with_facts(trace, self._header.get("machines"), self._header.get("runs"))
 
     def _check_tracks(self, devices_and_threads: int, tables: dict[str, Any]) -> None:
         device, batches = tables["device"], tables["batches"]
@@ -291,27 +294,40 @@ def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Any]]:
     return [{"ranks": of, **to_json(machine)} for machine, of in ranks.items()]
 
 
-def _make_machines(values: Any) -> dict[int, Machine]:
+def _run_values(runs: dict[int, Run]) -> list[dict[str, Any]]:
+    return [{"ranks": [rank], **to_json(run)} for rank, run in sorted(runs.items())]
+
+
+def _make_by_rank(kind: type[T], values: Any) -> dict[int, T]:
+    """The inverse of `_machine_values` and `_run_values`."""
+    what = kind.__name__.lower()
     if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
-        raise Damaged("header with machines that are none")
-    machines: dict[int, Machine] = {}
+        raise Damaged(f"header with {what}s that are none")
+    made: dict[int, T] = {}
     for one in values:
         ranks = one.get("ranks")
         if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
-            raise Damaged("header with a machine of no ranks")
+            raise Damaged(f"header with a {what} of no ranks")
         try:
-            machines |= dict.fromkeys(ranks, from_json(Machine, one))
+            made |= dict.fromkeys(ranks, from_json(kind, one))
         except ValueError as error:
-            raise Damaged(f"header with a machine that is none: {error}") from error
-    return dict(sorted(machines.items()))
+            raise Damaged(f"header with a {what} that is none: {error}") from error
+    return dict(sorted(made.items()))
 
 
-def _of_old(trace: Trace) -> Trace:
-    """A trace of before machines had a place of their own in the header: see old_headers.py."""
-    machines, provenance = machines_of(trace.provenance, trace.ranks)
-    outside = {rank: outside_bytes_of(trace.provenance, rank) for rank in trace.ranks}
-    devices = [replace(device, outside_bytes=outside[device.rank].get(device.index, 0)) for device in trace.devices]
-    return replace(trace, devices=devices, machines=machines, provenance=provenance)
+def _with_facts(trace: Trace, machines: Any, runs: Any) -> Trace:
+    """`machines` and `runs` of the header; None in a file from before they had a place of their own: see old_headers.py."""
+    told, devices = trace.provenance, trace.devices
+    if machines is None:
+        outside = {rank: outside_bytes_of(told, rank) for rank in trace.ranks}
+        devices = [replace(device, outside_bytes=outside[device.rank].get(device.index, 0)) for device in devices]
+    return replace(
+        trace,
+        devices=devices,
+        machines=machines_of(told, trace.ranks) if machines is None else _make_by_rank(Machine, machines),
+        runs=runs_of(told, trace.ranks) if runs is None else _make_by_rank(Run, runs),
+        provenance=rest_of(told, with_machines=machines is not None) if runs is None else told,
+    )
 
 
 def _make_thread(values: Any) -> Thread:

@@ -1,6 +1,7 @@
 """Recordings that one process made one after another, as one: torch.profiler writes a file for each cycle of its schedule.
 
-    of_each_process(recordings)     # eight ranks of two cycles each: eight traces
+    for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
+        trace = joined_cycles([traces[place] for place in places])
 
 Two recordings are cycles of one process if nothing tells them apart (rank, main thread's id, GPUs), both clocks count from 1970
 and their times do not overlap. Where no rank is told, their files' names must be the same too but for a time stamp, as those
@@ -25,30 +26,33 @@ from traces.order import in_order, repointed
 _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
-def of_each_process(recordings: Sequence[Trace]) -> list[Trace]:
-    """The recordings, those that are cycles of one process joined; each where the first of them was."""
-    groups: dict[Hashable, list[Trace]] = {}
-    for recording in recordings:
-        groups.setdefault(_process(recording), []).append(recording)
-    found: list[Trace] = []
+def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
+    """Places of the recordings: those that are cycles of one process together in order of time, the others alone.
+
+    `names` are each recording's file and, where one was told, rank.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for place, (recording, name) in enumerate(zip(recordings, names, strict=True)):
+        groups.setdefault(_process(recording, *name), []).append(place)
+    found: list[list[int]] = []
     for group in groups.values():
-        ordered = sorted(group, key=window_ns)
-        epochal = all(part.provenance.get("clock") == "unix" for part in ordered)
-        apart = all(window_ns(one)[1] <= window_ns(other)[0] for one, other in pairwise(ordered))
-        found += [_joined(ordered)] if len(group) > 1 and epochal and apart else group
+        ordered = sorted(group, key=lambda place: window_ns(recordings[place]))
+        epochal = all(recordings[place].run_of(0).is_epochal for place in group)
+        windows = [window_ns(recordings[place]) for place in ordered]
+        apart = all(one[1] <= other[0] for one, other in pairwise(windows))
+        found += [ordered] if epochal and apart else [[place] for place in group]
     return found
 
 
-def _process(recording: Trace) -> Hashable:
+def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
     """What is the same of all cycles of one process."""
-    facts, told = recording.provenance, recording.provenance.get("distributed", {})
     main = next((thread.tid for thread in recording.threads if thread.role == "main"), None)
-    name = "" if "rank" in told else _STAMP.sub("", str(facts.get("file", "")))
+    name = _STAMP.sub("", file) if rank is None else ""
     gpus = tuple((device.index, device.name) for device in recording.devices)
-    return repr(sorted(told.items())), name, main, gpus, recording.grain
+    return rank, recording.run_of(0).distributed, name, main, gpus, recording.grain
 
 
-def _joined(cycles: Sequence[Trace]) -> Trace:
+def joined_cycles(cycles: Sequence[Trace]) -> Trace:
     """One trace of recordings in order of time: its threads are told by their ids, its GPUs by their numbers."""
     stacked = merge_ranks(cycles, range(len(cycles)))
     threads: dict[tuple[int, str], Thread] = {}
@@ -67,7 +71,6 @@ def _joined(cycles: Sequence[Trace]) -> Trace:
     for table in tables.values():
         table.rank = np.zeros(len(table), "i4")
     first = cycles[0]
-    facts = first.provenance | {"files": [str(cycle.provenance.get("file")) for cycle in cycles]}
     return in_order(
         replace(
             trace,
@@ -75,6 +78,7 @@ def _joined(cycles: Sequence[Trace]) -> Trace:
             threads=list(threads.values()),
             devices=list(devices.values()),
             machines=first.machines,
-            provenance=facts,
+            runs=first.runs,
+            provenance=dict(first.provenance),
         )
     )

@@ -21,6 +21,8 @@ import numpy as np
 from traces.checks import REFERENCES, fault
 from traces.machine import Machine
 from traces.model import NONE, TABLES, Column, Device, Origin, Strings, Table, Thread, Trace
+from traces.old_headers import rest_of, runs_of
+from traces.run import Run
 from traces.typed_json import from_json, to_json
 
 HEADER_KEY = "traceReplay"
@@ -52,6 +54,7 @@ class ExportNotes:
     tracks: list[int]  # the `tid` of each thread's events
     devices: list[Device]
     machine: Machine | None
+    run: Run | None
     tables: dict[str, Table]  # pointing into the strings of whoever reads
     events: dict[str, EventNotes]
 
@@ -60,8 +63,9 @@ class ExportNotes:
         """`part` is of one rank, `whole` has all."""
         tables: dict[str, Table] = {name: getattr(part, name) for name in TABLES if name not in IN_EVENTS}
         machine = whole.machine_of(part.ranks[0]) if whole.machines else None
+        run = whole.run_of(part.ranks[0]) if whole.runs else None
         facts = whole.grain, whole.provenance, whole.problems, whole.lacks, whole.ranks
-        return cls(*facts, part.threads, list(tracks), part.devices, machine, tables, events)
+        return cls(*facts, part.threads, list(tracks), part.devices, machine, run, tables, events)
 
     def text(self, strings: Strings) -> str:
         """`strings` are those that `tables` point into."""
@@ -86,6 +90,7 @@ class ExportNotes:
                 "tracks": self.tracks,
                 "devices": to_json(self.devices),
                 "machine": to_json(self.machine),
+                "run": to_json(self.run),
                 "texts": [strings[index] for index in used],
                 "tables": tables,
                 "events": to_json(self.events),
@@ -107,9 +112,10 @@ class ExportNotes:
                 for name, kind in TABLES.items()
                 if name not in IN_EVENTS
             }
+            run, provenance = _run_and_rest(told)
             notes = cls(
                 _text(told["grain"]),
-                dict(told["provenance"]),
+                provenance,
                 {_text(kind): int(count) for kind, count in told["problems"].items()},
                 list(map(_text, told["lacks"])),
                 list(map(int, told["ranks"])),
@@ -117,6 +123,7 @@ class ExportNotes:
                 list(map(int, told["tracks"])),
                 [from_json(Device, device) for device in told["devices"]],
                 None if told["machine"] is None else from_json(Machine, told["machine"]),
+                run,
                 tables,
                 {category: EventNotes(**_checked(own)) for category, own in told["events"].items()},
             )
@@ -131,9 +138,11 @@ class ExportNotes:
         except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError) as error:
             raise ValueError(f"no notes of an export ({error})") from error
 
-    def provenance_of(self, rank: int) -> dict[str, Any]:
-        """The provenance of one rank, as `Trace.provenance_of` gives it."""
-        return Trace(provenance=self.provenance).provenance_of(rank)
+    def same_whole(self, other: ExportNotes) -> bool:
+        """Whether both tell of one trace."""
+        return all(
+            getattr(self, name) == getattr(other, name) for name in ("grain", "provenance", "problems", "lacks", "ranks")
+        )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
         """Which of the events of a category were recorded, and the times of all as they were; as they stand if their number
@@ -152,6 +161,15 @@ class ExportNotes:
         told = self.events[category].origins if category in self.events else []
         known = len(told) == count and all(type(origin) is int and 0 <= origin < len(Origin) for origin in told)
         return np.array(told if known else [Origin.MEASURED] * count, "u1")
+
+
+def _run_and_rest(told: Mapping[str, Any]) -> tuple[Run | None, dict[str, Any]]:
+    """The rank's run and the provenance; an export from before runs had a type has it in that."""
+    provenance = dict(told["provenance"])
+    if "run" in told:
+        return None if told["run"] is None else from_json(Run, told["run"]), provenance
+    rank = min((int(thread["rank"]) for thread in told["threads"]), default=0)
+    return runs_of(provenance, [rank]).get(rank), rest_of(provenance, with_machines=True)
 
 
 def _told(values: Column, used: dict[int, int] | None) -> list[Any]:

@@ -1,10 +1,11 @@
 """Merges recordings: those of the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
 
     trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
-    trace.provenance["ranks"]           # {"0": {}, "1": {"rank": 1, "argv": [...]}}: what differs from the first
+    trace.run_of(1).loaders             # each rank's own
+    trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
 
     trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
-    trace.provenance["host_scale"]      # {"forward": 0.71, ...}: how much the profiler slowed the host
+    trace.run_of(0).host_scale          # {"forward": 0.71, ...}: how much the profiler slowed the host
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from traces.model import (
     Trace,
 )
 from traces.order import in_order, place_of_each, repointed, taken
+from traces.run import CleanSteps, Run
 from traces.time_windows import TimeWindows
 
 NO_KERNELS = "kernels: the profiler saw no device work"
@@ -51,7 +53,7 @@ _BROUGHT = frozenset(
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
     """One trace of the recordings of several processes, each of which is one rank.
 
-    A rank's number is the one in `ranks`, else `provenance["rank"]`, else the first that is free; one that is told twice
+    A rank's number is the one in `ranks`, else that of its run, else the first that is free; one that is told twice
     is counted as a problem, and the later recording gets a free number. The provenance is that of the lowest rank;
     `provenance["ranks"]` says of each how it differs. Raises ValueError if there is no recording.
     """
@@ -70,6 +72,7 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
         devices=[device for part in parts for device in part.devices],
         threads=[thread for part in parts for thread in part.threads],
         machines={rank: machine for part in parts for rank, machine in part.machines.items()},
+        runs={rank: run for part in parts for rank, run in part.runs.items()},
         provenance=dict(first.provenance),
         problems=dict(problems),
         lacks=list(dict.fromkeys(lack for part in parts for lack in part.lacks)),
@@ -119,8 +122,8 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     The result has the profile's host and device spans and memory events; its steps take the place of the recording's own
     rows, as StepKind.PROFILED (evaluation steps stay what they are) with phases cut by ops, and everything else stays and
     points at the right rows. Clocks that do not both count from 1970 are aligned by the starts of the steps.
-    `provenance["clean"]` compares clean and profiled steps, and `provenance["host_scale"]` has, per phase, the host's clean
-    time over its profiled time, at most 1. A profile without device work leaves the grain as it is and says so in `lacks`;
+    `Run.clean` compares clean and profiled steps, and `Run.host_scale` has, per phase, the host's clean time over its profiled
+    time, at most 1. A profile without device work leaves the grain as it is and says so in `lacks`;
     one that holds none of the steps leaves everything as it is and is counted as a problem.
     """
     problems = Counter(recording.problems)
@@ -134,22 +137,23 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     own, theirs = np.array(pairs).T
     profile = _on_clock_of(recording, profile, own, theirs)
     grain, lacks = _united_lacks(recording, profile)
-    provenance = recording.provenance | _slowdown(recording, own)
-    provenance["profile"] = {key: value for key, value in profile.provenance.items() if key != "ranks"}
+    rank = recording.ranks[0]
+    runs = recording.runs | {rank: _with_slowdown(recording.run_of(rank), recording, own)}
+    provenance = recording.provenance | {"profile": {key: of for key, of in profile.provenance.items() if key != "ranks"}}
     joined = _replaced_steps(recording, profile, own, theirs)
-    return replace(joined, grain=grain, provenance=provenance, problems=dict(problems), lacks=lacks)
+    return replace(joined, grain=grain, runs=runs, provenance=provenance, problems=dict(problems), lacks=lacks)
 
 
 def _rank_numbers(recordings: Sequence[Trace], problems: Counter[str]) -> list[int]:
-    told = [recording.provenance.get("rank") for recording in recordings]
-    numbers: list[int] = [NONE] * len(told)
-    for place, rank in enumerate(told):
-        if type(rank) is int and 0 <= rank < 1 << 31:
+    numbers: list[int] = [NONE] * len(recordings)
+    for place, recording in enumerate(recordings):
+        rank = min(recording.runs, default=NONE)
+        if 0 <= rank < 1 << 31:
             if rank in numbers:
                 problems["rank-told-twice"] += 1
             else:
                 numbers[place] = rank
-    free = (number for number in range(2 * len(told)) if number not in numbers)
+    free = (number for number in range(2 * len(numbers)) if number not in numbers)
     return [next(free) if number == NONE else number for number in numbers]
 
 
@@ -162,7 +166,8 @@ def _as_rank(recording: Trace, rank: int) -> Trace:
     devices = [replace(device, rank=rank) for device in recording.devices]
     threads = [replace(thread, rank=rank) for thread in recording.threads]
     machines = {rank: recording.machine_of(recording.ranks[0])} if recording.machines else {}
-    return replace(recording, devices=devices, threads=threads, machines=machines, **tables)
+    runs = {rank: recording.run_of(recording.ranks[0])} if recording.runs else {}
+    return replace(recording, devices=devices, threads=threads, machines=machines, runs=runs, **tables)
 
 
 def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None) -> Trace:
@@ -200,7 +205,7 @@ def _paired(recording: Trace, profile: Trace, numbers: Sequence[int]) -> list[tu
     for row in np.argsort(steps.kind == StepKind.PROFILED, kind="stable").tolist():  # a number told twice: the profiled one
         row_of[int(steps.number[row])] = row
     rows = [row_of.get(number, NONE) for number in numbers]
-    if len(theirs) != len(rows) and _is_epochal(recording) and _is_epochal(profile):
+    if len(theirs) != len(rows) and _have_epochs(recording, profile):
         found: dict[int, int] = {}
         for row in filter(lambda row: row != NONE, rows):
             begin_ns, end_ns = int(steps.start_ns[row]), int(steps.end_ns[row])
@@ -211,13 +216,13 @@ def _paired(recording: Trace, profile: Trace, numbers: Sequence[int]) -> list[tu
     return [(row, other) for other, row in enumerate(rows[: len(theirs)]) if row != NONE]
 
 
-def _is_epochal(trace: Trace) -> bool:
-    return trace.provenance.get("clock") == "unix"
+def _have_epochs(*traces: Trace) -> bool:
+    return all(trace.run_of(trace.ranks[0]).is_epochal for trace in traces)
 
 
 def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
     """The profile with its times on the recording's clock."""
-    if _is_epochal(recording) and _is_epochal(profile):
+    if _have_epochs(recording, profile):
         return profile
     apart_ns = recording.steps.start_ns[own] - profile.steps.start_ns[theirs]
     shift_ns = int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0])))  # a float cannot hold times since 1970
@@ -314,12 +319,12 @@ def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tupl
     return threads, np.array([*places, NONE])
 
 
-def _slowdown(recording: Trace, profiled: Column) -> dict[str, Any]:
-    """`clean` and `host_scale` of the provenance, from the recording's own times of both kinds of steps."""
+def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
+    """With `clean` and `host_scale`, from the recording's own times of both kinds of steps."""
     clean = np.flatnonzero(recording.steps.kind == StepKind.STEADY)
     clean = np.setdiff1d(clean, profiled)
     if not len(clean):
-        return {}
+        return run
     step_ns, profiled_ns = (float(np.median(recording.steps.duration_ns[rows])) for rows in (clean, profiled))
     scale = {}
     times = phase_times(recording)
@@ -329,8 +334,8 @@ def _slowdown(recording: Trace, profiled: Column) -> dict[str, Any]:
             clean_ns, slow_ns = (host_ns[rows][host_ns[rows] > 0] for rows in (clean, profiled))
             if len(clean_ns) and len(slow_ns):
                 scale[name] = min(float(np.median(clean_ns) / np.median(slow_ns)), 1.0)
-    facts = {"steps": len(clean), "step_median_ns": round(step_ns), "profiled_step_median_ns": round(profiled_ns)}
-    return {"clean": facts | {"slowdown": profiled_ns / step_ns if step_ns else 1.0}, "host_scale": scale}
+    slowdown = profiled_ns / step_ns if step_ns else 1.0
+    return replace(run, clean=CleanSteps(len(clean), round(step_ns), round(profiled_ns), slowdown), host_scale=scale)
 
 
 def _united_lacks(recording: Trace, profile: Trace) -> tuple[str, list[str]]:

@@ -2,7 +2,7 @@
 
 Every event kind is a table of equally long numpy columns; text is an index into one shared string table. A `Trace`
 holds one or several ranks. All times are integer nanoseconds since the Unix epoch where the recording knew it, else since
-the recording's own zero (`provenance["clock"]` says which).
+the recording's own zero (`Run.clock` says which).
 
     trace = Trace()
     name = trace.strings.add("aten::relu_")
@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traces.machine import UNKNOWN_PROPERTIES, DeviceProperties, Machine
+from traces.run import UNKNOWN_RUN, Run
 
 if TYPE_CHECKING:
     from traces.workload import WorkloadSignature
@@ -389,13 +390,13 @@ class BatchKind(IntEnum):
 class Batches(_Spans):
     """The input pipeline, ordered by (rank, start): one row per batch waited for, and one per batch pinned.
 
-    `provenance["loaders"]` describes the loaders.
+    `Run.loaders` describes the loaders.
     """
 
     DTYPES = {"rank": "i4", "loader": "i4", "kind": "u1", "start_ns": "i8", "duration_ns": "i8", "bytes": "i8"}
     DEFAULTS = {"bytes": NONE}
     rank: Column
-    loader: Column  # the loader's place in provenance["loaders"] of its rank
+    loader: Column  # the loader's place in `Run.loaders` of its rank
     kind: Column  # BatchKind
     start_ns: Column
     duration_ns: Column
@@ -523,7 +524,8 @@ class Trace:
     collectives: Collectives = field(default_factory=Collectives.empty)
     sizes: Sizes = field(default_factory=Sizes.empty)
     machines: dict[int, Machine] = field(default_factory=dict)  # by rank
-    provenance: dict[str, Any] = field(default_factory=dict)  # JSON values only
+    runs: dict[int, Run] = field(default_factory=dict)  # by rank; a part that is to be merged tells its rank by this
+    provenance: dict[str, Any] = field(default_factory=dict)  # JSON values that people read, and no code
     problems: dict[str, int] = field(default_factory=dict)  # kind (kebab-case words) -> count
     workload: WorkloadSignature | None = None
     phase_timing: PhaseTiming = PhaseTiming.ASYNCHRONOUS
@@ -546,11 +548,14 @@ class Trace:
         """What a rank's process ran on: its own where that was told, else that of the first rank that tells."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
-    def provenance_of(self, rank: int) -> dict[str, Any]:
-        """The provenance of one rank: what all share, and what `provenance["ranks"]` says of this one beside."""
-        ranks = self.provenance.get("ranks")
-        own = ranks.get(str(rank)) if isinstance(ranks, dict) else None
-        return {key: value for key, value in self.provenance.items() if key != "ranks"} | (own if isinstance(own, dict) else {})
+    def run_of(self, rank: int) -> Run:
+        """How the rows of a rank came about: its own where that was told, else that of the first rank that tells."""
+        return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
+
+    @property
+    def is_replay(self) -> bool:
+        """Also of one that was cut before it could note anything: its steps name the recorded ones that drove them."""
+        return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
 
 TABLES: dict[str, type[Table]] = {

@@ -9,12 +9,12 @@ Parts of `traces.summary`; each is empty or None where the recording does not ha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from traces.measure import steady_steps, step_windows
 from traces.model import NONE, Batches, BatchKind, Column, Ending, StepKind, Trace
+from traces.run import Loader
 from traces.spread import median
 from traces.time_windows import TimeWindows
 
@@ -29,7 +29,7 @@ class StepsOfKind:
 class InputPipeline:
     """Waits for batches and pinning of batches; figures are None where none was recorded."""
 
-    loaders: list[dict[str, Any]]  # as the recorder describes them: num_workers, batch_size...
+    loaders: list[Loader]
     waits: int
     wait_median_ns: int | None
     wait_total_ns: int
@@ -81,8 +81,7 @@ def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
 
 def input_pipeline(trace: Trace) -> InputPipeline | None:
     """None if neither waits nor pins were recorded and no loader is described."""
-    described = trace.provenance_of(trace.ranks[0]).get("loaders")
-    loaders = [loader for loader in described if isinstance(loader, dict)] if isinstance(described, list) else []
+    loaders = list(trace.run_of(trace.ranks[0]).loaders)
     waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
     pins = trace.batches.take(trace.batches.kind == BatchKind.PIN)
     if not len(trace.batches) and not loaders:
@@ -164,8 +163,3 @@ def parallel_parts(trace: Trace) -> list[PartMedians]:
         )
     return found
 
-
-def provenance_group(trace: Trace, fact: str) -> dict[str, Any] | None:
-    """A group of facts of the provenance ("recorder", "clean", "host_scale"), or None if it is not there or no group."""
-    facts = trace.provenance.get(fact)
-    return dict(facts) if isinstance(facts, dict) and facts else None

@@ -44,7 +44,7 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 
     by_rank: dict[int, int] = {}
     for pid, trace in worked.items():
-        rank = int(trace.provenance.get("rank", 0))
+        rank = min(trace.runs, default=0)
         by_rank[rank] = max(by_rank.get(rank, pid), pid, key=claim)
     return dict(sorted(by_rank.items()))
 

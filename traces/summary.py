@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +41,9 @@ from traces.pipeline import (
     collectives,
     input_pipeline,
     parallel_parts,
-    provenance_group,
     step_kinds,
 )
+from traces.run import CleanSteps, RecorderCost, Run
 from traces.spread import median
 
 VERSION = 1
@@ -115,9 +116,9 @@ class Summary:
     step_median_ns: int | None
     compute_side_median_ns: int | None
     step_kinds: dict[str, StepsOfKind]
-    clean: dict[str, Any] | None  # groups of the provenance
-    host_scale: dict[str, Any] | None
-    recorder: dict[str, Any] | None
+    clean: CleanSteps | None
+    host_scale: Mapping[str, float] | None
+    recorder: RecorderCost | None
     phases: dict[str, PhaseMedians]
     parts: list[PartMedians]
     input_pipeline: InputPipeline | None
@@ -129,7 +130,8 @@ class Summary:
     memory: dict[str, PeakMemory]
     lacks: list[str]
     problems: dict[str, int]
-    machine: Machine  # of the first rank
+    machine: Machine  # of the first rank, as all that comes from its run
+    run: Run
     provenance: dict[str, Any]
     analyses: Analyses
 
@@ -162,6 +164,7 @@ def summarize(trace: Trace) -> Summary:
     start_ns, end_ns = window_ns(trace)
     compute_ns = compute_side_ns(trace)
     steps = trace.steps
+    run = trace.run_of(trace.ranks[0])
     work = work_rows(trace)
     durations_ns = trace.device.duration_ns[work]
     return Summary(
@@ -198,9 +201,9 @@ def summarize(trace: Trace) -> Summary:
         step_median_ns=median(steps.duration_ns[steady_steps(trace)]),
         compute_side_median_ns=median(compute_ns[steady_steps(trace)]),
         step_kinds=step_kinds(trace),
-        clean=provenance_group(trace, "clean"),
-        host_scale=provenance_group(trace, "host_scale"),
-        recorder=provenance_group(trace, "recorder"),
+        clean=run.clean,
+        host_scale=run.host_scale or None,
+        recorder=run.recorder,
         phases=phase_medians(trace, steady_steps(trace), profiled_steps(trace)),
         parts=parallel_parts(trace),
         input_pipeline=input_pipeline(trace),
@@ -216,6 +219,7 @@ def summarize(trace: Trace) -> Summary:
         lacks=list(trace.lacks),
         problems=dict(trace.problems),
         machine=trace.machine_of(trace.ranks[0]),
+        run=run,
         provenance=dict(trace.provenance),
         analyses=analyse(trace),
     )

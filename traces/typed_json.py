@@ -4,13 +4,14 @@
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
 So a field that a later release adds changes no JSON that lacks it, and an older reader ignores what it does not know. Fields
-may be bool, int, float, str, Path, tuples of one of these, such a dataclass, or one of them or None.
+may be bool, int, float, str, Path, tuples of one of these, mappings of text to one, such a dataclass, or one of them or None.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -49,6 +50,16 @@ def from_json(kind: type[T], values: object) -> T:
         raise ValueError(str(error)) from None
 
 
+def fitting(kind: type[T], values: object) -> T:
+    """A `kind` of those of the values that fit its fields, all of which have defaults: of what somebody else wrote."""
+    made = {}
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        with suppress(ValueError):
+            from_json(kind, {name: value})
+            made[name] = value
+    return from_json(kind, made)
+
+
 def _is_default(field: Field[Any], value: object) -> bool:
     if field.default_factory is not MISSING:
         return bool(value == field.default_factory())
@@ -68,6 +79,10 @@ def _value(hint: Any, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{value!r} is no list")
         return tuple(_value(get_args(hint)[0], one) for one in value)
+    if get_origin(hint) is Mapping:
+        if not isinstance(value, Mapping) or not all(type(key) is str for key in value):
+            raise ValueError(f"{value!r} is no object")
+        return {key: _value(get_args(hint)[1], of) for key, of in value.items()}
     if is_dataclass(hint) and isinstance(hint, type):
         return from_json(hint, value)
     if hint is Path and isinstance(value, str):

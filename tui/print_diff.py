@@ -11,7 +11,8 @@ from __future__ import annotations
 import textwrap
 
 from traces.changes import ChangeLists
-from traces.comparison import Comparison, HostFigures
+from traces.comparison import Comparison
+from traces.run import HostFigures
 from traces.spread import relative_error
 from tui.figures import (
     ABSENT,

@@ -41,7 +41,6 @@ _KINDS = {
     "profiled": "profiled",
     "incomplete": "incomplete",
 }
-_SHOWN_BELOW = ("loaders", "recorder", "clean", "host_scale")  # of the provenance: they have sections of their own
 _AT_MOST = "≤ "
 _MOST_STEPS = 8  # shown one by one
 _MOST_FACTS = 24  # lines of provenance
@@ -125,8 +124,8 @@ def note_sentences(summary: Summary) -> list[str]:
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
     """Where a trace comes from and what it was made with, as label and text."""
-    facts = {key: value for key, value in summary.provenance.items() if key not in _SHOWN_BELOW}
-    facts = {"source": facts.pop("source", None), **to_json(replace(summary.machine, oom_text=None)), **facts}
+    run = replace(summary.run, loaders=(), recorder=None, clean=None, host_scale={})  # which have sections of their own
+    facts = {"source": run.source, **to_json(replace(summary.machine, oom_text=None)), **to_json(run), **summary.provenance}
     return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None)]
 
 
@@ -222,10 +221,10 @@ def _step_kinds(summary: Summary, width: int) -> list[str]:
     names = _KINDS if "profiled" in kinds else _KINDS | {"steady": "steady"}
     rows = [[names[kind], count_text(of.count), time_text(of.median_ns)] for kind, of in kinds.items()]
     lines = table(["", "steps", "median"], rows, width=width, indent=2) if len(rows) > 1 else []
-    if clean and isinstance(slowdown := clean.get("slowdown"), int | float):
-        lines.append(f"  under the profiler a step took {slowdown:.2f} times as long")
+    if clean is not None:
+        lines.append(f"  under the profiler a step took {clean.slowdown:.2f} times as long")
     if scale:
-        shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items() if isinstance(share, int | float))
+        shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items())
         lines += wrap(f"profiled host times are scaled to the clean ones: {shares}", width - 2, initial_indent="  ",
                       subsequent_indent="    ")  # fmt: skip
     return lines
@@ -257,7 +256,7 @@ def _input_pipeline(summary: Summary, width: int) -> list[str]:
         return []
     lines = []
     for number, loader in enumerate(pipeline.loaders):
-        facts = ", ".join(f"{key} {value}" for key, value in loader.items() if value is not None)
+        facts = ", ".join(f"{key} {value}" for key, value in vars(loader).items() if value is not None)
         lines.append(fit(f"loader {number}: {facts}", width - 2))
     if pipeline.waits:
         each = f"{time_text(pipeline.wait_median_ns)} each, {time_text(pipeline.wait_per_step_ns)} in a step (medians)"
@@ -291,13 +290,12 @@ def _collectives(summary: Summary, width: int) -> list[str]:
 
 
 def _recorder(summary: Summary, width: int) -> list[str]:
-    recorder = summary.recorder or {}
-    cost_ns, share = recorder.get("overhead_ns_per_step"), recorder.get("overhead_share")
-    if not isinstance(cost_ns, int | float):
+    cost = summary.recorder
+    if cost is None:
         return []
-    of_step = f", {share_text(share)} of it" if isinstance(share, int | float) else ""
-    by = f" (trace {recorder['version']})" if recorder.get("version") else ""
-    return ["  " + fit(f"{time_text(cost_ns)} of each step{of_step}{by}", width - 2)]
+    by = f" (trace {cost.version})" if cost.version else ""
+    text = f"{time_text(cost.overhead_ns_per_step)} of each step, {share_text(cost.overhead_share)} of it{by}"
+    return ["  " + fit(text, width - 2)]
 
 
 def _work(summary: Summary, work: list[Work], head: str, width: int) -> list[str]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 from traces.model import StepKind, Trace
+from traces.run import Run
 from tui.figures import count_text, counted, size_text, time_text
 from tui.problems import explain
 
@@ -25,11 +25,12 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
     """The lines, without the name of the command before them."""
     name = shlex.quote(str(output))
     lines = [f"wrote {output} ({size_text(output.stat().st_size)}): {_steps(trace)} of {_what(script)}{_ranks(trace)}"]
-    lines += _cost(trace.provenance)
+    run = trace.run_of(trace.ranks[0])
+    lines += _cost(run)
     if not trace.devices:
         lines.append("there is no device time in it: the script used no GPU here")
-    elif "failed" in trace.provenance.get("profiler", {}):
-        lines.append(f"there are no kernels in it: {trace.provenance['profiler']['failed']}")
+    elif run.profiler.failed is not None:
+        lines.append(f"there are no kernels in it: {run.profiler.failed}")
     lines += [f"{count} x {kind}: {explain(kind)}" for kind, count in sorted(trace.problems.items())]
     replay = f", or trace replay {shlex.join(script)} --trace {name}" if trace.devices else ""
     return [*lines, f"next: trace info {name}{replay}"]
@@ -49,16 +50,15 @@ def _ranks(trace: Trace) -> str:
     return f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""
 
 
-def _cost(provenance: dict[str, Any]) -> list[str]:
-    share = provenance.get("recorder", {}).get("overhead_share", 0.0)
+def _cost(run: Run) -> list[str]:
+    share = run.recorder.overhead_share if run.recorder is not None else 0.0
     own = f"the recorder itself takes {100 * share:.2f} % of a step"
-    clean = provenance.get("clean")
-    if not clean:
+    clean = run.clean
+    if clean is None:
         return [own]
-    profiled = time_text(clean["profiled_step_median_ns"])
-    slowdown = f"a clean step takes {time_text(clean['step_median_ns'])}, a profiled one {profiled}"
-    scales = provenance.get("host_scale", {})
-    if scales:
-        factors = ", ".join(f"{scale:.2f} ({name})" for name, scale in scales.items())
+    profiled = time_text(clean.profiled_step_median_ns)
+    slowdown = f"a clean step takes {time_text(clean.step_median_ns)}, a profiled one {profiled}"
+    if run.host_scale:
+        factors = ", ".join(f"{scale:.2f} ({name})" for name, scale in run.host_scale.items())
         slowdown += f"; profiled host times are scaled by {factors}"
     return [slowdown, own]

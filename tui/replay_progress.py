@@ -53,9 +53,8 @@ def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
         if found := _STEPS_OPTION.match(word):
             number = found[1] or following
             return int(number) if number.isdecimal() else None
-    of_script = recorded.provenance.get("script")  # noted by `trace record`, which records whole runs
-    name = of_script.get("name") if isinstance(of_script, dict) else None
-    if name is None or Path(words[0]).name != name or recorded.provenance.get("argv") != list(words[1:]):
+    run = recorded.run_of(recorded.ranks[0])  # `trace record` notes the script, and records whole runs
+    if run.script is None or Path(words[0]).name != run.script.name or run.argv != tuple(words[1:]):
         return None
     return int((recorded.steps.rank == recorded.steps.rank.min(initial=0)).sum()) or None
 

@@ -28,6 +28,7 @@ from replayer.memory.segments import Segments
 from replayer.memory.settings import BLOCK_BYTES, MIB, UNLIMITED, Settings, settings_of_environment
 from replayer.memory.snapshot import mapped_ranges, segment_dict
 from replayer.memory.stats import MemoryStats
+from traces.run import MemoryUse
 
 SMALL_BYTES = MIB  # the largest block of the small pools
 SMALL_SEGMENT_BYTES = 2 * MIB
@@ -471,10 +472,9 @@ class DeviceMemory:
                 "num_device_free": self._segments.returned,
             }
 
-    def usage_of_run(self) -> dict[str, int]:
+    def usage_of_run(self) -> MemoryUse:
         """Capacity, peaks and failed allocations of the whole run, for the report, whatever the script has reset."""
-        capacity = {"capacity_bytes": self.capacity_bytes, "outside_bytes": self._segments.outside_bytes}
-        return {**capacity, **self._stats.of_run()}
+        return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._stats.of_run())
 
     def ignore_last_oom(self) -> None:
         """Do not count the last failed allocation: cuDNN fell back to an algorithm with a smaller workspace."""

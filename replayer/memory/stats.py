@@ -161,14 +161,9 @@ class MemoryStats:
         """`of_run` does not count it."""
         self._ignored_ooms += 1
 
-    def of_run(self) -> dict[str, int]:
-        """Peaks and failed allocations of the whole run, whatever the script has reset."""
-        allocated_bytes, reserved_bytes = self._run_peak_bytes()
-        return {
-            "most_allocated_bytes": allocated_bytes,
-            "most_reserved_bytes": reserved_bytes,
-            "ooms": self._earlier_ooms + self.ooms - self._ignored_ooms,
-        }
+    def of_run(self) -> tuple[int, int, int]:
+        """Most bytes allocated and reserved, and failed allocations, of the whole run, whatever the script has reset."""
+        return *self._run_peak_bytes(), self._earlier_ooms + self.ooms - self._ignored_ooms
 
     def _run_peak_bytes(self) -> tuple[int, int]:
         allocated_bytes, reserved_bytes = self._earlier_peak_bytes

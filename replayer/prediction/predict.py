@@ -159,9 +159,9 @@ def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling
         grown = tuple(_grown(tensor, scaling.batch, conditions.batch) for tensor in workload.inputs)
         bytes_ = workload.batch_bytes * conditions.batch // scaling.batch if workload.batch_bytes else None
         workload = replace(workload, inputs=grown, batch_bytes=bytes_)
-    machines = recorded.machines
+    machines, runs = recorded.machines, recorded.runs
     host = replace(trace.host, shapes=scaling.host_shapes) if scaling.host_shapes is not None else trace.host
-    return replace(trace, devices=devices, provenance=provenance, workload=workload, machines=machines, host=host)
+    return replace(trace, devices=devices, provenance=provenance, workload=workload, machines=machines, runs=runs, host=host)
 
 
 def _grown(tensor: InputTensor, recorded: int, batch: int) -> InputTensor:

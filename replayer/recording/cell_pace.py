@@ -36,6 +36,7 @@ from traces.library.cell_traces import blank_trace
 from traces.library.cells import Cell, CellTimes, Gpu, NotMeasured, read_cells
 from traces.library.matching import Match, batch_of, compared, nearest
 from traces.model import Column, Origin, Shape, Trace
+from traces.run import CellCall, CellSteps
 from traces.steps import Optimizers
 from traces.workload import InputTensor, WorkloadSignature
 from traces.workload_observer import with_modules
@@ -223,18 +224,14 @@ class CellPace:
         self._pending = _Pending()
         self._copied = False
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def notes(self) -> tuple[CellSteps, ...]:
         """For the replay's header: what its steps were made of, in the order of `step_ended`'s numbers."""
-        return [
-            {
-                "steps": played.steps,
-                "phases_ns": played.phases_ns,
-                "calls": [
-                    {"cell": call.cell, "batch": call.batch, "trains": call.trains, "how": call.how} for call in played.calls
-                ],
-            }
-            for played in self._rows
-        ]
+        return tuple(
+            CellSteps(
+                row.steps, row.phases_ns, tuple(CellCall(call.cell, call.batch, call.trains, call.how) for call in row.calls)
+            )
+            for row in self._rows
+        )
 
     # --- which cell it is
 

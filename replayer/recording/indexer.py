@@ -16,7 +16,7 @@ Note [Why a kernel started when it did]
 
 Note [Profiled and clean steps]
     A recording that says which of its steps were profiled (or that holds evaluation steps) has kernels for those only; the
-    others are known by their phases, as in a phase-grained recording. A profiler slows the host: `provenance["host_scale"]`
+    others are known by their phases, as in a phase-grained recording. A profiler slows the host: `Run.host_scale`
     says, by phase, how many times its profiled time the host takes without one (a phase that is not in it: 1), and all host
     times of steps with kernels are multiplied by that. Durations on the device are as measured.
 """
@@ -24,7 +24,7 @@ Note [Profiled and clean steps]
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -379,13 +379,8 @@ class RecordingIndexer:
 
 
 def _host_scales(trace: Trace, rank: int) -> dict[str, float]:
-    """By phase, how many times its profiled host time a clean one is; a merged recording has them by rank where they differ."""
-    scales: Any = trace.provenance.get("host_scale")
-    match trace.provenance.get("ranks"):
-        case {**ranks} if isinstance(of_rank := ranks.get(str(rank)), dict):
-            scales = of_rank.get("host_scale", scales)
-    told = scales if isinstance(scales, dict) else {}
-    return {name: float(scale) for name, scale in told.items() if isinstance(scale, float | int) and 0 < scale < np.inf}
+    """By phase, how many times its profiled host time a clean one is."""
+    return {name: scale for name, scale in trace.run_of(rank).host_scale.items() if scale > 0}
 
 
 def _busiest(streams: Column) -> int:

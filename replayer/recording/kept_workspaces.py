@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from traces.model import HostKind, Trace
+from traces.run import KINETO
 
 _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm"))
 
@@ -24,7 +25,7 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     None without memory events that have totals (PyTorch 1.9), without a product among them, or of an unknown release.
     """
     told = (trace.machine_of(rank).torch or "").partition(" ")[0]
-    if trace.provenance.get("source") != "kineto" or told not in ("1.13", "2.4"):
+    if trace.run_of(rank).source != KINETO or told not in ("1.13", "2.4"):
         return None
     host, memory = trace.host, trace.memory
     names = [i for i, text in enumerate(trace.strings.texts) if text in _PRODUCTS]

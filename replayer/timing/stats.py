@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from traces.model import Origin, Shape
+from traces.run import HostFigures
 
 
 @dataclass(slots=True)
@@ -48,14 +49,14 @@ class ReplayStats:
             self.step_ops.append(self.ops)
         self.lag_ns = self.waited_ns = self.ops = 0
 
-    def host_figures(self) -> dict[str, float | None]:
-        """What a step costs the host, in the median of the steps and in the worst; None where no step counts."""
+    def host_figures(self, speed: float) -> HostFigures:
+        """What a step costs the host, in recorded time, which flows at `speed`; per op by this machine's clock."""
         if not self.step_ops:
-            return dict.fromkeys(("lag_ns_per_step", "lag_ns_of_worst_step", "us_per_op", "ops_per_step"))
+            return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))
-        return {
-            "lag_ns_per_step": int(median(self.step_lag_ns)),
-            "lag_ns_of_worst_step": max(self.step_lag_ns),
-            "us_per_op": round(per_op_ns / 1000, 3),
-            "ops_per_step": int(median(self.step_ops)),
-        }
+        return HostFigures(
+            lag_ns_per_step=int(median(self.step_lag_ns)),
+            lag_ns_of_worst_step=max(self.step_lag_ns),
+            us_per_op=round(per_op_ns / 1000 / speed, 3),
+            ops_per_step=int(median(self.step_ops)),
+        )

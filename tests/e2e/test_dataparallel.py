@@ -146,7 +146,8 @@ def test_two_gpus_are_predicted_from_one(tmp_path: Path, one_gpu: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == "replicas 2\n"
     two = load(tmp_path / "two.msgpack")
-    assert (two.provenance["replay"]["gpus"], two.provenance["replay"]["link_gbps"]) == (2, 0.1)
+    notes = two.run_of(0).replay
+    assert notes is not None and (notes.config.gpus, notes.config.link_gbps) == (2, 0.1)
     assert [(device.index, device.name) for device in two.devices] == [(i, "Tesla P100-PCIE-16GB") for i in (0, 1)]
     assert set(json.loads((tmp_path / "r.json").read_text())["parts"]) == {
         "scatter", "replicate", "parallel_apply (cuda:0)", "parallel_apply (cuda:1)", "gather", "gather_backward",

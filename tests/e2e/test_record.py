@@ -86,7 +86,7 @@ def test_recording_a_replay_gives_its_phases_back(place: Path, phase_trace: Path
     assert set(phase_times(trace)) >= {"loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer"}
     assert trace.values.value.tolist() and (trace.values.step[:-1] >= 0).all()
     assert (trace.batches.kind == BatchKind.WAIT).all() and set(trace.batches.bytes.tolist()) == {4 * 8 * 4 + 4 * 8}
-    assert trace.devices and trace.provenance["loaders"][0]["batch_size"] == 4
+    assert trace.devices and trace.run_of(0).loaders[0].batch_size == 4
     assert "next: trace info b.msgpack, or trace replay train.py 12 cuda --trace b.msgpack" in done.stderr
     assert sorted(path.name for path in place.iterdir()) == ["b.msgpack", "train.py"]  # no parts are left
 
@@ -116,7 +116,8 @@ def test_without_a_gpu_the_host_is_recorded(place: Path) -> None:
     assert len(trace.memory) and not len(trace.device)
     losses = [float(line.split()[1]) for line in done.stdout.splitlines()]
     assert trace.values.value.tolist() == pytest.approx(losses)
-    assert trace.provenance["clean"]["steps"] == 4 and 0 < trace.provenance["host_scale"]["forward"] <= 1
+    run = trace.run_of(0)
+    assert run.clean is not None and run.clean.steps == 4 and 0 < run.host_scale["forward"] <= 1
 
 
 COMPARE = """
@@ -228,7 +229,7 @@ def test_a_killed_script_leaves_the_profile_that_was_finished(place: Path) -> No
     process.communicate(timeout=60)
     trace = load(place / "train.msgpack")
     assert "truncated-file" in trace.problems and len(trace.steps) >= 20
-    assert len(trace.host) and trace.provenance["profiler"]["steps"] == [3, 4]
+    assert len(trace.host) and trace.run_of(0).profiler.steps == (3, 4)
 
 
 def test_ctrl_c_is_the_scripts_own(place: Path) -> None:
@@ -272,7 +273,7 @@ def test_a_script_that_profiles_itself_is_left_alone(place: Path) -> None:
     done = record(*words, cwd=place)
     assert done.returncode == 0 and done.stdout.count("loss") == 8, done.stderr
     trace = load(place / "train.msgpack")
-    assert len(trace.steps) == 8 and trace.provenance["profiler"]["failed"] == "the script was profiling itself"
+    assert len(trace.steps) == 8 and trace.run_of(0).profiler.failed == "the script was profiling itself"
 
 
 def test_nothing_to_record_is_said(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from tests.replayer.recordings import Op, make_recording, phase_recording
 from traces.file import load, save
 from traces.model import Origin, StepKind
+from traces.run import REPLAY
 
 pytestmark = pytest.mark.real_time
 
@@ -90,7 +91,7 @@ def test_a_script_trains_at_the_pace_of_a_phase_grained_trace(tmp_path: Path, ph
     assert sum(facts["coverage"].values()) == pytest.approx(1)
     replayed = load(tmp_path / "out.msgpack")
     assert len(replayed.steps) == 8
-    assert replayed.provenance["source"] == "replay"
+    assert replayed.run_of(0).source == REPLAY
 
 
 def test_a_kernel_grained_trace_is_matched_and_what_does_not_match_is_charged_by_phase(
@@ -248,7 +249,7 @@ for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1):
     done = trace_command("replay", "-o", "out.msgpack", written(tmp_path, text), "--trace", phase_trace, cwd=tmp_path)
     assert done.returncode == 1
     assert "DataLoader worker" in done.stderr and "exited unexpectedly" in done.stderr
-    assert load(tmp_path / "out.msgpack").provenance["source"] == "replay"
+    assert load(tmp_path / "out.msgpack").is_replay
 
 
 def test_mixed_precision_with_scaling_and_clipping_trains_without_an_overflow(tmp_path: Path, phase_trace: Path) -> None:

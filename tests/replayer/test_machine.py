@@ -20,6 +20,7 @@ from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, FakeTorch
 from tests.replayer.recordings import FakeClock, Log, make_recording
 from tracer.provenance import Facts
 from traces.file import load, save
+from traces.run import ProfilerUse
 
 pytestmark = pytest.mark.warm
 
@@ -36,7 +37,7 @@ def replayed(recorded_with: FakeTorch, devices: int = 1) -> VirtualGpu:
     facts.at_end()
     trace = make_recording([("forward", 0, 50)], [])
     trace.grain, trace.devices, trace.machines = "phase", facts.devices, {0: facts.machine()}
-    trace.provenance = facts.provenance(1, 1, 0, {})
+    trace.runs, trace.provenance = {0: facts.run(1, 1, 0, ProfilerUse())}, facts.provenance()
     with tempfile.TemporaryDirectory() as folder:
         save(trace, Path(folder) / "t.msgpack")
         trace = load(Path(folder) / "t.msgpack")

@@ -13,6 +13,7 @@ from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from traces.machine import Machine
 from traces.model import Device
+from traces.run import Loader, ProfilerUse, RecorderCost, Run
 from traces.steps import Optimizers
 
 
@@ -104,8 +105,8 @@ class FakeProfiler:
     def stop(self) -> None:
         self.told.append(("stop", None))
 
-    def facts(self) -> dict[str, Any]:
-        return {"steps": [*self.steps]} if self.steps else {}
+    def use(self) -> ProfilerUse:
+        return ProfilerUse(tuple(self.steps))
 
 
 class FakeFacts:
@@ -125,8 +126,11 @@ class FakeFacts:
     def extent(self) -> tuple[int, ...]:
         return (len(self.devices),)
 
-    def provenance(self, steps: int, steps_ns: int, cost_ns: int, profiler: dict[str, Any]) -> dict[str, Any]:
-        return {"steps": steps}
+    def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
+        return Run(recorder=RecorderCost(overhead_ns_per_step=steps))
+
+    def provenance(self) -> dict[str, Any]:
+        return {}
 
     def machine(self) -> Machine:
         return Machine()
@@ -134,7 +138,7 @@ class FakeFacts:
     def lacks(self, has_profile: bool) -> list[str]:
         return []
 
-    def loader(self, loader: object, describe: Callable[[], dict[str, Any]]) -> int:
+    def loader(self, loader: object, describe: Callable[[], Loader]) -> int:
         return 0
 
     def read_reducers(self) -> None: ...

@@ -31,6 +31,8 @@ from traces.model import (
     Thread,
     Trace,
 )
+from traces.old_headers import runs_of
+from traces.run import RECORDER, REPLAY, Loader, RecorderCost, Run
 
 US = 1000
 MS = 1000 * US
@@ -81,7 +83,7 @@ def training(
     trace = Trace(
         devices=[Device(0, 0, "Tesla V100-DGXS-32GB", 32 << 30, DeviceProperties(major=7))],
         threads=[Thread(0, 100, "main", "main"), Thread(0, 200, "autograd", "backward")],
-        provenance={"source": "hand", "clock": "unix"},
+        runs={0: Run("hand", "unix")},
     )
     strings = trace.strings
     runtime = strings.add("cudaLaunchKernel")
@@ -147,7 +149,10 @@ def training(
 
 
 def replay_of(recorded: Trace, stretch: float = 1.0, batch: int = 32, **notes: Any) -> Trace:
-    """As the replayer writes it: ops as the dispatcher names them, launching by themselves; each step twice."""
+    """As the replayer writes it: ops as the dispatcher names them, launching by themselves; each step twice.
+
+    `notes`: fields of ReplayNotes, its config and its host figures, as files of before had them in one object.
+    """
     names = {
         "aten::to": "aten::_to_copy",
         "aten::conv2d": "aten::convolution",
@@ -160,7 +165,7 @@ def replay_of(recorded: Trace, stretch: float = 1.0, batch: int = 32, **notes: A
     trace.device.origin[:] = Origin.EXACT
     copies = trace.device.kind == DeviceKind.MEMCPY
     trace.device.origin[copies] = Origin.SCALED
-    trace.provenance = {"source": "replay", "replay": {"loader": "real", **notes}}
+    trace.runs = runs_of({"source": REPLAY, "replay": notes}, [0])
     return trace
 
 
@@ -175,7 +180,7 @@ def phase_grained(steps: int = 3) -> Trace:
         devices=trace.devices,
         steps=trace.steps,
         phases=phases,
-        provenance={"source": "published"},
+        runs={0: Run("published")},
     )
 
 
@@ -223,12 +228,8 @@ def data_parallel(steps: int = 6) -> Trace:
         start_ns=starts + 85 * US,
         duration_ns=[10 * US] * steps,
     )
-    trace.provenance = {
-        "source": "trace record",
-        "clock": "unix",
-        "loaders": [{"num_workers": 4, "prefetch_factor": 2, "pin_memory": True, "batch_size": 32}],
-        "recorder": {"version": "0.1", "overhead_ns_per_step": 1500, "overhead_share": 0.015},
-    }
+    loader = Loader(workers=4, batch_size=32, prefetch_factor=2, pin_memory=True)
+    trace.runs = {0: Run(RECORDER, "unix", loaders=(loader,), recorder=RecorderCost("0.1", 1500, 0.015))}
     return trace
 
 

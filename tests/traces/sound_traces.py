@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from traces.checks import limits
+from traces.configuration import ReplayConfig
 from traces.machine import DeviceProperties
 from traces.model import (
     NONE,
@@ -30,11 +31,54 @@ from traces.model import (
     Trace,
     Values,
 )
+from traces.run import (
+    REPLAY,
+    CellCall,
+    CellSteps,
+    CleanSteps,
+    Distributed,
+    HostFigures,
+    Loader,
+    MemoryUse,
+    MissingOp,
+    ProcessGroup,
+    ProfilerUse,
+    RecorderCost,
+    ReplayNotes,
+    Run,
+    Script,
+)
+
+RUN = Run(
+    REPLAY,
+    "unix",
+    Script("train.py", "train", "e3b0"),
+    ("--lr", "0.1"),
+    (Loader(2, 32, None, True), Loader()),
+    RecorderCost("1.0", 9, 0.5),
+    ProfilerUse((3, 4), "because"),
+    CleanSteps(3, 10, 12, 1.2),
+    {"forward": 0.5, "backward": 1.0},
+    Distributed("nccl", 2, 1, (ProcessGroup("0", "default_pg", "cuda:nccl", 2, (0, 1)),)),
+    ReplayNotes(
+        "v100.msgpack",
+        ReplayConfig(gpu_memory_bytes=(1 << 30,)),
+        HostFigures(1, 2, 0.5, 7),
+        3,
+        (MissingOp("aten::foo", "2,2", 3),),
+        4,
+        (CellSteps(2, {"forward": 5}, (CellCall("v100/resnet50", 32, True, "measured"),)),),
+        5,
+        8,
+        6,
+        (MemoryUse(1 << 30, 1, 2, 3, 4, True),),
+    ),
+)
 
 
 def differences(a: Trace, b: Trace) -> list[str]:
     """What differs between two traces, bit by bit; NaN equals itself."""
-    header = ("grain", "devices", "threads", "machines", "provenance", "problems", "lacks")
+    header = ("grain", "devices", "threads", "machines", "runs", "provenance", "problems", "lacks")
     found = [name for name in header if repr(getattr(a, name)) != repr(getattr(b, name))]
     if a.strings.texts != b.strings.texts:
         found.append("strings")
@@ -51,6 +95,7 @@ def small_trace() -> Trace:
     trace = Trace(
         devices=[Device(0, 0, "Tesla V100", 34_000_000_000, DeviceProperties(multi_processor_count=80))],
         threads=[Thread(0, 4711, "python", "main")],
+        runs={0: RUN},
         provenance={"argv": ["train.py"], "big": 1 << 70},
         problems={"clipped-spans": 2},
         lacks=["memory addresses"],
@@ -140,6 +185,7 @@ def traces(draw: st.DrawFn) -> Trace:
         strings=Strings(texts),
         devices=[Device(0, i, draw(st.text(max_size=3)), draw(st.integers(-(2**62) + 1, 2**62 - 1))) for i in range(devices)],
         threads=[Thread(0, i, draw(st.text(max_size=3))) for i in range(threads)],
+        runs=draw(st.sampled_from([{}, {0: RUN}])),
         provenance=draw(st.dictionaries(st.text(max_size=3), json_values, max_size=2)),
         problems=draw(st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2)),
         lacks=draw(st.lists(st.text(max_size=3), max_size=2)),

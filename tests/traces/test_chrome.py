@@ -111,7 +111,7 @@ def test_a_round_trip_gives_the_trace_back(tmp_path: Path) -> None:
     trace = training(steps=3, jitter_us=(0, 3))
     (path,) = export_chrome(trace, tmp_path / "x.json.gz")
     back = read_kineto(path)
-    assert back.provenance["clock"] == "unix" and not back.problems
+    assert back.run_of(0).clock == "unix" and not back.problems
     assert summarize(back).counts == summarize(trace).counts
     assert busy_ns(back) == busy_ns(trace)
     assert back.steps.duration_ns.tolist() == trace.steps.duration_ns.tolist()

@@ -9,6 +9,7 @@ from traces.communication import communication, communication_kernels
 from traces.comparison import Both
 from traces.model import Collectives, Device, DeviceKind, DeviceSpans, StepKind, Trace
 from traces.replayed import one_replay, process_of_each_rank
+from traces.run import Run
 from traces.summary import summarize
 from tui.print_communication import communication_rows, exposure_sentence
 
@@ -64,7 +65,7 @@ def as_rank(rank: int, device: int, steps: int = 1) -> Trace:
     trace.device.device = trace.device.device + device
     trace.phases.device = trace.phases.device * 0 + device
     devices = [Device(0, i, "GPU") for i in range(2)]
-    return replace(trace, devices=devices, provenance={"rank": rank})
+    return replace(trace, devices=devices, runs={rank: Run()})
 
 
 def test_ranks_become_one_trace_each_with_the_device_it_used() -> None:

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.changes import ChangeLists, Changes, changes
 from traces.comparison import Both, compare
+from traces.configuration import ReplayConfig
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
 from traces.model import NONE, Device, DeviceKind, MemoryEvents, Origin, PhaseTiming, StepKind, Trace
 from traces.program import Evidence, Sameness, same_program
+from traces.run import REPLAY, ReplayNotes, Run
 from traces.spread import Spread
 from traces.workload import InputTensor, WorkloadSignature
 
@@ -138,7 +140,7 @@ def test_a_replay_is_judged_without_loading_unless_loading_was_padded() -> None:
     recorded = training()
     replay = replay_of(recorded)
     assert (compare(recorded, replay).judged, compare(recorded, replay).within_tolerance) == ("compute_side", True)
-    replay.provenance["replay"]["loader"] = "recorded"
+    replay.runs = {0: Run(REPLAY, replay=ReplayNotes(config=ReplayConfig(loader="recorded")))}
     judged = compare(recorded, replay)
     assert judged.judged == "steps" and not judged.within_tolerance
     assert judged.steps.error == pytest.approx(83 / 100 - 1)

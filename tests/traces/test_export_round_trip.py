@@ -35,13 +35,14 @@ from traces.model import (
     Thread,
     Trace,
 )
+from traces.run import KINETO
 
 T0_NS = 1_700_000_000 * 10**9
 
 
 def differences(a: Trace, b: Trace) -> list[str]:
     """What differs between two traces, texts as texts: their numbers in the string table may be others."""
-    header = ("grain", "devices", "threads", "machines", "provenance", "problems", "lacks")
+    header = ("grain", "devices", "threads", "machines", "runs", "provenance", "problems", "lacks")
     found = [name for name in header if repr(getattr(a, name)) != repr(getattr(b, name))]
     for name, kind in TABLES.items():
         for column in kind.DTYPES:
@@ -196,7 +197,7 @@ def test_notes_that_are_none_are_counted_and_the_events_read_without(tmp_path: P
     notes = json.loads(document[HEADER_KEY])
     spoil(notes)
     trace = read_kineto_bytes(json.dumps(document | {HEADER_KEY: json.dumps(notes)}).encode())
-    assert trace.problems["unreadable-header"] == 1 and len(trace.steps) == 2 and trace.provenance["source"] == "kineto"
+    assert trace.problems["unreadable-header"] == 1 and len(trace.steps) == 2 and trace.run_of(0).source == KINETO
     for text in ("", "{", 5, None, "[]"):
         assert read_kineto_bytes(json.dumps(document | {HEADER_KEY: text}).encode()).problems["unreadable-header"] == 1
 

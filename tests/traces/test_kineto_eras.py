@@ -12,6 +12,7 @@ from traces.kineto import read_kineto_bytes
 from traces.kineto.annotations import phase_of_annotation
 from traces.machine import DeviceProperties
 from traces.model import NONE, DeviceKind, HostKind, StepKind, Trace, TraceImportError
+from traces.run import Distributed
 
 Event = dict[str, Any]
 T0 = 1_600_000_000_000_000  # microseconds since 1970
@@ -47,13 +48,13 @@ def test_relative_microseconds_count_from_the_base_without_losing_a_nanosecond()
     trace = imported([event], baseTimeNanoseconds=1735632360000000000)
     assert trace.host.start_ns.tolist() == [1735632360000000000 + 4203669604595407]
     assert trace.host.duration_ns.tolist() == [307]
-    assert (trace.provenance["era"], trace.provenance["clock"]) == ("E6", "unix")
+    assert (trace.provenance["era"], trace.run_of(0).clock) == ("E6", "unix")
 
 
 def test_stamps_from_the_recordings_own_zero_are_kept_and_said_so() -> None:
     trace = imported([op("aten::add", 0, 5) | {"ts": 0}, op("aten::mul", 0, 5) | {"ts": 9}])
     assert trace.host.start_ns.tolist() == [0, 9000]
-    assert trace.provenance["clock"] == "recording"
+    assert trace.run_of(0).clock == "recording"
     assert trace.problems == {}
 
 
@@ -499,6 +500,7 @@ def test_provenance_has_no_folders_and_no_names_of_hosts_or_people() -> None:
     trace = imported([op("aten::add", 0, 1)], distributedInfo={"rank": 3, "world_size": 8}, **header)
     assert trace.ranks == [3]
     assert trace.machine_of(3).cuda == "12.4"
-    assert trace.provenance["ranks"] == {"3": {"file": "trace.json", "distributed": {"rank": 3, "world_size": 8}}}
+    assert trace.provenance["ranks"] == {"3": {"file": "trace.json"}}
+    assert trace.run_of(3).distributed == Distributed(world_size=8)
     assert b"someone" not in orjson.dumps(trace.provenance)
     assert np.dtype(trace.host.start_ns.dtype) == np.dtype("i8")

@@ -33,7 +33,7 @@ OLD: dict[str, Any] = {
     "outside_bytes": {"0": 5, "1": "much"},
     "oom_text": "CUDA out of memory.",
     "environment": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-    "ranks": {"0": {}, "1": {"outside_bytes": {"0": 7}, "cudnn": 91003, "argv": ["x"]}},
+    "ranks": {"0": {}, "1": {"outside_bytes": {"0": 7}, "cudnn": 91003, "launch": "x"}},
 }
 
 
@@ -50,6 +50,7 @@ def test_machines_that_are_alike_are_kept_once(tmp_path: Path) -> None:
 def test_a_file_from_before_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = Trace(devices=[Device(0, 0, "A", 1), Device(0, 1, "A", 1), Device(1, 0, "A", 1)], provenance=OLD)
     monkeypatch.setattr(contents, "_machine_values", lambda machines: None)  # as if there were no such key
+    monkeypatch.setattr(contents, "_run_values", lambda runs: None)
     save(trace, tmp_path / "t.msgpack")
     loaded = load(tmp_path / "t.msgpack")
     machine = loaded.machine_of(0)
@@ -57,16 +58,17 @@ def test_a_file_from_before_tells_the_same(tmp_path: Path, monkeypatch: pytest.M
     assert machine.settings == Settings(False, True, True, False, "expandable_segments:True")
     assert machine.oom_text == "CUDA out of memory." and loaded.machine_of(1).cudnn == 91003
     assert [device.outside_bytes for device in loaded.devices] == [5, 0, 7]
+    assert loaded.run_of(0).source == loaded.run_of(1).source == "trace record"
     assert loaded.provenance == {
-        "source": "trace record",
         "environment": OLD["environment"],
-        "ranks": {"0": {}, "1": {"argv": ["x"]}},
+        "ranks": {"0": {}, "1": {"launch": "x"}},
     }
 
 
 def test_an_imported_file_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"torch": "2.4 or newer", "cuda_runtime_version": 12040, "cuda_driver_version": 12090}
     monkeypatch.setattr(contents, "_machine_values", lambda machines: None)
+    monkeypatch.setattr(contents, "_run_values", lambda runs: None)
     save(Trace(provenance=told), tmp_path / "t.msgpack")
     machine = load(tmp_path / "t.msgpack").machine_of(0)
     assert machine == Machine(torch="2.4 or newer", cuda="12.4", driver="CUDA 12.9") and machine.release is None

@@ -35,6 +35,7 @@ from traces.model import (
     Trace,
     Values,
 )
+from traces.run import RECORDER, Loader, Run
 from traces.summary import summarize
 
 
@@ -83,8 +84,10 @@ def test_ranks_share_provenance_and_say_what_differs(tmp_path: Path) -> None:
         if target == "strings":
             column = column_at(second, where)
             column[column != NONE] += 1
-    first.provenance |= {"rank": 0, "loaders": [{"num_workers": 2}]}
-    second.provenance |= {"rank": 1, "loaders": [{"num_workers": 4}], "master": True}
+    first.runs = {0: Run(loaders=(Loader(workers=2),))}
+    second.runs = {1: Run(loaders=(Loader(workers=4),), host_scale={"forward": 0.5})}
+    first.provenance["launch"] = "python"
+    second.provenance |= {"launch": "torchrun", "master": True}
     second.lacks = ["values"]
 
     merged = merge_ranks([second, first])
@@ -92,11 +95,9 @@ def test_ranks_share_provenance_and_say_what_differs(tmp_path: Path) -> None:
     assert merged.ranks == [0, 1] and merged.steps.rank.tolist() == [0, 1, 0, 1]
     assert merged.provenance["ranks"] == {
         "0": {},
-        "1": {"rank": 1, "loaders": [{"num_workers": 4}], "master": True},
+        "1": {"launch": "torchrun", "master": True},
     }
-    assert merged.provenance_of(1)["loaders"] == [{"num_workers": 4}]
-    assert merged.provenance_of(0)["loaders"] == merged.provenance["loaders"] == [{"num_workers": 2}]
-    assert "ranks" not in merged.provenance_of(1)
+    assert merged.runs == first.runs | second.runs
     assert merged.problems == {"clipped-spans": 4} and merged.lacks == ["memory addresses", "values"]
     assert merged.strings.texts == [*first.strings.texts, "x"] and len(set(merged.values.read.tolist())) == 2
     assert [merged.strings[i] for i in merged.phases.name] == ["forward"] * 4
@@ -107,10 +108,10 @@ def test_ranks_share_provenance_and_say_what_differs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("told", "numbers", "twice"),
-    [([1, 0], [0, 1], 0), ([None, None], [0, 1], 0), ([0, 0], [0, 1], 1), ([1, None], [0, 1], 0), ([7, True], [0, 7], 0)],
+    [([1, 0], [0, 1], 0), ([None, None], [0, 1], 0), ([0, 0], [0, 1], 1), ([1, None], [0, 1], 0), ([7, 1 << 40], [0, 7], 0)],
 )
 def test_a_rank_is_what_the_process_said_else_a_free_number(told: list[Any], numbers: list[int], twice: int) -> None:
-    recordings = [replace(small_trace(), provenance={} if rank is None else {"rank": rank}) for rank in told]
+    recordings = [replace(small_trace(), runs={} if rank is None else {rank: Run()}) for rank in told]
     merged = merge_ranks(recordings)
     assert merged.ranks == numbers and merged.problems.get("rank-told-twice", 0) == twice
     assert len(merged.steps) == 4
@@ -128,7 +129,8 @@ def made(starts_ns: list[int], durations_ns: list[int], kinds: list[StepKind], f
         grain="phase",
         devices=[Device(0, 0, "", 32 << 30, DeviceProperties(major=7))],
         threads=[Thread(0, 1, "python", "main")],
-        provenance={"source": "trace record", "clock": "unix", "argv": ["train.py"]},
+        runs={0: Run(RECORDER, "unix")},
+        provenance={"argv": ["train.py"]},
         lacks=["kernels", "host ops"],
     )
     rows = range(len(starts_ns))
@@ -191,8 +193,9 @@ def test_a_real_profile_takes_the_place_of_its_steps(shared_traces: Path, tmp_pa
     assert trace.devices[0].properties.major == 7 and trace.devices[0].properties.multi_processor_count == 80
     assert [thread.role for thread in trace.threads].count("main") == 1 and len(trace.threads) == len(profile.threads)
     assert trace.provenance["argv"] == ["train.py"] and trace.provenance["profile"]["era"] == "E1"
-    assert trace.provenance["clean"]["steps"] == 4 and trace.provenance["clean"]["slowdown"] == pytest.approx(1.25)
-    assert trace.provenance["host_scale"] == {"forward": pytest.approx(0.8), "backward": pytest.approx(0.8)}
+    clean = trace.run_of(0).clean
+    assert clean is not None and clean.steps == 4 and clean.slowdown == pytest.approx(1.25)
+    assert trace.run_of(0).host_scale == {"forward": pytest.approx(0.8), "backward": pytest.approx(0.8)}
     assert "kernels" not in trace.lacks and "values" not in trace.lacks and "call stacks" not in trace.lacks
     save(trace, tmp_path / "t.msgpack")
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
@@ -205,7 +208,7 @@ def test_a_profile_with_another_clock_is_aligned_by_the_starts_of_its_steps() ->
         for column in {"start_ns", "time_ns", "device_start_ns", "device_end_ns"} & kind.DTYPES.keys():
             times = getattr(getattr(profile, name), column)
             times[times != NONE] -= START_NS - 7
-    profile.provenance["clock"] = "recording"
+    profile.runs = {0: Run(clock="recording")}
 
     trace = with_profile(recording, profile, numbers)
 
@@ -316,20 +319,21 @@ def test_host_scale_is_the_ratio_of_medians_and_at_most_one(clean: list[int], sl
     profile = Trace(
         steps=recording.steps.take(slice(len(clean), None)),
         host=HostSpans.empty(),
-        provenance={"clock": "recording"},
+        runs={0: Run(clock="recording")},
     )
     trace = with_profile(recording, profile, list(range(len(clean), len(durations))))
     ratio = float(np.median(clean) / np.median(slow))
-    assert trace.provenance["host_scale"]["forward"] == pytest.approx(min(ratio, 1.0))
-    assert trace.provenance["clean"]["slowdown"] == pytest.approx(1 / ratio)
+    compared = trace.run_of(0).clean
+    assert trace.run_of(0).host_scale["forward"] == pytest.approx(min(ratio, 1.0))
+    assert compared is not None and compared.slowdown == pytest.approx(1 / ratio)
 
 
 def test_only_host_phases_are_scaled() -> None:
     names = ("loader", *(name for name in ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")))
     shares = {name: 1 / len(names) for name in names}
     recording = made([0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, **shares)
-    profile = Trace(steps=recording.steps.take([1]), provenance={"clock": "recording"})
-    scale = with_profile(recording, profile, [1]).provenance["host_scale"]
+    profile = Trace(steps=recording.steps.take([1]), runs={0: Run(clock="recording")})
+    scale = with_profile(recording, profile, [1]).run_of(0).host_scale
     assert set(scale) == set(names) - {"loader"} and set(scale.values()) == {0.5}
 
 

@@ -30,7 +30,7 @@ def test_the_keys_that_scripts_rely_on() -> None:
     assert summary["steps"][0]["start_ns"] == START_NS and summary["steps"][0]["duration_ns"] == 100 * US
     assert [step["kind"] for step in summary["steps"]] == ["warmup", "steady"]
     assert summary["problems"] == {"kernel-without-launch": 3} and summary["lacks"] == ["call stacks"]
-    assert summary["provenance"] == {"source": "hand", "clock": "unix"}
+    assert (summary["run"]["source"], summary["run"]["clock"], summary["provenance"]) == ("hand", "unix", {})
 
 
 def test_what_people_want_beside() -> None:
@@ -69,7 +69,7 @@ def test_what_the_recorder_tells_beside_the_times_of_the_gpu() -> None:
     assert (pipeline["waits"], pipeline["wait_median_ns"], pipeline["wait_per_step_ns"]) == (6, 2 * US, 2 * US)
     assert (pipeline["wait_total_ns"], pipeline["batch_bytes"]) == (18 * US, 50_000)
     assert (pipeline["pins"], pipeline["pin_median_ns"], pipeline["pin_bytes_per_s"]) == (6, 5 * US, 10_000_000_000)
-    assert pipeline["loaders"][0]["num_workers"] == 4
+    assert pipeline["loaders"][0]["workers"] == 4
     assert summary["collectives"] == [
         {
             "name": "all_reduce",

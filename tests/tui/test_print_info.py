@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from tests.traces.handmade import data_parallel, phase_grained, training
 from tests.tui.goldens import assert_golden
+from traces.machine import Machine
 from traces.model import StepKind, Trace
+from traces.old_headers import runs_of
+from traces.run import CleanSteps
 from traces.summary import summarize
 from tui.print_info import info_text
 
@@ -16,7 +20,8 @@ def test_a_kernel_grained_recording() -> None:
     trace.steps.kind[0] = StepKind.WARMUP
     trace.lacks = ["call stacks"]
     trace.problems = {"kernel-without-launch": 12}
-    trace.provenance |= {"torch": "2.13.0", "argv": ["train.py", "--lr", "0.1"], "flags": {"tf32": False, "note": ""}}
+    trace.machines = {0: Machine(torch="2.13.0")}
+    trace.provenance |= {"argv": ["train.py", "--lr", "0.1"], "flags": {"tf32": False, "note": ""}}
     trace.memory.allocated_bytes[:] = -1
     assert_golden("info_kernel", info_text(summarize(trace), "v100.msgpack"))
 
@@ -27,14 +32,15 @@ def test_a_phase_grained_recording() -> None:
 
 def test_a_recording_of_data_parallel_tells_parts_pipeline_and_collectives() -> None:
     trace = data_parallel()
-    trace.provenance["clean"] = {"steps": 3, "step_median_ns": 100_000, "profiled_step_median_ns": 125_000, "slowdown": 1.25}
-    trace.provenance["host_scale"] = {"forward": 0.8, "backward": 0.75, "optimizer": 1.0}
+    scale = {"forward": 0.8, "backward": 0.75, "optimizer": 1.0}
+    trace.runs[0] = replace(trace.runs[0], clean=CleanSteps(3, 100_000, 125_000, 1.25), host_scale=scale)
     assert_golden("info_data_parallel", info_text(summarize(trace), "dp.msgpack"))
 
 
 def test_facts_of_another_make_are_no_trouble() -> None:
     trace = training()
-    trace.provenance |= {"loaders": "four", "recorder": {"version": 3}, "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
+    told = {"loaders": "four", "recorder": "me", "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
+    trace.provenance, trace.runs = told, runs_of(told, [0])
     text = info_text(summarize(trace), "odd.msgpack")
     assert "Input pipeline" not in text and "What recording cost" not in text and "Kinds of steps" in text
 
@@ -47,7 +53,7 @@ def test_long_provenance_is_cut() -> None:
     trace = training()
     trace.provenance = {f"fact {i}": "x" * 200 for i in range(40)}
     text = info_text(summarize(trace), "v100.msgpack")
-    assert "and 16 more (--json shows all)" in text and "fact 24" not in text
+    assert "and 18 more (--json shows all)" in text and "fact 23" not in text
 
 
 def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes() -> None:

@@ -13,6 +13,7 @@ from traces.configuration import RecordConfig
 from traces.file import TraceStream, load, save
 from traces.launch import ChildResult
 from traces.model import Steps, Thread, Trace, TraceWriteError
+from traces.run import Run
 from tui.commands import record
 from tui.commands.record import Record, run
 
@@ -24,7 +25,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def ran(*arguments: Any, **options: Any) -> ChildResult:
         stream = TraceStream(tmp_path / "x.msgpack.4711.part")
-        stream.header(Trace(grain="phase", threads=[Thread(0, 1, "main", "main")], provenance={"rank": 0}))
+        stream.header(Trace(grain="phase", threads=[Thread(0, 1, "main", "main")], runs={0: Run()}))
         stream.add("steps", Steps.of(number=[0, 1], start_ns=[5, 15], duration_ns=[10, 10]))
         stream.close()
         return ChildResult(0, 4711, *[frozenset({4711})] * 3)

@@ -13,6 +13,7 @@ import pytest
 from tests.traces.handmade import training
 from traces.file import save
 from traces.follow import StepCount
+from traces.run import KINETO, Run, Script
 from tui import replay_progress
 from tui.replay_progress import expected_steps, progress_text, telling_steps
 
@@ -30,12 +31,12 @@ from tui.replay_progress import expected_steps, progress_text, telling_steps
     ],
 )
 def test_how_many_steps_there_will_be(words: list[str], steps: int | None) -> None:
-    recorded = replace(training(steps=3), provenance={"script": {"name": "train.py"}, "argv": ["--lr", "0.1"]})
+    recorded = replace(training(steps=3), runs={0: Run(script=Script("train.py"), argv=("--lr", "0.1"))})
     assert expected_steps(words, recorded) == steps
 
 
 def test_a_profile_of_some_steps_tells_no_number() -> None:
-    assert expected_steps(["train.py"], replace(training(steps=3), provenance={"source": "kineto"})) is None
+    assert expected_steps(["train.py"], replace(training(steps=3), runs={0: Run(KINETO)})) is None
 
 
 def test_the_words() -> None:

@@ -9,6 +9,7 @@ seeds and samples on the host is not the script's.
 
 from __future__ import annotations
 
+import operator
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from tracer.state import optimizers, recorder
 from tracer.surfaces.torch_tensor import Quiet
 from traces.model import NONE
 from traces.patching import patch
+from traces.run import Loader
 from traces.script_hooks import ScriptHooks, tensors_in
 
 
@@ -86,17 +88,21 @@ def _recorded_loop(module: Any) -> Any:
     return recorded_loop
 
 
-def _describe(loader: Any) -> dict[str, Any]:
-    """What of a DataLoader decides how fast it is."""
+def _describe(loader: Any) -> Loader:
     sized = hasattr(loader.dataset, "__len__")
-    return {
-        "workers": loader.num_workers,
-        "batch_size": loader.batch_size,
-        "prefetch_factor": loader.prefetch_factor,
-        "pin_memory": bool(loader.pin_memory),
-        "persistent_workers": bool(loader.persistent_workers),
-        "samples": len(loader.dataset) if sized else None,
-    }
+    return Loader(
+        workers=_whole(loader.num_workers),
+        batch_size=_whole(loader.batch_size),
+        prefetch_factor=_whole(loader.prefetch_factor),
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=bool(loader.persistent_workers),
+        samples=len(loader.dataset) if sized else None,
+    )
+
+
+def _whole(count: Any) -> int | None:
+    """Scripts also give numpy's integers; a subclass may have anything there."""
+    return operator.index(count) if hasattr(count, "__index__") else None
 
 
 def _size_of(batch: object) -> int:

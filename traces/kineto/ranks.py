@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from traces.cycles import of_each_process
+from traces.cycles import cycles_of, joined_cycles
 from traces.export_notes import HEADER_KEY, PAIR_KEY, ExportNotes
 from traces.kineto.comms import read_collectives
 from traces.kineto.devices import read_devices
@@ -30,11 +30,10 @@ from traces.kineto.text import Document, parse
 from traces.machine import Machine, hip_version, runtime_version
 from traces.merge import merge_ranks
 from traces.model import NONE, Column, Device, HostKind, Strings, Trace, TraceImportError
+from traces.run import KINETO, Run, distributed_of
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?=\D*$)")
-_OF_ALL_RANKS = ("backend", "world_size", "pg_count", "pg_config", "nccl_version")  # of `distributedInfo`
-_EXPORTED = "exported"  # in the provenance of a rank that came from an export of ours, for a while
 # What only torch.profiler writes beside the events; a file with one of these is its, whatever is in the events.
 _KINETO_KEYS = frozenset(("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds"))
 _HEADER_FACTS = (
@@ -49,13 +48,28 @@ _HEADER_FACTS = (
 )
 
 
+@dataclass(frozen=True)
+class _Recording:
+    """Of one rank in one file."""
+
+    trace: Trace
+    file: str
+    rank: int | None  # as its events or its file say
+    exported: ExportNotes | None  # of a file that `trace export` wrote
+
+    @property
+    def world_size(self) -> int | None:
+        distributed = self.trace.run_of(0).distributed
+        return distributed.world_size if distributed is not None else None
+
+
 def assemble(sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False) -> Trace:
     """Make the trace out of the texts of files.
 
     With `strangers`, files that are no recordings are skipped, counted and named in `provenance["skipped_files"]`, as long as
     one is left. Raises TraceImportError if none can be read, or if it cannot be told which ranks they are.
     """
-    recordings: list[Trace] = []
+    recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
     failure = TraceImportError("no recording in it")
     for source in sources:
@@ -72,27 +86,37 @@ def assemble(sources: Iterable[Source], problems: Counter[str], *, strangers: bo
             skipped[source.name], failure = str(error).removeprefix(f"{source.label}: "), error
             continue
         problems.update(found)
-    return _joined(recordings, skipped, failure, problems)
-
-
-def _joined(recordings: list[Trace], skipped: dict[str, str], failure: TraceImportError, problems: Counter[str]) -> Trace:
     if not recordings:
         raise failure
     if skipped:
         problems["skipped-file"] += len(skipped)
-    if len(recordings) > 1 and not any(_EXPORTED in part.provenance for part in recordings):
-        recordings = of_each_process(recordings)
+    if len(recordings) > 1 and not any(part.exported for part in recordings):
+        recordings = _of_each_process(recordings)
+    return _joined(recordings, skipped, problems)
+
+
+def _of_each_process(recordings: list[_Recording]) -> list[_Recording]:
+    """The recordings, those that are cycles of one process joined; each where the first of them was."""
+    found = []
+    for places in cycles_of([part.trace for part in recordings], [(part.file, part.rank) for part in recordings]):
+        parts = [recordings[place] for place in places]
+        if len(parts) > 1:
+            trace = joined_cycles([part.trace for part in parts])
+            trace.provenance["files"] = [part.file for part in parts]
+            parts = [replace(parts[0], trace=trace)]
+        found += parts
+    return found
+
+
+def _joined(recordings: list[_Recording], skipped: dict[str, str], problems: Counter[str]) -> Trace:
     numbers = _rank_numbers(recordings)
-    exported = recordings[0].provenance.get(_EXPORTED)
-    if exported and all(part.provenance.get(_EXPORTED) == exported for part in recordings):
-        return _as_exported(recordings, numbers, exported, problems)
-    for part in recordings:
-        part.provenance.pop(_EXPORTED, None)
-    own = [{key: part.provenance.pop(key) for key in ("file", "distributed") if key in part.provenance} for part in recordings]
-    trace = merge_ranks(recordings, numbers)
-    differ = trace.provenance.pop("ranks", {})
-    ranks = {str(number): facts | differ.get(str(number), {}) for number, facts in zip(numbers, own, strict=True)}
-    trace.provenance["ranks"] = {str(number): ranks[str(number)] for number in sorted(numbers)}
+    trace = merge_ranks([part.trace for part in recordings], numbers)
+    whole = recordings[0].exported
+    if whole is not None and all(part.exported is not None and whole.same_whole(part.exported) for part in recordings):
+        return _as_exported(trace, whole, problems)
+    files = {str(number): {"file": part.file} for number, part in zip(numbers, recordings, strict=True)}
+    differ = trace.provenance.get("ranks", {})
+    trace.provenance["ranks"] = {str(rank): files[str(rank)] | differ.get(str(rank), {}) for rank in sorted(numbers)}
     if skipped:
         trace.provenance["skipped_files"] = skipped
     trace.problems = dict(sorted(problems.items()))
@@ -100,29 +124,25 @@ def _joined(recordings: list[Trace], skipped: dict[str, str], failure: TraceImpo
     return trace
 
 
-def _as_exported(recordings: list[Trace], numbers: list[int], whole: dict[str, Any], problems: Counter[str]) -> Trace:
+def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Trace:
     """The trace that the files were exported from, as far as they are all there."""
-    trace = merge_ranks(recordings, numbers)
-    trace.grain, trace.provenance, trace.lacks = whole["grain"], dict(whole["provenance"]), list(whole["lacks"])
+    trace.grain, trace.provenance, trace.lacks = whole.grain, dict(whole.provenance), list(whole.lacks)
     ranks = trace.provenance.get("ranks")
-    if isinstance(ranks, dict) and sorted(numbers) != whole["ranks"]:
-        trace.provenance["ranks"] = {number: facts for number, facts in ranks.items() if number in map(str, numbers)}
-    trace.problems = {kind: max(whole["problems"].get(kind, 0), problems[kind]) for kind in whole["problems"] | problems}
+    if isinstance(ranks, dict) and trace.ranks != whole.ranks:
+        trace.provenance["ranks"] = {number: facts for number, facts in ranks.items() if number in map(str, trace.ranks)}
+    trace.problems = {kind: max(whole.problems.get(kind, 0), problems[kind]) for kind in whole.problems | problems}
     return trace
 
 
-def _rank_numbers(recordings: list[Trace]) -> list[int]:
+def _rank_numbers(recordings: list[_Recording]) -> list[int]:
     """Each recording's rank: as its events or its file say, else as the file's name does. Nothing else tells, and no rank is
     given twice: raises TraceImportError with the names of the files."""
-    files = [str(part.provenance["file"]) for part in recordings]
+    files = [part.file for part in recordings]
+    numbers = [part.rank for part in recordings]
     sizes: dict[int, str] = {}
-    numbers: list[int | None] = []
-    for part, file in zip(recordings, files, strict=True):
-        told = part.provenance.get("distributed", {})
-        rank, size = told.get("rank"), told.get("world_size")
-        numbers.append(rank if type(rank) is int and 0 <= rank < 1 << 31 else None)
-        if type(size) is int:
-            sizes.setdefault(size, file)
+    for part in recordings:
+        if part.world_size is not None:
+            sizes.setdefault(part.world_size, part.file)
     if len(sizes) > 1:
         (one, first), (other, second) = list(sizes.items())[:2]
         raise TraceImportError(
@@ -178,12 +198,12 @@ def _refuse_pair(source: Source, document: Document) -> None:
         )
 
 
-def _distributed(document: Document) -> dict[str, Any]:
+def _read_rank(source: Source, document: Document, rank: int | None, problems: Counter[str]) -> _Recording:
+    """`rank`: as the events say, in a file that holds several."""
     told = document.header.get("distributedInfo")
-    return told if isinstance(told, dict) else {}
-
-
-def _read_rank(source: Source, document: Document, rank: int | None, problems: Counter[str]) -> Trace:
+    distributed = told if isinstance(told, dict) else {}
+    if rank is None:
+        rank = told_rank if type(told_rank := distributed.get("rank")) is int and 0 <= told_rank < 1 << 31 else None
     strings = Strings()
     groups = Groups.of(document.events, problems)
     header, bare = document.header, document.bare
@@ -202,27 +222,20 @@ def _read_rank(source: Source, document: Document, rank: int | None, problems: C
     the_era = era(bare, header, kinds, clock, fractional)
     tables = read_tables(groups, clock, strings, problems, notes)
     if notes:
-        return _from_export(source.name, tables, strings, notes, _distributed(document))
+        return _Recording(_from_export(tables, strings, notes), source.name, rank, notes)
     devices, row_of_device, visible = read_devices(header, tables)
     steps, phases, steps_from = read_steps(tables, strings)
     for table in (tables.device, tables.memory, phases):
         table.device = _renumbered(table.device, row_of_device)
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]
+    clock_name = Clock.name(np.concatenate(starts) if starts else np.empty(0, "i8"))
     facts: dict[str, Any] = {
-        "source": "kineto",
-        "file": source.name,
         "era": the_era,
-        "clock": Clock.name(np.concatenate(starts) if starts else np.empty(0, "i8")),
         "steps_from": steps_from,
         "visible_devices": visible,
         **{key: header[key] for key in _HEADER_FACTS if isinstance(header.get(key), int | float | str)},
     }
-    distributed = _distributed(document)
-    if rank is not None:
-        distributed = {key: told for key, told in distributed.items() if key in _OF_ALL_RANKS} | {"rank": rank}
-    if distributed:
-        facts["distributed"] = distributed
-    return Trace(
+    trace = Trace(
         strings=strings,
         devices=devices,
         threads=tables.threads,
@@ -233,10 +246,12 @@ def _read_rank(source: Source, document: Document, rank: int | None, problems: C
         memory=tables.memory,
         parts=read_parts(tables, phases, strings, row_of_device),
         collectives=read_collectives(tables, strings),
-        machines={0: _machine(header, TORCH_OF_ERA[the_era], _distributed(document))},
+        machines={0: _machine(header, TORCH_OF_ERA[the_era], distributed)},
+        runs={0: Run(source=KINETO, clock=clock_name, distributed=distributed_of(distributed))},
         provenance=facts,
         lacks=sorted(_lacks(tables, steps_from, devices)),
     )
+    return _Recording(trace, source.name, rank, None)
 
 
 def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) -> Machine:
@@ -262,8 +277,8 @@ def _notes_of(header: dict[str, Any], strings: Strings, problems: Counter[str]) 
         return None
 
 
-def _from_export(name: str, tables: Tables, strings: Strings, notes: ExportNotes, distributed: dict[str, Any]) -> Trace:
-    """What was exported; `provenance` has what the file says of the whole, for `_as_exported`."""
+def _from_export(tables: Tables, strings: Strings, notes: ExportNotes) -> Trace:
+    """What was exported of this rank, with the provenance and the lacks of the whole."""
     row_of_device = {device.index: row for row, device in enumerate(notes.devices)}
     for index in np.unique(np.concatenate([tables.device.device, tables.memory.device])).tolist():
         if index not in row_of_device and index != NONE:  # of an event that was added since
@@ -271,8 +286,6 @@ def _from_export(name: str, tables: Tables, strings: Strings, notes: ExportNotes
             notes.devices.append(Device(0, index, ""))
     for table in (tables.device, tables.memory):
         table.device = _renumbered(table.device, row_of_device)
-    whole = {key: getattr(notes, key) for key in ("grain", "provenance", "problems", "lacks", "ranks")}
-    facts = {**notes.provenance_of(distributed.get("rank", 0)), "file": name, "distributed": distributed, _EXPORTED: whole}
     stored: dict[str, Any] = notes.tables
     return Trace(
         grain=notes.grain,
@@ -283,7 +296,8 @@ def _from_export(name: str, tables: Tables, strings: Strings, notes: ExportNotes
         device=tables.device,
         memory=tables.memory,
         machines={0: notes.machine} if notes.machine else {},
-        provenance=facts,
+        runs={0: notes.run} if notes.run else {},
+        provenance={key: value for key, value in notes.provenance.items() if key != "ranks"},
         lacks=notes.lacks,
         **stored,
     )

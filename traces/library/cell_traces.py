@@ -16,6 +16,7 @@ from typing import Any
 from traces.library.cells import Cell, Gpu
 from traces.machine import Machine
 from traces.model import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
+from traces.old_headers import machine_in
 from traces.workload import WorkloadSignature
 
 # In the order of a training loop.
@@ -56,8 +57,8 @@ def _trace(
     device = Device(rank=0, index=0, name=gpu.device, total_memory_bytes=gpu.memory_bytes)
     trace = Trace(grain="phase", devices=[device], provenance=dict(provenance), workload=workload, lacks=list(_LACKS))
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
-    if isinstance(torch := provenance.get("torch"), str):
-        trace.machines = {0: Machine(torch=torch)}
+    if (machine := machine_in(provenance)) != Machine():
+        trace.machines = {0: machine}
     steps: dict[str, list[int]] = {"start_ns": [], "duration_ns": []}
     phases: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
     now_ns = 0

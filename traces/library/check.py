@@ -26,6 +26,7 @@ from traces.library.cells import SUFFIX, Cell, read_cells
 from traces.library.matching import compared
 from traces.measure import steady_steps
 from traces.model import Trace, TraceError
+from traces.typed_json import to_json
 from traces.workload import WorkloadSignature
 
 ERROR, WARNING = "error", "warning"
@@ -98,7 +99,7 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Finding]:
         yield Finding(ERROR, name, "it does not tell what was trained (no workload signature): --gpu cannot find it")
     else:
         yield from _of_signature(trace.workload, name)
-    yield from _of_provenance(trace.provenance, name)
+    yield from _of_provenance(to_json(trace.run_of(trace.ranks[0])) | trace.provenance, name)
     if not trace.devices:
         yield Finding(ERROR, name, "there is no GPU in it")
     steps = steady_steps(trace)

@@ -82,8 +82,8 @@ def _recording(folder: Path, path: Path) -> LibraryEntry | None:
     except (TraceError, OSError):
         return None
     name = str(path.relative_to(folder)).removesuffix(SUFFIX)
-    script = trace.provenance.get("script")
-    what = str(script.get("name", "")) if isinstance(script, dict) else path.stem
-    source = str(trace.provenance.get("source", "recording"))
+    run = trace.run_of(trace.ranks[0])
+    what = run.script.name if run.script is not None else path.stem
+    source = run.source or "recording"
     of_gpu = name.partition("/")[0] if "/" in name else gpu.name
     return LibraryEntry(name, of_gpu, gpu.device, what, trace.grain, source, source, path, "recording")

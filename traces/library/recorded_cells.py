@@ -21,11 +21,13 @@ from traces.library.cells import PHASES, Cell, Gpu
 from traces.library.matching import batch_of
 from traces.measure import memory_peaks, phase_times, steady_steps
 from traces.model import Trace, TraceLibraryError
+from traces.typed_json import to_json
 from traces.workload import InputTensor, WorkloadSignature
 
 _NAMELESS = {"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"}
 # Kept of a recording's provenance: what tells how it was made.
-_KEPT = ("source", "date", "script", "argv", "package", "options", "recorder")
+_KEPT = ("date", "package", "options")
+_KEPT_OF_RUN = ("source", "script", "argv", "recorder")
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def cell_of(
     with_peak = [row for row in ordered if row.peak_bytes is not None]
     first = traces[0]
     assert first.workload is not None
-    machine = first.machine_of(0)
+    machine, run = first.machine_of(0), first.run_of(0)
     software = {"torch": machine.torch, "cuda": machine.cuda, "cudnn": machine.cudnn, "driver": machine.driver}
     provenance = {
         "kind": "recorded",
@@ -98,7 +100,8 @@ def cell_of(
         "protocol": "trace record: medians of clean steady steps between CUDA events, the host not synchronised",
         "software": {name: of for name, of in software.items() if of is not None},
         "settings": {name: of for name, of in vars(machine.settings).items() if of is not None},
-        **{name: first.provenance[name] for name in _KEPT if name in first.provenance},
+        **{name: of for name, of in to_json(run).items() if name in _KEPT_OF_RUN},
+        **{name: of for name, of in first.provenance.items() if name in _KEPT},
         "steps": {str(row.batch): row.steps for row in ordered},
         **(notes or {}),
     }

@@ -145,7 +145,7 @@ def _whole(part: _Part) -> Trace:
     recording = merge_ranks([in_order(load(part.path, is_ours=True))])
     if not part.profile.exists():
         return recording
-    numbers = recording.provenance.get("profiler", {}).get("steps", [])
+    numbers = recording.run_of(recording.ranks[0]).profiler.steps
     try:
         profile = without_folders(read_kineto(part.profile))
     except TraceError:  # cut by the end of the process or of the disk

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from traces.configuration import CellChoice
 from traces.library import is_cell_name
@@ -17,6 +16,7 @@ from traces.library.catalogue import cell_file, files_of
 from traces.library.cell_traces import blank_trace, driven_trace
 from traces.library.cells import Gpu, read_cells
 from traces.model import Trace, TraceLibraryError
+from traces.run import CellSteps
 
 # How calls of a model were timed, where the cell is that of the script.
 _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
@@ -48,18 +48,18 @@ def card_of(choice: CellChoice) -> tuple[Gpu, Trace]:
 def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
     """The recording that the cells amounted to: one step for each kind of step that the replay played."""
     played = _played(replayed)
-    calls = [call for step in played for call in step["calls"]]
-    known = bool(calls) and all(call["how"] in _OF_THE_CELL for call in calls)
-    provenance = {**blank.provenance, "cells": sorted({call["cell"] for call in calls})}
-    return driven_trace(gpu, [step["phases_ns"] for step in played], provenance, replayed.workload if known else None)
+    calls = [call for steps in played for call in steps.calls]
+    known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
+    provenance = {**blank.provenance, "cells": sorted({call.cell for call in calls})}
+    return driven_trace(gpu, [steps.phases_ns for steps in played], provenance, replayed.workload if known else None)
 
 
 def sentences(replayed: Trace) -> list[str]:
     """How the replay's steps were timed: "v100/resnet50: 12 steps of batch 32 as measured, 1 of batch 17 interpolated"."""
     told: dict[str, Counter[tuple[int, str]]] = {}
-    for step in _played(replayed):
-        for cell, batch, how in {(call["cell"], call["batch"], call["how"]) for call in step["calls"]}:
-            told.setdefault(cell, Counter())[batch, how] += step["steps"]
+    for played in _played(replayed):
+        for cell, batch, how in {(call.cell, call.batch, call.how) for call in played.calls}:
+            told.setdefault(cell, Counter())[batch, how] += played.steps
     return [f"{cell}: {_listed(counts)}" for cell, counts in sorted(told.items())]
 
 
@@ -73,10 +73,10 @@ def _listed(counts: Counter[tuple[int, str]]) -> str:
     return ", ".join([*texts, *([f"and {others} other batch sizes"] if others else [])])
 
 
-def _played(replayed: Trace) -> list[dict[str, Any]]:
+def _played(replayed: Trace) -> tuple[CellSteps, ...]:
     """Of the first rank: ranks of one program go through the same batch sizes."""
-    notes = replayed.provenance_of(replayed.ranks[0]).get("replay")
-    return list((notes or {}).get("cells") or [])
+    notes = replayed.run_of(replayed.ranks[0]).replay
+    return notes.cells if notes is not None else ()
 
 
 def require_phases_enough(strict: bool, gpus: int) -> None:

@@ -193,9 +193,7 @@ class Scene:
 
     @property
     def is_replay(self) -> bool:
-        return len(self.traces) == 2 and (
-            "replay" in self.traces[1].provenance or bool((self.traces[1].steps.recorded_step >= 0).any())
-        )
+        return len(self.traces) == 2 and self.traces[1].is_replay
 
     def span_name(self, side: int, track: Track, row: int) -> str:
         """The name of a row of the track's table, as short as it is clear."""

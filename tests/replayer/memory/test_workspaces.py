@@ -38,8 +38,8 @@ def test_a_convolution_does_without_what_does_not_fit() -> None:
     scratch = ScratchScope(device.allocator, 0, "aten::cudnn_convolution", ((80 * MIB, -80 * MIB, 4 * MIB, -4 * MIB),))
     scratch.after_output()
     scratch.end()
-    assert device.memory.stats()["num_ooms"] == 1 and device.memory.usage_of_run()["ooms"] == 0
-    assert device.memory.usage_of_run()["most_allocated_bytes"] == 4 * MIB
+    assert device.memory.stats()["num_ooms"] == 1 and device.memory.usage_of_run().ooms == 0
+    assert device.memory.usage_of_run().most_allocated_bytes == 4 * MIB
 
 
 def test_another_op_fails_for_want_of_its_workspace() -> None:
@@ -48,4 +48,4 @@ def test_another_op_fails_for_want_of_its_workspace() -> None:
     with pytest.raises(MemoryError, match=r"Tried to allocate 80\.00 MiB"):
         scratch.after_output()
     scratch.close()
-    assert device.memory.allocated_bytes == 0 and device.memory.usage_of_run()["ooms"] == 1
+    assert device.memory.allocated_bytes == 0 and device.memory.usage_of_run().ooms == 1

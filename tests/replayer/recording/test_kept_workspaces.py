@@ -11,6 +11,7 @@ from tests.replayer.recordings import US, Op, make_recording
 from traces.kineto import read_kineto
 from traces.machine import Machine
 from traces.model import MemoryEvents, Trace
+from traces.run import KINETO, Run
 
 USUAL = 8_519_680
 
@@ -18,7 +19,7 @@ USUAL = 8_519_680
 def recorded(*sizes_bytes: int, torch: str = "2.4 or newer", totals: bool = True) -> Trace:
     """A product with these memory events within it."""
     trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
-    trace.provenance["source"] = "kineto"
+    trace.runs = {0: Run(KINETO)}
     trace.machines[0] = Machine(torch=torch)
     n = len(sizes_bytes)
     trace.memory = MemoryEvents.of(

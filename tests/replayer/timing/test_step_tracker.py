@@ -18,6 +18,7 @@ from tests.replayer.recordings import (
     recording_of,
 )
 from traces.model import NONE, Batches, BatchKind, Origin, StepKind, Trace, Values
+from traces.run import Run
 from traces.workload import InputTensor, WorkloadSignature
 
 TRAIN_PHASES = [("loader", 0, 100), ("h2d", 100, 120), ("forward", 120, 200), ("backward", 200, 400), ("optimizer", 400, 450)]
@@ -298,7 +299,7 @@ def test_steady_steps_are_driven_by_profiled_ones_in_turn() -> None:
 
 def test_profiled_host_times_are_scaled_to_clean_ones_and_device_times_are_not() -> None:
     trace = with_marks(recording_of([CLEAN, PROFILED]))
-    trace.provenance["host_scale"] = {"forward": 0.5, "backward": 0.9}
+    trace.runs = {0: Run(host_scale={"forward": 0.5, "backward": 0.9})}
     stage = Stage(trace)
     train(stage)
     assert [(name, (end - start) / US) for name, start, end, _, _ in stage.log.phases] == [
@@ -315,12 +316,11 @@ def test_profiled_host_times_are_scaled_to_clean_ones_and_device_times_are_not()
 
 def test_ranks_that_were_merged_keep_their_own_scale() -> None:
     trace = with_marks(recording_of([CLEAN, PROFILED]))
-    trace.provenance["host_scale"] = {"forward": 0.1}
-    trace.provenance["ranks"] = {"0": {"host_scale": {"forward": 0.5}}}
+    trace.runs = {0: Run(host_scale={"forward": 0.5}), 1: Run(host_scale={"forward": 0.1})}
     assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 40 * US
     # WHEN a file tells nonsense THEN it is not scaled by it
-    for ranks, scale in (({"1": {}}, {"forward": "x"}), ([], {"forward": float("nan")}), ({"0": 3}, 7), ({}, {"forward": -1})):
-        trace.provenance.update({"ranks": ranks, "host_scale": scale})
+    for scale in (float("nan"), -1.0, 0.0):
+        trace.runs = {0: Run(host_scale={"forward": scale})}
         assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 80 * US
 
 

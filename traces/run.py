@@ -1,0 +1,194 @@
+"""How the rows of one rank came about: the source, the clock, loaders, what recording cost, and what a replay noted.
+
+The recorder, the importer, merges and the replayer fill these; a trace's header holds one `Run` per rank beside its
+`Machine`. What nobody but a person reads (arguments, dates, folders) is in `Trace.provenance` instead.
+
+    trace.run_of(0).loaders[0].batch_size       # 32
+    trace.run_of(0).host_scale["forward"]       # 0.71: under the profiler the host took 1 / 0.71 times as long
+    trace.run_of(0).replay.config.speed         # 2.0, of a replay; `replay` is None of a recording
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from traces.configuration import ReplayConfig
+from traces.typed_json import fitting, to_json
+
+RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"  # the sources of rows that code tells apart
+
+
+@dataclass(frozen=True)
+class Script:
+    """What was recorded."""
+
+    name: str = ""  # of the file, without its folder
+    module: str | None = None  # of `python -m MODULE`
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Loader:
+    """What of a DataLoader decides how fast it is, under the names of its arguments; `workers` is `num_workers`."""
+
+    workers: int | None = None
+    batch_size: int | None = None
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    samples: int | None = None  # of the dataset, where it has a length
+
+
+@dataclass(frozen=True)
+class RecorderCost:
+    """What `trace record` itself took of the steps."""
+
+    version: str | None = None  # the release that recorded
+    overhead_ns_per_step: int = 0
+    overhead_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProfilerUse:
+    """What torch.profiler saw of a run that was recorded."""
+
+    steps: tuple[int, ...] = ()  # `Steps.number` of those under the profiler
+    failed: str | None = None  # why there are none
+
+
+@dataclass(frozen=True)
+class CleanSteps:
+    """Steps without the profiler beside those under it."""
+
+    steps: int = 0  # clean ones
+    step_median_ns: int = 0
+    profiled_step_median_ns: int = 0
+    slowdown: float = 1.0  # how many times as long a profiled step took
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """One process group of torch.distributed, under Kineto's names in `pg_config`."""
+
+    pg_name: str = ""
+    pg_desc: str = ""
+    backend_config: str = ""
+    pg_size: int | None = None
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """What a rank knows of torch.distributed, under Kineto's names in `distributedInfo`."""
+
+    backend: str | None = None
+    world_size: int | None = None
+    pg_count: int | None = None
+    pg_config: tuple[ProcessGroup, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """What a replay cost the replaying host; None of a recording."""
+
+    lag_ns_per_step: int | None = None  # how far it fell behind the recorded host's pace, median per step
+    lag_ns_of_worst_step: int | None = None  # which the median does not show
+    us_per_op: float | None = None
+    ops_per_step: int | None = None
+
+
+@dataclass(frozen=True)
+class MissingOp:
+    """A call that a replay made and its recording does not hold."""
+
+    op: str
+    shapes: str  # as in model.shapes_text
+    count: int
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What a replay used of one device's memory in the whole run."""
+
+    capacity_bytes: int = 0
+    outside_bytes: int = 0  # of the capacity, taken by others than PyTorch's allocator
+    most_allocated_bytes: int = 0
+    most_reserved_bytes: int = 0
+    ooms: int = 0
+    given: bool = False  # the capacity, by --gpu-memory
+
+
+@dataclass(frozen=True)
+class CellCall:
+    """A call of the script's model whose time came from a cell of the library."""
+
+    cell: str  # "v100/resnet50"
+    batch: int
+    trains: bool
+    how: str  # "measured", "interpolated"...
+
+
+@dataclass(frozen=True)
+class CellSteps:
+    """Steps of a replay on cells that were made of the same calls."""
+
+    steps: int
+    phases_ns: Mapping[str, int]
+    calls: tuple[CellCall, ...]
+
+
+@dataclass(frozen=True)
+class ReplayNotes:
+    """What the replayer noted about its run."""
+
+    recording: str = ""  # the file's name
+    config: ReplayConfig = field(default_factory=ReplayConfig)
+    host: HostFigures = field(default_factory=HostFigures)
+    uncharged_ns: int = 0  # recorded device time of phases that the script never entered
+    missing: tuple[MissingOp, ...] = ()  # most calls first
+    missing_not_listed: int = 0
+    cells: tuple[CellSteps, ...] = ()  # of a replay on cells, in the order of `Steps.recorded_step`
+    reads_unrecorded: int | None = None  # None where values were computed
+    sizes_assumed: int | None = None  # results whose size depends on values that nobody knew
+    events_never_recorded: int | None = None  # but waited for
+    memory: tuple[MemoryUse, ...] = ()  # by row of `Trace.devices`
+
+
+@dataclass(frozen=True)
+class Run:
+    """See the module. A field that nobody told has its default."""
+
+    source: str = ""  # RECORDER, KINETO, REPLAY, or what a table of figures calls itself
+    clock: str = ""  # "unix": times count from 1970; else what they count from
+    script: Script | None = None
+    argv: tuple[str, ...] | None = None  # of the script, without paths
+    loaders: tuple[Loader, ...] = ()
+    recorder: RecorderCost | None = None
+    profiler: ProfilerUse = field(default_factory=ProfilerUse)
+    clean: CleanSteps | None = None
+    host_scale: Mapping[str, float] = field(default_factory=dict)  # by phase: the host's clean time over its profiled time
+    distributed: Distributed | None = None
+    replay: ReplayNotes | None = None
+
+    @property
+    def is_epochal(self) -> bool:
+        """Whether times count from 1970, so that those of other recordings can be compared with them."""
+        return self.clock == "unix"
+
+
+UNKNOWN_RUN = Run()
+
+
+def distributed_of(facts: object) -> Distributed | None:
+    """What Kineto's `distributedInfo` tells of all ranks; None where it tells nothing."""
+    groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
+    groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
+    told = replace(fitting(Distributed, facts), pg_config=groups)
+    return told if told != Distributed() else None
+
+
+def distributed_info(told: Distributed, rank: int, nccl: str | None) -> dict[str, Any]:
+    """As Kineto writes it."""
+    return {"rank": rank, **to_json(told)} | ({"nccl_version": nccl} if nccl else {})
