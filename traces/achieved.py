@@ -6,9 +6,10 @@
 FLOPs are those of matrix products, convolutions and attention, 2 for each multiply-add, from the recorded input shapes
 (`traces.op_cost`). A convolution's stride is not recorded: its output is read from the gradient in the backward pass, and in
 the forward pass from the next op on its thread that takes a tensor of as many samples and channels; where there is none, it
-counts as an upper bound with stride 1 (`flops_bounded`). Bytes are the least that an op has to move: its inputs once, and an
-output as large as its largest input where it is no product; caches make more or less of it. Time is that of the kernels.
-Communication between ranks has neither. A share over 1 is an algorithm that needs fewer operations (Winograd's, FFT).
+counts as an upper bound with stride 1 (`flops_bounded`). Bytes are the least that an op has to move: its inputs once, and its
+output once, which is as large as the largest input where it is no product, convolution, attention or reduction; caches make
+more or less of it. Time is that of the kernels. Communication between ranks has neither. A share over 1 is an algorithm that
+needs fewer operations (Winograd's, FFT).
 
 The card is looked up by the device's name (`traces.cards`); of a card that is not in the table no shares are told.
 """
@@ -25,10 +26,13 @@ from traces.cards import UNKNOWN_CARD, card_of
 from traces.equivalents import canonical_op
 from traces.measure import enclosing, op_of, work_rows
 from traces.model import NONE, UNTOLD_LIST, Column, HostKind, Shape, Trace, parse_shapes
-from traces.op_cost import compute_unit, flops, size_bytes
+from traces.op_cost import MATMULS, compute_unit, flops, size_bytes
 
 _COMMUNICATION = ("record_param_comms",)
 _HALVES = ("convolution_backward_input", "convolution_backward_weight")
+_REDUCTIONS = frozenset(
+    "all amax amin any argmax argmin linalg_vector_norm logsumexp max mean median min norm prod std sum var var_mean".split()
+)
 _LOOK_AHEAD = 12  # ops after a convolution among which its consumer is looked for
 
 
@@ -78,7 +82,7 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
             work, bounded = _flops(call)
             of.known_ns += call.device_ns
             of.flops += work * call.count
-            of.bytes += _bytes(call, work) * call.count
+            of.bytes += _bytes(call) * call.count
             of.bounded |= bounded
             peak = peaks.get(compute_unit(call.op, call.dtype, settings), peaks.get("fp32", 0.0))
             of.peak_ns += work * call.count / (peak * 1000) if peak else 0.0
@@ -206,7 +210,23 @@ def _convolution_flops(output: Shape, weight: Shape) -> int:
     return 2 * prod(output) * prod(weight[1:])
 
 
-def _bytes(call: _Call, work: int) -> int:
-    """What has to be moved at least: inputs, and an output as large as the largest of them unless it is a product."""
-    output = 0 if work else max(map(prod, call.parsed), default=0)
-    return size_bytes(call.parsed, call.dtype) + (size_bytes(((output,),), call.dtype) if output else 0)
+def _bytes(call: _Call) -> int:
+    """What has to be moved at least: inputs once, and the output once."""
+    return size_bytes((*call.parsed, (_output_elements(call),)), call.dtype)
+
+
+def _output_elements(call: _Call) -> int:
+    """Of one call; 0 where that is not known, or too few to count."""
+    wide = [shape for shape in call.parsed if len(shape) > 1]
+    if call.op in MATMULS and len(wide) >= 2:
+        return flops(call.op, call.parsed) // (2 * max(wide[-2][-1], 1))
+    if call.op == "convolution":
+        return prod(call.output) if call.output is not None else 0
+    if call.op == "convolution_backward":  # the gradients of image and weight, which are inputs too
+        gradient = min((shape for shape in wide if len(shape) > 2), key=prod, default=())
+        return sum(prod(shape) for shape in wide if len(shape) > 2 and shape is not gradient)
+    if call.op in _REDUCTIONS or call.op == "copy":  # whose target is among its inputs, and is only written
+        return 0
+    if call.op.startswith("attention") and wide:
+        return prod(wide[0])
+    return 0 if call.op.startswith("_cudnn_rnn") else max(map(prod, call.parsed), default=0)

@@ -21,7 +21,7 @@ _ITEMSIZE = {
 
 _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 
-_MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
+MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
@@ -37,7 +37,7 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     if op.startswith("_cudnn_rnn") and len(shapes) > 1:  # the input, then the weights: matrices among them
         each = 2 * prod(shapes[0][:-1]) * sum(prod(shape) for shape in shapes[1:] if len(shape) == 2)
         return each if op == "_cudnn_rnn" else 2 * each
-    if op in _MATMULS and len(wide) >= 2:
+    if op in MATMULS and len(wide) >= 2:
         left, right = wide[-2], wide[-1]
         return 2 * prod(left) * (right[0] if op == "linear" else right[-1])
     if op.startswith("attention") and len(wide) >= 3 and len(wide[0]) == 4:
