@@ -91,7 +91,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
     """Compare the chosen steps (rows of each trace's `steps`; none: everything) of two traces."""
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
-    ours, theirs = _calls(recorded, recorded_steps), _calls(other, other_steps)
+    ours, theirs = _alike_nested((recorded, *_launching(recorded, recorded_steps)), (other, *_launching(other, other_steps)))
     if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
         return _without_ops(recorded, other)
     if not ours or not theirs:
@@ -170,8 +170,40 @@ def _dtype_likeness(ours: list[_Call], theirs: list[_Call], steps: tuple[int, in
     return _likeness(a, b, steps) if known else 1.0
 
 
-def _calls(trace: Trace, steps: Column) -> list[_Call]:
-    """The ops with device work of forward pass and loss, in order; of all phases where none has a forward pass."""
+def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_Call]]:
+    """The calls of traces with their ops that launched work, each called by what both traces know.
+
+    What is one op in one trace may be an op around several in the other (`_native_multi_head_attention`, of which a replay
+    sees no more than the call): an op counts as the outermost around it whose name the other trace has for an op that launched
+    work itself.
+    """
+    known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
+    found = []
+    for (trace, op, step), names in zip(traces, reversed(known), strict=True):
+        op, first = np.unique(_outermost(trace, op, names), return_index=True)
+        found.append(_calls(trace, op, step[first]))
+    return found
+
+
+def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
+    """Of each op the outermost one around it that is called by another of these names; else itself."""
+    host = trace.host
+    used, which = np.unique(host.name, return_inverse=True)
+    called = [canonical_op(trace.strings[name]) for name in used.tolist()]
+    number = {name: place for place, name in enumerate(dict.fromkeys(called))}
+    canonical = np.append(np.array([number[name] for name in called], np.int64)[which], NONE)
+    known = np.append(np.isin(canonical[:-1], [number[name] for name in names if name in number]), False)
+    known[:-1] &= host.kind == HostKind.OP
+    parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
+    found, at = rows.copy(), parent[rows]
+    while (at >= 0).any():
+        found = np.where(known[at] & (canonical[at] != canonical[rows]), at, found)
+        at = parent[at]
+    return found
+
+
+def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
+    """The ops with device work of forward pass and loss, and the step of each; of all phases where none has a forward pass."""
     rows = work_rows(trace)
     op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phases(trace)[rows]
     keep = (op >= 0) & (np.isin(step, steps) if len(steps) else True)
@@ -181,7 +213,11 @@ def _calls(trace: Trace, steps: Column) -> list[_Call]:
         if (keep & in_forward).any():
             keep &= in_forward
     op, first = np.unique(op[keep], return_index=True)
-    step = step[keep][first]
+    return op, step[keep][first]
+
+
+def _calls(trace: Trace, op: Column, step: Column) -> list[_Call]:
+    """These ops in order of their starts."""
     order = np.argsort(trace.host.start_ns[op], kind="stable")
     strings, host = trace.strings, trace.host
     canonical = {name: canonical_op(strings[name]) for name in set(host.name[op].tolist())}

@@ -19,7 +19,7 @@ from traces.comparison import Both, compare
 from traces.configuration import ReplayConfig
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
-from traces.model import NONE, Device, DeviceKind, MemoryEvents, Origin, PhaseTiming, StepKind, Trace
+from traces.model import NONE, Device, DeviceKind, HostKind, MemoryEvents, Origin, PhaseTiming, StepKind, Trace
 from traces.program import Evidence, Sameness, same_program
 from traces.run import REPLAY, ReplayNotes, Run
 from traces.spread import Spread
@@ -268,6 +268,26 @@ def test_a_replay_names_ops_otherwise_and_is_the_same_program() -> None:
     recorded = training()
     same, reason = _verdict(recorded, replay_of(recorded))
     assert same and reason == "100 % of the ops with GPU work in forward and loss have the same shapes, 100 % the same names"
+
+
+def test_an_op_that_is_several_in_the_other_trace_is_one_in_both() -> None:
+    """GIVEN a recorded op that launched its kernels through ops of its own WHEN the other trace knows that op alone."""
+
+    def traced(*, with_inner: bool) -> Trace:
+        trace = training(steps=1)
+        host, name = trace.host, trace.strings.add("aten::_native_multi_head_attention")
+        ops = np.flatnonzero(host.kind == HostKind.OP)
+        top = ops[host.parent[ops] == NONE]
+        host.name[top] = name
+        if not with_inner:
+            host.name[ops] = name
+            for launch in np.flatnonzero(host.kind != HostKind.OP).tolist():
+                while host.parent[launch] not in (NONE, *top):
+                    host.parent[launch] = host.parent[host.parent[launch]]
+        return trace
+
+    assert _verdict(traced(with_inner=True), traced(with_inner=False))[0] is True
+    assert _verdict(training(steps=1), traced(with_inner=False))[0] is False
 
 
 def test_another_batch_size_is_named() -> None:
