@@ -224,6 +224,8 @@ def dispatched(step: Callable[[], object]) -> int:
 def start_replaying(recording: Path, folder: Path) -> int:
     """The GPU of a replay, its timeline included, on a clock that does not wait; returns how many steps were recorded."""
     trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
+    if trace.grain == "phase":
+        trace.workload = None  # its phases are charged whatever is trained: that is the path to be measured
     timeline = Timeline(TraceStream(folder / "timeline.msgpack"), trace)
     gpu = VirtualGpu(trace, min(trace.ranks), VirtualClock(), timeline, strict=False, pad_loader=False)
     state.start(lambda: gpu)

@@ -252,6 +252,7 @@ class StepTracker:
         segment, self.segment = self.segment, None
         if segment is None:
             return
+        self._drop_if_another(segment)
         scheduler, recorded = self._scheduler, segment.recorded
         thread.host_ns = max([thread.host_ns, *(lane.thread.host_ns for lane in segment.lanes.values() if lane.thread)])
         due_ns = thread.host_ns
@@ -283,6 +284,11 @@ class StepTracker:
             self._before_backward_ns = 0
         self._done.append((segment.name, self._begun_ns, thread.host_ns, self._begun_device_ns, mark_ns, int(origin)))
 
+    def _drop_if_another(self, segment: SegmentMatcher) -> None:
+        """What the script trains may have become known since the phase began: at the call of its model."""
+        if segment.recorded is not None and segment.recorded.phase_grained and not self._is_same_workload():
+            segment.recorded = None
+
     def _top_up(self, segment: SegmentMatcher, share: float) -> None:
         """Bring a phase-grained segment's device time up to `share` of the recorded duration."""
         recorded = segment.recorded
@@ -298,6 +304,8 @@ class StepTracker:
         In a phase-grained recording that is the share that the ops so far have among those of the step before.
         """
         segment = self.segment
+        if segment is not None:
+            self._drop_if_another(segment)
         if segment is None or segment.recorded is None:
             return
         if not segment.recorded.phase_grained:

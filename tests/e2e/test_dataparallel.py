@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.tables import unsigned
 from tests.replayer.recordings import Op, make_recording
 from traces.comparison import compare
 from traces.file import load, save
@@ -70,7 +71,7 @@ def trace_command(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[
 
 def replayed(folder: Path, name: str, batch: int) -> Trace:
     """The timeline of the example on a recording of the library, images small."""
-    script = (ROOT / "examples" / "train_dataparallel.py", "--trace", name, "--batch-size", str(batch))
+    script = (ROOT / "examples" / "train_dataparallel.py", "--trace", unsigned(name, folder), "--batch-size", str(batch))
     small = ("--image-size", "32", "--workers", "0", "--steps", "8", "--print-every", "4")
     done = trace_command("replay", "--clock", "virtual", "-o", f"{name}.msgpack", *script, *small, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -111,8 +112,8 @@ def test_one_gpu_and_two_differ_by_what_was_published_and_where_it_was(tmp_path:
 
 def test_a_recording_on_the_virtual_gpus_gives_the_parts_back(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SMALL)
-    words = "record --on p100x2-no-cudnn --grain phase -o again.msgpack train.py".split()
-    done = trace_command(*words, cwd=tmp_path)
+    on = unsigned("p100x2-no-cudnn", tmp_path)
+    done = trace_command("record", "--on", on, "--grain", "phase", "-o", "again.msgpack", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     again = load(tmp_path / "again.msgpack")
     assert len(again.devices) == 2 and (again.steps.kind == StepKind.STEADY).any()

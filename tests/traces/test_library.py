@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from traces.library import entries, find
 from traces.library.build_p100_no_cudnn import build
 from traces.library.build_p100x2_no_cudnn import build as build_x2
 from traces.model import Origin, StepKind, Trace, TraceLibraryError
+from traces.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
 
 
 def test_the_index_and_the_folder_agree() -> None:
@@ -66,6 +68,16 @@ def test_p100_has_the_published_figures(p100: Trace) -> None:
     warmup = {name: duration for (step, name), duration in ms.items() if step == 0}
     assert warmup == steady | {"forward": 708.0}
     assert set(p100.phases.origin) == {Origin.PUBLISHED}
+
+
+def test_both_tables_tell_what_the_study_trained(p100: Trace, p100x2: Trace) -> None:
+    assert p100.workload is not None and p100x2.workload is not None
+    assert compare_workloads(p100.workload, p100x2.workload).likeness is Likeness.OTHER_BATCH_SIZE
+    own = WorkloadSignature(
+        parameters=11_689_512, modules={"Net": 1}, inputs=(InputTensor((128, 3, 224, 224), "float32"),), optimizer="Adam"
+    )
+    assert compare_workloads(p100.workload, own).likeness is Likeness.SAME
+    assert compare_workloads(p100.workload, replace(own, parameters=25_557_032)).likeness is Likeness.OTHER_MODEL
 
 
 def test_the_phases_of_p100_tile_its_steps_on_host_and_device(p100: Trace) -> None:

@@ -69,6 +69,7 @@ def build() -> Trace:
         threads=list(THREADS),
         runs={0: Run(clock="zero is the start of the first step")},
         provenance=PROVENANCE,
+        workload=build_p100_no_cudnn.workload(256),
     )
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
     trace.lacks = list(build_p100_no_cudnn.LACKS)

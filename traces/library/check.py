@@ -13,7 +13,7 @@ Note [What is personal]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def check(path: Path) -> list[Finding]:
 
 def _of_cell(cell: Cell, path: Path) -> Iterator[Finding]:
     name = cell.name
-    yield from _of_signature(cell.workload, name)
+    yield from _of_signature(cell.workload, cell.provenance, name)
     yield from _of_provenance(dict(cell.provenance), name)
     if cell.gpu.memory_bytes <= 0:
         yield Finding(ERROR, name, "the card's memory is not told")
@@ -98,7 +98,7 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Finding]:
     if trace.workload is None:
         yield Finding(ERROR, name, "it does not tell what was trained (no workload signature): --gpu cannot find it")
     else:
-        yield from _of_signature(trace.workload, name)
+        yield from _of_signature(trace.workload, trace.provenance, name)
     yield from _of_provenance(to_json(trace.run_of(trace.ranks[0])) | trace.provenance, name)
     if not trace.devices:
         yield Finding(ERROR, name, "there is no GPU in it")
@@ -114,10 +114,12 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Finding]:
         yield Finding(WARNING, name, f"{count} x {kind}")
 
 
-def _of_signature(workload: WorkloadSignature, name: str) -> Iterator[Finding]:
+def _of_signature(workload: WorkloadSignature, provenance: Mapping[str, Any], name: str) -> Iterator[Finding]:
+    """Without parameters and inputs nothing can be compared; what else a publication does not tell, nobody can add."""
     lacking = [field for field in ("parameters", "modules", "inputs", "optimizer") if getattr(workload, field) is None]
     if lacking:
-        yield Finding(ERROR, name, f"its workload signature lacks {', '.join(lacking)}")
+        needed = provenance.get("kind") != "published" or {"parameters", "inputs"} & set(lacking)
+        yield Finding(ERROR if needed else WARNING, name, f"its workload signature lacks {', '.join(lacking)}")
 
 
 def _of_provenance(provenance: dict[str, Any], name: str) -> Iterator[Finding]:

@@ -470,3 +470,10 @@ def test_phases_of_another_workload_are_not_charged_and_each_op_is_estimated() -
         charged = stage.simulator.stats.charged_ns
         assert charged[Origin.PHASE] == phase_share * (sum(charged.values()))
         assert sum(charged.values()) > 0
+    # WHEN that becomes known within a phase, at the call of the model THEN that phase is not charged either
+    stage = Stage(trace)
+    stage.simulator.tracker.enter(stage.thread, "backward")
+    stage.op("aten::mm")
+    stage.simulator.tracker.workload.signature = WorkloadSignature(parameters=72, inputs=trace.workload.inputs)
+    stage.simulator.tracker.leave(stage.thread, "backward")
+    assert not stage.simulator.stats.charged_ns[Origin.PHASE]

@@ -1,0 +1,16 @@
+"""The study's tables as a recording of who knows what: any script gets their times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traces.file import load, save
+from traces.library import find
+
+
+def unsigned(name: str, folder: Path) -> Path:
+    """A copy of a table of the library that does not tell what was trained, so that small scripts can be timed by it."""
+    trace = load(find(name))
+    trace.workload = None
+    save(trace, folder / f"unsigned-{name}.msgpack")
+    return folder / f"unsigned-{name}.msgpack"
