@@ -54,18 +54,26 @@ def test_the_list_can_be_narrowed(own: Path, capfd: pytest.CaptureFixture[str]) 
     assert vgg[5]["out_of_memory_batch"] and vgg[5]["batches"][0] == 1
     code, out, _ = told(capfd, "list", "--model", "p100")
     assert code == 0 and "216" not in out
-    assert told(capfd, "list", "--gpu", "h900")[2] == "trace: the library has nothing like that; trace library list shows all\n"
+    told_all = "; trace library list shows all\n"
+    assert told(capfd, "list", "--gpu", "p10")[1].startswith("entry")
+    for words, meant in (("--gpu v10x", "no gpu v10x (did you mean v100 or"), ("--model resnt50", "no model resnt50 (did you mean resnet50")):
+        said = told(capfd, "list", *words.split())[2]
+        assert said.startswith(f"trace: the library has nothing like that: {meant}") and said.endswith(told_all)
+    assert told(capfd, "list", "--gpu", "v100", "--grain", "kernel")[2].count("\n") == 1
 
 
 def test_an_entry_is_shown_whole(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = told(capfd, "show", "p100/resnet50")
     assert code == 0
-    told_of = ("Tesla P100-PCIE-16GB", "27e9534ee0", "1 to 179", "out of memory batch  180", "estimated", "50.9 ms", "spread")
+    told_of = ("Tesla P100-PCIE-16GB", "27e9534ee0", "1 to 179", "out of memory batch  180", "Tesla P100-PCIE-16GB, 15.9 GiB", "estimated", "50.9 ms", "spread")
     for text in told_of:
         assert text in out
     shown = facts(capfd, "show", "p100/resnet50")
     assert shown["phases_ns"]["forward"][31] == 50_919_354 and shown["memory"]["batches"][-1] == 176  # beyond, interpolated
     assert told(capfd, "show", "p100-no-cudnn")[0] == 0
+    code, out, said = told(capfd, "show", "p100")
+    assert code == 0 and "ResNet-18" in out and "p100 is now called p100-no-cudnn" in said
+    assert "v100 is a GPU of the library, name one of its networks, as v100/alexnet" in told(capfd, "show", "v100")[2]
     assert "did you mean resnet50" in told(capfd, "show", "v100/resnet5")[2]
     assert run(["info", "v100/resnet50@32"]) == 0 and "115.5 ms" in capfd.readouterr().out
     assert run(["info", "v100/resnet50"]) == 2 and "name one, as v100/resnet50@1" in capfd.readouterr().err

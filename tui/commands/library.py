@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import shutil
 import sys
@@ -21,8 +22,8 @@ import numpy as np
 
 from traces.file import load
 from traces.library import SUFFIX as TRACE_SUFFIX
-from traces.library import find
-from traces.library.catalogue import BUNDLED, cell_file, cell_files, faults, find_cell, gpus, user_folder
+from traces.library import FORMER_NAMES, find
+from traces.library.catalogue import BUNDLED, cell_file, cell_files, faults, find_cell, gpus, models, user_folder
 from traces.library.cells import SUFFIX, Cell, Gpu, read_cells, write_cells
 from traces.library.check import ERROR, Finding, unreadable
 from traces.library.check import check as findings_of
@@ -33,6 +34,7 @@ from tui.figures import counted, size_text, table, time_text
 from tui.narration import say
 from tui.outputs import to_json
 from tui.terminal import look
+from tui.trace_names import find_trace
 
 _OF_THE_RUN = ("software", "settings", "protocol", "grain", "spread", "estimated")
 _OF_THE_SOURCE = ("study", "repository", "commit", "source", "date", "done")
@@ -59,7 +61,7 @@ def list_(filters: Filters, json: bool) -> int:
         print(to_json({"entries": [entry.to_json() for entry in entries], "faults": faults()}))
         return 0
     if not entries:
-        say("the library has nothing like that; trace library list shows all")
+        say(f"the library has nothing like that{_meant(filters)}; trace library list shows all")
     else:
         rows = [
             [entry.name, entry.device, entry.grain, _range(entry), _beyond(entry), entry.source_text] for entry in entries
@@ -73,7 +75,24 @@ def list_(filters: Filters, json: bool) -> int:
     return 0
 
 
+def _meant(filters: Filters) -> str:
+    """What is nearest to the word of the first filter that nothing passes."""
+    everything = all_entries()
+    for name, word in vars(filters).items():
+        if word and not any(Filters(**{name: word}).take(entry) for entry in everything):
+            known = sorted({str(getattr(entry, name)) for entry in everything if len(str(getattr(entry, name))) < 40})
+            near = difflib.get_close_matches(word.lower(), known, n=3, cutoff=0.4)
+            return f": no {name} {word}" + (f" (did you mean {' or '.join(near)}?)" if near else "")
+    return ""
+
+
 def show(name: str, json: bool) -> int:
+    if name in FORMER_NAMES:
+        find_trace(name)  # which says so
+        name = FORMER_NAMES[name]
+    if "/" not in name and name in {gpu.name for gpu in gpus()}:
+        listed = f"trace library list --gpu {name} lists its {counted(len(models(name)), 'network')}"
+        raise TraceLibraryError(f"{name} is a GPU of the library, name one of its networks, as {name}/{models(name)[0]}; {listed}")
     entry = next((entry for entry in all_entries() if entry.name == name), None)
     if entry is not None and entry.grain_of_file == "recording":
         facts = entry.to_json() | {"path": str(find(name))}
@@ -85,6 +104,8 @@ def show(name: str, json: bool) -> int:
         print(to_json(facts))
         return 0
     told = {key: value for key, value in facts.items() if key not in ("phases_ns", "batches", "workload", "memory")}
+    told["board"] = f"{cell.gpu.device}, {size_text(cell.gpu.memory_bytes)}"
+    told["out_of_memory_batch"] = cell.out_of_memory_batch or f"none up to {cell.last_batch}"
     print(_lines(told | _workload(cell), f"trace replay --trace {cell.name} train.py"))
     head, *rows = _figures(cell)
     print("\n" + "\n".join(table(head, rows, width=_width())))
