@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from traces.file import load
-from traces.library import SUFFIX as TRACE_SUFFIX
 from traces.library import FORMER_NAMES, find
+from traces.library import SUFFIX as TRACE_SUFFIX
 from traces.library.catalogue import BUNDLED, cell_file, cell_files, faults, find_cell, gpus, models, user_folder
 from traces.library.cells import SUFFIX, Cell, Gpu, read_cells, write_cells
 from traces.library.check import ERROR, Finding, unreadable
@@ -92,7 +92,8 @@ def show(name: str, json: bool) -> int:
         name = FORMER_NAMES[name]
     if "/" not in name and name in {gpu.name for gpu in gpus()}:
         listed = f"trace library list --gpu {name} lists its {counted(len(models(name)), 'network')}"
-        raise TraceLibraryError(f"{name} is a GPU of the library, name one of its networks, as {name}/{models(name)[0]}; {listed}")
+        as_one = f"name one of its networks, as {name}/{models(name)[0]}"
+        raise TraceLibraryError(f"{name} is a GPU of the library, {as_one}; {listed}")
     entry = next((entry for entry in all_entries() if entry.name == name), None)
     if entry is not None and entry.grain_of_file == "recording":
         facts = entry.to_json() | {"path": str(find(name))}
