@@ -12,6 +12,7 @@ from typing import Any
 from replayer.memory.fit import Outcome
 from traces.cards import Card
 from traces.workload import WorkloadSignature
+from tui.commands.fit_times import Limit, StepTime
 from tui.figures import ABSENT, count_text, counted, paint, size_text, table, time_text
 
 
@@ -37,8 +38,8 @@ class CardFit:
     card: Card
     outcome: Outcome  # at the script's own batch size
     largest_batch: int | None  # None: cannot be told
-    step_ns: int | None  # None: the library does not have it
-    cell: str  # the library's cell that it is of
+    step: StepTime | None  # None: nothing tells
+    seen: Limit | None  # where the library tells that the card was full with this workload
     verified: bool | None = None  # the script was run at the limit and beyond; None: it was not
 
     @property
@@ -64,8 +65,10 @@ class CardFit:
             "out_of_memory": None if outcome.fits else {"step": outcome.steps + 1, "asked_bytes": outcome.asked_bytes},
             "largest_batch": self.largest_batch,
             "largest_batch_verified": self.verified,
-            "step_ns": self.step_ns,
-            "step_from": self.cell or None,
+            "out_of_memory_batch_measured": None if self.seen is None else self.seen.batch,
+            "step_ns": None if self.step is None else self.step.step_ns,
+            "step_from": None if self.step is None else self.step.source,
+            "step_estimated": None if self.step is None else self.step.is_estimate,
         }
 
 
@@ -108,7 +111,7 @@ def _row(one: CardFit) -> list[str]:
         size_text(outcome.reserved_bytes) if outcome.fits else ABSENT,
         size_text(one.headroom_bytes) if outcome.fits else ABSENT,
         largest,
-        time_text(one.step_ns),
+        ABSENT if one.step is None else ("~" if one.step.is_estimate else "") + time_text(one.step.step_ns),
     ]
 
 
@@ -129,6 +132,12 @@ def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
         said.append("For the largest batch, name the script's option for it: --batch-option=--batch-size.")
     elif any(one.verified is not None for one in found):
         said.append("✓: run at that batch, and at one more, which does not fit. ?: such runs said otherwise.")
-    if any(one.step_ns is None for one in found):
-        said.append("Steps without a time are not in the library.")
+    estimates = [one.step for one in found if one.step is not None and one.step.is_estimate]
+    if estimates:
+        corrected = estimates[0].source.partition(", ")[2]
+        beside = f", {corrected}" if corrected else ""
+        said.append(f"~: nobody measured it; the GPU's time, estimated op by op as by trace predict{beside}.")
+    limits = [f"{one.card.names[0]} at batch {count_text(one.seen.batch)} ({one.seen.cell})" for one in found if one.seen]
+    if limits:
+        said.append(f"Seen to run out of memory: {', '.join(limits)}; cuDNN's workspaces and PyTorch of that time included.")
     return said

@@ -67,8 +67,7 @@ def test_an_entry_is_shown_whole(own: Path, capfd: pytest.CaptureFixture[str]) -
     code, out, _ = told(capfd, "show", "p100/resnet50")
     assert code == 0
     told_of = ("Tesla P100-PCIE-16GB, 15.9 GiB", "27e9534ee0", "1 to 179", "out of memory batch  180", "estimated")
-    told_of += ("50.9 ms", "spread")
-    for text in told_of:
+    for text in (*told_of, "50.9 ms", "spread"):
         assert text in out
     shown = facts(capfd, "show", "p100/resnet50")
     assert shown["phases_ns"]["forward"][31] == 50_919_354 and shown["memory"]["batches"][-1] == 176  # beyond, interpolated

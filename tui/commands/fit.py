@@ -30,11 +30,10 @@ from traces.cards import CARDS, Card, find_card
 from traces.configuration import ReplayConfig, ReplaySession
 from traces.file import load, save
 from traces.launch import run_child
-from traces.library import catalogue
-from traces.library.cells import NotMeasured
 from traces.machine import Machine
-from traces.model import Device, StepKind, Steps, Trace, TraceError, TraceLibraryError
+from traces.model import Device, StepKind, Steps, Trace, TraceError
 from traces.workload import WorkloadSignature
+from tui.commands.fit_times import KnownTimes
 from tui.figures import counted
 from tui.narration import ending_text
 from tui.outputs import to_json
@@ -73,6 +72,7 @@ class _Run:
     workload: WorkloadSignature
     steps: int  # training steps
     ended: int  # steps of both kinds
+    timeline: Trace | None = None  # of the process that trains, where there is one alone
 
     @property
     def batch(self) -> int | None:
@@ -89,7 +89,9 @@ def run(fit: Fit) -> int:
     scaled: list[ScaledRequests] = []
     if option and need.batch is not None:
         scaled, need = _scaled(fit, first, need, option, cards[0])
-    found = [_card_fit(card, first, scaled, need) for card in cards]
+    known = KnownTimes(need.workload, need.batch, first.timeline)
+    with working("working out each card"):
+        found = [_card_fit(card, first, scaled, need, known) for card in cards]
     if fit.verify and scaled:
         found = _verified(fit, found, option, need)
     if fit.json:
@@ -126,7 +128,8 @@ def _run(fit: Fit, words: list[str], card: Card) -> _Run:
             raise TraceError(f"{name}: the script {did}")
         traces = [load(path, is_ours=True) for path in out.glob("replay-*.msgpack")]
         workloads = [trace.workload for trace in traces if trace.workload is not None]
-    return _Run(logs, max(workloads, key=lambda of: of.parameters or 0, default=WorkloadSignature()), steps, ended)
+    workload = max(workloads, key=lambda of: of.parameters or 0, default=WorkloadSignature())
+    return _Run(logs, workload, steps, ended, traces[0] if len(traces) == len(logs) == 1 else None)
 
 
 def _machine(card: Card, count: int) -> Trace:
@@ -190,7 +193,7 @@ def _scaled(fit: Fit, first: _Run, need: Need, option: str, card: Card) -> tuple
     return [], replace(need, notes=[*need.notes, f"the largest batch cannot be told: {why}"])
 
 
-def _card_fit(card: Card, first: _Run, scaled: Sequence[ScaledRequests], need: Need) -> CardFit:
+def _card_fit(card: Card, first: _Run, scaled: Sequence[ScaledRequests], need: Need, known: KnownTimes) -> CardFit:
     capacity = Capacity(card.memory_bytes, card.context_bytes, DEFAULT_OOM_TEXT)
     outcomes = [run_requests(log, capacity) for log in first.logs]
     worst = max(outcomes, key=lambda one: (not one.fits, one.reserved_bytes))
@@ -198,25 +201,11 @@ def _card_fit(card: Card, first: _Run, scaled: Sequence[ScaledRequests], need: N
     if scaled and need.batch is not None:
         largest = largest_batch(partial(_all_fit, scaled, capacity), need.batch)
         largest = None if largest >= MAX_BATCH else largest
-    return CardFit(card, worst, largest, *_step_time(card, need))
+    return CardFit(card, worst, largest, known.step(card) if worst.fits else None, known.out_of_memory(card))
 
 
 def _all_fit(scaled: Sequence[ScaledRequests], capacity: Capacity, batch: int) -> bool:
     return _fit([one.at(batch) for one in scaled], capacity)
-
-
-def _step_time(card: Card, need: Need) -> tuple[int | None, str]:
-    """The time of a step where the library has this very workload on this card, and of which cell it is."""
-    for gpu in catalogue.gpus():
-        if find_card(gpu.device) is card or gpu.device in card.names:
-            try:
-                match = catalogue.match(gpu.name, need.workload)
-                if match.is_same and need.batch is not None:
-                    times = match.cell.at(need.batch)
-                    return sum(times.phases_ns.values()), match.cell.name
-            except (NotMeasured, TraceLibraryError):
-                return None, ""
-    return None, ""
 
 
 def _verified(fit: Fit, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
