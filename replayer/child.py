@@ -24,7 +24,7 @@ from replayer.gpu import VirtualGpu
 from replayer.memory.request_log import REQUESTS
 from replayer.recording.cell_pace import CellPace
 from replayer.recording.replicas import devices_for
-from replayer.surfaces import builtins_open, install_all, torch_before_1_11, torch_utils_data
+from replayer.surfaces import builtins_open, install_all, nvidia_smi, sys_excepthook, torch_before_1_11, torch_utils_data
 from replayer.surfaces.time import PatchedTime
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.timeline_writer import Timeline
@@ -87,6 +87,8 @@ def _install(session: ReplaySession) -> None:
     torch = sys.modules["torch"]
     backend.register(compute=session.config.values == "compute")
     install_all(torch)
+    nvidia_smi.install(session.out)
+    sys_excepthook.install()
     if session.config.loader == "synthetic":
         torch_utils_data.repeat_first_batch(torch)
     if session.storage is not None:

@@ -62,7 +62,7 @@ class Autocast:
 
     def __init__(self) -> None:
         self._casts = _Casts()
-        self._off = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+        self.key_set = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
     def clear_cache(self) -> None:
         """Drop the casts of this thread: part of `torch.clear_autocast_cache`."""
@@ -71,15 +71,26 @@ class Autocast:
     def lower(self, op: Any) -> Callable[..., Any]:
         def kernel(*args: Any, **kwargs: Any) -> Any:
             dtype = torch.get_autocast_dtype(ACCELERATOR)
-            with torch._C._ExcludeDispatchKeyGuard(self._off):
+            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
                 return op(*self._cast(args, dtype), **self._cast_named(kwargs, dtype))
 
         return kernel
 
     def full(self, op: Any) -> Callable[..., Any]:
         def kernel(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._ExcludeDispatchKeyGuard(self._off):
+            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
                 return op(*self._cast(args, torch.float32), **self._cast_named(kwargs, torch.float32))
+
+        return kernel
+
+    def full_and_back(self, op: Any) -> Callable[..., Any]:
+        """float32 inside, and the first argument's dtype outside."""
+        inside = self.full(op)
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            result, first = inside(*args, **kwargs), args[0] if args else None
+            restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
+            return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
         return kernel
 
@@ -95,7 +106,7 @@ class Autocast:
                 if not op._schema.arguments[at].kwarg_only:
                     defaults = [argument.default_value for argument in op._schema.arguments[len(args) : at]]
                     args = (*args, *defaults, kwargs.pop("dtype"))
-            with torch._C._ExcludeDispatchKeyGuard(self._off):
+            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
                 return op(*args, **kwargs)
 
         return kernel
@@ -105,7 +116,7 @@ class Autocast:
             dtype = torch.get_autocast_dtype(ACCELERATOR)
             if any(_eligible(value) and value.dtype is torch.float32 for value in _flat((args, tuple(kwargs.values())))):
                 dtype = torch.float32
-            with torch._C._ExcludeDispatchKeyGuard(self._off):
+            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
                 return op(*self._cast(args, dtype), **self._cast_named(kwargs, dtype))
 
         return kernel
@@ -114,7 +125,7 @@ class Autocast:
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if any(map(_is_on_device, args)):
                 raise RuntimeError(_BANNED)
-            with torch._C._ExcludeDispatchKeyGuard(self._off):
+            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
                 return op(*args, **kwargs)
 
         return kernel
@@ -187,6 +198,7 @@ def register() -> None:
             op = _overload(name)
             if op is not None:
                 library.impl(name, policy(op), "AutocastPrivateUse1")
+    _cover_packages(autocast)
     clear = torch.clear_autocast_cache
 
     def clear_autocast_cache() -> None:
@@ -194,6 +206,41 @@ def register() -> None:
         autocast.clear_cache()
 
     torch.clear_autocast_cache = clear_autocast_cache
+
+
+def _cover_packages(autocast: Autocast) -> None:
+    """Packages register kernels for CUDA's own autocast key. Those written in Python serve here too. Of those in a library of
+    C++, which cast only what C++ sees on CUDA, all get the policy of torchvision's (roi_align, nms, deform_conv2d)."""
+    library: Any = torch.library.Library
+    impl, load = library.impl, torch.ops.load_library
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    key = "AutocastPrivateUse1"
+
+    def without_key(kernel: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._ExcludeDispatchKeyGuard(autocast.key_set):
+                return kernel(*args, **kwargs)
+
+        return called
+
+    def impl_also(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> None:
+        impl(self, op_name, fn, dispatch_key, **options)
+        if (dispatch_key or self.dispatch_key) == "AutocastCUDA" and fn is not torch.library.fallthrough_kernel:
+            impl(self, op_name, without_key(fn), key, **options)
+
+    def load_library(path: Any) -> None:
+        before = set(torch._C._dispatch_get_all_op_names())
+        load(path)
+        for name in sorted(set(torch._C._dispatch_get_all_op_names()) - before):
+            if has_kernel(name, "AutocastCUDA"):
+                namespace, _, op = name.partition("::")
+                packet, _, overload = op.partition(".")
+                found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+                made = library(namespace, "IMPL")
+                state.keep(made)
+                impl(made, op, autocast.full_and_back(found), key)
+
+    library.impl, torch.ops.load_library = impl_also, load_library  # type: ignore[method-assign]
 
 
 def _overload(name: str) -> Any:

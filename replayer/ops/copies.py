@@ -30,7 +30,7 @@ from replayer.op_signature import OpSignature
 from replayer.ops.layouts import moved
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import gpu, host_memory
-from replayer.tensor.allocation import Content, Truth, Uniform, allocate, host_keeps, make
+from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, host_keeps, make
 from replayer.tensor.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import on_device
@@ -146,8 +146,8 @@ class Copies:
         elif isinstance(known, torch.Tensor):
             values = known_values(source) if host_keeps(here.shape, here.dtype) else None
             set_known_values(target, values)
-        elif isinstance(known, Truth):
-            into.known = Truth.ZERO_OR_ONE
+        elif isinstance(known, Truth | Matches):
+            into.known = known if type(known) is Matches else Truth.ZERO_OR_ONE
         else:
             into.known = known if here is there and fills_allocation(source) else None
 

@@ -8,7 +8,7 @@
 So what a script does only when a loss improves it does: it saves the best model, goes on training, keeps its learning rate.
 
 Note [Loops end]
-    A script may ask again and again until a number is small. What it reads beyond a hundred scalars within one training step
+    A script may ask again and again until a number is small. What it reads beyond a thousand scalars within one training step
     halves from one to the next, and a condition that has been false so often is true for once. A selection from two or more
     elements never takes all of them: a loop that goes on with what is left (`boxes = boxes[iou < 0.5]`) comes to one element,
     which is left out for once.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 HALF_AFTER = 100  # training steps after which a loss has halved
-PATIENCE = 97  # scalars read within one step before numbers begin to shrink; a prime: a loop may ask several conditions
+PATIENCE = 997  # scalars read within one step before numbers begin to shrink; a prime: a loop may ask several conditions
 
 
 class AssumedValues:

@@ -23,7 +23,7 @@ from traces.patching import patch
 NOT_SUPPORTED = 3  # NVML_ERROR_NOT_SUPPORTED
 _INVALID_ARGUMENT = 2
 # A driver that knows all that the stand-in answers, where the recording does not tell the machine's.
-_ASSUMED_DRIVER = "550.54.15"
+ASSUMED_DRIVER = "550.54.15"
 
 
 class NVMLError(Exception):
@@ -105,7 +105,7 @@ def stand_in(utilization: _Utilization) -> ModuleType:
         "nvmlDeviceGetCudaComputeCapability": capability,
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [],
         "nvmlDeviceGetGraphicsRunningProcesses": lambda handle: [],
-        "nvmlSystemGetDriverVersion": lambda: gpu().machine.driver or _ASSUMED_DRIVER,
+        "nvmlSystemGetDriverVersion": lambda: gpu().machine.driver or ASSUMED_DRIVER,
     }
     patch(module, NVMLError=NVMLError, NVMLError_NotSupported=NVMLError_NotSupported, **answers)
     patch(module, NVMLError_DriverNotLoaded=NVMLError_DriverNotLoaded, NVML_ERROR_NOT_SUPPORTED=NOT_SUPPORTED)

@@ -22,15 +22,9 @@ from traces.patching import patch
 ASSUMED_CUDNN = 90100
 ASSUMED_CUDA = "12.4"  # likewise `torch.version.cuda`, of a build without CUDA
 
-_PLANS = "there is no cuFFT behind it; leave the plan cache alone"
+_FFT_PLANS = 4096  # cuFFT plans that torch keeps by default
 _CHOICE = "call scaled_dot_product_attention, which chooses by itself"
 
-REFUSED_FFT = {
-    "_cufft_get_plan_cache_size": _PLANS,
-    "_cufft_get_plan_cache_max_size": _PLANS,
-    "_cufft_set_plan_cache_max_size": _PLANS,
-    "_cufft_clear_plan_cache": _PLANS,
-}
 REFUSED = {
     "can_use_flash_attention": _CHOICE,
     "can_use_efficient_attention": _CHOICE,
@@ -64,7 +58,16 @@ def install(torch_module: ModuleType) -> None:
         _init=lambda: True,
         version=lambda: gpu().machine.cudnn or ASSUMED_CUDNN,
     )
-    refuse(torch_module, "torch.backends.cuda.cufft_plan_cache", REFUSED_FFT)
+    fft_plans: dict[int, int] = {}  # by device: how many the script wants kept; there are none
+    patch(
+        torch_module.backends.cuda.cuFFTPlanCache,
+        size=property(lambda cache: 0),
+        max_size=property(
+            lambda cache: fft_plans.get(cache.device_index, _FFT_PLANS),
+            lambda cache, plans: fft_plans.__setitem__(cache.device_index, plans),
+        ),
+        clear=lambda cache: None,
+    )
     refuse(torch_module.backends.cuda, "torch.backends.cuda", REFUSED)
     if torch_module.version.cuda is None:
         _tell_recorded_cuda(torch_module.version)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import time
 from collections import defaultdict
 from functools import wraps
@@ -60,6 +61,7 @@ def install(torch_module: ModuleType) -> None:
         if self.gpu_window is not None:
             self.use_device = "cuda"  # of the table that is made of them
             _add_kernels(torch_module, events, self.gpu_window)
+        events[:] = [one for one in events if not one.name.startswith(("PythonSubclass", "prims::"))]
         return events
 
     @wraps(export)
@@ -72,6 +74,11 @@ def install(torch_module: ModuleType) -> None:
                 json.dump(merged(kineto, copy.deepcopy(self.gpu_window), self.gpu_shift_ns), file)
         return result
 
+    activity = torch_module.profiler.ProfilerActivity
+    what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}  # what a profile without a choice sees
+    patch(torch_module.profiler, **what_is_there)
+    patch(torch_module.profiler.profiler, **what_is_there)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # builds with CUDA tell at each profile that there is no driver
     patch(
         cls,
         __init__=init_without_device,
@@ -112,4 +119,3 @@ def _add_kernels(torch_module: Any, events: list[Any], window: Any) -> None:
                 op.append_kernel(kernel, device, took_ns / 1000)
             event(kernel, device, began_ns, took_ns, device_type=device_type.CUDA, device_index=device)
     events += made
-    events[:] = [one for one in events if not one.name.startswith(("PythonSubclass", "prims::"))]

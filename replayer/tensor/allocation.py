@@ -69,13 +69,19 @@ class Truth(Enum):
     IN_RANGE = "the result of comparing floats with bounds, which hold in a healthy run"
 
 
+class Matches(NamedTuple):
+    """As Truth.ZERO_OR_ONE, with no more than so many ones."""
+
+    at_most: int
+
+
 class Allocation:
     """`block` is None for 0 bytes; `known` is None or what is known of the content. Made by `allocation_of`."""
 
     __slots__ = ("__weakref__", "block", "known")
 
     block: AllocationHandle | None
-    known: Uniform | torch.Tensor | Content | Truth | None
+    known: Uniform | torch.Tensor | Content | Truth | Matches | None
 
     def __del__(self) -> None:
         block = self.block

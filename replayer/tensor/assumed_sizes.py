@@ -5,7 +5,8 @@
 Note [Sizes that nobody knows]
     A script that trains something else than was recorded still has to run to its end. So such a size is assumed, by the rules
     of what the host reads (recording/assumed_values.py): a mask selects the share of its elements that its sum would tell; as
-    large a share of values is distinct; integers read as 0, so `bincount` has `minlength` bins; repeats are 1; and an op of a
+    large a share of values or rows is distinct, but of integers two: they may be labels, and scripts check that there are no
+    more than classes; integers read as 0, so `bincount` has `minlength` bins; repeats are 1; and an op of a
     package whose shape rule asks for a size (`torch.library.get_ctx().new_dynamic_size()`, as torchvision's nms) keeps that
     share of its first argument's rows. The report counts these. Under `--values constant` and `--strict` DataDependentShape is
     raised instead.

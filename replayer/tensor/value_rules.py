@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from replayer.state import gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, Content, Truth, Uniform
+from replayer.tensor.allocation import KNOWN_LIMIT, Content, Matches, Truth, Uniform
 from replayer.tensor.known_values import Folding, fills_allocation, known_values
 from replayer.tensor.plan import Constant, New, Plan, Several
 
@@ -154,9 +154,24 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
             return Uniform(below if other > 0 else above, torch.bool)
         if isinstance(other, torch.Tensor) and _same(one, other):
             return Uniform(func in _EQUAL, torch.bool)
-        return Truth.IN_RANGE if func in _INEQUALITIES and one.dtype.is_floating_point else Truth.ZERO_OR_ONE
+        if func in _INEQUALITIES and one.dtype.is_floating_point:
+            return Truth.IN_RANGE
+        return _matches(made, one, other) if name == "eq" else Truth.ZERO_OR_ONE
 
     return assume
+
+
+def _matches(made: Any, one: Any, other: Any) -> Any:
+    """Of a broadcast operand (`top5 == labels.expand_as(top5)`) each element is found at most once."""
+    if not isinstance(other, torch.Tensor):
+        return Truth.ZERO_OR_ONE
+    least = min(_distinct(one), _distinct(other))
+    return Matches(least) if 1 < least < made.meta.numel else Truth.ZERO_OR_ONE
+
+
+def _distinct(tensor: Any) -> int:
+    """Elements, those that are repeated by a stride of 0 counted once."""
+    return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -214,9 +229,12 @@ def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
         source = args[0]
         known = source.allocation.known
         elements = source.meta.numel // max(made.meta.numel, 1)
-        if known is Truth.ZERO_OR_ONE or (known is None and source.meta.dtype is torch.bool):
+        if type(known) is Matches or known is Truth.ZERO_OR_ONE or (known is None and source.meta.dtype is torch.bool):
             share = gpu().assumed.share()
             value = int(share * elements + 0.5) if adds else share
+            if type(known) is Matches:
+                at_most = known.at_most / max(made.meta.numel, 1)
+                value = min(value, int(at_most + 0.5) if adds else at_most / max(elements, 1))
         else:
             equal = _of_uniform(made, args)
             if equal is None:
@@ -230,7 +248,7 @@ def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
 def _clone(made: Any, args: Any) -> Any:
     allocation = args[0].allocation
     if made.meta is not args[0].meta or not fills_allocation(args[0]):
-        return allocation.known if isinstance(allocation.known, Truth | Uniform) else None
+        return allocation.known if isinstance(allocation.known, Truth | Matches | Uniform) else None
     if allocation.known is None:
         allocation.known = Content()
     return None if isinstance(allocation.known, torch.Tensor) else allocation.known

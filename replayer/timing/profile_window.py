@@ -29,7 +29,7 @@ _CALLS = {
 }
 # How Kineto sees our way of dispatching, which is no op of the script.
 _OURS = ("PythonSubclass", "PythonDispatchMode", "prims::")
-_OWN_IDS = 1 << 24  # Kineto's ids of ops begin beyond those of the timeline's rows
+_BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
 
 
 def with_launches(trace: Trace) -> Trace:
@@ -69,6 +69,15 @@ class _Clocks:
         self._own = np.array(own_us)[order]
         self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
 
+    def tie_between(self, others: list[tuple[list[float], list[float]]]) -> None:
+        """Ties of other threads, for where this one waits for them: `backward()` lasts while autograd's thread works."""
+        own = np.array([time for times, _ in others for time in times])
+        recorded = np.array([time for _, times in others for time in times])
+        inside = (own > self._own[0]) & (own < self._own[-1])
+        after = np.searchsorted(self._own, own[inside])
+        kept = np.clip(recorded[inside], self._recorded[after - 1], self._recorded[after])
+        self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
+
     def recorded(self, own_us: float) -> float:
         if not len(self._own):
             return own_us + self._offset
@@ -91,6 +100,7 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int) -> dict[str, An
     rows = [event for event in ours if _is_of_gpu(event)]
     own = _by_name(events)
     taken: set[int] = set()
+    ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops: given out on entry, they tell who encloses whom
     pairs: dict[Any, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     threads: dict[Any, Any] = {}
     for (name, thread), found in _by_name(rows).items():
@@ -99,12 +109,15 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int) -> dict[str, An
             continue  # which of them is which is not known
         for event, row in zip(there, found, strict=True):
             taken.add(id(event))
+            ids[row.get("args", {}).get("External id")] = event.get("args", {}).get("External id")
             threads.setdefault(row["tid"], event["tid"])
             pairs[event["tid"]][0].extend((event["ts"], event["ts"] + event["dur"]))
             pairs[event["tid"]][1].extend((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
     clocks: dict[Any, _Clocks] = defaultdict(lambda: _Clocks(0.0))
     for tid, (own_us, recorded_us) in pairs.items():
         clocks[tid].tie(own_us, recorded_us)
+    for tid in pairs:
+        clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
     host = os.getpid()
     result = [_moved(event, clocks[event.get("tid")]) for event in events if id(event) not in taken]
     for row in rows:
@@ -112,6 +125,10 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int) -> dict[str, An
             row["ts"] = round(row["ts"] + later_us, 3)
         if row.get("cat") in ("cpu_op", "cuda_runtime", "cpu_instant_event") or row.get("ph") == "s":
             row["pid"], row["tid"] = host, threads.get(row["tid"], host)
+        args = row.get("args")
+        if isinstance(args, dict) and "External id" in args:
+            kept = ids.get(args["External id"])
+            args["External id"] = args["External id"] + _BEYOND if kept is None else kept
         result.append(row)
     devices = [{"id": device.index, "name": device.name} for device in window.devices]
     return kineto | {"traceEvents": result, "deviceProperties": devices}
@@ -157,7 +174,4 @@ def _moved(event: Event, clocks: _Clocks) -> Event:
         if "dur" in event:
             event["dur"] = round(max(clocks.recorded(event["ts"] + event["dur"]) - start_us, 0), 3)
         event["ts"] = round(start_us, 3)
-    args = event.get("args")
-    if isinstance(args, dict) and "External id" in args:
-        args["External id"] += _OWN_IDS
     return event

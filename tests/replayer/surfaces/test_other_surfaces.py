@@ -92,10 +92,12 @@ def test_flags_keep_what_is_set() -> None:
     assert cuda.preferred_blas_library("cublaslt") == cuda.preferred_blas_library()
 
 
-def test_the_plan_cache_of_cufft_is_refused_by_name() -> None:
+def test_the_plan_cache_of_cufft_keeps_its_limit_and_holds_nothing() -> None:
     use()
-    with pytest.raises(NotEmulated, match="cufft_plan_cache"):
-        torch.backends.cuda.cufft_plan_cache.clear()
+    plans = torch.backends.cuda.cufft_plan_cache
+    plans.max_size = 10
+    plans.clear()
+    assert (plans.size, plans.max_size) == (0, 10)
 
 
 # --- torch.compile
@@ -132,7 +134,7 @@ def test_profilers_profile_the_host_and_wait_for_the_device(activities: str) -> 
     with profile(activities=asked or None, record_shapes=True) as profiled:
         x.sum().backward()
     assert "aten::sum" in {event.key for event in profiled.key_averages()}
-    assert gpu.now_ns == (1000 if "CUDA" in activities else 0)
+    assert gpu.now_ns == 1000  # a profile without a choice sees what there is: the device too
 
 
 def test_scheduled_profiles_hand_over_their_traces() -> None:

@@ -1,0 +1,74 @@
+"""`nvidia-smi` for what a script starts: a command on PATH that answers from the recording and from the replay's memory.
+
+    install(folder)                                     # writes folder/bin/nvidia-smi and puts it on PATH
+    subprocess.check_output(["nvidia-smi", "-L"])       # GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-00000000-...)
+
+The command itself is nvidia_smi_command.py. It reads a file that says what there is, which is written anew each time
+the script is about to start a process that is, or mentions, nvidia-smi.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from replayer.state import gpu, in_bad_fork, started
+from replayer.surfaces import nvidia_smi_command
+from replayer.surfaces.nvml import ASSUMED_DRIVER
+from traces.patching import patch
+
+_NAME = "nvidia-smi"
+_MIB = 1 << 20
+
+
+def install(folder: Path) -> None:
+    """`folder` is the run's. Without effect where the command is there already: in descendants of the script."""
+    commands = folder / "bin"
+    facts = folder / f"{_NAME}.json"
+    if str(commands) not in os.environ.get("PATH", "").split(os.pathsep):
+        commands.mkdir(exist_ok=True)
+        words = map(shlex.quote, (sys.executable, "-I", "-S", nvidia_smi_command.__file__, str(facts)))
+        command = commands / _NAME
+        command.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n', encoding="utf-8")
+        command.chmod(0o755)
+        os.environ["PATH"] = os.pathsep.join((str(commands), *filter(None, [os.environ.get("PATH")])))
+
+    system, popen = os.system, subprocess.Popen.__init__
+
+    def telling(start: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(start)
+        def start_told(*args: Any, **options: Any) -> Any:
+            command = str(options.get("args") or args[start is popen :][:1])  # Popen's first argument is itself
+            asked = _NAME in command
+            if not in_bad_fork() and (asked or (started() is not None and not facts.exists())):
+                _tell(facts)
+            return start(*args, **options)
+
+        return start_told
+
+    patch(os, system=telling(system))
+    patch(subprocess.Popen, __init__=telling(popen))
+
+
+def _tell(facts: Path) -> None:
+    here = gpu()
+    devices = [
+        {
+            "name": device.name,
+            "total_mib": device.memory.capacity_bytes // _MIB,
+            "used_mib": (device.memory.capacity_bytes - device.memory.free_bytes) // _MIB,
+            "capability": f"{device.properties.major or 0}.{device.properties.minor or 0}",
+        }
+        for device in here.devices[: here.device_count()]
+    ]
+    told = {"driver": here.machine.driver or ASSUMED_DRIVER, "cuda": here.machine.cuda or "", "devices": devices}
+    part = facts.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps(told), encoding="utf-8")
+    part.replace(facts)

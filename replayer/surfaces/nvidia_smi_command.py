@@ -1,0 +1,130 @@
+"""The `nvidia-smi` that a replayed script's subprocesses find: names, memory and driver of the virtual GPUs.
+
+    nvidia-smi -L
+    nvidia-smi --query-gpu=name,memory.used --format=csv,noheader,nounits -i 0
+    nvidia-smi                                          # a table of the devices
+    nvidia-smi -q -d MEMORY
+
+Fields that no recording holds (temperature, power, clocks, utilization) are "[N/A]", nvidia-smi's own word for a card without
+that sensor. An option that it does not know is refused by name, with exit code 2. Run as a script of its own, by an interpreter
+without any of our packages: it imports nothing but Python's own modules.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+_NOT_TOLD = "[N/A]"
+_WITH_VALUE = ("-i", "--id", "-d", "--display", "--format", "--query-gpu", "--query-compute-apps", "--query-apps")
+
+
+def main(words: list[str]) -> int:
+    facts, *options = words
+    try:
+        with open(facts, encoding="utf-8") as file:
+            told = json.load(file)
+    except FileNotFoundError:
+        print("trace: nvidia-smi under a replay answers once the script has used its GPU", file=sys.stderr)
+        return 2
+    try:
+        print("\n".join(answer(told, options)))
+    except ValueError as unknown:
+        print(f"trace: nvidia-smi under a replay does not know {unknown}; it has -L, -q, --query-gpu and -i", file=sys.stderr)
+        return 2
+    return 0
+
+
+def answer(told: dict[str, Any], options: list[str]) -> list[str]:
+    """The lines to print. Raises ValueError with an option that is not known."""
+    chosen = list(range(len(told["devices"])))
+    query, styles, rest = "", ["csv"], []
+    apps = ""
+    words = iter(options)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in _WITH_VALUE and not equals:
+            value = next(words, "")
+        if name in ("-i", "--id"):
+            chosen = [int(one) for one in value.split(",") if one.strip().isdigit() and int(one) < len(told["devices"])]
+        elif name == "--query-gpu":
+            query = value
+        elif name in ("--query-compute-apps", "--query-apps"):
+            apps = value
+        elif name == "--format":
+            styles = value.split(",")
+        elif name in ("-d", "--display") or (name in ("-q", "--query", "-L", "--list-gpus") and not equals):
+            rest.append(name)
+        else:
+            raise ValueError(word)
+    devices = [(index, told["devices"][index]) for index in chosen]
+    if query:
+        return _table(told, devices, [field.strip() for field in query.split(",")], styles)
+    if apps:
+        return [] if "noheader" in styles else [apps.replace(",", ", ")]
+    if "-L" in rest or "--list-gpus" in rest:
+        return [f"GPU {index}: {device['name']} (UUID: {_uuid(index)})" for index, device in devices]
+    if rest:
+        return _memory(told, devices)
+    return _summary(told, devices)
+
+
+def _uuid(index: int) -> str:
+    return f"GPU-00000000-0000-0000-0000-{index:012d}"
+
+
+def _field(told: dict[str, Any], index: int, device: dict[str, Any], field: str) -> tuple[str, str]:
+    """A field's text and its unit."""
+    total, used = device["total_mib"], device["used_mib"]
+    texts = {
+        "timestamp": time.strftime("%Y/%m/%d %H:%M:%S.000"),
+        "index": str(index),
+        "count": str(len(told["devices"])),
+        "name": device["name"],
+        "uuid": _uuid(index),
+        "driver_version": told["driver"],
+        "compute_cap": device["capability"],
+        "pci.bus_id": f"00000000:{index + 1:02X}:00.0",
+    }
+    amounts = {"memory.total": total, "memory.used": used, "memory.free": total - used, "memory.reserved": 0}
+    field = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id"}.get(field, field)
+    if field in amounts:
+        return str(amounts[field]), "MiB"
+    return texts.get(field, _NOT_TOLD), ""
+
+
+def _table(told: dict[str, Any], devices: list[Any], fields: list[str], styles: list[str]) -> list[str]:
+    units = "nounits" not in styles
+    lines = []
+    if "noheader" not in styles:
+        lines.append(", ".join(f"{field} [MiB]" if field.startswith("memory.") else field for field in fields))
+    for index, device in devices:
+        found = [_field(told, index, device, field) for field in fields]
+        lines.append(", ".join(f"{text} {unit}" if unit and units else text for text, unit in found))
+    return lines
+
+
+def _memory(told: dict[str, Any], devices: list[Any]) -> list[str]:
+    lines = ["", "==============NVSMI LOG==============", "", f"Driver Version                            : {told['driver']}"]
+    lines += [f"CUDA Version                              : {told['cuda']}", ""]
+    lines.append(f"Attached GPUs                             : {len(devices)}")
+    for index, device in devices:
+        total, used = device["total_mib"], device["used_mib"]
+        lines += [f"GPU 00000000:{index + 1:02X}:00.0", "    FB Memory Usage"]  # the lines that scripts count: grep -A4 GPU
+        for name, mib in (("Total", total), ("Used", used), ("Free", total - used)):
+            lines.append(f"        {name:<33} : {mib} MiB")
+    return lines
+
+
+def _summary(told: dict[str, Any], devices: list[Any]) -> list[str]:
+    rule = "+" + "-" * 77 + "+"
+    head = f"NVIDIA-SMI {told['driver']}   Driver Version: {told['driver']}   CUDA Version: {told['cuda']}"
+    lines = [rule, f"| {head:<75} |", rule]
+    for index, device in devices:
+        memory = f"{device['used_mib']}MiB / {device['total_mib']}MiB"
+        lines.append(f"| {index:>3}  {device['name']:<40} {memory:>24} {'N/A':>4} |")
+    return [*lines, rule]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
