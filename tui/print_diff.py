@@ -133,7 +133,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
         which = "the recording" if comparison.replay else "A"
         differ = f"Steps of {which} differ among themselves by {share_text(comparison.steps.noise_floor)}"
         said.append(f"{differ}: less than that is noise.")
-    said += _estimated(comparison.coverage)
+    said += estimate_sentences(comparison.coverage)
     if comparison.missing:
         ops = list(dict.fromkeys(row.op for row in comparison.missing))
         several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
@@ -148,7 +148,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
     return said
 
 
-def _estimated(coverage: dict[str, float] | None) -> list[str]:
+def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
     """How much of the replay's GPU time was not recorded as it was replayed; nothing below a tenth of a percent."""
     if coverage is None:
         return []

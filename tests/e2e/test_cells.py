@@ -147,6 +147,13 @@ def test_what_is_not_in_the_library_stops_in_one_line_unless_estimates_are_asked
     assert "estimated: optimizer SGD there, Adam here" in done.stderr
 
 
+def test_a_card_that_the_library_lacks_can_be_estimated_and_that_is_said_first(library: Path) -> None:
+    done = replay(library, "--gpu", "h100", "--estimate", "train.py", "SGD", "16", "4", "4")
+    assert done.returncode == 0 and done.stdout.count("\n") == 3, done.stderr
+    assert done.stderr.startswith("ESTIMATE: nobody measured what the script trains on a NVIDIA H100 80GB HBM3.\nA step takes ")
+    assert "recorded" not in done.stderr
+
+
 def test_beyond_the_last_batch_that_fitted_the_allocator_is_full(library: Path) -> None:
     done = replay(library, "train.py", "SGD", "16", "4", "1000000", "--trace", "g9/net")
     assert done.returncode == 1 and done.stdout.splitlines() == ["4 20 70"]
@@ -162,6 +169,7 @@ def test_beyond_the_last_batch_that_fitted_the_allocator_is_full(library: Path) 
     ("words", "said"),
     [
         (["--gpu", "v10"], "the library has no GPU v10 (did you mean v100"),
+        (["--gpu", "h100"], "the library has no times of h100, it has: a100, "),
         (["--trace", "v100/resnet5"], "the library has no v100/resnet5 (did you mean resnet50"),
         (["--gpu", "v100", "--trace", "v100/resnet50"], "--gpu v100 finds the times in the library, --trace v100/res"),
         (["--gpu", "v100", "--strict"], "--strict asks for each op"),

@@ -49,6 +49,7 @@ def test_a_script_is_run_for_some_steps_and_judged(tmp_path: Path) -> None:
     weights = 4 * (2 * 512 * 4096 + 512 + 4096)
     assert 4 * weights < facts["peak_allocated_bytes"] < 6 * weights + (64 << 20)  # gradients, two moments, cuBLAS' workspaces
     t4, a100 = facts["gpus"]
+    assert t4["step_estimated"] and t4["step_from"] == "estimated" and t4["step_ns"] > a100["step_ns"] > 0
     per_sample = (15_000 << 20) / t4["largest_batch"]
     assert 3 * 4096 * 4 < per_sample < 6 * 4096 * 4 and a100["largest_batch"] > 5 * t4["largest_batch"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]

@@ -27,7 +27,17 @@ from traces.library.cells import Gpu
 from traces.measure import work_rows
 from traces.model import HostKind, Origin, Trace, TraceError
 from traces.replayed import one_replay, timelines_in
-from tui.commands.replay_cells import card_of, choice_of, driven_by, require_phases_enough, saved_in, sentences
+from tui.commands.replay_cells import (
+    card_alone,
+    card_of,
+    choice_of,
+    driven_by,
+    estimated_text,
+    require_phases_enough,
+    saved_in,
+    sentences,
+    was_measured,
+)  # fmt: skip
 from tui.errors import line_for
 from tui.figures import counted, share_text
 from tui.narration import ending_text, explain_empty_run, hint_misplaced_option, say
@@ -77,6 +87,9 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
         gpu, recorded = card_of(choice)
         cells = _Cells(choice, gpu)
         replay = replace(replay, trace=replay.trace or gpu.name)
+    elif replay.gpu:  # with --estimate
+        recorded = card_alone(replay.gpu)
+        replay = replace(replay, trace=replay.gpu)
     else:
         path = find_trace(replay.trace).resolve()
         recorded = load(path)
@@ -96,7 +109,7 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
     if config.clock == "recorded":  # where this machine's time does not count, waits for data are the recorded ones
         config = replace(config, loader="recorded")
     with tempfile.TemporaryDirectory(prefix="trace-replay-") as out:
-        if cells is not None:
+        if cells is not None or replay.gpu:
             path = saved_in(Path(out), replay.trace)
             save(recorded, path)
         if prediction is not None:
@@ -170,6 +183,7 @@ def _conclude(
     replayed, notes = one_replay(processes, result.pid)
     for note in notes:
         say(note)
+    is_estimate = (cells is not None or bool(replay.gpu)) and not was_measured(replayed)
     if cells is not None:
         recorded = driven_by(replayed, cells.gpu, recorded)
         for sentence in sentences(replayed):
@@ -185,7 +199,7 @@ def _conclude(
     try:
         _keep(replay, replayed, comparison)
     finally:  # what was measured is told, also where it could not be kept
-        _tell(replay, result, replayed, comparison)
+        _tell(replay, result, replayed, comparison, is_estimate)
 
 
 def _estimate_sentence(prediction: Prediction) -> str:
@@ -205,7 +219,7 @@ def _keep(replay: Replay, replayed: Trace, comparison: Comparison) -> None:
             write_json(replay.report, comparison.to_json())
 
 
-def _tell(replay: Replay, result: ChildResult, replayed: Trace, comparison: Comparison) -> None:
+def _tell(replay: Replay, result: ChildResult, replayed: Trace, comparison: Comparison, is_estimate: bool) -> None:
     if result.returncode:
         fitted = " ".join(memory_sentences(comparison.memory))
         ending = f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared. {fitted}"
@@ -214,7 +228,9 @@ def _tell(replay: Replay, result: ChildResult, replayed: Trace, comparison: Comp
     if not _did_gpu_work(replayed):
         explain_empty_run(result, "replayed", "did no work on the GPU")
         return
-    if not is_quiet():
+    if is_estimate and not is_quiet():
+        print(estimated_text(replayed, comparison), file=sys.stderr)
+    elif not is_quiet():
         hint = _next_step(replay)
         text = diff_text(
             comparison, replay.trace, "this replay", details=replay.details, next_step=hint, **look(sys.stderr)

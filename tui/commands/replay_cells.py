@@ -3,6 +3,10 @@
     choice = choice_of("", gpu="v100", estimate=False)          # by what the script trains
     choice = choice_of("v100/resnet50", gpu="", estimate=False)
     recorded = driven_by(replayed, blank)
+
+Note [A card that the library lacks]
+    A card of the table of GPUs (traces/cards.py) of which the library has nothing, or nothing of what the script trains, can be
+    estimated op by op. There is nothing to compare such a replay with: its own figures are told, as an estimate.
 """
 
 from __future__ import annotations
@@ -10,13 +14,19 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from traces.cards import find_card
+from traces.comparison import Comparison
 from traces.configuration import CellChoice
 from traces.library import is_cell_name
-from traces.library.catalogue import cell_file, files_of
+from traces.library.catalogue import cell_file, files_of, gpus
+from traces.library.catalogue import gpu as gpu_of
 from traces.library.cell_traces import blank_trace, driven_trace
 from traces.library.cells import Gpu, read_cells
-from traces.model import Trace, TraceLibraryError
+from traces.model import Trace, TraceError, TraceLibraryError
 from traces.run import CellSteps
+from tui.figures import time_text
+from tui.print_diff import estimate_sentences
+from tui.print_memory import memory_sentences
 
 # How calls of a model were timed, where the cell is that of the script.
 _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
@@ -30,6 +40,12 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
     if gpu and trace:
         raise TraceLibraryError(f"--gpu {gpu} finds the times in the library, --trace {trace} names them: give one of the two")
     if gpu:
+        if lacks(gpu):
+            find_card(gpu)
+            if not estimate:
+                known = f"the library has no times of {gpu}, it has: {', '.join(of.name for of in gpus())}"
+                raise TraceLibraryError(f"{known}; --estimate estimates each op, marked")
+            return None
         return CellChoice(tuple(file.path for file in files_of(gpu)), estimate=estimate)
     if is_cell_name(trace):
         name = trace.partition("@")[0]
@@ -37,6 +53,37 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
     if estimate:
         raise TraceLibraryError("--estimate goes with --gpu, or with a --trace of the library as v100/resnet50")
     return None
+
+
+def lacks(gpu: str) -> bool:
+    """Whether the library has nothing of a GPU that the table of GPUs has. Raises TraceLibraryError where neither has it."""
+    try:
+        gpu_of(gpu)
+    except TraceLibraryError:
+        try:
+            find_card(gpu)
+        except TraceError:
+            return False  # the library says what is nearest
+        return True
+    return False
+
+
+def card_alone(gpu: str) -> Trace:
+    """A recording of nothing but that card. See Note [A card that the library lacks]."""
+    card = find_card(gpu)
+    alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
+    alone.grain = "kernel"
+    return alone
+
+
+def estimated_text(replayed: Trace, comparison: Comparison) -> str:
+    """The figures of a replay of which nothing was measured."""
+    steps = [span for span in (comparison.steps, comparison.compute_side) if span.replayed_median_ns is not None]
+    whole_ns, device = steps[-1].replayed_median_ns or 0, replayed.devices[0].name
+    said = [f"ESTIMATE: nobody measured what the script trains on a {device}."]
+    host = "" if comparison.clock == "recorded" else "; this machine's host is counted"
+    said.append(f"A step takes {time_text(whole_ns)} in the median without data loading{host}.")
+    return "\n".join([*said, *estimate_sentences(comparison.coverage), *memory_sentences(comparison.memory)])
 
 
 def card_of(choice: CellChoice) -> tuple[Gpu, Trace]:
@@ -71,6 +118,11 @@ def _listed(counts: Counter[tuple[int, str]]) -> str:
     ]
     others = len(counts) - len(most)
     return ", ".join([*texts, *([f"and {others} other batch sizes"] if others else [])])
+
+
+def was_measured(replayed: Trace) -> bool:
+    """Whether a cell told any of its times."""
+    return any(steps.calls for steps in _played(replayed))
 
 
 def _played(replayed: Trace) -> tuple[CellSteps, ...]:
