@@ -339,6 +339,16 @@ def picture(cost: Cost, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
+def write(cost: Cost, output: Path) -> None:
+    """The page and its picture: both, or neither where the disk is full."""
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        text, drawn = Path(folder) / output.name, Path(folder) / output.with_suffix(".svg").name
+        text.write_text("\n".join(page(cost)), encoding="utf-8")
+        picture(cost, drawn)
+        for made in (drawn, text):
+            made.replace(output.parent / made.name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=30, help="training steps of each run")
@@ -348,8 +358,7 @@ def main() -> None:
     options = parser.parse_args()
     cost = Cost() if options.costs is None or not options.costs.exists() else Cost.kept(options.costs)
     measure(cost, options.images, options.steps, options.costs)
-    options.output.write_text("\n".join(page(cost)), encoding="utf-8")
-    picture(cost, options.output.with_suffix(".svg"))
+    write(cost, options.output)
 
 
 if __name__ == "__main__":

@@ -247,6 +247,16 @@ def picture(found: Cells, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
+def write(found: Cells, output: Path) -> None:
+    """The page and its picture: both, or neither where the disk is full."""
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        text, drawn = Path(folder) / output.name, Path(folder) / output.with_suffix(".svg").name
+        text.write_text("\n".join(page(found)), encoding="utf-8")
+        picture(found, drawn)
+        for made in (drawn, text):
+            made.replace(output.parent / made.name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("recording", type=Path, help="of one GPU, in kernels: a profiler's JSON")
@@ -255,8 +265,7 @@ def main() -> None:
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)
     found = cells(options.recording.resolve(), options.results)
-    options.output.write_text("\n".join(page(found)), encoding="utf-8")
-    picture(found, options.output.with_suffix(".svg"))
+    write(found, options.output)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,12 @@ def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Pa
     assert "a worker spends 5.27 ms of a core on an image" in text and "nan" not in text
     assert "| 2 (alexnet) | 7.5 | 189.0 | 400.0 | +111.6% | 50% | 190.0 | +0.5% |" in text
     assert "| ours, of a core | 6.4 | 12.8 |" in text and "12.0 ms (resnet18, workers: 1)." in text
-    stalls.picture(cost, tmp_path / "x.svg")
+    stalls.write(cost, tmp_path / "x.md")
+    stalls.picture, before = None, (tmp_path / "x.md").stat().st_mtime_ns
+    with pytest.raises(TypeError):  # as where the disk is full
+        stalls.write(cost, tmp_path / "x.md")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.md", "x.svg"]
+    assert (tmp_path / "x.md").stat().st_mtime_ns == before
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
 
 
@@ -72,5 +77,5 @@ def test_the_poster_tells_what_fits_and_what_is_slower(tmp_path: Path) -> None:
     assert "Too large for one GPU, trained with the layers split over two: wide 12 x 8192." in text
     assert "| 32 | 1875 | 21288 + 4 | 39,915,000 | 39,915,000 | 7,500 | 7,500 |" in text
     assert len({run.file for run in found}) == len(found)
-    poster.picture(found, tmp_path / "x.svg")
+    poster.write(found, tmp_path / "x.md")
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1

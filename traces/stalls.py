@@ -123,7 +123,7 @@ def stalls_of(
     cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(told_cold)
     workers = cached.workers
     if not cached.batches:
-        raise TraceError("no DataLoader fetched a batch, so there is no loading to measure")
+        raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
     batches, samples = cached.batches, cached.samples / cached.batches
     paces = [pace(trace, samples, workers) for trace in (gpu, prepared)]
     late = None if fetched is None else pace(fetched, samples, workers)
@@ -140,7 +140,7 @@ def stalls_of(
         run: LoaderRun = loaded(of_batch, workers=count, cores=alone, step_ns=step_ns, host_ns=host_ns)
         return Modelled(count, on, samples / run.step_ns * 1e9, run.wait_ns / run.step_ns)
 
-    queued_ns = at_pace.queued_ns // at_pace.batches
+    queued_ns = min(at_pace.queued_ns, at_pace.wall_ns) // at_pace.batches  # short fetches: the two clocks differ
     missed = None if cold is None or not cold.batches else cold.missed_bytes // cold.batches
     pin_ns = cached.pin_ns // cached.pinned if cached.pinned else None
     notes = []

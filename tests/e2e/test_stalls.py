@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 
 from tests.replayer.recordings import phase_recording
 from traces.file import save
+from traces.model import Trace, TraceError
+from tui.commands import stalls as stalls_command
 
 pytestmark = pytest.mark.real_time
 
@@ -76,7 +80,7 @@ def test_preparation_that_is_too_slow_is_named_with_the_workers_that_would_do(tm
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--disk", "fast", "train.py", "0"], "'fast' is no disk; write ssd, hdd, or a rate such as 530MB/s or 160MB/s,8ms"),
+        (["--disk", "fast", "train.py", "0"], "'fast' is no disk; write ssd, hdd, own, or a rate such as 530MB/s"),
         (["--disk", "ssd", "--cached", "120%", "train.py", "0"], "give a share from 0 to 100 %"),
         (["--cached", "20%", "train.py", "0"], "name the disk too: --disk ssd"),
         (["--cores", "0,x", "train.py", "0"], "--cores '0,x' is no list of numbers of cores"),
@@ -89,11 +93,22 @@ def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path, words: list[str], s
     assert says in line
 
 
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(stalls_command, "saved_in", full)
+    monkeypatch.setattr(stalls_command, "card_of", lambda choice: (None, Trace()))
+    monkeypatch.setattr(stalls_command, "save", full)
+    with pytest.raises(TraceError, match="is full, where the runs are kept; let TMPDIR name another folder"):
+        stalls_command.run(stalls_command.StallsRun(["train.py"], gpu="v100"), [])
+
+
 def test_a_script_without_a_loader_and_one_that_dies_end_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("import torch\ntorch.ones(3).cuda().sum().item()\n")
     done = stalls(tmp_path, "plain.py")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "trace: no DataLoader fetched a batch, so there is no loading to measure"
+    assert done.stderr.splitlines()[-1] == "trace: no DataLoader fetched a batch: the script has none, or its data set is empty"
     done = stalls(tmp_path, "train.py")  # its argument is missing
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("trace: the script ended with exit code 1 in run 1")

@@ -84,7 +84,7 @@ def test_waiting_for_a_core_counts_where_it_was_measured_and_whole_rounds_of_wor
 def test_too_few_steps_and_no_loader_are_refused() -> None:
     with pytest.raises(TraceError, match="let the script train 9 or more"):
         pace(run_of(1, steps=8), 64, 2)
-    with pytest.raises(TraceError, match="no DataLoader fetched a batch"):
+    with pytest.raises(TraceError, match="no DataLoader fetched a batch: the script has none, or its data set is empty"):
         stalls_of(run_of(1), run_of(1), [], 1, [])
 
 

@@ -8,6 +8,7 @@ that is cached, and behind a disk that is modelled. `traces.stalls` compares the
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -96,7 +97,13 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
     loadings: list[list[Loading]] = []
     for number, (words, loader, modelled, cache) in enumerate(runs, start=1):
         with working(f"run {number} of {len(runs)}: the script {words}"):
-            trace, loading, returncode = _run(asked, path, choice, loader, modelled, cache)
+            try:
+                trace, loading, returncode = _run(asked, path, choice, loader, modelled, cache)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                folder = tempfile.gettempdir()
+                raise TraceError(f"{folder} is full, where the runs are kept; let TMPDIR name another folder") from error
         if returncode:
             say(f"{ending_text(returncode)} in run {number}, {words}: nothing was compared")
             hint_misplaced_option(asked.script, option_names, "stalls", refused=returncode == 2)
