@@ -76,12 +76,7 @@ CASES = [
     Case("v100_resnet50_workers0", "resnet50_sgd.py"),
     Case("v100_resnet50_workers0_rerun", "resnet50_sgd.py"),
     Case("v100_resnet50_workers4", "resnet50_sgd.py", ("--workers", "2")),
-    Case(
-        "gpu2020_resnet50_workers4_array",
-        "resnet50_sgd.py",
-        ("--workers", "2"),
-        why="six sums of gradients per step were recorded without an op, and are scaled from smaller ones",
-    ),
+    Case("gpu2020_resnet50_workers4_array", "resnet50_sgd.py", ("--workers", "2")),
     Case(
         "v100_absolute_ns",
         "resnet_ddp.py",
@@ -103,12 +98,18 @@ CASES = [
     Case("a100_switch_transformer", "switch_transformer.py", settles=0),
     Case("mi250_minitoy", "linear_toy.py"),
     Case("gp100_gpu_user_annotation", "xor_toy.py"),
-    Case("a100_nccl_args_rank0of2", "resnet_ddp.py", options=("--nproc", "2")),
+    Case(
+        "a100_nccl_args_rank0of2",
+        "resnet_ddp.py",
+        options=("--nproc", "2"),
+        why="copies out of DDP's buckets wait for the last all-reduce in a replay, and for their own bucket's on the GPU",
+    ),
     Case(
         "mi300x_resnet_act_checkpoint_rank0of8",
         "resnet_ddp.py",
         ("--model", "resnet18", "--checkpoint", "--momentum=0", "--dtype=bfloat16", "--loss=mse", "--batch-size=10"),
         options=("--nproc", "8"),
+        why="the step's +1.2 % is not explained",
     ),
 ]
 

@@ -25,6 +25,11 @@ Note [Another program]
     pass has told. Ops of an OTHER program that were recorded without shapes are estimated, for a name does not tell how much an
     op does; of the host an op takes what the recorded ones of its name take in the median.
 
+Note [Kernels without an op]
+    Profilers of 2020 and 2021 recorded some kernels without the op that launched them (sums of gradients in backward). In the
+    SAME program a call that no recorded op stands for takes the next such kernel near it that is the kernel of its like, by
+    the kernel's whole name, and is EQUIVALENT.
+
 A SCALED match borrows its instance: an op that later asks for it exactly still gets it, but it is no longer left over. One that
 lies far ahead of what the script has called is not this call: whoever took it would move the host there, past all ops between.
 """
@@ -95,6 +100,7 @@ class StepMatcher:
         self.keys = keys
         self.histories = histories
         self.state = bytearray(len(step.kernels))  # per kernel
+        self.of_same_program = False  # as far as the forward passes so far tell; see Note [Kernels without an op]
         self.ended_ns = [0] * len(step.kernels)  # when a played kernel ends on the virtual timeline, for edges
         self.visited: dict[str, int] = {}  # phase -> segments entered so far
 
@@ -228,9 +234,30 @@ class SegmentMatcher:
         instance = self._next(recorded.equivalent.get(equivalent), equivalent, _MATCHED)
         if instance is not None:
             return Origin.EQUIVALENT, instance
-        instance = self._next(recorded.named.get(named), named, _BORROWED, self._near_ns(recorded))
+        near_ns = self._near_ns(recorded)
+        instance = self._without_op(recorded, recorded.named.get(named, []), near_ns)
+        if instance is not None:
+            return Origin.EQUIVALENT, instance
+        instance = self._next(recorded.named.get(named), named, _BORROWED, near_ns)
         if instance is not None:
             return Origin.SCALED, instance
+        return None
+
+    def _without_op(self, recorded: RecordedSegment, alike: list[Instance], near_ns: float) -> Instance | None:
+        """See Note [Kernels without an op]; `alike` are the recorded calls of the op at any shape."""
+        if not self.step.of_same_program or not alike or len(recorded.below_ops) == len(recorded.kernels):
+            return None
+        kernels, state = self.step.step.kernels, self.step.state
+        names = {kernels[one.kernels[0]].name for one in alike if len(one.kernels) == 1}
+        for k in recorded.kernels:
+            kernel = kernels[k]
+            if kernel.launch_ns > near_ns:
+                return None
+            if state[k] == _FREE and kernel.name in names and k not in recorded.below_ops:
+                state[k] = _MATCHED
+                self.open_ns -= kernel.duration_ns
+                self._reached_ns = max(self._reached_ns, kernel.launch_ns)
+                return Instance(kernel.launch_ns, kernel.launch_ns, (k,), (), "")
         return None
 
     def _near_ns(self, recorded: RecordedSegment) -> float:

@@ -30,7 +30,7 @@ from replayer.recording.cell_pace import COUNTED_ELSEWHERE_NS, CellPace
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedSegment, RecordedStep
 from replayer.timing.data_parallel import DataParallelTracker, OpenRegion
-from replayer.timing.matcher import Histories, SegmentMatcher, StepMatcher
+from replayer.timing.matcher import ForwardLikeness, Histories, SegmentMatcher, StepMatcher
 from replayer.timing.phase_remainder import PhaseRemainder
 from replayer.timing.scheduler import HostThread, StreamScheduler
 from traces.model import NONE, Origin, StepKind
@@ -206,6 +206,7 @@ class StepTracker:
     def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
         if name == "loader":  # from here on the script's own time is real
             self._scheduler.wait(thread.host_ns)
+        self.step.of_same_program = self.remainder.likeness is ForwardLikeness.SAME
         self.segment = self.step.segment(name, same_workload=self._is_same_workload())
         if self._cells is not None and (told := self._cells.phase(name)) is not None:
             device_ns, origin = told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from replayer.recording.values import RecordedValues
 from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
 from traces.equivalents import canonical_op, canonical_shapes
-from traces.model import Origin, Trace, Values
+from traces.model import HostKind, Origin, Trace, Values
 
 
 def signature(op: str, *shapes: tuple[int, ...]) -> OpSignature:
@@ -188,3 +189,22 @@ def test_a_segment_without_kernels_of_that_device_claims_as_one() -> None:
     trace = make_recording([("forward", 0, 50)], [Op("aten::relu", 0, 5, kernel=(5, 10))])
     segment = StepMatcher((recording := RecordedRun.of(trace)).step(0), recording.keys, {}).segment("forward")
     assert segment.lane(1) is segment
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_kernel_without_an_op_is_that_of_a_call_that_no_op_stands_for(same: bool) -> None:
+    """GIVEN a small add, and another one whose op the profiler lost WHEN the recorded program calls a large add."""
+    adds = [Op("aten::add", 10 + 30 * i, 10, kernel=(15 + 30 * i, 20 + i), shapes=((4, 4),)) for i in range(2)]
+    trace = make_recording([("backward", 0, 100)], adds)
+    launch = int(trace.device.launch[1])
+    trace.host.kind[int(trace.host.parent[launch])] = HostKind.ANNOTATION
+    recording = RecordedRun.of(trace)
+    matcher = StepMatcher(recording.step(0), recording.keys, {})
+    matcher.of_same_program = same
+    segment = matcher.segment("backward")
+    large, small = signature("aten::add", (64, 64)), signature("aten::add", (4, 4))
+    match = segment.match(large)
+    assert match is not None and (match[0], match[1].kernels) == ((Origin.EQUIVALENT, (1,)) if same else (Origin.SCALED, (0,)))
+    match = segment.match(small)
+    assert match is not None and (match[0], match[1].kernels) == (Origin.EXACT, (0,))
+    assert segment.unmatched() == ([] if same else [1])
