@@ -225,7 +225,7 @@ def _output_elements(call: _Call) -> int:
     if call.op == "convolution_backward":  # the gradients of image and weight, which are inputs too
         gradient = min((shape for shape in wide if len(shape) > 2), key=prod, default=())
         return sum(prod(shape) for shape in wide if len(shape) > 2 and shape is not gradient)
-    if call.op in _REDUCTIONS or call.op == "copy":  # whose target is among its inputs, and is only written
+    if call.op in _REDUCTIONS or (call.op == "copy" and len(wide) > 1):  # copy_, whose target is an input, and only written
         return 0
     if call.op.startswith("attention") and wide:
         return prod(wide[0])
