@@ -17,7 +17,7 @@ class Key(NamedTuple):
     group: str = ""
 
 
-_MOVE, _GO, _SHOW, _MORE = "move", "go to", "show", "and"
+_MOVE, _GO, _SHOW, _MORE = "move", "go to", "show", "app"
 
 KEYS = (
     Key("w", "w", "zoom_in", "zoom in around the cursor", "zoom", _MOVE),
