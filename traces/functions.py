@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traces.measure import enclosing, launch_steps, profiled_steps, work_rows
+from traces.measure import begin_in_steps, enclosing, profiled_steps, work_of_steps
 from traces.model import NONE, Column, HostKind, Strings, Trace
 from traces.modules import forward_ops
 from traces.order import repointed
@@ -102,22 +102,16 @@ def function_times(trace: Trace) -> list[FunctionTime]:
     caller = _callers(host.parent, call, function)
 
     steps = profiled_steps(trace)
-    rows = work_rows(trace)
-    rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
-    launch = trace.device.launch[rows]
-    known = (launch >= 0) & (launch < len(host))
-    rows, launch = rows[known], launch[known]
+    rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     at_call = call[np.where(forward != NONE, forward, launch)]
     rows, forward, at_call = rows[at_call != NONE], forward[at_call != NONE], at_call[at_call != NONE]
     took_ns = trace.device.duration_ns[rows].astype(np.float64)
     count = len(labels)
     own = np.bincount(function[at_call], weights=took_ns, minlength=count)
-    gpu, backward = np.zeros(count), np.zeros(count)
-    for places, sums, weights in ((at_call, gpu, took_ns), (at_call, backward, np.where(forward != NONE, took_ns, 0.0))):
-        _add_to_all_callers(places, weights, caller, function, sums)
+    gpu, backward = _of_all_callers(at_call, [took_ns, np.where(forward != NONE, took_ns, 0.0)], caller, function, count)
     own_calls = np.flatnonzero(function != NONE)
-    own_calls = own_calls[_within(trace, own_calls, steps)]
+    own_calls = own_calls[begin_in_steps(trace, own_calls, steps)]
     calls = np.bincount(function[own_calls], minlength=count)
     # A function within itself is in its own time already.
     outermost = own_calls[~_is_recursive(own_calls, caller, function)]
@@ -177,19 +171,18 @@ def _callers(parent: Column, call: Column, function: Column) -> Column:
     return np.where((function != NONE) & (above != NONE), np.append(call, NONE)[above], NONE)
 
 
-def _add_to_all_callers(calls: Column, weights: Column, caller: Column, function: Column, sums: Column) -> None:
-    """Add each weight to the function of its call and to those of all calls around it, to each function once."""
-    chains: dict[int, list[int]] = {}
-    of_call = np.bincount(calls, weights=weights, minlength=len(function)) if len(calls) else np.zeros(0)
-    for row in np.flatnonzero(of_call).tolist():
-        chain = chains.get(row)
-        if chain is None:
-            chain, at = [], row
-            while at != NONE:
-                chain.append(int(function[at]))
-                at = int(caller[at])
-            chains[row] = chain = list(dict.fromkeys(chain))
-        sums[chain] += of_call[row]
+def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:
+    """Sums by function, a row for each of the `weights`: each weight counts to the function of its call and to those of all
+    calls around it, to each function once."""
+    sums = np.zeros((len(weights), functions))
+    of_call = np.array([np.bincount(calls, weights=each, minlength=len(function)) for each in weights])
+    for row in np.unique(calls).tolist():
+        chain, at = set(), row
+        while at != NONE:
+            chain.add(int(function[at]))
+            at = int(caller[at])
+        sums[:, list(chain)] += of_call[:, [row]]
+    return sums
 
 
 def _is_recursive(calls: Column, caller: Column, function: Column) -> Column:
@@ -202,13 +195,3 @@ def _is_recursive(calls: Column, caller: Column, function: Column) -> Column:
             at = int(caller[at])
     return found
 
-
-def _within(trace: Trace, rows: Column, steps: Column) -> Column:
-    """Which host rows begin within these steps; all where there are none."""
-    if not len(steps):
-        return np.ones(len(rows), dtype=bool)
-    starts = trace.steps.start_ns[steps]
-    order = np.argsort(starts)
-    at_ns = trace.host.start_ns[rows]
-    place = np.searchsorted(starts[order], at_ns, side="right") - 1
-    return (place >= 0) & (at_ns < trace.steps.end_ns[steps][order][np.maximum(place, 0)])

@@ -316,6 +316,24 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
     return sorted(rows, key=lambda row: (-row.device_ns, -row.count, row.name))
 
 
+def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
+    """Rows of the work that host spans launched in these steps (in all, where there are none), and the rows of those spans."""
+    rows = work_rows(trace)
+    rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
+    launch = trace.device.launch[rows]
+    known = (launch >= 0) & (launch < len(trace.host))
+    return rows[known], launch[known]
+
+
+def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
+    """Whether each of these host rows begins in one of these steps of its rank; all do where there are none."""
+    if not len(steps):
+        return np.ones(len(rows), dtype=bool)
+    rank_of_thread = np.array([*(thread.rank for thread in trace.threads), NONE])
+    ranks = rank_of_thread[trace.host.thread[rows]]
+    return np.isin(step_windows(trace).holding(trace.host.start_ns[rows], ranks), steps)
+
+
 def _device_ranks(trace: Trace) -> Column:
     ranks = np.array([device.rank for device in trace.devices] or [0], dtype=np.int64)
     return np.asarray(ranks[np.where(trace.device.device < len(ranks), trace.device.device, 0)])

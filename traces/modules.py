@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.measure import enclosing, launch_steps, profiled_steps, work_rows
+from traces.measure import begin_in_steps, enclosing, profiled_steps, work_of_steps
 from traces.model import NONE, Column, HostKind, Trace
 
 PREFIX = "nn.Module: "
@@ -45,10 +45,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
     if module_of is None or calls is None:
         return []
     steps = profiled_steps(trace)
-    rows = work_rows(trace)
-    rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
-    launch = trace.device.launch[rows]
-    rows, launch = rows[(launch >= 0) & (launch < len(trace.host))], launch[(launch >= 0) & (launch < len(trace.host))]
+    rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     is_backward = forward != NONE
     module = module_of[np.where(is_backward, forward, launch)]
@@ -82,12 +79,7 @@ class _Calls:
 
     def of_steps(self, trace: Trace, steps: Column, modules: int) -> tuple[Column, Column]:
         """How often each module was called, and for how long, within the steps."""
-        chosen = np.ones(len(self.rows), dtype=bool)
-        if len(steps):
-            starts, ends = trace.steps.start_ns[steps], trace.steps.end_ns[steps]
-            at_ns = trace.host.start_ns[self.rows]
-            place = np.searchsorted(np.sort(starts), at_ns, side="right") - 1
-            chosen = (place >= 0) & (at_ns < ends[np.argsort(starts)][place])
+        chosen = begin_in_steps(trace, self.rows, steps)
         lasted_ns = trace.host.duration_ns[self.rows[chosen]]
         counts = np.bincount(self.module[chosen], minlength=modules)
         return counts, np.bincount(self.module[chosen], weights=lasted_ns, minlength=modules)

@@ -17,7 +17,8 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -60,6 +61,26 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
         return args[position] if position < len(args) else kwargs.get(name)
 
     return get
+
+
+class OutermostCalls(threading.local):
+    """Which named calls a thread is in: of calls within one another only the outer one counts.
+
+        if "scatter" not in calls.names:
+            with calls.inside("scatter"): ...
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """Around the outer call."""
+        self.names.add(name)
+        try:
+            yield
+        finally:
+            self.names.discard(name)
 
 
 class PhaseListener(Protocol):

@@ -13,7 +13,7 @@ import textwrap
 from traces.changes import ChangeLists
 from traces.comparison import Comparison
 from traces.run import HostFigures
-from traces.spread import relative_error
+from traces.spread import Spread, relative_error
 from tui.figures import (
     ABSENT,
     count_text,
@@ -184,18 +184,16 @@ class _Page:
 
     def figures(self) -> list[str]:
         """The table of what is asked first."""
-        steps, busy = self.of.steps, self.of.gpu_busy
-        rows = [
-            [words, *self.pair(of.recorded_median_ns, of.replayed_median_ns)]
-            for of, words in (
-                (steps, "whole step"),
-                (self.of.compute_side, "without data loading"),
-                (busy, "GPU busy"),
-            )
-            if of.recorded_median_ns is not None
-        ]
+        steps = self.of.steps
+        rows = [row for of, row in self.medians() if of.recorded_median_ns is not None]
         title = "Median per step" if steps.recorded_median_ns is not None else "Whole traces, for not both have training steps"
         return self.times(title, [*rows, *self.evaluation(), *self.peaks()])
+
+    def medians(self) -> list[tuple[Spread, list[str]]]:
+        """Each figure of a step with its row."""
+        of = self.of
+        figures = ((of.steps, "whole step"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU busy"))
+        return [(one, [words, *self.pair(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
         """The memory peaks that both know, of the devices with the most."""
@@ -216,14 +214,7 @@ class _Page:
         if steps.recorded_median_ns is None:
             row = ["GPU busy", *self.pair(busy.recorded_median_ns, busy.replayed_median_ns)]
             return self.times("Whole traces, for not both have training steps", [row, *self.evaluation()])
-        rows = [
-            [words, *self.pair(of.recorded_median_ns, of.replayed_median_ns)]
-            for of, words in (
-                (steps, "whole step"),
-                (self.of.compute_side, "without data loading"),
-                (busy, "GPU busy"),
-            )
-        ]
+        rows = [row for _, row in self.medians()]
         if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= _STEPS_FOR_A_SPREAD:
             rows.append(["fast steps (5th percentile)", *self.pair(steps.recorded_p5_ns, steps.replayed_p5_ns)])
             rows.append(["slow steps (95th percentile)", *self.pair(steps.recorded_p95_ns, steps.replayed_p95_ns)])

@@ -140,10 +140,6 @@ class EfficiencyCurves:
         """Those of this package."""
         return _read(os.environ.get(ELSEWHERE) or str(_INSTALLED))
 
-    def error_of(self, net: str) -> float:
-        """By how much the network missed measurements that it had not seen, in the mean: 0.1 is 10 %."""
-        return float(self.about["errors"][net])
-
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:

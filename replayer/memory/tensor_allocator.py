@@ -114,12 +114,6 @@ class TensorAllocator:
         with self._lock:
             self.flush().record_stream(handle.block, stream)
 
-    def block_of(self, handle: AllocationHandle) -> Block:
-        """The block of an allocation that has not been freed."""
-        with self._lock:
-            self.flush()
-            return handle.block
-
     def flush(self) -> DeviceMemory:
         """The memory with everything executed, for callers who read or change its state."""
         with self._lock:

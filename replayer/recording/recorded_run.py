@@ -150,7 +150,7 @@ class RecordedRun:
                     if not takes_tensor_list(name.partition("|")[0]):  # which takes as long as its list
                         host_ns.setdefault(name, []).extend(max(one.end_ns - one.start_ns, 0) for one in instances)
                     for one in instances:
-                        ns = sum(step.kernels[k].duration_ns for k in one.kernels)
+                        ns = step.work_ns(one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
                         if ns > _SHORT_NS * len(one.kernels):  # many short kernels show how fast launches are
                             fit.append((name.partition("|")[0], one.shapes, one.dtype, ns))

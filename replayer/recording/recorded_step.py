@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -116,6 +117,10 @@ class RecordedStep:
     def has_kernels(self) -> bool:
         """Whether it is known which kernels the step launched."""
         return any(segment.kernels for segment in self.segments.values())
+
+    def work_ns(self, kernels: Iterable[int]) -> int:
+        """What these kernels take, one after another."""
+        return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
         """This step's kernels in the place of `slow`, of which only the phases are known: each lasts at least as on its host.

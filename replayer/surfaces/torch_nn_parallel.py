@@ -23,14 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu, started
-from traces.patching import argument, patch, patch_everywhere
-
-
-class _Here(threading.local):
-    """Which parts this thread is in: scatter_kwargs calls scatter, and only the outer one counts."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
+from traces.patching import OutermostCalls, argument, patch, patch_everywhere
 
 
 class Parts:
@@ -38,7 +31,7 @@ class Parts:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._here = _Here()
+        self._here = OutermostCalls()  # scatter_kwargs calls scatter
 
     def part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
         """`call` as a part on the device, or the first device of a list, that its argument `devices` names."""
@@ -48,12 +41,8 @@ class Parts:
         def as_part(*args: Any, **kwargs: Any) -> Any:
             if started() is None or name in self._here.names:
                 return call(*args, **kwargs)
-            self._here.names.add(name)
-            try:
-                with self._in(name, devices_of(args, kwargs)):
-                    return call(*args, **kwargs)
-            finally:
-                self._here.names.discard(name)
+            with self._here.inside(name), self._in(name, devices_of(args, kwargs)):
+                return call(*args, **kwargs)
 
         return as_part
 

@@ -37,7 +37,6 @@ _INEQUALITIES = frozenset(
     getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Scalar", "Tensor")
 )
 _EQUAL = frozenset({aten.eq.Tensor, aten.le.Tensor, aten.ge.Tensor})
-_UNEQUAL = frozenset({aten.ne.Tensor, aten.lt.Tensor, aten.gt.Tensor})
 _COMPARISONS = _INEQUALITIES | {aten.eq.Tensor, aten.eq.Scalar, aten.ne.Tensor, aten.ne.Scalar}
 _INVALID = frozenset(getattr(aten, name).default for name in ("isnan", "isinf", "isposinf", "isneginf"))
 _AND = frozenset(

@@ -320,15 +320,15 @@ class SegmentMatcher:
 
     def _likeness(self, recorded: RecordedSegment) -> ForwardLikeness:
         """See Note [Another program]."""
-        state, kernels = self.step.state, self.step.step.kernels
+        state, work_ns = self.step.state, self.step.step.work_ns
         below_ops = recorded.below_ops.difference(self._settled)
-        least_ns = _SAME_SHARE * sum(kernels[k].duration_ns for k in recorded.below_ops)
+        least_ns = _SAME_SHARE * work_ns(recorded.below_ops)
         least_calls = max(len(self._trail) - max((1 - _SAME_SHARE) * len(self._trail), 1), 1)  # one other call is none too many
         matched = [call.match[0] for call in self._trail if call.match is not None]
-        if len(matched) < least_calls or sum(kernels[k].duration_ns for k in below_ops if state[k] != _FREE) < least_ns:
+        if len(matched) < least_calls or work_ns(k for k in below_ops if state[k] != _FREE) < least_ns:
             return ForwardLikeness.OTHER
         alike = sum(origin is not Origin.SCALED for origin in matched)
-        if alike < least_calls or sum(kernels[k].duration_ns for k in below_ops if state[k] == _MATCHED) < least_ns:
+        if alike < least_calls or work_ns(k for k in below_ops if state[k] == _MATCHED) < least_ns:
             return ForwardLikeness.OTHER_SHAPES
         return ForwardLikeness.SAME
 

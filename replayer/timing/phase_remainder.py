@@ -106,13 +106,13 @@ class PhaseRemainder:
     def _is_borne_out(self, segment: SegmentMatcher, unmatched: list[int]) -> bool:
         """See Note [What a remainder stands for]."""
         assert segment.recorded is not None
-        kernels, below_ops = segment.step.step.kernels, segment.recorded.below_ops
-        of_ops_ns = sum(kernels[k].duration_ns for k in unmatched if k in below_ops)
+        below_ops = segment.recorded.below_ops.intersection(unmatched)
+        of_ops_ns = segment.step.step.work_ns(below_ops)
         if not segment.calls or of_ops_ns <= _LITTLE * segment.recorded.work_ns:
             return True
         if of_ops_ns <= _OVER_ESTIMATE * sum(self._scheduler.cost(op)[0] for op in segment.deferred):
             return True
-        return len(below_ops.intersection(unmatched)) <= _PER_TENSOR * sum(max(len(op.shapes), 1) for op in segment.deferred)
+        return len(below_ops) <= _PER_TENSOR * sum(max(len(op.shapes), 1) for op in segment.deferred)
 
     def _beyond_ns(self, segment: SegmentMatcher) -> int:
         """By how much more has been charged in a segment of one device than the recorded work that its ops have taken."""

@@ -15,7 +15,6 @@ Note [One part, one device]
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType, TracebackType
@@ -23,14 +22,7 @@ from typing import Any, Self
 
 from tracer.state import recorder
 from tracer.surfaces.torch_nn_module import in_module
-from traces.patching import argument, patch, patch_everywhere
-
-
-class _Here(threading.local):
-    """Which calls this thread is in: scatter_kwargs calls scatter, and only the outer one is a part."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
+from traces.patching import OutermostCalls, argument, patch, patch_everywhere
 
 
 class _Part:
@@ -67,7 +59,7 @@ class _Parallel:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._here = _Here()
+        self._here = OutermostCalls()  # scatter_kwargs calls scatter
 
     def part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
         """`call` as a part on the device, or the first device of a list, that its argument `devices` names."""
@@ -77,12 +69,8 @@ class _Parallel:
         def as_part(*args: Any, **kwargs: Any) -> Any:
             if name in self._here.names:
                 return call(*args, **kwargs)
-            self._here.names.add(name)
-            try:
-                with _Part(self._torch, name, self._index(devices_of(args, kwargs))):
-                    return call(*args, **kwargs)
-            finally:
-                self._here.names.discard(name)
+            with self._here.inside(name), _Part(self._torch, name, self._index(devices_of(args, kwargs))):
+                return call(*args, **kwargs)
 
         return as_part
 
@@ -97,11 +85,8 @@ class _Parallel:
                 return call(*args, **kwargs)
             if (to := recorder()) is not None:
                 to.module_called(module_of(args, kwargs), is_grad_enabled())
-            self._here.names.add("forward")
-            try:
+            with self._here.inside("forward"):
                 return call(*args, **kwargs)
-            finally:
-                self._here.names.discard("forward")
 
         return as_forward
 

@@ -35,15 +35,18 @@ class Span:
     number: int
 
 
+def _cursor(window: Window) -> tuple[int, int, Lane] | None:
+    """The side, the row and the lane of the cursor's line; None where that has no spans."""
+    line, side = window.cursor_line, window.cursor_side
+    lane = window.scene.rows[line.row].lane(side) if line is not None else None
+    return (side, line.row, lane) if line is not None and lane is not None and len(lane) else None
+
+
 def under(window: Window) -> Span | None:
     """The span that the cursor's column shows: the one at its middle, else the closest in the column, else none."""
-    line = window.cursor_line
-    if line is None:
+    if (at := _cursor(window)) is None:
         return None
-    side = window.cursor_side
-    lane = window.scene.rows[line.row].lane(side)
-    if lane is None or not len(lane):
-        return None
+    side, row, lane = at
     column = window.cursor_column
     if not 0 <= column < window.columns:
         return None
@@ -56,25 +59,21 @@ def under(window: Window) -> Span | None:
     place = lane.nearest(time_ns)
     if int(lane.start_ns[place]) >= max(end, begin + 1) or int(lane.end_ns[place]) < begin:
         return None
-    return _span(window.scene, side, line.row, place)
+    return _span(window.scene, side, row, place)
 
 
 def neighbour(window: Window, span: Span | None, by: int) -> Span | None:
     """The next (`by` 1) or previous (-1) span of the cursor's line; None at its end."""
-    line = window.cursor_line
-    if line is None:
+    if (at := _cursor(window)) is None:
         return None
-    side = window.cursor_side
-    lane = window.scene.rows[line.row].lane(side)
-    if lane is None or not len(lane):
-        return None
-    if span is not None and (span.row, span.side) == (line.row, side):
+    side, row, lane = at
+    if span is not None and (span.row, span.side) == (row, side):
         place = span.place + by
     else:
         time_ns = int(window.axis.sides[side].times([window.cursor_ns])[0])
         behind = int(np.searchsorted(lane.start_ns, time_ns, side="right"))
         place = behind if by > 0 else behind - 1
-    return _span(window.scene, side, line.row, place) if 0 <= place < len(lane) else None
+    return _span(window.scene, side, row, place) if 0 <= place < len(lane) else None
 
 
 def _span(scene: Scene, side: int, row: int, place: int) -> Span:

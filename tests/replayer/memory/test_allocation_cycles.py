@@ -169,7 +169,7 @@ def test_what_a_script_keeps_longer_this_time_is_not_given_out_again() -> None:
     assert result.address != kept.address
     allocator.free(kept)
     assert allocator.flush().allocated_bytes == MIB
-    assert allocator.block_of(result).address == result.address
+    assert result.block.address == result.address
 
 
 def test_in_a_cycle_too_memory_runs_out_at_the_request_that_does_not_fit() -> None:
