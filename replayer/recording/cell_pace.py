@@ -32,6 +32,7 @@ import numpy as np
 from replayer.errors import NotInLibrary
 from traces.cards import card_of
 from traces.configuration import CellChoice
+from traces.library.catalogue import twice_text
 from traces.library.cell_traces import blank_trace
 from traces.library.cells import Cell, CellTimes, Gpu, NotMeasured, read_cells
 from traces.library.matching import Match, batch_of, compared, nearest
@@ -249,6 +250,9 @@ class CellPace:
         if found is None:
             found = compared(self._named, script) if self._named is not None else nearest(self._files, script)
             self._matches[key] = found
+            having = [of.path for of in self._files if found.cell.model in of.models]
+            if found.is_same and len(having) > 1:  # Note [One name, one entry] in catalogue.py
+                self._stop(twice_text(found.cell.name, having[0], having[1]))
         return found
 
     def _of_cell(self, cell: Cell, batch: int, trains: bool) -> ModelCall | None:

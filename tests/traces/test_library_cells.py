@@ -185,6 +185,10 @@ def test_own_files_join_the_bundled_ones_and_two_of_a_name_are_refused(own_libra
     write_cells(own_library / "again.cells", GPU, [a_cell()], {})
     with pytest.raises(TraceLibraryError, match=r"g9/net is in two files, .*again\.cells and .*mine\.cells"):
         catalogue.find_cell("g9/net")
+    write_cells(own_library / "again.cells", GPU, [a_cell(), replace(a_cell(), model="b")], {})
+    write_cells(own_library / "mine.cells", GPU, [a_cell(), replace(a_cell(), model="b")], {})
+    told = [fault for fault in catalogue.faults() if "two files" in fault]
+    assert len(told) == 1 and told[0].startswith("g9/b and 1 more are in two files, ")
 
 
 def test_a_script_finds_the_cell_of_what_it_trains_or_the_nearest(own_library: Path) -> None:

@@ -48,15 +48,16 @@ def cell_files() -> list[CellFile]:
 
 
 def faults() -> list[str]:
-    """One line for each file of cells that cannot be read, and for each entry that two files have."""
+    """One line for each file of cells that cannot be read, and for each two files that have an entry in common."""
     told = [str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError)]
     seen: dict[tuple[str, str], Path] = {}
+    twice: dict[tuple[Path, Path], list[str]] = {}
     for file in cell_files():
         for model in file.models:
             first = seen.setdefault((file.gpu.name, model), file.path)
             if first != file.path:
-                told.append(_twice(f"{file.gpu.name}/{model}", first, file.path))
-    return told
+                twice.setdefault((first, file.path), []).append(f"{file.gpu.name}/{model}")
+    return [*told, *(twice_text(names[0], *paths, others=len(names) - 1) for paths, names in twice.items())]
 
 
 def gpus() -> list[Gpu]:
@@ -90,7 +91,7 @@ def cell(gpu_name: str, model: str) -> Cell:
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:
-        raise TraceLibraryError(_twice(f"{of.name}/{model}", files[0].path, files[1].path))
+        raise TraceLibraryError(twice_text(f"{of.name}/{model}", files[0].path, files[1].path))
     if not files:
         known = models(of.name)
         listed = f"trace library list --gpu {of.name} shows its {len(known)}"
@@ -133,8 +134,10 @@ def _suggested(name: str, known: list[str]) -> str:
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
-def _twice(name: str, first: Path, second: Path) -> str:
-    return f"{name} is in two files, {first} and {second}: remove one of them, or take its entry out (trace library remove)"
+def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
+    """What is said of an entry that two files have, and of how many others they both have."""
+    them = f"{name} and {others} more are" if others else f"{name} is"
+    return f"{them} in two files, {first} and {second}: remove one of them, or take its entry out (trace library remove)"
 
 
 def _cell_paths() -> list[Path]:
