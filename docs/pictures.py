@@ -1,7 +1,7 @@
 """Makes the pictures in timeline.md and README.md: the V100 recording and its replay in the timeline app, without a terminal.
 
     trace import ../shared/traces/v100_resnet50_workers0.json.gz -o v100.msgpack
-    trace replay -o replay.msgpack examples/train_resnet.py --trace v100.msgpack \\
+    trace replay -o replay.msgpack --clock recorded examples/train_resnet.py --trace v100.msgpack \\
         --model resnet50 --batch-size 32 --steps 12 --workers 0
     python docs/pictures.py v100.msgpack replay.msgpack
 """
