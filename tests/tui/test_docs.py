@@ -10,7 +10,8 @@ from typer.core import TyperGroup, TyperOption
 
 from tui.cli import app
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 GROUP = typer.main.get_command(app)
 COMMANDS = GROUP.commands if isinstance(GROUP, TyperGroup) else {}
 
@@ -40,3 +41,9 @@ def test_no_command_of_the_readme_is_missing() -> None:
 def test_the_exit_and_debug_rules_are_told() -> None:
     for text in ("TRACE_DEBUG=1", "exit code is the script's", "--version", "--help"):
         assert text in README
+
+
+def test_the_glossary_is_short_and_says_each_word_once() -> None:
+    rows = [line for line in (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    words = [row.split("|")[1].strip() for row in rows if not row.startswith("| term ")]
+    assert len(words) <= 30 and len(set(words)) == len(words)
