@@ -125,6 +125,8 @@ def _of_signature(workload: WorkloadSignature, provenance: Mapping[str, Any], na
 def _of_provenance(provenance: dict[str, Any], name: str) -> Iterator[Finding]:
     if not (provenance.get("repository") or provenance.get("study") or provenance.get("source") or provenance.get("script")):
         yield Finding(ERROR, name, "it does not tell where its figures come from")
+    if provenance.get("virtual_gpu"):
+        yield Finding(ERROR, name, f"it was recorded on a virtual GPU, {provenance['virtual_gpu']}: nobody measured that")
     for key, text in _texts(provenance, ""):
         for pattern, what in _PERSONAL:
             if (found := pattern.search(text)) is not None:

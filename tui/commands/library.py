@@ -36,7 +36,7 @@ from tui.outputs import to_json
 from tui.terminal import look
 from tui.trace_names import find_trace
 
-_OF_THE_RUN = ("software", "settings", "protocol", "grain", "spread", "estimated")
+_OF_THE_RUN = ("virtual_gpu", "software", "settings", "protocol", "grain", "spread", "estimated")
 _OF_THE_SOURCE = ("study", "repository", "commit", "source", "date", "done")
 _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

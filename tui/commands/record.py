@@ -126,6 +126,8 @@ def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildRes
             ranks = f"{len(by_rank)} ranks" if len(by_rank) > 1 else "1 rank"
             say(f"{len(recordings)} processes were recorded as {ranks}; of each rank the longest recording is kept")
         trace = merge_ranks([recordings[pid] for pid in by_rank.values()])
+        if record.on is not None:  # the times are another recording's, which whoever gets this one must know
+            trace.provenance["virtual_gpu"] = f"the times are those of {Path(record.on).stem}"
         with deferred_signals():  # either the parts are there or the whole
             save(trace, output)
             for part in parts:
