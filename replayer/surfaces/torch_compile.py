@@ -1,6 +1,7 @@
 """torch.compile under replay: the code runs eagerly, with the same results, names and checkpoints.
 
-    model = torch.compile(model)        # printed once: under replay, torch.compile runs eagerly
+    model = torch.compile(model)
+    model(x)                            # printed at the first call: under replay, torch.compile runs eagerly
     model.state_dict()                  # keys begin with "_orig_mod.", as compiled modules' do
 
 Kernels are timed op by op. A module comes back as the `OptimizedModule` that torch.compile makes, with the compiler
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -20,7 +22,20 @@ from traces.patching import patch
 
 def install(torch_module: ModuleType) -> None:
     """Patch torch.compile; nn.Module.compile calls it."""
-    warned: list[str] = []
+    told: list[str] = []
+
+    def tell() -> None:
+        if not told:
+            told.append("torch.compile")
+            print("trace: under replay, torch.compile runs eagerly", file=sys.stderr)
+
+    def telling(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def told_at_first_call(*args: Any, **kwargs: Any) -> Any:
+            tell()
+            return call(*args, **kwargs)
+
+        return told_at_first_call
 
     def compile_eagerly(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
         if model is None:  # used as a decorator with options
@@ -31,13 +46,13 @@ def install(torch_module: ModuleType) -> None:
             return decorate
         if disable:
             return model
-        if not warned:
-            warned.append("torch.compile")
-            print("trace: under replay, torch.compile runs eagerly", file=sys.stderr)
         if isinstance(model, torch_module.nn.Module):
             dynamo: Any = import_module("torch._dynamo")  # takes a second, so only where a script compiles a module
-            return dynamo.disable(model)
-        return model
+            compiled = dynamo.disable(model)
+            if not told:
+                compiled.__dict__["forward"] = telling(compiled.__dict__["forward"])
+            return compiled
+        return model if told or not callable(model) else telling(model)
 
     compile_eagerly.__name__ = compile_eagerly.__qualname__ = "compile"
     patch(torch_module, compile=compile_eagerly)

@@ -17,6 +17,7 @@ and in `sys.modules` our modules under private names (_trace_names.py). `sys.pat
 
 from __future__ import annotations
 
+import atexit
 import importlib.machinery
 import os
 import sys
@@ -154,7 +155,25 @@ def give_way() -> None:
     importlib.import_module("sitecustomize")
 
 
+def leave_after_error() -> None:
+    """Registered before all others, so called after them: a script that has failed ends here, its own error said last.
+
+    What Python would still do is to tear modules down, while the error's frames hold what is in them: libraries made with
+    nanobind (triton's) then print a page about leaks over the error.
+    """
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (AttributeError, OSError, ValueError):  # none, closed, or a pipe that nobody reads any more
+                return
+        os._exit(1)
+
+
 def begin() -> None:
+    if "TRACE_SESSION" in os.environ:
+        atexit.register(leave_after_error)
     session = join_session(os.environ["TRACE_SESSION"]) if "TRACE_SESSION" in os.environ else None
     ranks = os.environ.pop("TRACE_RANKS", "")  # told to this process alone, not to those that it starts
     if session is None or not ranks:
