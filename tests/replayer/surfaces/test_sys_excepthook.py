@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import sys
-
-import pytest
+from contextlib import redirect_stderr
 
 from replayer.surfaces import sys_excepthook
 
 
-@pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "excepthook", lambda *error: None)
-    sys_excepthook.install()
-
-
-def _raised_in(path: str, text: str) -> BaseException:
+def _said_after(path: str, text: str) -> str:
+    """What follows an error that was raised in this file."""
+    before, sys.excepthook = sys.excepthook, lambda *error: None
+    said = io.StringIO()
     try:
+        sys_excepthook.install()
         exec(compile(f"raise RuntimeError({text!r})", path, "exec"), {})
     except RuntimeError as error:
-        return error
-    raise AssertionError
+        with redirect_stderr(said):
+            sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        sys.excepthook = before
+    return said.getvalue()
 
 
-@pytest.mark.usefixtures("hook")
-def test_the_package_is_named_that_asks_for_the_driver(capsys: pytest.CaptureFixture[str]) -> None:
-    for path, text, name in (
-        ("/x/site-packages/triton/backends/driver.py", "libcuda.so cannot found!", "triton"),
-        ("/home/me/train.py", "x must be a CUDA tensor", "a C++ or CUDA extension"),
-    ):
-        error = _raised_in(path, text)
-        sys.excepthook(type(error), error, error.__traceback__)
-        assert capsys.readouterr().err.startswith(f"trace: {name} asked for NVIDIA's driver or for device memory.")
+def test_the_package_is_named_that_asks_for_the_driver() -> None:
+    in_triton = _said_after("/x/site-packages/triton/backends/driver.py", "libcuda.so cannot found!")
+    assert in_triton.startswith("trace: triton asked for NVIDIA's driver or for device memory.")
+    in_extension = _said_after("/home/me/train.py", "x must be a CUDA tensor")
+    assert in_extension.startswith("trace: a C++ or CUDA extension asked for NVIDIA's driver")
 
 
-@pytest.mark.usefixtures("hook")
-def test_other_errors_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    error = _raised_in("/home/me/train.py", "my own error")
-    sys.excepthook(type(error), error, error.__traceback__)
-    assert capsys.readouterr().err == ""
+def test_other_errors_are_left_alone() -> None:
+    assert _said_after("/home/me/train.py", "my own error") == ""
