@@ -287,7 +287,7 @@ class Window:
         column = self.cursor_ns - self.start_ns
         place = self.axis.sides[side].place(time_ns, self.cursor_ns)
         if place is not None:
-            self.cursor_ns = place
+            self.cursor_ns = self._on_axis(place)
             self._set(place - column, self.columns * self.ns_per_column)
 
     def toggle(self, what: str) -> None:

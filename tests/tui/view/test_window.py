@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.traces.handmade import US, training
@@ -35,6 +35,7 @@ MOVES = st.lists(
 
 @settings(max_examples=200)
 @given(st.sampled_from(range(len(SCENES))), MOVES)
+@example(0, [("resize", 1), ("move", 1), ("align", Alignment.STEP)])  # the other axis shows no time where the cursor stood
 def test_a_window_stays_sound(number: int, moves: list[tuple[str, object]]) -> None:
     scene = SCENES[number]
     window = Window(scene, 80, 20)
