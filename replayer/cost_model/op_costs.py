@@ -114,13 +114,18 @@ class OpCosts:
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
         """How many times longer an op takes than a recorded call of it; shapes and outputs of both.
 
-        The same layer at another batch: as the curves say. Another layer: as other recorded calls that are nearer say.
+        The same layer at another batch: as the curves say. Another layer: as other recorded calls that are nearer say. A call
+        whose shapes do not tell its products (half of a convolution's backward, by a profiler of 2020) is nothing to scale by:
+        then as the estimate is to what it took.
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
+        took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
+        if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
+            return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
         # What a call took beyond all that the curve knows, an implementation of its own say, has no part in launches and waves:
         # it is in proportion to the work.
-        excess_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0) - _BEYOND * told_ns
+        excess_ns = took_ns - _BEYOND * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
             return (_BEYOND * now_ns + excess_ns * in_proportion) / (_BEYOND * told_ns + excess_ns)

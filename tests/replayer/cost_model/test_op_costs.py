@@ -82,3 +82,13 @@ def test_what_an_op_takes_beyond_all_that_curves_know_is_in_proportion_to_its_wo
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) > 0.6
     costs.learn([("mm", before, (), "float32", 6_400_000)])
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) == pytest.approx(0.5, abs=0.01)
+
+
+def test_half_of_a_backward_pass_is_nothing_to_scale_the_whole_by() -> None:
+    """GIVEN half of a convolution's backward, by gradient and weight, as profilers of 2020 recorded it WHEN a whole one is
+    scaled from it THEN that takes what the estimate says."""
+    half, whole = ((32, 512, 7, 7), (512, 512, 3, 3)), ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
+    costs = OpCosts(V100)
+    costs.learn([("convolution_backward", half, (), "float32", 900_000)])
+    scaled_ns = 900_000 * costs.ratio("convolution_backward", "float32", (half, ()), (whole, ()))
+    assert scaled_ns == pytest.approx(costs.estimate("convolution_backward", whole, "float32").ns)
