@@ -551,16 +551,17 @@ def campaign(run: Callable[[Path, random.Random, bool], Row], seed: int, quick: 
 
 
 def revealed() -> list[str]:
-    """What a recording tells of its user: the keys of the provenance that `trace record` writes."""
+    """What a recording tells of its user: the keys of its run and of the provenance that `trace record` writes."""
     with tempfile.TemporaryDirectory(prefix="trace-reliability-") as name:
         folder = Path(name)
         (folder / "s.py").write_text(SCRIPT)
         command(["record", "--on", "p100", "-o", "out.msgpack", "s.py", "5"], folder)
         trace = load(folder / "out.msgpack")
-    facts = json.dumps([trace.provenance, *map(to_json, trace.runs.values())])
+    told = {**to_json(trace.run_of(0)), **trace.provenance}
+    facts = json.dumps(told)
     secret = [what for what, text in (("home folder", str(Path.home())), ("folder", name), ("host name", os.uname().nodename))
               if text and len(text) > 3 and text in facts]  # fmt: skip
-    lines = [f"Keys of a recording's provenance: {', '.join(f'`{key}`' for key in sorted(trace.provenance))}."]
+    lines = [f"A recording tells of its run: {', '.join(f'`{key}`' for key in sorted(told))}."]
     lines.append(f"Threads are named {', '.join(sorted({f'`{thread.name}`' for thread in trace.threads}))}.")
     lines.append(f"Found in it of this machine: {', '.join(secret) or 'neither home folder, nor folder, nor host name'}.")
     return lines

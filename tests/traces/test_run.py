@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.traces.handmade import training
 from tests.traces.sound_traces import RUN
 from traces import contents
+from traces.chrome import export_chrome
 from traces.configuration import ReplayConfig
+from traces.export_notes import HEADER_KEY
 from traces.file import load, save
+from traces.kineto import read_kineto_bytes
 from traces.model import Device, Trace
 from traces.run import (
     CellCall,
@@ -113,6 +118,16 @@ def test_a_replay_from_before_tells_the_same(tmp_path: Path, monkeypatch: pytest
     )
     assert trace.runs == {0: Run("replay", replay=notes)} and trace.is_replay
     assert trace.provenance == {"recorded": {"source": "kineto"}}
+
+
+def test_an_export_from_before_tells_the_same(tmp_path: Path) -> None:
+    (path,) = export_chrome(training(steps=2), tmp_path / "x.json")
+    document = json.loads(path.read_bytes())
+    notes = json.loads(document[HEADER_KEY])
+    del notes["run"]
+    notes["provenance"] = {"source": "kineto", "clock": "unix", "launch": "torchrun"}
+    trace = read_kineto_bytes(json.dumps(document | {HEADER_KEY: json.dumps(notes)}).encode())
+    assert trace.runs == {0: Run("kineto", "unix")} and trace.provenance == {"launch": "torchrun"} and not trace.problems
 
 
 @pytest.mark.parametrize("value", [None, -1, 2**70, "x", [], {}, [1], {"a": 1}, 0.5])
