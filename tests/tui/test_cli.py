@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,10 @@ def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The child that `trace replay` would run: `code` it returns, `timelines` it leaves; `words`, `session` it got."""
     made_up: dict[str, Any] = {"code": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
 
-    def run_child(rooms: dict[str, ReplaySession], words: list[str], *, ranks: int) -> ChildResult:
+    def run_child(
+        rooms: dict[str, ReplaySession], words: list[str], *, ranks: int, meanwhile: Callable[[int], None]
+    ) -> ChildResult:
+        meanwhile(PID)
         session = rooms["replayer"]
         made_up.update(session=session, words=words, ranks=ranks)
         for pid in made_up["timelines"]:
