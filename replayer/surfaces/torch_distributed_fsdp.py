@@ -73,3 +73,5 @@ def _patch(module: Any) -> None:
 
     for name in ("_init_device_handle", "_get_device_from_device_id"):
         patch(module, **{name: with_cuda(getattr(module, name))})
+    compute_device = module._get_compute_device  # of the current device, where the script gives none
+    patch(module, _get_compute_device=wraps(compute_device)(lambda *args, **kwargs: on_cuda(compute_device(*args, **kwargs))))
