@@ -78,7 +78,7 @@ def test_computed_losses_are_those_of_a_native_run_to_the_bit(tmp_path: Path, tr
     assert "on NVIDIA A100" in replayed.stdout and "on CPU" in native.stdout
     assert "Values were computed on this machine's CPU" in replayed.stderr
     facts = json.loads((tmp_path / "r.json").read_text())
-    assert facts["values"] == {"unrecorded_reads": None, "computed": True}
+    assert facts["values"] == {"unrecorded_reads": None, "computed": True, "sizes_assumed": 0}
 
 
 def test_layers_compute_what_the_cpu_does(tmp_path: Path, trace: Path) -> None:
@@ -252,5 +252,5 @@ def test_a_script_that_decides_by_values_repeats_the_recorded_curve(tmp_path: Pa
     ]
     assert "4/50" in done.stderr and "loss=1.88" in done.stderr
     facts = json.loads((tmp_path / "r.json").read_text())
-    assert facts["values"] == {"unrecorded_reads": 0, "computed": False}
+    assert facts["values"] == {"unrecorded_reads": 0, "computed": False, "sizes_assumed": 0}
     assert facts["steps_compared"]["replayed"] <= 4  # the step whose gradients overflowed was skipped
