@@ -59,7 +59,7 @@ PUBLISHED_PREPARATION = {
     "resnet50": 0.05, "vgg11": 0.01,
 }  # fmt: skip  # paper
 PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of a batch of 224 x 224 images
-ROUNDS = 3
+ROUNDS = 2
 # Network and workers of each run; rounds in turn, so that a busy minute of the machine meets both numbers of workers.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
@@ -259,7 +259,8 @@ def _validation(cost: Cost) -> Iterator[str]:
     yield (
         "The model reckons with workers, cores and the script's own computing; what else a machine does, it cannot know. Linux"
         " tells how long a worker was ready and had no core: *with waits* counts that too, and so compares the rest of the"
-        f" model on a busy machine. Images/s; each row is one run of {BATCH} images a batch.\n"
+        f" model on a busy machine. Chosen after seeing first results: waits count batch by batch, since a late batch holds up"
+        f" those after it. Images/s; each row is one run of {BATCH} images a batch.\n"
     )
     yield "| workers | load | measured | modelled | error | waited for a core | with waits | error |"
     yield "|---|---|---|---|---|---|---|---|"

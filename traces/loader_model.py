@@ -13,6 +13,7 @@ computing, so that workers meet at the disk as they do file by file.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traces.storage_model import Disk
@@ -37,7 +38,7 @@ class LoaderRun:
 
 
 def loaded(
-    cost: BatchCost,
+    cost: BatchCost | Sequence[BatchCost],
     *,
     workers: int,
     cores: int,
@@ -46,7 +47,8 @@ def loaded(
     disk: Disk | None = None,
     prefetch: int = 2,
 ) -> LoaderRun:
-    """Means of a long run. `step_ns` is a step whose batch is ready, of which the script computes `host_ns` on a core.
+    """Means of a long run. Of several costs batch b has the one at b mod their number: with batches that differ, a late one
+    holds up those after it. `step_ns` is a step whose batch is ready, of which the script computes `host_ns` on a core.
 
     Raises ValueError for no workers (a loader in the script's own process is measured, not modelled) and for no cores.
     """
@@ -54,7 +56,8 @@ def loaded(
         raise ValueError(f"{workers} workers on {cores} cores; give at least one of each")
     first = 12 * workers  # what was prefetched before the first step is used up, the loader has its own pace
     count = 3 * first
-    run = _Run(cost, workers, cores, step_ns, host_ns, disk, prefetch, count)
+    costs = [cost] if isinstance(cost, BatchCost) else list(cost)
+    run = _Run(costs, workers, cores, step_ns, host_ns, disk, prefetch, count)
     while run.got < count or run.is_stepping:
         run.go_on()
     span = count - first
@@ -66,7 +69,7 @@ class _Run:
 
     def __init__(
         self,
-        cost: BatchCost,
+        costs: list[BatchCost],
         workers: int,
         cores: int,
         step_ns: int,
@@ -75,7 +78,7 @@ class _Run:
         prefetch: int,
         count: int,
     ) -> None:
-        self._cost, self._workers, self._cores, self._disk = cost, workers, cores, disk
+        self._costs, self._workers, self._cores, self._disk = costs, workers, cores, disk
         self._step_ns, self._host_ns, self._ahead, self._count = step_ns, host_ns, prefetch * workers, count
         self._now_ns = 0.0
         # Of all that compute each gets the same: it is done when this clock, slower than time where cores lack, says so.
@@ -110,7 +113,7 @@ class _Run:
             if worker == _SCRIPT:
                 self._end_of_step()
             else:
-                self._compute(worker, self._cost.cpu_ns / _PARTS)
+                self._compute(worker, self._cost(worker).cpu_ns / _PARTS)
         else:
             _, worker = heapq.heappop(self._computing)
             if worker == _SCRIPT:
@@ -126,8 +129,11 @@ class _Run:
             self._parts_left[worker] = _PARTS
             self._read(worker)
 
+    def _cost(self, worker: int) -> BatchCost:
+        return self._costs[self._at[worker] % len(self._costs)]
+
     def _read(self, worker: int) -> None:
-        cost = self._cost
+        cost = self._cost(worker)
         if self._disk is None or not (cost.read_bytes or cost.seeks):
             return self._compute(worker, cost.cpu_ns / _PARTS)
         seeks = cost.seeks // _PARTS + (self._parts_left[worker] <= cost.seeks % _PARTS)

@@ -129,15 +129,17 @@ def stalls_of(
     late = None if fetched is None else pace(fetched, samples, workers)
     # What the pace was measured with: a step that waits ends soon after its batch was fetched, so that they go in one order.
     fetches = [one for one in told if one.batches]
-    at_pace = Loading.sum(fetches[_first_at_pace(paces[1].steps, workers) : paces[1].steps] or fetches)
+    counted = fetches[_first_at_pace(paces[1].steps, workers) : paces[1].steps] or fetches
+    at_pace = Loading.sum(counted)
     cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
     step_ns = paces[0].step_ns
     host_ns = cached.script_cpu_ns // cached.script_batches if cached.script_batches else 0
 
-    def modelled(count: int, on: int, host_ns: int = 0, queued_ns: int = 0) -> Modelled:
-        """`queued_ns`: how long a worker waited for a core here; then its cost holds what sharing cores does."""
-        of_batch, alone = (BatchCost(cost.cpu_ns + queued_ns), count + 1) if queued_ns else (cost, on)
-        run: LoaderRun = loaded(of_batch, workers=count, cores=alone, step_ns=step_ns, host_ns=host_ns)
+    # Waits for a core differ from batch to batch, and include what sharing the cores among workers and script does.
+    queued = [BatchCost((one.cpu_ns + min(one.queued_ns, one.wall_ns)) // one.batches) for one in counted]
+
+    def modelled(count: int, on: int, costs: list[BatchCost], host_ns: int = 0) -> Modelled:
+        run: LoaderRun = loaded(costs, workers=count, cores=on, step_ns=step_ns, host_ns=host_ns)
         return Modelled(count, on, samples / run.step_ns * 1e9, run.wait_ns / run.step_ns)
 
     queued_ns = min(at_pace.queued_ns, at_pace.wall_ns) // at_pace.batches  # short fetches: the two clocks differ
@@ -170,12 +172,13 @@ def stalls_of(
         batch_pin_cpu_ns=cached.pin_cpu_ns // cached.pinned if cached.pinned else None,
         data_set_bytes=cached.data_set_samples * cached.read_bytes // cached.samples if cached.data_set_samples else None,
         bottleneck=_bottleneck(paces[0], paces[1], late, pin_ns),
-        check=modelled(workers, cores, host_ns) if workers else None,
-        check_queued=modelled(workers, cores, host_ns, queued_ns) if workers and queued_ns else None,
+        check=modelled(workers, cores, [cost], host_ns) if workers else None,
+        check_queued=modelled(workers, workers + 1, queued, host_ns) if workers and queued_ns else None,
         enough=next(
-            (found for count in range(1, MOST_WORKERS) if (found := modelled(count, count)).wait_share < _NOTICEABLE), None
+            (found for count in range(1, MOST_WORKERS) if (found := modelled(count, count, [cost])).wait_share < _NOTICEABLE),
+            None,
         ),
-        by_cores=[modelled(count, count) for count in core_counts],
+        by_cores=[modelled(count, count, [cost]) for count in core_counts],
         disk_bytes_per_s=None if missed is None else missed / min(paces[1].step_ns, step_ns) * 1e9,
         notes=notes,
     )

@@ -60,3 +60,10 @@ def test_data_in_time_costs_nothing() -> None:
 def test_nothing_cannot_load(workers: int, cores: int) -> None:
     with pytest.raises(ValueError, match="at least one of each"):
         loaded(BatchCost(1), workers=workers, cores=cores, step_ns=1)
+
+
+def test_batches_that_differ_hold_up_those_after_them() -> None:
+    """GIVEN that every other batch takes three times as long THEN one worker goes by the mean, two by the slow one."""
+    costs = [BatchCost(cpu_ns=100_000_000), BatchCost(cpu_ns=300_000_000)]
+    assert loaded(costs, workers=1, cores=1, step_ns=1_000).step_ns == pytest.approx(200_000_000, rel=0.01)
+    assert loaded(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
