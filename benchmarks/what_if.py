@@ -37,9 +37,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.cost_tables import all_reduce_rows, efficiency  # noqa: E402
+from benchmarks.what_if_recordings import ops_of, training_recording  # noqa: E402
 from replayer.cost_model.collectives import CollectiveCosts  # noqa: E402
 from replayer.cost_model.efficiency import ELSEWHERE  # noqa: E402
-from traces.file import save  # noqa: E402
+from replayer.prediction.conditions import EXPECTED, Conditions  # noqa: E402
+from replayer.prediction.predict import predict  # noqa: E402
+from traces.cards import card_of  # noqa: E402
+from traces.file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
 from traces.measure import busy_ns  # noqa: E402
 from traces.model import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace, shapes_text  # noqa: E402
@@ -74,11 +78,15 @@ class Row:
     cases: list[Case]
     figure: str = "mean"
 
+    @property
+    def spread(self) -> float:
+        errors = [abs(case.error) for case in self.cases]
+        return median(errors) if self.figure == "median" else mean(errors)
+
     def text(self) -> str:
         errors = [case.error for case in self.cases]
         worst = max(self.cases, key=lambda case: abs(case.error))
-        spread = median(map(abs, errors)) if self.figure == "median" else mean(map(abs, errors))
-        figures = f"{self.figure} {spread:.1%} | {mean(errors):+.1%} | {worst.error:+.1%} ({worst.name})"
+        figures = f"{self.figure} {self.spread:.1%} | {mean(errors):+.1%} | {worst.error:+.1%} ({worst.name})"
         return f"| {self.title} | {len(errors)} | {figures} | {self.goal} |"
 
 
@@ -226,7 +234,7 @@ def gpu_rows(args: argparse.Namespace) -> list[Row]:
 
 def unseen_rows(args: argparse.Namespace) -> list[Row]:
     def hidden(target: str) -> Path:
-        path = Path(args.curves) / f"without_{target.replace(' ', '_')}.npz"
+        path = args.curves / f"without_{target.replace(' ', '_')}.npz"
         if not path.exists():
             efficiency(args.published, path, target)
         return path
@@ -300,12 +308,40 @@ def network_rows(args: argparse.Namespace) -> list[Row]:
     return [Row("another network on the V100 from its ResNet-50, batch 32 and 128", "10 % (24 % before)", cases)]
 
 
+def recordings(args: argparse.Namespace) -> Iterator[tuple[str, Trace]]:
+    """Of each network at batch 32, its replay on the V100's ResNet-50: ops and shapes, with times that are estimates."""
+    truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
+    args.curves.mkdir(parents=True, exist_ok=True)
+    for name in args.networks or sorted({model for model, _ in truth}):
+        path = args.curves / f"{name}_batch32.msgpack"
+        if not path.exists():
+            trained(args, args.recording, [f"{name}:32"], "--on-gpu", BOARD, "--host-speed", str(HOST_SPEED), "-o", str(path))
+        yield name, load(path)
+
+
 def batch_rows(args: argparse.Namespace) -> list[Row]:
     cases = on_board(args, ["resnet50:8,16,32,64,96,128"])
     anchor = next(case for case in cases if case.name.endswith("batch 32"))
     base, truth = anchor.predicted, anchor.measured
     relative = [Case(case.name, case.predicted / base, case.measured / truth) for case in cases if case is not anchor]
     return [Row("V100 ResNet-50, batch 8 to 128 over batch 32", "3 %", relative)]
+
+
+def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
+    """See the protocol: the recording has the measured times of batch 32, and the host's pace of batch 1."""
+    truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
+    cases = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recording.msgpack"
+        for name, trace in recordings(args):
+            whole, host = (tuple(1e9 * seconds for seconds in truth[name, batch]) for batch in (32, 1))
+            save(training_recording(ops_of(trace), BOARD, trace.workload, whole, host), path)
+            for batch in (8, 16, 64, 96, 128):
+                if (name, batch) in truth:
+                    step = command("predict", str(path), "--batch", str(batch))["step"]
+                    ratio = step["predicted_ns"] / step["recorded_ns"]
+                    cases.append(Case(f"{name}, batch {batch}", ratio, sum(truth[name, batch]) / sum(truth[name, 32])))
+    return [Row("networks on the V100, batch 8 to 128 over their own batch 32", "5 %", cases)]
 
 
 # The model cuts its sequences to the longest of the batch, which no recording of another batch can tell: so it is given.
@@ -325,29 +361,49 @@ def forward_rows(args: argparse.Namespace) -> list[Row]:
 
 
 def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
-    """t(n)/t(1) in fp32: the recording of each network on one of the GPUs is its replay on the V100's ResNet-50."""
+    """t(n)/t(1) in fp32 at 12 images per GPU; the recording of one GPU is the network's ops with the measured t(1)."""
     times: dict[tuple[str, str, int], float] = {}
     for row in rows_of(args.published / "dataparallel_train.csv.gz"):
         if row["precision"] == "float":
-            times[row["gpu"], row["model"], int(row["gpus"])] = float(row["median_ms"])
+            times[row["gpu"], row["model"], int(row["gpus"])] = float(row["median_ms"]) * 1e6
+    paces = measured_times(args.published, "Tesla_V100-PCIE-32GB")  # at batch 1: the host's
+    slower = {  # its host than GPEmu's, by the network that keeps it busiest
+        gpu: min(ns / 1e9 / sum(paces[name, 1]) for (other, name, count), ns in times.items() if other == gpu and count == 1)
+        for gpu in {gpu for gpu, _, _ in times}
+    }
     cases = []
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "one.msgpack")
-        for gpu in sorted({gpu for gpu, _, _ in times}):
-            for name in args.networks or sorted({model for _, model, _ in times}):
-                trained(args, args.recording, [f"{name}:12"], "--on-gpu", gpu, "--host-speed", str(HOST_SPEED), "-o", path)
-                one_ns = command("predict", path)["step"]["recorded_ns"]
+        path = Path(folder) / "one.msgpack"
+        args.networks = args.networks or sorted({model for _, model, _ in times})
+        for name, trace in recordings(args):
+            forward_ns, rest_ns = (1e9 * seconds for seconds in paces[name, 1])
+            for gpu in sorted({gpu for gpu, _, _ in times}):
+                one = predict(trace, Conditions(gpu=gpu, batch=12)).trace
+                ops, whole_ns = ops_of(one), times[gpu, name, 1]
+                busy = [sum(op.ns for op in ops if (op.phase == "forward") == first) for first in (True, False)]
+                host = forward_ns * slower[gpu], rest_ns * slower[gpu]
+                parts = [max(both) for both in zip(busy, host, strict=True)]
+                whole = whole_ns * parts[0] / sum(parts), whole_ns * parts[1] / sum(parts)
+                save(training_recording(ops, card_of(gpu).names[0], one.workload, whole, host), path)
                 for count in (2, 4):
-                    facts = command("predict", path, "--gpus", str(count), "--batch", str(12 * count))
-                    ratio = facts["step"]["predicted_ns"] / one_ns
-                    cases.append(Case(f"{name}, {count} x {gpu}", ratio, times[gpu, name, count] / times[gpu, name, 1]))
+                    step = command("predict", str(path), "--gpus", str(count), "--batch", str(12 * count))["step"]
+                    measured = times[gpu, name, count] / whole_ns
+                    cases.append(Case(f"{name}, {count} x {gpu}", step["predicted_ns"] / whole_ns, measured))
     right = sum((case.predicted > 1) == (case.measured > 1) for case in cases)
-    return [Row(f"nn.DataParallel t(n)/t(1); right side of 1 in {right} of {len(cases)}", "median 10 %", cases, "median")]
+    pairs = [case for case in cases if ", 2 x" in case.name]
+    fours = [case for case in cases if ", 4 x" in case.name]
+    return [
+        Row(
+            f"nn.DataParallel t(2)/t(1), t(4)/t(1); right side of 1 in {right} of {len(cases)}", "median 10 %", cases, "median"
+        ),
+        Row("of these t(2)/t(1)", "median 10 %", pairs, "median"),
+        Row("of these t(4)/t(1)", "median 10 %", fours, "median"),
+    ]
 
 
 ROWS = {
-    "gpu": gpu_rows, "unseen": unseen_rows, "network": network_rows, "batch": batch_rows, "forward": forward_rows,
-    "links": link_rows, "dataparallel": dataparallel_rows,
+    "gpu": gpu_rows, "unseen": unseen_rows, "network": network_rows, "batch": batch_rows,
+    "networks_batch": networks_batch_rows, "forward": forward_rows, "links": link_rows, "dataparallel": dataparallel_rows,
 }  # fmt: skip
 
 
@@ -358,10 +414,14 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS), help="which rows")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch and torchvision")
     parser.add_argument("--networks", nargs="*", help="only these of torchvision's networks")
-    parser.add_argument("--curves", default="out", help="the folder of curves without one GPU; made where missing (minutes)")
+    parser.add_argument(
+        "--curves", type=Path, default=ROOT / "out" / "what_if",
+        help="the folder of curves without one GPU and of the networks' replays; made where missing (minutes)",
+    )  # fmt: skip
+    parser.add_argument("--expected", action="store_true", help="write the rows' errors beside the curves, for predictions")
     parser.add_argument("--json", type=Path, help="write all cases to this file")
     args = parser.parse_args()
-    Path(args.curves).mkdir(parents=True, exist_ok=True)
+    args.curves.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         args.recording = str(Path(folder) / "v100.msgpack")
         save(read_kineto(args.traces / "v100_resnet50_workers0.json.gz"), Path(args.recording))
@@ -370,12 +430,23 @@ def main() -> None:
         for name in args.rows.split(","):
             for row in ROWS[name](args):
                 print(row.text(), flush=True)
-                found.append(row)
+                found.append((name, row))
     if args.json:
-        facts = [
-            {"row": row.title, "cases": [{**vars(case), "error": case.error} for case in row.cases]} for row in found
-        ]
+        facts = [{"row": row.title, "cases": [{**vars(case), "error": case.error} for case in row.cases]} for _, row in found]
+        args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(facts, indent=1) + "\n")
+    if args.expected:
+        write_expected(found)
+
+
+def write_expected(found: list[tuple[str, Row]]) -> None:
+    """Replace the errors of these rows (the first of each name) in the table that predictions go by."""
+    table = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
+    rows = table.get("rows", {})
+    for name, row in reversed(found):
+        rows[name] = {"error": round(row.spread, 4), "cases": len(row.cases)}
+    table = {"made": "benchmarks/what_if.py --expected", "rows": dict(sorted(rows.items()))}
+    EXPECTED.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,11 @@ measurements is how GPUs use their peaks at such sizes.
 Note [Alike GPUs]
     A card of the same architecture with the same number of multiprocessors is the measured one in another form (SXM, more
     memory): it shares its embedding, and its own data sheet says the rest. That is a CURVE, not a table.
+
+Note [Sustained clocks]
+    A board that a slot feeds (75 W and less, no fan) cannot keep up the clock that its data sheet's peak is told for. At that
+    peak it would have to make more of a watt than the largest board of its process does; as power grows at least with the square
+    of a clock, the clock is taken to fall by the root of that. So a T4 has 5.6 of its 8.1 TFLOP/s.
 """
 
 from __future__ import annotations
@@ -40,6 +45,13 @@ ROWS_KINDS = ("elementwise", "elementwise1", "softmax", "layer_norm")
 NETS = {
     "matmul": "matmul", "conv": "matmul", "conv_weight": "matmul", "conv3": "conv3", **dict.fromkeys(ROWS_KINDS, "rows"),
 }  # fmt: skip
+
+# Boards fed by their slot: watts, and the largest board of their process (16, 12, 5 nm) with its watts; data sheets.
+_SLOT_POWERED = {
+    "Tesla P4": (75, "Tesla P100-PCIE-16GB", 250),
+    "Tesla T4": (70, "Tesla V100-PCIE-16GB", 250),
+    "NVIDIA L4": (72, "NVIDIA GeForce RTX 4090", 450),
+}
 
 # Beyond these a curve is not learned from anything: work of larger sizes is as efficient as the largest measured.
 _LIMITS = {
@@ -90,8 +102,19 @@ def _aligned(sizes: Floats) -> Floats:
 
 
 def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
-    """GFLOP/s of a unit, GB/s, multiprocessors."""
-    return card.tflops.get(unit, card.tflops["fp32"]) * 1e3, card.memory_gbps, float(card.multi_processors)
+    """GFLOP/s of a unit that the card can keep up, GB/s, multiprocessors."""
+    tflops = card.tflops.get(unit, card.tflops["fp32"]) * _sustained(card)
+    return tflops * 1e3, card.memory_gbps, float(card.multi_processors)
+
+
+@cache
+def _sustained(card: Card) -> float:
+    """See Note [Sustained clocks]."""
+    limit = _SLOT_POWERED.get(card.names[0])
+    if limit is None:
+        return 1.0
+    watts, like, like_watts = limit
+    return min(1.0, watts / like_watts * card_of(like).tflops["fp32"] / card.tflops["fp32"]) ** 0.5
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:

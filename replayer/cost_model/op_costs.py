@@ -39,6 +39,9 @@ _MEMORY_SLOWER = 1.6
 # and a depthwise convolution, which has little to do per byte but a window to go through.
 _DEPTHWISE_SLOWER = 3.0
 
+# Of an op's bytes up to the size of the L2 cache, the share that need not come from memory.
+_FROM_CACHE = 0.5
+
 _NEAR = 1.0  # octaves of size within which a recorded op counts most
 _TOLD = 1.5  # octaves over which what a recorded op says of its likes fades
 _ROWS_COUNT = 0.5  # of an octave of rows, as octaves
@@ -171,7 +174,9 @@ class OpCosts:
             return least_ns * slower + self.floor_ns, origin
         if work.kind == "depthwise":
             return work.size_bytes / peaks[1] * _DEPTHWISE_SLOWER + self.floor_ns, Origin.ROOFLINE
-        return least_ns * _MEMORY_SLOWER + self.floor_ns, Origin.ROOFLINE
+        # What the op before has just written is still in the L2 cache, as far as it fits there.
+        missed_bytes = work.size_bytes - _FROM_CACHE * min(work.size_bytes, self.card.l2_bytes)
+        return roofline_ns(work.flops, missed_bytes, peaks) * _MEMORY_SLOWER + self.floor_ns, Origin.ROOFLINE
 
 
 def _amount(works: list[Work]) -> float:

@@ -54,6 +54,9 @@ _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_no
 _PASSES = {"batch_norm": 3, "batch_norm_backward": 5, "fill": 1, "zero": 1}
 
 
+_COLUMNS = 4096  # in the middle of the measured ones
+
+
 class Work(NamedTuple):
     """One piece of work; see the module for its sizes."""
 
@@ -157,6 +160,11 @@ def _attention(op: str, query: Shape, key: Shape, unit: str, item: int) -> list[
     return [product._replace(size_bytes=moved)] * (2 if op == "attention" else 5)
 
 
+def _flat(elements: int) -> tuple[int, int]:
+    """Rows and columns of an op that knows neither: only how much there is of it counts."""
+    return max(elements // _COLUMNS, 1), _COLUMNS
+
+
 def _memory(op: str, shapes: Shapes, item: int) -> Work:
     largest = max(shapes, key=prod, default=())
     elements = prod(largest)
@@ -164,7 +172,7 @@ def _memory(op: str, shapes: Shapes, item: int) -> Work:
     rows = elements // max(columns, 1)
     known = sum(map(prod, shapes))
     if op.startswith(("_foreach", "_fused")):  # lists of parameters; of two or three read, one is written
-        return Work("elementwise", (max(known // 4096, 1), 4096), 0, known * item * 3 // 2, item_bytes=item)
+        return Work("elementwise", _flat(known), 0, known * item * 3 // 2, item_bytes=item)
     if op == "embedding" and len(shapes) >= 2:  # of the table only the rows that are looked up
         table, places = shapes[0], shapes[1]
         return Work("memory", (prod(places), table[-1]), 0, 2 * prod(places) * table[-1] * item, item_bytes=item)
@@ -174,9 +182,9 @@ def _memory(op: str, shapes: Shapes, item: int) -> Work:
         return Work("layer_norm", (rows, columns), 0, (4 if op.endswith("_backward") else 2) * elements * item, item_bytes=item)
     moved = _PASSES[op] * elements if op in _PASSES else known + elements  # as if the output were as large as the largest
     if op in _ONE_INPUT:
-        return Work("elementwise1", (rows, columns), 0, moved * item, item_bytes=item)
+        return Work("elementwise1", _flat(elements), 0, moved * item, item_bytes=item)
     if op in _MANY_INPUTS:
-        return Work("elementwise", (rows, columns), 0, moved * item, item_bytes=item)
+        return Work("elementwise", _flat(elements), 0, moved * item, item_bytes=item)
     return Work("memory", (rows, columns), 0, moved * item, item_bytes=item)
 
 

@@ -5,20 +5,34 @@ Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 from traces.cards import CARDS, UNKNOWN_CARD, card_of
 from traces.model import Origin, TraceError
 
-# By how much whole predicted times were off in the mean, by where their parts came from: printed by benchmarks/what_if.py.
+EXPECTED = Path(__file__).parents[1] / "cost_model" / "expected_errors.json"
+
+
+def _expected() -> dict[str, float]:
+    return {name: row["error"] for name, row in json.loads(EXPECTED.read_text())["rows"].items()}
+
+
+_ROWS = _expected()
+
+# By how much whole predicted times were off in the mean, by where their parts came from: rows of docs/what_if.md, written by
+# benchmarks/what_if.py. What rests on a data sheet is as wrong as the worst of them.
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
-    Origin.SCALED: 0.05,
-    Origin.PUBLISHED: 0.07,
-    Origin.CURVE: 0.12,
-    Origin.ROOFLINE: 0.25,
+    Origin.SCALED: _ROWS["networks_batch"],
+    Origin.PUBLISHED: _ROWS["gpu"],
+    Origin.CURVE: max(_ROWS["unseen"], _ROWS["network"]),
+    Origin.ROOFLINE: max(_ROWS.values()),
 }
+EXPECTED_OF_DATA_PARALLEL = _ROWS["dataparallel"]
+EXPECTED_OF_RANKS = _ROWS["links"]
 
 # How a person calls them.
 ORIGIN_NAMES = {

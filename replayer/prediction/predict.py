@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 
 from replayer.cost_model.op_work import op_work
-from replayer.prediction.conditions import EXPECTED_ERROR, ORIGIN_NAMES, Conditions
+from replayer.prediction.conditions import (
+    EXPECTED_ERROR,
+    EXPECTED_OF_DATA_PARALLEL,
+    EXPECTED_OF_RANKS,
+    ORIGIN_NAMES,
+    Conditions,
+)
 from replayer.prediction.parallel import Parallel, data_parallel, distributed
 from replayer.prediction.retiming import retimed
 from replayer.prediction.scaling import Call, Scaling, calls_of, parameter_bytes, recorded_batch
@@ -114,7 +120,7 @@ def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) ->
         _by_phase(recorded, scaling, steps),
         _by_kind(recorded, scaling, steps),
         {ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
-        sum(EXPECTED_ERROR[origin] * share for origin, share in shares.items()) + (0.1 if parallel else 0.0),
+        _expected_error(shares, conditions),
         scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1),
         peak,
         trace.devices[0].total_memory_bytes if trace.devices else None,
@@ -131,7 +137,14 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
     if origin is Origin.MEASURED:  # another host alone
         return replayed
-    return replace(replayed, device=replace(replayed.device, origin=np.where(matched, origin, replayed.device.origin)))
+    origins = np.where(matched, int(origin), replayed.device.origin).astype(np.uint8)
+    return replace(replayed, device=replace(replayed.device, origin=origins))
+
+
+def _expected_error(shares: dict[Origin, float], conditions: Conditions) -> float:
+    """Of GPU work by where it comes from, and of what several GPUs add."""
+    several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else EXPECTED_OF_RANKS if conditions.nproc > 1 else 0.0
+    return sum(EXPECTED_ERROR[origin] * share for origin, share in shares.items()) + several
 
 
 def _batch_of(recorded: Trace, conditions: Conditions) -> int:

@@ -1,0 +1,133 @@
+"""Recordings as they would be of programs of which only whole times were published: the ops of a replay, with those times.
+
+    ops = ops_of(load("resnet18.msgpack"))                                  # one step of a replay of that network
+    trace = training_recording(ops, "Tesla V100-PCIE-32GB", workload, (9.1e6, 28.1e6), (4.2e6, 8.5e6))
+
+The ops, their shapes and how the time divides among them are those of the replay; how long each part of a step took is what was
+measured. In a part that waits for the GPU, kernels are as long as to fill it; in one that the host bounds they keep their times.
+The host launches at an even pace, which is given, as a recording would hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replayer.prediction.scaling import calls_of
+from traces.measure import launch_steps, steady_steps
+from traces.model import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, Steps, Thread, Trace, shapes_text
+from traces.workload import WorkloadSignature
+
+STEPS = 3
+_LATENCY_NS = 5_000  # of a launch
+_HOST_BOUND = 1.1  # a part that takes at most so many times as long as the host needs for it
+
+
+@dataclass(frozen=True)
+class RecordedOp:
+    """One op with GPU work: what all its kernels took."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    phase: str
+    ns: int
+
+
+def ops_of(trace: Trace) -> list[RecordedOp]:
+    """The ops of a trace's last whole step, in the order of their launches; those without shapes are left out."""
+    calls, steps = calls_of(trace), launch_steps(trace)
+    device = trace.device
+    rows = np.flatnonzero(device.is_work & (steps == steady_steps(trace)[-1]))
+    found: dict[int, RecordedOp] = {}
+    for row in sorted(rows.tolist(), key=lambda row: int(trace.host.start_ns[device.launch[row]])):
+        call, launch, ns = calls[row], int(device.launch[row]), int(device.duration_ns[row])
+        if call is None or device.kind[row] == DeviceKind.MEMCPY:
+            continue
+        phase = "optimizer" if call.op.startswith(("_foreach", "_fused")) else call.phase or "backward"
+        before = found[launch].ns if launch in found else 0
+        found[launch] = RecordedOp(call.op, call.shapes, call.dtype, phase, before + ns)
+    return list(found.values())
+
+
+def training_recording(
+    ops: Sequence[RecordedOp],
+    gpu: str,
+    workload: WorkloadSignature | None,
+    measured_ns: tuple[float, float],
+    host_ns: tuple[float, float],
+) -> Trace:
+    """A recording of `STEPS` equal steps; of each, what the forward pass and the rest took, and what the host needs for both."""
+    trace = Trace(devices=[Device(0, 0, gpu)], threads=[Thread(0, 0, "main")], workload=workload)
+    parts = [[op for op in ops if op.phase == "forward"], [op for op in ops if op.phase != "forward"]]
+    rows: list[tuple[str, tuple[int, int], RecordedOp | None]] = []  # of the host: name, span
+    kernels: list[tuple[int, int, int]] = []  # start, duration, row of its launch
+    phases: list[tuple[int, str, int, int]] = []
+    begins, now_ns = [], 1_000_000
+    for step in range(STEPS):
+        begins.append(now_ns)
+        for part, whole_ns, own_ns in zip(parts, measured_ns, host_ns, strict=True):
+            durations = _durations(part, whole_ns, own_ns)
+            ready_ns, pace_ns = now_ns, min(own_ns, whole_ns) / max(len(part), 1)
+            begun_ns, end_ns = now_ns, now_ns + int(whole_ns)
+            for i, (op, duration_ns) in enumerate(zip(part, durations, strict=True)):
+                launch_ns = begun_ns + int(i * pace_ns)
+                if not phases or phases[-1][:2] != (step, op.phase):
+                    phases.append((step, op.phase, launch_ns, 0))
+                start_ns = max(launch_ns + _LATENCY_NS, ready_ns)
+                ready_ns = start_ns + duration_ns
+                kernels.append((start_ns, duration_ns, len(rows)))
+                rows.append((op.name, (launch_ns, int(pace_ns * 0.9)), op))
+            last_ns = begun_ns + int(len(part) * pace_ns)
+            now_ns = max(end_ns, ready_ns)
+            rows.append(("cudaDeviceSynchronize", (min(last_ns, now_ns - 1), max(now_ns - last_ns, 1)), None))
+    ends = [*begins[1:], now_ns]
+    strings = trace.strings
+    dtypes = {op.dtype: strings.add(op.dtype) for op in ops}
+    shapes = {op.shapes: strings.add(shapes_text(op.shapes)) for op in ops}
+    trace.host = HostSpans.of(
+        thread=[0] * len(rows),
+        kind=[HostKind.OP if op else HostKind.RUNTIME for _, _, op in rows],
+        name=[strings.add(f"aten::{name}" if op else name) for name, _, op in rows],
+        start_ns=[start_ns for _, (start_ns, _), _ in rows],
+        duration_ns=[duration_ns for _, (_, duration_ns), _ in rows],
+        shapes=[shapes[op.shapes] if op else -1 for _, _, op in rows],
+        dtypes=[dtypes[op.dtype] if op else -1 for _, _, op in rows],
+    )
+    count = len(kernels)
+    trace.device = DeviceSpans.of(
+        device=[0] * count, stream=[7] * count, kind=[DeviceKind.KERNEL] * count, name=[strings.add("kernel")] * count,
+        start_ns=[start_ns for start_ns, _, _ in kernels], duration_ns=[duration_ns for _, duration_ns, _ in kernels],
+        launch=[row for _, _, row in kernels],
+    )  # fmt: skip
+    trace.steps = Steps.of(
+        rank=[0] * STEPS, number=range(STEPS), start_ns=begins, kind=[0] * STEPS,
+        duration_ns=[end - begin for begin, end in zip(begins, ends, strict=True)],
+    )  # fmt: skip
+    trace.phases = _phases(trace, phases, begins, ends)
+    return trace
+
+
+def _durations(part: Sequence[RecordedOp], whole_ns: float, own_ns: float) -> list[int]:
+    """What the kernels of a part take."""
+    busy_ns = sum(op.ns for op in part)
+    room_ns = whole_ns - _LATENCY_NS
+    times = room_ns / max(busy_ns, 1)
+    if whole_ns <= _HOST_BOUND * own_ns:
+        times = min(times, 1.0)
+    return [max(int(op.ns * times), 1) for op in part]
+
+
+def _phases(trace: Trace, found: Iterable[tuple[int, str, int, int]], begins: Sequence[int], ends: Sequence[int]) -> Phases:
+    """They tile their steps."""
+    rows = list(found)
+    starts = [begins[step] if i == 0 or rows[i - 1][0] != step else start for i, (step, _, start, _) in enumerate(rows)]
+    lasts = [
+        starts[i + 1] if i + 1 < len(rows) and rows[i + 1][0] == step else ends[step] for i, (step, _, _, _) in enumerate(rows)
+    ]
+    return Phases.of(
+        step=[step for step, _, _, _ in rows], name=[trace.strings.add(name) for _, name, _, _ in rows], start_ns=starts,
+        duration_ns=[last - start for start, last in zip(starts, lasts, strict=True)], origin=[0] * len(rows),
+    )  # fmt: skip
