@@ -7,14 +7,15 @@
 A100, 2 to 8 GPUs of one machine, 1 MiB to 1 GiB). Kept are the sizes between which a line (of time over bytes, both as
 logarithms) misses no measured one by more than `ALL_REDUCE_MISS`; out-of-place and in-place runs are averaged.
 
-`efficiency`: operators on five GPUs (github.com/sitar-lab/NeuSight at 6945927d; fp32, PyTorch 2.1, CUDA 12.1), learned by a
-small network per kind of work, see replayer/cost_model/efficiency.py. A tenth of the rows is held out; what the networks miss
-these by is printed and kept as their error. `--without "Tesla T4"` hides a GPU, `--out FILE` writes elsewhere. A measured time
-holds launches beside the kernel: over the bytes of elementwise operators, softmax and layer norm between 30 and 200 MB a straight
-line begins at about 0.55 of the shortest time (elementwise: 0.51 to 0.60 on each of the five GPUs), so that share of the shortest
-of its kind is taken off every time. Where a time is not much longer than the shortest it only says what the kernel takes at most.
-In the rows of "linear", N is the inner size and K the number of outputs: only so does a language model's head take on a P100 what
-was measured of whole models.
+`efficiency`: operators on five GPUs (github.com/sitar-lab/NeuSight at 6945927d; fp32, PyTorch 2.1, CUDA 12.1), learned by
+small networks per kind of work, see replayer/cost_model/efficiency.py. A tenth of the rows is held out; what the networks miss
+these by is printed and kept as their error. `--without "Tesla T4"` hides a GPU, `--out FILE` writes elsewhere.
+
+A measured time holds launches beside the kernel: over the bytes of elementwise operators between 30 and 200 MB a straight line
+begins at 0.51 to 0.60 of the shortest time, on each of the five GPUs. So that share of the shortest of its kind is taken off
+every time. Where a time is not much longer than the shortest it only says what the kernel takes at most. In the rows of
+"linear", N is the inner size and K the number of outputs: only so does a language model's head take on a P100 what was measured
+of whole models.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from replayer.cost_model.efficiency import ROWS_KINDS, features, peaks_of  # noqa: E402
+from replayer.cost_model.efficiency import ROWS_KINDS, features, member, peaks_of  # noqa: E402
 from traces.cards import card_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
@@ -107,6 +108,7 @@ _LAUNCH = 0.55  # of the shortest measured time of its kind: what each of them h
 _THROTTLED = ("Tesla P4",)
 _TELLS = 1.3  # times as long as the shortest measurement of its kind: the kernel, not its launch, is what was measured
 _HIDDEN, _EMBEDDING = 48, 5
+_SEEDS = 3
 _STEPS, _BATCH = {"matmul": 4500, "conv3": 2500, "rows": 2500}, 1024
 
 
@@ -248,15 +250,22 @@ def learned(rows: Operators, seed: int = 0) -> tuple[dict[str, Floats], float]:
 
 
 def efficiency(folder: Path, out: Path | None = None, without: str = "") -> None:
-    """Write the networks."""
+    """Write the networks: in the installed file several of each kind, of which the mean counts; without a GPU one each."""
     arrays: dict[str, Floats] = {}
     errors, gpus = {}, {}
+    seeds = 1 if without else _SEEDS
     for net in ("matmul", "conv3", "rows"):
         rows = operators(folder, net, without)
-        weights, errors[net] = learned(rows)
-        arrays |= weights
+        missed = []
+        for seed in range(seeds):
+            weights, error = learned(rows, seed)
+            missed.append(error)
+            arrays |= {name.replace(net, member(net, seed), 1): array for name, array in weights.items()}
+        errors[net] = sum(missed) / seeds
         gpus[net] = rows.gpus
-    about = {"source": NEUSIGHT, "made": "benchmarks/cost_tables.py efficiency", "gpus": gpus, "errors": errors}
+    about = {
+        "source": NEUSIGHT, "made": "benchmarks/cost_tables.py efficiency", "gpus": gpus, "errors": errors, "seeds": seeds,
+    }  # fmt: skip
     np.savez_compressed(out or OUT / "efficiency.npz", about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
 
 

@@ -234,7 +234,7 @@ def gpu_rows(args: argparse.Namespace) -> list[Row]:
 
 def unseen_rows(args: argparse.Namespace) -> list[Row]:
     def hidden(target: str) -> Path:
-        path = args.curves / f"without_{target.replace(' ', '_')}.npz"
+        path: Path = args.curves / f"without_{target.replace(' ', '_')}.npz"
         if not path.exists():
             efficiency(args.published, path, target)
         return path
@@ -327,6 +327,10 @@ def batch_rows(args: argparse.Namespace) -> list[Row]:
     return [Row("V100 ResNet-50, batch 8 to 128 over batch 32", "3 %", relative)]
 
 
+def _in_ns(seconds: tuple[float, float]) -> tuple[float, float]:
+    return seconds[0] * 1e9, seconds[1] * 1e9
+
+
 def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
     """See the protocol: the recording has the measured times of batch 32, and the host's pace of batch 1."""
     truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
@@ -334,7 +338,7 @@ def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recording.msgpack"
         for name, trace in recordings(args):
-            whole, host = (tuple(1e9 * seconds for seconds in truth[name, batch]) for batch in (32, 1))
+            whole, host = (_in_ns(truth[name, batch]) for batch in (32, 1))
             save(training_recording(ops_of(trace), BOARD, trace.workload, whole, host), path)
             for batch in (8, 16, 64, 96, 128):
                 if (name, batch) in truth:

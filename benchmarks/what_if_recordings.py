@@ -3,9 +3,9 @@
     ops = ops_of(load("resnet18.msgpack"))                                  # one step of a replay of that network
     trace = training_recording(ops, "Tesla V100-PCIE-32GB", workload, (9.1e6, 28.1e6), (4.2e6, 8.5e6))
 
-The ops, their shapes and how the time divides among them are those of the replay; how long each part of a step took is what was
-measured. In a part that waits for the GPU, kernels are as long as to fill it; in one that the host bounds they keep their times.
-The host launches at an even pace, which is given, as a recording would hold it.
+The ops, their shapes and how the time divides among them are those of the replay; how long each part of a step took is what
+was measured. In a part that waits for the GPU, kernels are as long as to fill it; in one that the host bounds they keep their
+times. The host launches at an even pace, which is given, as a recording would hold it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def training_recording(
     measured_ns: tuple[float, float],
     host_ns: tuple[float, float],
 ) -> Trace:
-    """A recording of `STEPS` equal steps; of each, what the forward pass and the rest took, and what the host needs for both."""
+    """A recording of `STEPS` equal steps: what the forward pass and the rest of each took, and what the host needs for both."""
     trace = Trace(devices=[Device(0, 0, gpu)], threads=[Thread(0, 0, "main")], workload=workload)
     parts = [[op for op in ops if op.phase == "forward"], [op for op in ops if op.phase != "forward"]]
     rows: list[tuple[str, tuple[int, int], RecordedOp | None]] = []  # of the host: name, span

@@ -1,8 +1,8 @@
 """How near a GPU comes to its data sheet for a kind and size of work: curves learned from measured operators.
 
-`efficiency.npz` holds one small network per kind of work (two hidden layers), made by benchmarks/cost_tables.py from NeuSight's
-measurements of five GPUs (source and commit are in the file). Its inputs are the work's sizes and what the data sheet says of
-them on this GPU (`features`); its output is by how many times the work takes longer than its roofline. A GPU that was measured
+`efficiency.npz` holds small networks for each kind of work (two hidden layers), made by benchmarks/cost_tables.py from
+NeuSight's measurements of five GPUs (source and commit are in the file). Inputs are the work's sizes and what the data sheet
+says of them on this GPU (`features`); the output is by how many times the work takes longer than its roofline. A measured GPU
 has an embedding of its own, all others share one that was learned from all of them: so what is known of a GPU without
 measurements is how GPUs use their peaks at such sizes.
 
@@ -15,13 +15,14 @@ Note [Alike GPUs]
 
 Note [Sustained clocks]
     A board that a slot feeds (75 W and less, no fan) cannot keep up the clock that its data sheet's peak is told for. At that
-    peak it would have to make more of a watt than the largest board of its process does; as power grows at least with the square
-    of a clock, the clock is taken to fall by the root of that. So a T4 has 5.6 of its 8.1 TFLOP/s.
+    peak it would have to make more of a watt than the largest board of its process does; as power grows at least with the
+    square of a clock, the clock is taken to fall by the root of that. So a T4 has 5.6 of its 8.1 TFLOP/s.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from functools import cache
@@ -114,7 +115,7 @@ def _sustained(card: Card) -> float:
     if limit is None:
         return 1.0
     watts, like, like_watts = limit
-    return min(1.0, watts / like_watts * card_of(like).tflops["fp32"] / card.tflops["fp32"]) ** 0.5
+    return math.sqrt(min(1.0, watts / like_watts * card_of(like).tflops["fp32"] / card.tflops["fp32"]))
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
@@ -141,21 +142,27 @@ class _Net:
         return told
 
 
+def member(net: str, seed: int) -> str:
+    """The name in the file of one of the networks of a kind."""
+    return f"{net}{seed or ''}"
+
+
+def _net(file: Any, name: str) -> _Net:
+    layers = tuple((file[f"{name}_w{i}"].astype(np.float64), file[f"{name}_b{i}"].astype(np.float64)) for i in range(3))
+    mean, scale, embeddings, fastest = (
+        file[f"{name}_{part}"].astype(np.float64) for part in ("mean", "scale", "embeddings", "fastest")
+    )
+    return _Net(mean, scale, embeddings, fastest, layers)
+
+
 class EfficiencyCurves:
-    """The networks of all kinds."""
+    """The networks of all kinds; of several of a kind the mean counts, for each has its own errors."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
             self.about: dict[str, Any] = json.loads(str(file["about"]))
             self._nets = {
-                net: _Net(
-                    file[f"{net}_mean"].astype(np.float64),
-                    file[f"{net}_scale"].astype(np.float64),
-                    file[f"{net}_embeddings"].astype(np.float64),
-                    file[f"{net}_fastest"].astype(np.float64),
-                    tuple((file[f"{net}_w{i}"].astype(np.float64), file[f"{net}_b{i}"].astype(np.float64)) for i in range(3)),
-                )
-                for net in self.about["gpus"]
+                net: [_net(file, member(net, seed)) for seed in range(self.about.get("seeds", 1))] for net in self.about["gpus"]
             }
 
     @classmethod
@@ -173,7 +180,7 @@ class EfficiencyCurves:
         row = np.array([sizes], dtype=np.float64)
         moved, work = np.array([size_bytes], dtype=np.float64), np.array([flops], dtype=np.float64)
         inputs = features(net, index, row, np.maximum(moved, 1), work, np.array([peaks_of(card, unit)]))
-        return float(np.exp(self._nets[net].log_slower(inputs, gpu)[0])), origin
+        return float(np.exp(np.mean([of.log_slower(inputs, gpu)[0] for of in self._nets[net]]))), origin
 
     def _gpu(self, net: str, card: Card) -> tuple[int, Origin]:
         gpus: list[str] = self.about["gpus"][net]

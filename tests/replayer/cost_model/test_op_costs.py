@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from replayer.cost_model.efficiency import peaks_of
 from replayer.cost_model.op_costs import OpCosts
 from replayer.cost_model.op_work import OutputPlaces, Work, op_work
 from traces.cards import card_of
@@ -92,3 +93,12 @@ def test_half_of_a_backward_pass_is_nothing_to_scale_the_whole_by() -> None:
     costs.learn([("convolution_backward", half, (), "float32", 900_000)])
     scaled_ns = 900_000 * costs.ratio("convolution_backward", "float32", (half, ()), (whole, ()))
     assert scaled_ns == pytest.approx(costs.estimate("convolution_backward", whole, "float32").ns)
+
+
+def test_a_board_fed_by_its_slot_does_not_keep_up_its_peak() -> None:
+    assert peaks_of(card_of("Tesla T4"))[0] == pytest.approx(5640, rel=0.01)
+    assert peaks_of(A100)[0] == 19_500
+
+
+def test_an_elementwise_op_knows_neither_rows_nor_columns() -> None:
+    assert op_work("add", ((32, 64, 56, 56), (32, 64, 56, 56)))[0].sizes == op_work("add", ((64, 100_352),) * 2)[0].sizes

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from replayer.prediction.batch_shapes import BatchShapes
-from replayer.prediction.conditions import Conditions, conditions_of
-from replayer.prediction.predict import predict
+from replayer.prediction.conditions import EXPECTED, Conditions, conditions_of
+from replayer.prediction.predict import as_estimated, predict
 from replayer.prediction.retiming import retimed
 from tests.traces.handmade import phase_grained, training
 from traces.cards import card_of
@@ -144,3 +144,20 @@ def test_every_figure_is_told_as_an_estimate(tmp_path: Path, capsys: pytest.Capt
 
 def test_given_conditions_are_read_as_a_person_writes_them() -> None:
     assert conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0) == Conditions("A100", 64, (512, 1024), 0, 4, 50.0, 2.0)
+
+
+def test_a_replay_of_a_prediction_is_a_sound_trace(tmp_path: Path) -> None:
+    prediction = predict(training(), Conditions(gpu="Tesla T4"))
+    replayed = training()
+    replayed.device.origin[:] = Origin.EXACT
+    estimated = as_estimated(replayed, prediction)
+    save(estimated, tmp_path / "replayed.msgpack")
+    assert Origin.EXACT not in load(tmp_path / "replayed.msgpack").device.origin
+
+
+def test_the_expected_error_is_that_of_the_benchmark() -> None:
+    rows = json.loads(EXPECTED.read_text())["rows"]
+    batch = predict(training(), Conditions(batch=256))
+    assert 0 < batch.expected_error <= max(row["error"] for row in rows.values())
+    two = predict(training(), Conditions(gpus=2, batch=64))
+    assert two.expected_error == pytest.approx(predict(training(), Conditions()).expected_error + rows["dataparallel"]["error"])
