@@ -26,7 +26,7 @@ def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Pa
     stalls = study("data_stalls")
     runs = [stalls.Measured(*key, 189.0, 400.0, 190.0, 0.5, 5_270_000, 12.0, 7.5) for key in stalls.RUNS]
     cost = stalls.Cost(runs, {batch: 0.1 * batch for batch in stalls.PUBLISHED_PIN})
-    model = stalls.Model(cost)
+    model = stalls.Model(cost.cpu_ns_per_sample)
     for network, published in stalls.PUBLISHED_CPU.items():
         rates = [model.rate(network, cores) for cores in stalls.CORES]
         gpu_rate = stalls.BATCH / stalls.gpu_ns(network) * 1e9
