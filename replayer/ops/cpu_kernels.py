@@ -264,6 +264,18 @@ def _batch_norm_backward_elemt(
     return torch.empty_like(data).copy_(result)
 
 
+def _rms_norm_backward(grad: Any, source: Any, shape: Any, rstd: Any, weight: Any, mask: Any) -> tuple[Any, Any]:
+    """Gradients of the input and of the weight, each None where `mask` does not ask for it."""
+    wide, dims = grad.float(), tuple(range(-len(shape), 0))
+    normed = source.float() * rstd
+    scaled = wide if weight is None else wide * weight.float()
+    of_source = (scaled - normed * (scaled * normed).mean(dims, keepdim=True)) * rstd
+    of_weight = None
+    if mask[1] and weight is not None:
+        of_weight = (wide * normed).reshape(-1, *shape).sum(0).to(weight.dtype)
+    return (of_source.to(source.dtype) if mask[0] else None), of_weight
+
+
 FORMS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention.default: _flash,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
@@ -283,3 +295,6 @@ FORMS: dict[Any, Callable[..., Any]] = {
     aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
     aten.batch_norm_backward_elemt.default: _batch_norm_backward_elemt,
 }
+if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):  # PyTorch 2.9 and later
+    FORMS[torch.ops.aten._fused_rms_norm_backward.default] = _rms_norm_backward
+
