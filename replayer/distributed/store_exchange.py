@@ -16,7 +16,7 @@ Note [Clocks of several processes]
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns, sleep  # by name, for what the module holds may be patched: surfaces/time.py
@@ -29,6 +29,7 @@ from replayer.timing.clock import Clock
 LIVENESS_CHECK_AFTER_S = 1.0  # of waiting: from then on, ask whether missing ranks have ended
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between polls of the store
 _FULL_RATE_RANKS = 8  # more ranks poll proportionally less often, so that polling does not fill the machine
+_LONGEST_VALUE = 4 << 20  # bytes; a TCPStore refuses messages over 8 MiB and closes the connection
 SHUTDOWN_GRACE_NS = 10_000_000_000  # for which rank 0 stays, at most, until the others have read its messages
 
 
@@ -45,16 +46,22 @@ class RankMessage:
     splits: list[int] | None = None  # elements for each rank, of an all-to-all
     read_count: int = 0  # how many operations of this channel the rank has read completely
 
-    def pack(self) -> bytes:
+    def pack(self) -> list[bytes]:
+        """The message, then the rest of a long payload in pieces that a store takes."""
         head = asdict(self)
         payload = head.pop("payload")
-        return json.dumps(head | {"has": payload is not None}).encode() + b"\n" + (payload or b"")
+        starts = range(0, len(payload or b""), _LONGEST_VALUE)
+        pieces = [payload[start : start + _LONGEST_VALUE] for start in starts] or [b""]
+        first = json.dumps(head | {"has": payload is not None, "more": len(pieces) - 1}).encode() + b"\n" + pieces[0]
+        return [first, *pieces[1:]]
 
     @classmethod
-    def unpack(cls, packed: bytes) -> RankMessage:
-        head, _, payload = packed.partition(b"\n")
+    def unpack(cls, first: bytes, piece: Callable[[int], bytes]) -> RankMessage:
+        """`piece(n)` is asked for the n-th of the further pieces, from 1."""
+        head, _, payload = first.partition(b"\n")
         fields = json.loads(head)
         has_payload = fields.pop("has")
+        payload = b"".join([payload, *map(piece, range(1, fields.pop("more") + 1))])
         return cls(**fields, payload=payload if has_payload else None)
 
 
@@ -92,6 +99,7 @@ class StoreExchange:
         self._numbers: dict[str, int] = {}  # operations posted, by channel
         self._read: dict[str, int] = {}  # operations read, by channel
         self._deleted: dict[str, int] = {}
+        self._pieces: dict[str, int] = {}  # further pieces of this rank's own messages, by key, where there are some
         self._left = self._broken = False
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _FULL_RATE_RANKS, 1.0)
 
@@ -102,7 +110,13 @@ class StoreExchange:
         arrived_ns = message.arrived_ns - self._aligned_ns()
         message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
         if len(members) > 1:
-            self._store.set(f"{channel}/{number}/{self.rank}", message.pack())
+            key = f"{channel}/{number}/{self.rank}"
+            first, *more = message.pack()
+            for place, piece in enumerate(more, 1):
+                self._store.set(_piece(key, place), piece)
+            if more:
+                self._pieces[key] = len(more)
+            self._store.set(key, first)  # last: who finds it finds the pieces too
             return PendingExchange(self, channel, number, members, message.operation)
         pending = PendingExchange(self, channel, number, members, message.operation)
         pending._messages = [replace(message, arrived_ns=message.arrived_ns + self._aligned_ns())]
@@ -117,7 +131,9 @@ class StoreExchange:
     def read(self, channel: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
         keys = [f"{channel}/{number}/{member}" for member in members]
         self._await(keys, members, operation)
-        messages = [RankMessage.unpack(packed) for packed in self._store.multi_get(keys)]
+        get = self._store.get
+        firsts = zip(keys, self._store.multi_get(keys), strict=True)
+        messages = [RankMessage.unpack(first, lambda place, key=key: get(_piece(key, place))) for key, first in firsts]
         mine = messages[list(members).index(self.rank)]
         for member, message in zip(members, messages, strict=True):
             if message.operation != mine.operation and {message.operation, mine.operation} != {"send", "recv"}:
@@ -150,7 +166,10 @@ class StoreExchange:
     def _delete_read(self, channel: str, read_count: int) -> None:
         """Delete this rank's messages that all members have read."""
         for number in range(self._deleted.get(channel, 0), read_count):
-            self._store.delete_key(f"{channel}/{number}/{self.rank}")
+            key = f"{channel}/{number}/{self.rank}"
+            self._store.delete_key(key)
+            for place in range(1, self._pieces.pop(key, 0) + 1):
+                self._store.delete_key(_piece(key, place))
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await(self, keys: Sequence[str], members: Sequence[int], operation: str) -> None:
@@ -200,6 +219,10 @@ class StoreExchange:
         first_ns, first_machine_ns, boot = json.loads(self._store.get("clock/0"))
         passed_ns = machine_ns - first_machine_ns if self._clock.flows and boot == _boot_id() and boot else 0
         return int(own_ns - first_ns - passed_ns * self._clock.speed)
+
+
+def _piece(key: str, place: int) -> str:
+    return f"{key}/{place}"
 
 
 def _boot_id() -> str:

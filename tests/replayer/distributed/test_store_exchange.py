@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
+from typing import Any
 
+import pytest
 from torch._C._distributed_c10d import HashStore
+from torch.distributed import TCPStore
 
 from replayer.distributed.store_exchange import RankMessage, StoreExchange
 from replayer.timing.clock import RecordedClock
@@ -30,3 +34,28 @@ def test_clocks_that_stand_still_agree_where_the_ranks_first_meet_however_long_e
         rank.join(timeout=60)
     # THEN each knows how long after their meeting the other's data was ready, to the nanosecond
     assert seen == {0: [1_000, 2_000], 1: [1_000, 2_000]}
+
+
+def _tcp_store() -> Any:
+    return TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+
+
+@pytest.mark.parametrize("make_store", [HashStore, _tcp_store])
+@pytest.mark.parametrize("size", [0, 100, 4 << 20, (20 << 20) + 1])
+def test_values_of_any_size_arrive_and_are_deleted_once_all_have_read_them(make_store: Any, size: int) -> None:
+    """A TCPStore refuses messages over 8 MiB, and DDP's buckets are larger."""
+    store = make_store()
+    exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock()) for rank in range(2)]
+    for exchange in exchanges:
+        exchange._offset_ns = 0
+    payloads = [bytes([rank + 1]) * size for rank in range(2)]
+    keys_before = store.num_keys()
+    for _ in range(3):
+        pending = [
+            exchange.post("all", [0, 1], RankMessage(1, "all_reduce", size, "uint8", payload))
+            for exchange, payload in zip(exchanges, payloads, strict=True)
+        ]
+        keys_of_one = store.num_keys() - keys_before
+        for each in pending:
+            assert [message.payload for message in each.messages()] == payloads
+    assert store.num_keys() - keys_before <= keys_of_one  # the last operation's, at most
