@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns, sleep  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import Any
@@ -113,7 +114,7 @@ class StoreExchange:
             key = f"{channel}/{number}/{self.rank}"
             first, *more = message.pack()
             for place, piece in enumerate(more, 1):
-                self._store.set(_piece(key, place), piece)
+                self._store.set(_piece_key(key, place), piece)
             if more:
                 self._pieces[key] = len(more)
             self._store.set(key, first)  # last: who finds it finds the pieces too
@@ -131,9 +132,8 @@ class StoreExchange:
     def read(self, channel: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
         keys = [f"{channel}/{number}/{member}" for member in members]
         self._await(keys, members, operation)
-        get = self._store.get
         firsts = zip(keys, self._store.multi_get(keys), strict=True)
-        messages = [RankMessage.unpack(first, lambda place, key=key: get(_piece(key, place))) for key, first in firsts]
+        messages = [RankMessage.unpack(first, partial(self._piece, key)) for key, first in firsts]
         mine = messages[list(members).index(self.rank)]
         for member, message in zip(members, messages, strict=True):
             if message.operation != mine.operation and {message.operation, mine.operation} != {"send", "recv"}:
@@ -163,13 +163,17 @@ class StoreExchange:
         except DistError:
             return  # the store's own process has ended, so no rank is left to read it
 
+    def _piece(self, key: str, place: int) -> bytes:
+        piece: bytes = self._store.get(_piece_key(key, place))
+        return piece
+
     def _delete_read(self, channel: str, read_count: int) -> None:
         """Delete this rank's messages that all members have read."""
         for number in range(self._deleted.get(channel, 0), read_count):
             key = f"{channel}/{number}/{self.rank}"
             self._store.delete_key(key)
             for place in range(1, self._pieces.pop(key, 0) + 1):
-                self._store.delete_key(_piece(key, place))
+                self._store.delete_key(_piece_key(key, place))
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await(self, keys: Sequence[str], members: Sequence[int], operation: str) -> None:
@@ -221,7 +225,7 @@ class StoreExchange:
         return int(own_ns - first_ns - passed_ns * self._clock.speed)
 
 
-def _piece(key: str, place: int) -> str:
+def _piece_key(key: str, place: int) -> str:
     return f"{key}/{place}"
 
 

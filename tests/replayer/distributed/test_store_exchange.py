@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from torch._C._distributed_c10d import HashStore
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 
 from replayer.distributed.store_exchange import RankMessage, StoreExchange
 from replayer.timing.clock import RecordedClock
