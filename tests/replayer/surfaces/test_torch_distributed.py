@@ -260,11 +260,11 @@ def test_the_reducer_makes_its_buckets_and_leaves_out_what_no_rank_used() -> Non
 
 def test_communication_overlaps_backward_and_the_optimizer_waits_for_it() -> None:
     def body(rank: int) -> None:
-        net = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]).cuda(rank)
+        net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(6)]).cuda(rank)  # kernels that outlast their launches
         model = DistributedDataParallel(net, device_ids=[rank], bucket_cap_mb=1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
-            loss = model(torch.randn(64, 512, device="cuda")).sum()
+            loss = model(torch.randn(4096, 2048, device="cuda")).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
