@@ -136,6 +136,8 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
         improving=config.values != "constant",
     )
     at_exit(lambda: _finish(gpu, trace, session))
+    if patched_time is not None:
+        patched_time.come_to_present = gpu.come_to_present
     if gpu.machine.is_before(1, 11):
         torch_before_1_11.install(torch)
     return gpu

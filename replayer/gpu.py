@@ -361,6 +361,17 @@ class VirtualGpu:
         self.flush()
         return self.thread().host_ns
 
+    def come_to_present(self) -> None:
+        """The calling thread looks at its clock: really wait until it is as late as the recorded host would have it.
+
+        Only for clocks on which waiting takes no time; on the machine's a script that is ahead sees its own pace, see
+        `_AHEAD_NS` in simulator.py. Without effect in a thread that did not use the device.
+        """
+        thread: HostThread | None = getattr(self._local, "thread", None)
+        if thread is not None:
+            self.flush()
+            self.simulator.scheduler.wait(thread.host_ns)
+
     def begin_thread(self, name: str, since_ns: int) -> None:
         """The calling thread was made at `since_ns`. One of this name is made at each step: it is the same one every time."""
         thread = self.thread()

@@ -4,7 +4,8 @@
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 `time`, `perf_counter`, `monotonic` and their `_ns` twins tell the virtual time (Note [Virtual time] in clock.py), and `sleep`
-moves it; also where a module took them by name (`from time import perf_counter`) before torch was imported. A thread that
+moves it; who asks for the time first comes to where the recorded host would be, so that a script sees the recorded times of
+what it does on the host; also where a module took them by name (`from time import perf_counter`) before torch was imported. A thread that
 sleeps beside the main one waits until the time has come: a thread that polls once a second must not push the clock.
 
 What stays real, so that a script whose own waiting matters is not for this clock: `datetime.now()`, `time.localtime()` and
@@ -41,6 +42,7 @@ class PatchedTime:
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
+        self.come_to_present: Callable[[], None] = lambda: None  # set by what knows how far the calling thread has come
         self._jumps = False
         self._calls: dict[Any, Callable[..., Any]] = {time.sleep: self._sleep(time.sleep)}  # by the real function
         for name in _CLOCKS:
@@ -68,10 +70,15 @@ class PatchedTime:
         clock, offset_ns = self.clock, real_ns() - self.clock.now_ns()
 
         def told() -> float:
-            return real() if _caller_waits_for_real() else (clock.poll_ns() + offset_ns) / 1e9
+            return real() if _caller_waits_for_real() else (now_ns() + offset_ns) / 1e9
 
         def told_ns() -> int:
-            return real_ns() if _caller_waits_for_real() else clock.poll_ns() + offset_ns
+            return real_ns() if _caller_waits_for_real() else now_ns() + offset_ns
+
+        def now_ns() -> int:
+            if self._jumps:
+                self.come_to_present()
+            return clock.poll_ns()
 
         return {real: _like(real, told), real_ns: _like(real_ns, told_ns)}
 

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import gpu, started
+from replayer.timing.clock import machine_unix_ns
 from replayer.timing.profile_window import launched, merged
 from traces.model import NONE
 from traces.patching import patch
@@ -40,17 +41,20 @@ def install(torch_module: ModuleType) -> None:
         init(self, enabled, **options)
         self.waits_for_device = asked
         self.gpu_window = None
+        self.gpu_ends: list[tuple[int, int]] = []  # of the window: this machine's Unix time and recorded time, ns
 
     @wraps(start)
     def start_and_watch(self: Any) -> None:
         start(self)
         if self.waits_for_device and self.enabled:
             gpu().watch()
+            self.gpu_ends = [(machine_unix_ns(), gpu().host_now_ns())]
 
     @wraps(leave)
     def leave_after_device(self: Any, *error: Any) -> Any:
         if self.waits_for_device and self.enabled:
             torch_module.cuda.synchronize()
+            self.gpu_ends.append((machine_unix_ns(), gpu().host_now_ns()))
             self.gpu_window = gpu().watched()
             self.gpu_shift_ns = time.time_ns() - gpu().clock.now_ns()
         return leave(self, *error)
@@ -71,7 +75,7 @@ def install(torch_module: ModuleType) -> None:
             with open(path, encoding="utf-8") as file:
                 kineto = json.load(file)
             with open(path, "w", encoding="utf-8") as file:
-                json.dump(merged(kineto, copy.deepcopy(self.gpu_window), self.gpu_shift_ns), file)
+                json.dump(merged(kineto, copy.deepcopy(self.gpu_window), self.gpu_shift_ns, self.gpu_ends), file)
         return result
 
     activity = torch_module.profiler.ProfilerActivity

@@ -1,11 +1,11 @@
 """What a script's own torch.profiler would have seen of the GPU: the timeline's rows between two moments, as Kineto tells them.
 
     window = timeline.watched()                     # a Trace of the ops, kernels and memory events since timeline.watch()
-    merged(kineto_json, window, unix_ns=...)        # the same file with the virtual GPU in it
+    merged(kineto_json, window, shift_ns, ends)     # the same file with the virtual GPU in it
 
 Kineto has noted what the host did, by this machine's clock; the virtual GPU when it did it, in recorded time. An op that both
-know (the k-th of its name in its thread) ties the two clocks together: what Kineto noted between two such ops is moved to lie
-between them in recorded time. Of ops that both know the timeline's row is taken, which its kernels belong to.
+know (the k-th of its name in its thread) ties the two clocks together, and so do the ends of the profile: what Kineto noted
+between two such ops is moved to lie between them in recorded time. Of ops that both know the timeline's row is taken, which its kernels belong to.
 """
 
 from __future__ import annotations
@@ -57,12 +57,10 @@ def with_launches(trace: Trace) -> Trace:
 
 
 class _Clocks:
-    """This machine's clock and recorded time at the ops of one thread that both know."""
+    """This machine's clock and recorded time (us), at the ends of the profile and at the ops of one thread that both know."""
 
-    def __init__(self, offset: float) -> None:
-        self._offset = offset
-        self._own: Column = np.empty(0)
-        self._recorded: Column = np.empty(0)
+    def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
+        self.tie(own_us, recorded_us)
 
     def tie(self, own_us: list[float], recorded_us: list[float]) -> None:
         order = np.argsort(own_us, kind="stable")
@@ -79,8 +77,6 @@ class _Clocks:
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
     def recorded(self, own_us: float) -> float:
-        if not len(self._own):
-            return own_us + self._offset
         if own_us <= self._own[0]:
             return float(self._recorded[0] - (self._own[0] - own_us))
         if own_us >= self._own[-1]:
@@ -88,8 +84,11 @@ class _Clocks:
         return float(np.interp(own_us, self._own, self._recorded))
 
 
-def merged(kineto: dict[str, Any], window: Trace, shift_ns: int) -> dict[str, Any]:
-    """Kineto's file with the virtual GPU's part in it; `shift_ns` turns the window's times into Unix times."""
+def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tuple[int, int]]) -> dict[str, Any]:
+    """Kineto's file with the virtual GPU's part in it; `shift_ns` turns the window's times into Unix times.
+
+    `ends` are two moments, when the profile began and ended: this machine's Unix time and recorded time, both in ns.
+    """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
         setattr(table, start, getattr(table, start) + shift_ns)
@@ -98,6 +97,7 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int) -> dict[str, An
     later_us = (ours.base_ns - base_ns) / 1000  # of our stamps, to Kineto's
     events = [event for event in kineto["traceEvents"] if not str(event.get("name", "")).startswith(_OURS)]
     rows = [event for event in ours if _is_of_gpu(event)]
+    events = _without_inner(events, {name for name, _ in _by_name(rows)})
     own = _by_name(events)
     taken: set[int] = set()
     ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops: given out on entry, they tell who encloses whom
@@ -113,9 +113,11 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int) -> dict[str, An
             threads.setdefault(row["tid"], event["tid"])
             pairs[event["tid"]][0].extend((event["ts"], event["ts"] + event["dur"]))
             pairs[event["tid"]][1].extend((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
-    clocks: dict[Any, _Clocks] = defaultdict(lambda: _Clocks(0.0))
+    ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
+    ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
+    clocks: dict[Any, _Clocks] = defaultdict(lambda: _Clocks(ends_own, ends_recorded))
     for tid, (own_us, recorded_us) in pairs.items():
-        clocks[tid].tie(own_us, recorded_us)
+        clocks[tid].tie([*ends_own, *own_us], [*ends_recorded, *recorded_us])
     for tid in pairs:
         clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
     host = os.getpid()
@@ -155,6 +157,20 @@ def _is_of_gpu(event: Event) -> bool:
     if event["ph"] == "M":
         return bool(str(event.get("args", {}).get("name", "")).startswith(("GPU", "stream")))
     return event.get("cat") not in ("Trace", "user_annotation")
+
+
+def _without_inner(events: list[Event], names: set[str]) -> list[Event]:
+    """Without the ops within ops of these names: what a virtual op runs to know its result's shape and values is ours."""
+    ops = [event for event in events if event.get("ph") == "X" and event.get("cat") == "cpu_op"]
+    inner: set[int] = set()
+    until: dict[Any, float] = defaultdict(float)  # by thread
+    for event in sorted(ops, key=lambda event: (event["ts"], -event["dur"])):
+        end = event["ts"] + event["dur"]
+        if end <= until[event["tid"]]:
+            inner.add(id(event))
+        elif event["name"] in names:
+            until[event["tid"]] = end
+    return [event for event in events if id(event) not in inner]
 
 
 def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from traces.configuration import RecordConfig, RecordSession, ReplaySession
+from traces.configuration import RecordConfig, RecordSession, ReplaySession, ReplayConfig
 from traces.deferred_signals import deferred_signals
 from traces.file import load, save
 from traces.functions import without_folders
@@ -99,7 +99,8 @@ def default_name(script: list[str]) -> str:
 def _virtual_gpu(record: Record, folder: Path) -> dict[str, object]:
     if record.on is None:
         return {}
-    return {"replayer": ReplaySession(find_trace(record.on).resolve(), folder, os.getpid())}
+    config = ReplayConfig(clock="recorded", loader="recorded")  # what is recorded is the recording, not this machine
+    return {"replayer": ReplaySession(find_trace(record.on).resolve(), folder, os.getpid(), config=config)}
 
 
 def _parts(output: Path) -> list[_Part]:
