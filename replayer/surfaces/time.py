@@ -4,9 +4,9 @@
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 `time`, `perf_counter`, `monotonic` and their `_ns` twins tell the virtual time (Note [Virtual time] in clock.py), and `sleep`
-moves it; who asks for the time first comes to where the recorded host would be, so that a script sees the recorded times of
-what it does on the host; also where a module took them by name (`from time import perf_counter`) before torch was imported. A thread that
-sleeps beside the main one waits until the time has come: a thread that polls once a second must not push the clock.
+moves it; also where a module took them by name (`from time import perf_counter`) before torch was imported. Who asks for the
+time first comes to where the recorded host would be, so that a script sees the recorded times of what it does on the host. A
+thread that sleeps beside the main one waits until the time has come: a thread that polls once a second must not push the clock.
 
 What stays real, so that a script whose own waiting matters is not for this clock: `datetime.now()`, `time.localtime()` and
 `time.clock_gettime()`; waiting with a timeout for locks, queues, sockets and processes (the modules listed below reckon by the

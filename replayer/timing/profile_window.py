@@ -5,7 +5,8 @@
 
 Kineto has noted what the host did, by this machine's clock; the virtual GPU when it did it, in recorded time. An op that both
 know (the k-th of its name in its thread) ties the two clocks together, and so do the ends of the profile: what Kineto noted
-between two such ops is moved to lie between them in recorded time. Of ops that both know the timeline's row is taken, which its kernels belong to.
+between two such moments is moved to lie between them in recorded time. Of ops that both know the timeline's row is taken,
+which its kernels belong to.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from traces.chrome_events import RankEvents
-from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
+from traces.model import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
 
 Event = dict[str, Any]
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from traces.configuration import RecordConfig, RecordSession, ReplaySession, ReplayConfig
+from traces.configuration import RecordConfig, RecordSession, ReplayConfig, ReplaySession
 from traces.deferred_signals import deferred_signals
 from traces.file import load, save
 from traces.functions import without_folders
