@@ -41,7 +41,7 @@ def install(torch_module: ModuleType) -> None:
         init(self, enabled, **options)
         self.waits_for_device = asked
         self.gpu_window = None
-        self.gpu_ends: list[tuple[int, int]] = []  # of the window: this machine's Unix time and recorded time, ns
+        self.gpu_ends = []  # of the window: this machine's Unix time and recorded time, ns
 
     @wraps(start)
     def start_and_watch(self: Any) -> None:
