@@ -10,6 +10,7 @@ Nothing here writes to a terminal or asks what it can do: the caller says how wi
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ ABSENT = "-"
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_HEIGHTS = "·▁▂▃▄▅▆▇█"
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "blue": "\x1b[34m", "green": "\x1b[32m"}
 _RESET = "\x1b[0m"
 _OURS = {*_STYLES.values(), _RESET}
@@ -110,3 +112,9 @@ def table(
         + "  ".join([fit(line[0], first).ljust(first), *(line[c].rjust(widths[c - 1]) for c in columns)]).rstrip()
         for line in lines
     ]
+
+
+def curve_text(values: Sequence[float]) -> str:
+    """One sign for each value, as high as it is beside the largest: " ▁▃█"."""
+    most = max(values, default=0.0)
+    return "".join(_HEIGHTS[math.ceil(value / most * 8) if most > 0 else 0] for value in values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
+from tui.figures import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
 
 if TYPE_CHECKING:
     from traces.achieved import OpRates
@@ -51,10 +51,11 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     ]  # fmt: skip
     yield "Launches", ["", "count", "delay", "95 %", "queue, mean", "most"], launches
     moved = [
-        [row.kind, count_text(row.count), size_text(row.bytes), time_text(row.duration_ns), _gbps(row.gbps)]
+        [row.kind, count_text(row.count), size_text(row.bytes), time_text(row.duration_ns), _gbps(row.gbps),
+         curve_text(row.over_time)]
         for row in of.transfers[:_MOST_OPS]
-    ]
-    yield "Copies", ["", "count", "bytes", "time", "GB/s"], moved
+    ]  # fmt: skip
+    yield "Copies", ["", "count", "bytes", "time", "GB/s", "over time"], moved
     yield "Achieved rates by kind of op", _RATES, [_rates(row) for row in of.achieved[:_MOST_OPS]]
     shapes = [_rates(row, with_shapes=True) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
     yield "Ops by shape", _RATES, shapes
@@ -93,6 +94,12 @@ def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]
         rows.append([f"{device} stream {stream}, delay", *(time_text(row.delay_median_ns) for row in both)])
         rows.append([f"{device} stream {stream}, mean queue", *(f"{row.queue_mean:.1f}" for row in both)])
     yield "Launches", rows
+    copies = [{row.kind: row for row in of.transfers} for of in pair]
+    rows = []
+    for kind in [kind for kind in copies[0] if kind in copies[1]][:4]:
+        rows.append([f"{kind}, GB/s", *(_gbps(side[kind].gbps) for side in copies)])
+        rows.append(["  over time", *(curve_text(side[kind].over_time) for side in copies)])
+    yield "Copies", rows
     modules = [{row.path: row for row in of.modules} for of in pair]
     if any(map(_gpu_ns, modules[0].values())):
         took, title = _gpu_ns, "GPU time of modules, per step"

@@ -17,6 +17,7 @@ from traces.idle import IdleReason, idle_spans, idle_times
 from traces.kineto import read_kineto
 from traces.launches import launch_delay_ns, launch_figures, launched_rows, queue_length
 from traces.library import find
+from traces.measure import window_ns
 from traces.model import (
     NONE,
     Collectives,
@@ -32,7 +33,7 @@ from traces.model import (
 )
 from traces.modules import module_times
 from traces.stragglers import stragglers
-from traces.transfers import bandwidth_over_time, transfers
+from traces.transfers import transfers
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +116,9 @@ def test_a_queue_grows_by_launches_and_shrinks_by_starts(real: Trace) -> None:
 def test_what_copies_move_is_the_same_in_all_and_over_time(real: Trace) -> None:
     rows = {row.kind: row for row in transfers(real)}
     assert sum(row.bytes for row in rows.values()) == int(real.device.bytes[real.device.bytes > 0].sum())
-    for series in bandwidth_over_time(real, 50):
-        assert float(series.gbps.sum() * series.bin_ns) == pytest.approx(rows[series.kind].bytes, rel=1e-6)
+    start_ns, end_ns = window_ns(real)
+    for row in transfers(real, parts=50):
+        assert sum(row.over_time) * (end_ns - start_ns) / 50 == pytest.approx(rows[row.kind].bytes, rel=1e-6)
 
 
 # --- rates ---

@@ -1,5 +1,5 @@
-"""The tables of what is worked out of a trace beyond plain figures (traces/analyses.py): idle time by reason, rates by op and
-shape, modules, the critical path, ranks that came late; and what fills memory (traces/peak_memory.py).
+"""The tables of what is worked out of a trace beyond plain figures (traces/analyses.py): idle time by reason, copies, rates by
+op and shape, modules, the critical path, ranks that came late; and what fills memory (traces/peak_memory.py).
 
     analysis_table(scene, "idle").rows[0].values     # ("waiting for data", -12_000, 58_700_000, 58_688_000)
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from traces.analyses import Analyses
 from traces.peak_memory import held_at_peak
+from tui.figures import curve_text
 from tui.print_analyses import REASONS
 from tui.view.scene import Scene
 from tui.view.table_parts import Head, Table, TableRow, Unit, Value
@@ -72,6 +73,10 @@ def _idle(of: Analyses) -> dict[str, tuple[Value, ...]]:
     return found
 
 
+def _copies(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    return {row.kind: (row.duration_ns, row.bytes, row.count, row.gbps, curve_text(row.over_time)) for row in of.transfers}
+
+
 def _shapes(of: Analyses) -> dict[str, tuple[Value, ...]]:
     return {
         f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}": (
@@ -117,6 +122,13 @@ def _memory(scene: Scene) -> Table:
 
 _KINDS = {
     "idle": _Kind("GPU idle, per step", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _idle, "no idle time that is known"),
+    "copies": _Kind(
+        "copies",
+        [Head("time", Unit.TIME), Head("bytes", Unit.BYTES), Head("count", Unit.COUNT), Head("GB/s", Unit.NUMBER),
+         Head("over time")],
+        _copies,
+        "no copies are recorded",
+    ),
     "shapes": _Kind(
         "op and shapes",
         [Head("GPU time", Unit.TIME), Head("calls", Unit.COUNT), Head("TFLOP/s", Unit.NUMBER), Head("of peak", Unit.SHARE),
