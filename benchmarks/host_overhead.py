@@ -73,6 +73,9 @@ class IdleGpu(FakeGpu):
     def read(self, signature: Any, device: int, dtype: str, count: int) -> list[float] | None:
         return None
 
+    def is_capturing(self, stream: Any) -> bool:
+        return False
+
 
 def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str, float]:
     """Medians over `steps` steps, in milliseconds: wall time, and CPU time of this thread."""
