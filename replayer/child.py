@@ -26,6 +26,7 @@ from replayer.recording.cell_pace import CellPace
 from replayer.recording.replicas import devices_for
 from replayer.surfaces import builtins_open, install_all, nvidia_smi, sys_excepthook, torch_before_1_11, torch_utils_data
 from replayer.surfaces.time import PatchedTime
+from replayer.tensor.node_numbers import node_numbers
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.timeline_writer import Timeline
 from traces.configuration import ReplayConfig, ReplaySession
@@ -134,6 +135,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
         keep_requests=config.steps > 0,
         step_ended=step_ended if config.steps else None,
         improving=config.values != "constant",
+        node_number=node_numbers(torch),
     )
     at_exit(lambda: _finish(gpu, trace, session))
     if patched_time is not None:

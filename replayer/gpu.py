@@ -18,6 +18,11 @@ Note [Our own time]
     What this module takes to work the timeline out is no time of the script's: a real GPU works beside its host. On a virtual
     clock time stands still meanwhile. What tensors and dispatch take counts, as a real host's launching does.
 
+Note [Numbered steps]
+    Which op of the backward pass belongs to which module is known by autograd's numbers. To ask for them takes 0.2 us per op,
+    too much for every step, and steps repeat: so they are noted in the first training steps, and steps with the same ops get
+    theirs afterwards (traces/node_numbers.py).
+
 Note [The host's time in a cell]
     What a cell of the library tells of a phase was measured from when the host entered it until the device was done, so it
     holds what that host took to launch. What this machine takes for the same calls (copies, the model's, zero_grad, backward,
@@ -62,6 +67,8 @@ from replayer.timing.stream import VirtualEvent, VirtualStream
 from traces.cards import known_properties
 from traces.machine import DeviceProperties
 from traces.model import NONE, Device, DeviceKind, Origin, Shape, Thread, Trace
+from traces.modules import ModuleNames
+from traces.script_hooks import ModuleMarks
 from traces.steps import Optimizers
 from traces.workload_observer import WorkloadObserver
 
@@ -70,6 +77,9 @@ if TYPE_CHECKING:
 
 # Phases entered by name whose time a cell of the library holds; see Note [The host's time in a cell].
 _OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})
+
+# Training steps in which autograd's numbers are noted; the first may be unlike the others (lazy states, warm-up).
+_NUMBERED_STEPS = 3
 
 # Ops noted before they are played: a few milliseconds of a script, less than the host may run ahead anyway.
 _BATCH = 256
@@ -159,6 +169,7 @@ class VirtualGpu:
         keep_requests: bool = False,
         step_ended: Callable[[int, int], None] | None = None,
         improving: bool = True,
+        node_number: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         """`memory_bytes` gives the devices other capacities than the recorded ones: one for all of them, or one each.
 
@@ -167,7 +178,8 @@ class VirtualGpu:
         tell the times where `trace` has none.
         With `keep_requests` each device's memory has a log of its requests (memory/request_log.py). `step_ended` is told how
         many training steps, and how many of both kinds, have ended, as soon as that is known. `improving`: values that were
-        not recorded are those of a run that makes progress.
+        not recorded are those of a run that makes progress. `node_number` gives autograd's numbers of the op under way
+        (tensor/node_numbers.py); see Note [Numbered steps].
         """
         self.recording = RecordedRun.of(trace, rank)
         self.recording.devices = list(devices) or self.recording.devices
@@ -210,6 +222,11 @@ class VirtualGpu:
         self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
         sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.recording.devices)]
         self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.recording.devices)]
+        self._module_names: dict[int, int] = {}  # of living modules, by identity: string of the timeline, from 1 on
+        self._names = ModuleNames()
+        self._numbers: list[tuple[int, int]] = []  # of the pending ops
+        if node_number is not None:
+            self._number_nodes(node_number)
         if cells is not None:
             self.workload.on_every_call = self._watch_call
 
@@ -245,20 +262,43 @@ class VirtualGpu:
             if len(pending) >= self._batch:
                 self.flush()
 
+    def _number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
+        """See Note [Numbered steps]. Of what a CUDA graph captures none are noted: it is not played when it is called."""
+        numbers, launch = self._numbers, self.launch
+
+        def launch_numbered(signature: OpSignature, device: int) -> None:
+            if signature.launches:
+                numbers.append(node_number())
+            launch(signature, device)
+
+        self.launch = launch_numbered  # type: ignore[method-assign]
+
     def flush(self) -> None:
         """Play what has been launched."""
         with self._lock:
-            pending = self._pending
+            pending, timeline = self._pending, self.timeline
+            timeline.ranges.place(timeline.host_rows, len(pending) // 3)
             if pending:
                 while noted := pending[:]:
                     del pending[: len(noted)]  # others may have noted more since
                     if self.capture is not None:
                         noted = self._not_captured(self.capture, noted)
+                        self._numbers.clear()
+                    if self._numbers:
+                        self._place_numbers()
                     if noted:
                         self.simulator.play_all(noted[::3], noted[1::3], noted[2::3])
-                self.timeline.relieve()
+                timeline.relieve()
             for device in self.devices:
                 device.allocator.settle()
+
+    def _place_numbers(self) -> None:
+        """The numbers are those of the ops that come next."""
+        numbers, row = self._numbers[:], self.timeline.host_rows
+        del self._numbers[: len(numbers)]
+        for at, (sequence, forward) in enumerate(numbers):
+            if sequence != NONE:
+                self.timeline.nodes.extend((row + at, sequence, forward))
 
     def _not_captured(self, capture: GraphCapture, pending: list[Any]) -> list[Any]:
         """Those of the pending ops that no CUDA graph captures; the others are noted in it."""
@@ -635,6 +675,25 @@ class VirtualGpu:
             if self._in_cell:
                 self.clock.pause()
 
+    def module_marks(self, module: object) -> ModuleMarks | None:
+        """Where this thread notes calls of modules while an outermost one is under way; of a replica, nothing is noted: they
+        are made anew in each step."""
+        if getattr(module, "_is_replica", False):
+            return None
+        thread, ranges = self.thread(), self.timeline.ranges
+        ranges.under_way += 1
+        if not ranges.begun_ns:
+            ranges.begun_ns = thread.host_ns
+        return ranges.of_thread(thread.row).extend, self._pending, self._module_names.get, self._name_module
+
+    def modules_left(self) -> None:
+        """The outermost call has returned."""
+        self.timeline.ranges.under_way -= 1
+
+    def _name_module(self, module: object) -> int:
+        with self._lock:
+            return self._names.keep(module, self._module_names, lambda name: self.timeline.strings.add(name) + 1)
+
     @property
     def workload(self) -> WorkloadObserver:
         """Notes what the script trains, until it is known."""
@@ -663,6 +722,8 @@ class VirtualGpu:
         tracker = self.simulator.tracker
         if tracker.trained != self._trained:
             self._trained = tracker.trained
+            if self._trained >= _NUMBERED_STEPS:
+                vars(self).pop("launch", None)
             for device in self.devices:
                 device.allocator.end_step()
         if self._step_ended is not None and tracker.number != self._ended:

@@ -134,6 +134,12 @@ class Recorder:
         self._script.loader_exhausted(threading.get_ident())
 
     @_costed
+    def module_marks(self, module: object) -> None:
+        """Modules are ranges of the profiler's (surfaces/torch_nn_module.py)."""
+
+    def modules_left(self) -> None:
+        """An outermost call has returned: nobody waits for that."""
+
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """An outermost module is called: a forward pass goes on or begins."""
         self._script.module_called(threading.get_ident(), id(module), grad_enabled, self.clock.now_ns())

@@ -12,7 +12,10 @@ last one with the node's sequence number, for ops that make none carry the numbe
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import finalize
 
 import numpy as np
 
@@ -20,12 +23,35 @@ from traces.measure import begin_in_steps, enclosing, profiled_steps, work_of_st
 from traces.model import NONE, Column, HostKind, Trace
 
 PREFIX = "nn.Module: "
+
+
+class ModuleNames:
+    """Names for modules as torch.profiler with stacks gives them: the class, and the 0-based index of the module among those of
+    its class that were called. A module that has gone keeps its name."""
+
+    def __init__(self) -> None:
+        self._of_class: Counter[str] = Counter()
+
+    def name(self, module: object) -> str:
+        """The name of a module that has none yet: "nn.Module: Conv2d_0"."""
+        cls = type(module).__name__
+        self._of_class[cls] += 1
+        return f"{PREFIX}{cls}_{self._of_class[cls] - 1}"
+
+    def keep(self, module: object, known: dict[int, int], number_of: Callable[[str], int]) -> int:
+        """The number of a module's name, which is new; `known` has it by the module's identity for as long as it lives."""
+        number = known[id(module)] = number_of(self.name(module))
+        finalize(module, known.pop, id(module), None).atexit = False
+        return number
+
+
 _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\((?P<line>\d+)\): (?:forward|_forward_impl)$")
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Means per step over the steps whose kernels count; without steps, totals. Times of the GPU are sums of kernels.
+    """Means per step over the steps whose kernels count and whose backward pass is told apart; without steps, totals. Times of
+    the GPU are sums of kernels.
 
     `own_ns` is the part of forward and backward that no module within this one launched. `host_ns` is the module's own call,
     with all within; it and `calls` are None where only frames at ops are known.
@@ -44,7 +70,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
     paths, module_of, calls = _from_ranges(trace) or _from_frames(trace) or ([], None, None)
     if module_of is None or calls is None:
         return []
-    steps = profiled_steps(trace)
+    steps = _with_backward(trace, profiled_steps(trace))
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     is_backward = forward != NONE
@@ -67,6 +93,13 @@ def module_times(trace: Trace) -> list[ModuleTime]:
         for at, path in enumerate(paths)
         if count[at] or whole[0][at] or whole[1][at]
     ]
+
+
+def _with_backward(trace: Trace, steps: Column) -> Column:
+    """Those of the steps whose backward pass can be told apart by module, if there are any."""
+    nodes = np.flatnonzero(trace.host.forward_thread > 0)
+    told = np.array([step for step in steps.tolist() if begin_in_steps(trace, nodes, np.array([step])).any()], np.int64)
+    return told if len(told) else steps
 
 
 @dataclass

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from traces.checks import REFERENCES
-from traces.model import NONE, TABLES, Column, Table, Trace
+from traces.model import NONE, TABLES, Column, HostKind, Table, Trace
 
 
 def in_order(trace: Trace) -> Trace:
     """The same trace with its rows sorted; rows that compare equal stay as they are.
 
-    Steps by start; phases by (step, start); host spans by (thread, start, longest first); device spans by (device, stream,
-    start); memory events by time; parts by (start, longest first); batches and collectives by (rank, start). Values stay.
+    Steps by start; phases by (step, start); host spans by (thread, start, longest first, ops last); device spans by (device,
+    stream, start); memory events by time; parts by (start, longest first); batches and collectives by (rank, start). Values
+    stay.
     """
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -29,7 +30,7 @@ def in_order(trace: Trace) -> Trace:
     orders = {
         "steps": step_order,
         "phases": np.lexsort((phases.start_ns, place_of_each(step_order, len(steps))[phases.step])),
-        "host": np.lexsort((-host.duration_ns, host.start_ns, host.thread)),
+        "host": np.lexsort((host.kind == HostKind.OP, -host.duration_ns, host.start_ns, host.thread)),
         "device": np.lexsort((device.start_ns, device.stream, device.device)),
         "memory": np.argsort(trace.memory.time_ns, kind="stable"),
         "parts": np.lexsort((-parts.duration_ns, parts.start_ns)),

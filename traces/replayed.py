@@ -17,13 +17,14 @@ import numpy as np
 from traces.file import load
 from traces.merge import merge_ranks
 from traces.model import NONE, StepKind, Trace
+from traces.node_numbers import with_node_numbers
 from traces.order import in_order, repointed
 
 
 def timelines_in(folder: Path) -> dict[int, Trace]:
     """By process id what the processes of a replay have written there, the largest file first. Raises TraceError."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
-    return {int(file.stem.removeprefix("replay-")): in_order(load(file, is_ours=True)) for file in files}
+    return {int(file.stem.removeprefix("replay-")): with_node_numbers(in_order(load(file, is_ours=True))) for file in files}
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:

@@ -198,6 +198,8 @@ class Simulator:
             self._play_in_order(callers, signatures, called_ns)
             return
         streams = [caller.stream for caller in callers]
+        first = [streams.index(stream) for stream in streams]
+        self.timeline.ranges.reordered(self.timeline.host_rows, sorted(range(len(streams)), key=first.__getitem__))
         for stream in dict.fromkeys(streams):
             on = [other is stream for other in streams]
             self._play_in_order(list(compress(callers, on)), list(compress(signatures, on)), list(compress(called_ns, on)))

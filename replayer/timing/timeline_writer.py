@@ -22,6 +22,7 @@ from time import perf_counter_ns  # by name, for what the module holds may be pa
 import numpy as np
 
 from replayer.op_signature import KeptBySignature, OpSignature
+from replayer.timing.host_ranges import HostRanges, TakenRanges
 from traces.file import TraceStream
 from traces.model import (
     NONE,
@@ -47,6 +48,7 @@ from traces.model import (
 # thread that does it.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
+_MOST_ROWS = 4 * _FLUSH_ROWS  # of a module's call that goes on: its range ends there, as far as the timeline tells
 
 _OP = int(HostKind.OP)
 
@@ -140,6 +142,37 @@ class Rows:
         return taken
 
 
+@dataclass(slots=True, frozen=True)
+class _HandedOver:
+    """What the writing thread gets."""
+
+    strings: list[str]
+    tables: dict[str, list[Column | DeferredRows]]
+    first: int  # the number of the first host row
+    ranges: TakenRanges
+    nodes: array[int]  # as `Timeline.nodes`
+
+    def written(self) -> dict[str, Table]:
+        """The tables by name, those of host ops with their ranges and autograd's numbers."""
+        tables = {name: put_together(tables) for name, tables in self.tables.items()}
+        columns = {name: dict(zip(_GATHERED[name][1], matrix.T, strict=True)) for name, matrix in tables.items()}
+        if len(self.ranges) or self.nodes:
+            columns["host"] = self._host(columns.get("host") or {name: np.empty(0, np.int64) for name in HOST_COLUMNS})
+        return {name: _GATHERED[name][0].of(**values) for name, values in columns.items()}
+
+    def _host(self, ops: dict[str, Column]) -> dict[str, Column]:
+        start_ns = ops["start_ns"]
+        more, parent = self.ranges.rows(ops["thread"], start_ns, start_ns + ops["duration_ns"], self.first)
+        row, sequence, forward = np.array(self.nodes, np.int64).reshape(-1, 3).T
+        columns = {name: np.append(ops[name], more[:, i]) for i, name in enumerate(HOST_COLUMNS[: more.shape[1]])}
+        for name in ("shapes", "dtypes"):
+            columns[name] = np.append(ops[name], np.full(len(more), NONE))
+        for name, values in (("sequence", sequence), ("forward_thread", forward)):
+            columns[name] = np.full(len(parent), NONE)
+            columns[name][self.ranges.rows_of(row) - self.first] = values
+        return columns | {"parent": parent}
+
+
 class Timeline:
     """Gathers rows and streams them out. `strings` starts as the recording's, so recorded names keep their index.
 
@@ -162,13 +195,16 @@ class Timeline:
         self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
+        self.ranges = HostRanges()
+        self.nodes = array("q")  # of the backward pass: per op its host row, sequence number and forward thread
+        self._first_row = 0  # of the host rows that have not been handed over
         self._watched: dict[str, list[Column | DeferredRows]] | None = None  # the tables that somebody wants too
-        self._watched_from = 0
+        self._watched_rows: list[tuple[int, int]] = []  # the host rows in them: the first one's number, and how many
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
         self.home = 0  # the device whose marks the phases have
-        self._queue: queue.SimpleQueue[tuple[list[str], dict[str, list[Column | DeferredRows]]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_HandedOver | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
         self._writer.start()
@@ -259,13 +295,21 @@ class Timeline:
         else:
             self.relieve()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether rows are to be handed over now: not in the midst of a module's call, as long as they are not many."""
+        most = max(len(rows) for rows in self._rows.values())
+        if self.ranges.under_way:
+            return most >= _MOST_ROWS
+        return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
+
     def watch(self) -> None:
         """Keep the rows that come from now on, besides writing them, until `watched`."""
         self._hand_over()
-        self._watched, self._watched_from = {}, self.host_rows
+        self._watched, self._watched_rows = {}, []
 
     def watched(self, header: Trace) -> Trace:
-        """`header` with the ops, device work and memory events since `watch`."""
+        """`header` with the ops, device work and memory events since `watch`; no profiler tells calls of modules by itself."""
         self._hand_over()
         rows, self._watched = self._watched or {}, None
         tables: dict[str, dict[str, Column]] = {}
@@ -273,9 +317,10 @@ class Timeline:
             names = _GATHERED[name][1]
             matrix = put_together(rows[name]) if rows.get(name) else np.empty((0, len(names)), np.int64)
             tables[name] = {column: matrix[:, i].copy() for i, column in enumerate(names)}
-        launch = tables["device"]["launch"]
-        launch[launch != NONE] -= self._watched_from
-        launch[launch < 0] = NONE  # by ops before the window
+        places = np.full(self.host_rows + 1, NONE)  # NONE for ops before the window, too
+        numbers = [np.arange(first, first + count) for first, count in self._watched_rows]
+        places[np.concatenate([*numbers, np.empty(0, np.int64)])] = np.arange(sum(map(len, numbers)))
+        tables["device"]["launch"] = places[tables["device"]["launch"]]
         host = tables["host"]
         host["thread"] = np.maximum(host["thread"], 0)
         header.strings = Strings(list(self.strings.texts))
@@ -285,7 +330,7 @@ class Timeline:
 
     def relieve(self) -> None:
         """Hand the rows over if enough have gathered, or if it is time."""
-        if perf_counter_ns() >= self._due_ns or any(len(rows) >= _FLUSH_ROWS for rows in self._rows.values()):
+        if self.is_due:
             self._hand_over()
 
     def close(self, header: Trace) -> None:
@@ -306,25 +351,23 @@ class Timeline:
         new_strings = self.strings.texts[self._written_strings :]
         self._written_strings = len(self.strings)
         full = {name: rows.take() for name, rows in self._rows.items() if len(rows)}
+        first, ops = self._first_row, self.host_rows - self._first_row
+        ranges, nodes, self.nodes = self.ranges.take(self.host_rows), self.nodes, array("q")
+        self._first_row = self.host_rows = self.host_rows + len(ranges)
         if self._watched is not None:
+            self._watched_rows.append((first, ops))
             for name, tables in full.items():
                 self._watched.setdefault(name, []).extend(tables)
-        if full or new_strings:
-            self._queue.put((new_strings, full))
+        if full or new_strings or len(ranges):
+            self._queue.put(_HandedOver(new_strings, full, first, ranges, nodes))
 
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
             if self._failure is not None:
                 continue  # a full disk must not stop the script; close() reports it
             try:
-                new_strings, full = item
-                if new_strings:
-                    self._stream.add_strings(new_strings)
-                written: dict[str, Table] = {}
-                for name, tables in full.items():
-                    kind, names = _GATHERED[name]
-                    matrix = put_together(tables)
-                    written[name] = kind.of(**{column: matrix[:, i] for i, column in enumerate(names)})
-                self._stream.add_tables(written)
+                if item.strings:
+                    self._stream.add_strings(item.strings)
+                self._stream.add_tables(item.written())
             except Exception as failure:  # handed to close(), which raises it in the caller's thread
                 self._failure = failure

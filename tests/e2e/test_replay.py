@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.replayer.recordings import Op, make_recording, phase_recording
 from traces.file import load, save
-from traces.model import Origin, StepKind
+from traces.model import NONE, Origin, StepKind
+from traces.modules import forward_ops, module_times
 from traces.run import REPLAY
 
 pytestmark = pytest.mark.real_time
@@ -294,3 +297,24 @@ def test_a_module_is_replayed_as_python_runs_it(tmp_path: Path, phase_trace: Pat
     done = trace_command("replay", "--trace", phase_trace, "-m", "trainer_module", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "device cuda:0" in done.stdout
+
+
+def test_a_replay_tells_time_by_module_forward_and_backward(tmp_path: Path, kernel_trace: Path) -> None:
+    # GIVEN a model whose kernels are recorded or estimated, for more steps than autograd's numbers are noted in
+    script, replay = written(tmp_path, TRAIN), tmp_path / "replay.msgpack"
+    ran = trace_command("replay", "--trace", kernel_trace, "--clock", "virtual", "-o", replay, script, "6", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    trace = load(replay)
+    # THEN each of the later steps, too, has its modules, with what they launched and what came back through them
+    modules = {module.path: module for module in module_times(trace)}
+    assert list(modules) == [f"Sequential_0{layer}" for layer in ("", "/Linear_0", "/ReLU_0", "/Linear_1")]
+    whole, layers = modules["Sequential_0"], list(modules.values())[1:]
+    assert [module.calls for module in modules.values()] == [1.0] * 4
+    assert [layer.forward_ns for layer in layers] == [3_000_000, 2_000_000, 3_000_000]
+    assert whole.forward_ns == 8_000_000
+    forward = forward_ops(trace)
+    of_backward = np.flatnonzero(forward != NONE)
+    ops = Counter(trace.strings[int(name)] for name in trace.host.name[forward[of_backward]])
+    assert ops == dict.fromkeys(("aten::relu", "aten::_log_softmax", "aten::nll_loss_forward"), 6) | {"aten::addmm": 6 * 5}
+    steps = np.searchsorted(trace.steps.end_ns, trace.host.start_ns[of_backward])
+    assert np.array_equal(steps, np.searchsorted(trace.steps.end_ns, trace.host.start_ns[forward[of_backward]]))

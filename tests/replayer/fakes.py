@@ -98,6 +98,12 @@ class FakeGpu:
     def module_called(self, module: object, grad_enabled: bool) -> None:
         pass
 
+    def module_marks(self, module: object) -> None:
+        pass
+
+    def modules_left(self) -> None:
+        pass
+
     workload = WorkloadObserver()
 
     def loader_exhausted(self) -> None:

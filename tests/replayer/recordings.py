@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -11,6 +12,7 @@ import numpy as np
 
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.recorded_run import RecordedRun
+from replayer.timing.host_ranges import HostRanges
 from replayer.timing.scheduler import HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, put_together
@@ -79,6 +81,12 @@ class Log:
         self.kinds: list[int] = []
         self.host: list[tuple[int, ...]] = []
         self.memory_rows: list[tuple[int, ...]] = []
+        self.ranges = HostRanges()
+        self.nodes = array("q")
+
+    @property
+    def host_rows(self) -> int:
+        return len(self.host)
 
     def memory(self, table: Column, time_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]

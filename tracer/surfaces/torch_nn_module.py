@@ -9,14 +9,13 @@ call is a range.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from functools import wraps
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from tracer.state import optimizers, recorder
-from traces.modules import PREFIX
+from traces.modules import ModuleNames
 from traces.patching import PhaseScope, patch
 from traces.script_hooks import ModuleCalls, ScriptHooks
 
@@ -25,7 +24,7 @@ _CALLS = ModuleCalls()  # torch's modules are global
 
 def in_module() -> bool:
     """Whether this thread is within a module's call."""
-    return _CALLS.inside
+    return bool(_CALLS.inside)
 
 
 def install(torch: ModuleType) -> None:
@@ -48,7 +47,7 @@ class ModuleRanges:
         # Ranges of C++, a tenth of what `record_function` costs. They are filed under cpu_op; the importer knows their names.
         self._range: Any = getattr(torch._C._profiler, "_RecordFunctionFast", None)
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._of_class: Counter[str] = Counter()
+        self._new = ModuleNames()
         self._before: Any = None
         self._ours: Any = None
 
@@ -71,9 +70,7 @@ class ModuleRanges:
         self._before = self._ours = None
 
     def _name(self, module: Any) -> str:
-        cls = type(module).__name__
-        name = self._names[module] = f"{PREFIX}{cls}_{self._of_class[cls]}"
-        self._of_class[cls] += 1
+        name = self._names[module] = self._new.name(module)
         return name
 
 

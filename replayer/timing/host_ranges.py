@@ -1,0 +1,169 @@
+"""Calls of modules as ranges of the timeline's host threads, around the ops that were launched in them.
+
+    marks = ranges.of_thread(thread.row).extend
+    marks((name + 1, len(pending)))     # a call begins: a string of the timeline, and how much has been noted to be played
+    marks((0, len(pending)))            # the innermost call has ended
+
+The script's thread notes no more than these two numbers, some 0.1 us each; what they come to is worked out, in columns, by the
+thread that writes the timeline. A range lasts from the begin of the first op in it to the end of the last; its row lies behind
+the ops' in the file, and theirs point at it (`parent`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.model import NONE, Column, HostKind
+
+_PER_OP = 3  # entries of `VirtualGpu._pending`
+
+
+class _ThreadMarks:
+    """One thread's marks, and where they stand: up to which of them, from which row of the host table on, for how many ops."""
+
+    __slots__ = ("flat", "placed")
+
+    def __init__(self) -> None:
+        self.flat: array[int] = array("q")
+        self.placed: list[tuple[int, int, int]] = []
+
+
+class HostRanges:
+    """Gathers the marks of all threads of one process."""
+
+    def __init__(self) -> None:
+        self.under_way = 0  # outermost calls
+        self.begun_ns = 0  # about when the first call began: the time of ranges before any op
+        self._threads: dict[int, _ThreadMarks] = {}
+        self._reordered: list[tuple[int, list[int]]] = []
+
+    def of_thread(self, row: int) -> array[int]:
+        """The marks of a thread, to be extended; the same object for as long as the process lives."""
+        return self._threads.setdefault(row, _ThreadMarks()).flat
+
+    def place(self, row: int, ops: int) -> None:
+        """The marks since the last call were noted while the next `ops` rows, from `row` on, were pending."""
+        for marks in self._threads.values():
+            if len(marks.flat) > (marks.placed[-1][0] if marks.placed else 0):
+                marks.placed.append((len(marks.flat), row, ops))
+
+    def reordered(self, row: int, order: list[int]) -> None:
+        """The rows from `row` on are those of the pending ops `order`, and not as they were called."""
+        self._reordered.append((row, order))
+
+    def take(self, row: int) -> TakenRanges:
+        """All marks so far, of ops before `row`; none are left. Calls that are under way end here, as far as is told."""
+        self.place(row, 0)
+        taken = [_Marks.of(thread, marks) for thread, marks in self._threads.items() if marks.flat]
+        for marks in self._threads.values():
+            del marks.flat[:]
+            marks.placed.clear()
+        reordered, self._reordered = self._reordered, []
+        return TakenRanges(taken, reordered, self.begun_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """The marks of one thread, without ends that have no begin. All but `thread` have one entry per mark."""
+
+    thread: int
+    name: Column  # string; NONE where a call ends
+    op: Column  # the row of the next op
+    depth: Column  # calls under way after it
+    top: Column  # the innermost of them, counting the thread's begins from 0; NONE if none is
+
+    @classmethod
+    def of(cls, thread: int, marks: _ThreadMarks) -> _Marks:
+        name, pending = np.array(marks.flat, np.int64).reshape(-1, 2).T
+        until, row, ops = np.array(marks.placed, np.int64).T
+        count = np.diff(until // 2, prepend=0)
+        op = np.repeat(row, count) + np.minimum(pending // _PER_OP, np.repeat(ops, count))
+        depth = np.cumsum(np.where(name > 0, 1, -1))
+        lowest = np.minimum.accumulate(np.minimum(depth, 0))
+        kept = np.diff(lowest, prepend=0) == 0
+        name, op, depth = name[kept] - 1, op[kept], (depth - lowest)[kept]
+        ordinal = np.cumsum(name >= 0) - 1
+        top = np.full(len(name), NONE)
+        for level in range(1, int(depth.max(initial=0)) + 1):
+            latest = np.maximum.accumulate(np.where((name >= 0) & (depth == level), ordinal, NONE))
+            top = np.where(depth == level, latest, top)
+        return cls(thread, name, op, depth, top)
+
+    @property
+    def begins(self) -> Column:
+        return np.flatnonzero(self.name >= 0)
+
+    def ends(self) -> Column:
+        """Per begin its end among the marks, or their number where it has none."""
+        begins, ends = self.begins, np.full(int((self.name >= 0).sum()), len(self.name))
+        for level in range(1, int(self.depth.max(initial=0)) + 1):
+            chosen = np.flatnonzero(self.depth[begins] == level)
+            closing = np.append(np.flatnonzero((self.name < 0) & (self.depth == level - 1)), len(self.name))
+            ends[chosen] = closing[np.searchsorted(closing, begins[chosen])]
+        return ends
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRanges:
+    """What belongs to some rows of the host table."""
+
+    threads: list[_Marks]
+    reordered: list[tuple[int, list[int]]]
+    begun_ns: int
+
+    def __len__(self) -> int:
+        return sum(len(marks.begins) for marks in self.threads)
+
+    def rows_of(self, ops: Column) -> Column:
+        """The rows of ops that are numbered as they were called."""
+        rows = ops.copy()
+        for first, order in self.reordered:
+            inside = (ops >= first) & (ops < first + len(order))
+            rows[inside] = first + np.argsort(order)[ops[inside] - first]
+        return rows
+
+    def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
+        """The ranges' rows (thread, kind, name, start, duration), and the parent of each row: of the ops', then of their own.
+
+        The ops' rows from `row` on have these threads, starts and ends; those of the ranges follow them.
+        """
+        called = np.arange(row, row + len(thread))
+        for first, order in self.reordered:
+            called[first - row : first - row + len(order)] = first + np.array(order)
+        parent, made, above = np.full(len(thread), NONE), [np.empty((0, 5), np.int64)], [np.empty(0, np.int64)]
+        number = row + len(thread)
+        for marks in self.threads:
+            ops = np.flatnonzero(thread == marks.thread)
+            ops = ops[np.argsort(called[ops], kind="stable")]
+            at = np.searchsorted(marks.op, called[ops], side="right") - 1  # the last mark before each op
+            told = np.append(marks.top, NONE)[at]
+            parent[ops] = np.where(told == NONE, NONE, told + number)
+            begins = marks.begins
+            times = self._times(marks, called[ops], start_ns[ops], end_ns[ops])
+            made.append(
+                np.stack([np.full(len(begins), marks.thread), np.full(len(begins), int(HostKind.ANNOTATION)), *times], 1)
+            )
+            outer = np.append(marks.top, NONE)[begins - 1]
+            above.append(np.where(outer == NONE, NONE, outer + number))
+            number += len(begins)
+        return np.concatenate(made), np.concatenate([parent, *above])
+
+    def _times(self, marks: _Marks, op: Column, start_ns: Column, end_ns: Column) -> tuple[Column, Column, Column]:
+        """Name, start and duration per begin; `op`, `start_ns` and `end_ns` are of the thread's ops as they were called."""
+        begins, ends = marks.begins, marks.ends()
+        first = np.searchsorted(op, marks.op[begins])
+        last = np.searchsorted(op, np.append(marks.op, op[-1] + 1 if len(op) else 0)[ends]) - 1
+        starts, until = np.append(start_ns, self.begun_ns), np.append(end_ns, self.begun_ns)
+        # One without ops stands where the op before it ended.
+        begin_ns = np.where(first <= last, starts[np.minimum(first, len(op))], until[last])
+        begin_ns = np.where((last < 0) & len(op), starts[0], begin_ns)
+        end_ns = np.where(first <= last, np.maximum(until[last], begin_ns), begin_ns)
+        for level in range(2, int(marks.depth.max(initial=0)) + 1):  # and not outside of the call around it
+            inner = np.flatnonzero(marks.depth[begins] == level)
+            outer = marks.top[begins[inner] - 1]
+            begin_ns[inner] = np.clip(begin_ns[inner], begin_ns[outer], end_ns[outer])
+            end_ns[inner] = np.clip(end_ns[inner], begin_ns[outer], end_ns[outer])
+        return marks.name[begins], begin_ns, end_ns - begin_ns
