@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 from torch.optim.optimizer import _foreach_supported_types
-from torch.utils import backend_registration
+from torch.utils.backend_registration import _DummyDeviceGuard
 
 from replayer import state
 from replayer.ops import autocast, cuda_decompositions, factories, rnn
@@ -24,35 +24,11 @@ from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor, alias
-from replayer.tensor.tensor_meta import ACCELERATOR
 
-
-class _Module:
-    """The module `torch.vcuda` that torch expects of a registered backend. Scripts see `torch.cuda` instead."""
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def is_available(self) -> bool:
-        return True
-
-    def current_device(self) -> int:
-        return state.gpu().current_device()
-
-    def set_device(self, index: int) -> None:
-        state.gpu().set_device(index)
-
-    def device_count(self) -> int:
-        return state.gpu().device_count()
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
-
-    def manual_seed_all(self, seed: int) -> None:
-        """Values are not computed, so there is nothing to seed."""
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.float16, torch.bfloat16, torch.float32]
+# PyTorch has a device type for other backends, refuses "cuda" for its name, and compares and prints names in lower case. So
+# this one is "cuda" wherever that is read or printed: `torch.device("cuda:0")`, `torch.device(0)`, torch.autocast("cuda"); and
+# the backend's module, which C++ asks for the current device, is torch.cuda.
+_NAME = "CUDA"
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
@@ -80,7 +56,9 @@ def register(*, compute: bool = False) -> None:
     """
     if registered():
         return
-    backend_registration._setup_privateuseone_for_python_backend(rename=ACCELERATOR, backend_module=_Module(), hook=_Hook())
+    torch._C._rename_privateuse1_backend(_NAME)
+    torch._C._acc.register_python_privateuseone_hook(_Hook())
+    torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
     copies = Copies(plans, VirtualTensor)

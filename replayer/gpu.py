@@ -532,7 +532,18 @@ class VirtualGpu:
         self.flush()
         return sum(self.simulator.stats.charged_ns.values())
 
-    # --- profiles that the script makes of itself
+    # --- profiles that the script makes of itself, and its names for ranges
+
+    def begin_range(self) -> Callable[[str], None]:
+        """The calling thread enters a range, which lies in its row; what is returned ends it and wants its name."""
+        with self._looking as thread:
+            start_ns, row = self._now(thread), thread.row
+
+        def end(name: str) -> None:
+            with self._looking as thread:
+                self.timeline.range(row, name, start_ns, max(self._now(thread), start_ns))
+
+        return end
 
     def watch(self) -> None:
         """Keep what is played from now on for `watched`."""

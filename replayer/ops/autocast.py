@@ -18,7 +18,6 @@ import torch
 
 from replayer import state
 from replayer.tensor.tensor import VirtualTensor
-from replayer.tensor.tensor_meta import ACCELERATOR
 
 LOWER = (
     "_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input"
@@ -70,7 +69,7 @@ class Autocast:
 
     def lower(self, op: Any) -> Callable[..., Any]:
         def kernel(*args: Any, **kwargs: Any) -> Any:
-            dtype = torch.get_autocast_dtype(ACCELERATOR)
+            dtype = torch.get_autocast_dtype("cuda")
             with torch._C._ExcludeDispatchKeyGuard(self.key_set):
                 return op(*self._cast(args, dtype), **self._cast_named(kwargs, dtype))
 
@@ -113,7 +112,7 @@ class Autocast:
 
     def widest(self, op: Any) -> Callable[..., Any]:
         def kernel(*args: Any, **kwargs: Any) -> Any:
-            dtype = torch.get_autocast_dtype(ACCELERATOR)
+            dtype = torch.get_autocast_dtype("cuda")
             if any(_eligible(value) and value.dtype is torch.float32 for value in _flat((args, tuple(kwargs.values())))):
                 dtype = torch.float32
             with torch._C._ExcludeDispatchKeyGuard(self.key_set):

@@ -1,55 +1,88 @@
-"""torch.cuda.nvtx: ranges for NVIDIA's profilers. What listens here is torch.profiler, if the script has started it.
+"""Ranges that a script names, by torch.cuda.nvtx or record_function: in the replay's timeline, as Nsight or Kineto show them.
 
-with torch.cuda.nvtx.range("forward"): ...      # a range of the profile; without one every call is accepted and costs nothing
+with torch.cuda.nvtx.range("forward"): ...             # a range of the timeline, and of torch.profiler while that runs
+with torch.profiler.record_function("forward"): ...    # the same; torch makes some of its own: Optimizer.step, the DataLoader
+torch.cuda.nvtx.mark("here")                           # a range without length
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import wraps
+from itertools import count
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from replayer.state import gpu, started
 from replayer.surfaces.patching import ignore
 from traces.patching import patch
 
-_NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: what NVTX returns where no tool is attached
+_NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: what NVTX returns for a pop without a push, and where no tool is attached
 
 IGNORED: dict[str, tuple[object, str]] = {
-    "rangeStartA": (0, "no tool is attached, so no range needs an id"),
-    "rangeEnd": (None, "no tool is attached"),
-    "markA": (None, "no tool is attached"),
-    "deviceRangeStart": (0, "no tool is attached, so no range needs an id"),
-    "deviceRangeEnd": (None, "no tool is attached"),
+    "deviceRangeStart": (0, "called by the device, where nothing runs"),
+    "deviceRangeEnd": (None, "called by the device, where nothing runs"),
 }
+
+_End = Callable[[str], None]
+
+
+def begun() -> _End | None:
+    """A range in the timeline, if this process has one by now."""
+    return None if started() is None else gpu().begin_range()
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C module below torch.cuda.nvtx, and the profiler that sends ranges there for each op."""
+    """Patch the C module below torch.cuda.nvtx, record_function, and the profiler that sends ranges there for each op."""
     nvtx = SimpleNamespace()
     ignore(nvtx, IGNORED)
-    open_ranges = threading.local()
+    pushed = threading.local()  # .stack: of this thread, innermost last
+    open_by_id: dict[int, tuple[str, _End | None]] = {}
+    ids = count(1)
+    record_function = torch_module.autograd.profiler.record_function
+    enter, leave = record_function.__enter__, record_function.__exit__
+
+    @wraps(enter)
+    def enter_in_timeline(self: Any) -> Any:
+        self.ends_in_timeline = begun()
+        return enter(self)
+
+    @wraps(leave)
+    def leave_in_timeline(self: Any, *error: Any) -> Any:
+        end = self.__dict__.pop("ends_in_timeline", None)
+        if end is not None:
+            end(self.name)
+        return leave(self, *error)
 
     def push(message: str) -> int:
-        ranges = open_ranges.__dict__.setdefault("stack", [])
-        range_ = record_function(message) if profiler_enabled() else None
-        if range_ is not None:
-            range_.__enter__()
-        ranges.append(range_)
-        return _NO_TOOL if range_ is None else len(ranges) - 1
+        stack = pushed.__dict__.setdefault("stack", [])
+        stack.append(record_function(message))
+        stack[-1].__enter__()
+        return len(stack) - 1
 
     def pop() -> int:
-        ranges = open_ranges.__dict__.setdefault("stack", [])
-        if not ranges:
+        stack = pushed.__dict__.get("stack")
+        if not stack:
             return _NO_TOOL
-        range_ = ranges.pop()
-        if range_ is None:
-            return _NO_TOOL
-        range_.__exit__(None, None, None)
-        return len(ranges)
+        stack.pop().__exit__(None, None, None)
+        return len(stack)
 
-    record_function = torch_module.autograd.profiler.record_function
-    profiler_enabled = torch_module.autograd._profiler_enabled
-    patch(nvtx, rangePushA=push, rangePop=pop)
+    def range_start(message: str) -> int:
+        open_by_id[number := next(ids)] = message, begun()
+        return number
+
+    def range_end(number: int) -> None:
+        message, end = open_by_id.pop(number, ("", None))
+        if end is not None:
+            end(message)
+
+    def mark(message: str) -> None:
+        if (end := begun()) is not None:
+            end(message)
+
+    patch(nvtx, rangePushA=push, rangePop=pop, rangeStartA=range_start, rangeEnd=range_end, markA=mark)
+    patch(record_function, __enter__=enter_in_timeline, __exit__=leave_in_timeline)
     cuda: Any = torch_module.cuda
     patch(cuda.nvtx, _nvtx=nvtx)
     profiler: Any = torch_module.autograd.profiler

@@ -100,6 +100,10 @@ class Stream(BaseStream):  # type: ignore[misc]
         self._before = []
         return self
 
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.device_index)  # C++'s is of CUDA's own type, see replayer/backend.py
+
     @staticmethod
     def priority_range() -> tuple[int, int]:
         return _LOWEST, _HIGHEST

@@ -16,8 +16,7 @@ import torch
 from traces.model import Shape
 
 BACKEND = "lazy"  # the type under which C++ knows the device, see tensor.py; scripts only ever see "cuda"
-ACCELERATOR = "vcuda"  # the type that C++ takes for the accelerator: of `torch.device(0)`, and of what autocast is on for
-OURS = ("cuda", BACKEND, ACCELERATOR)  # device types that name a virtual device
+OURS = ("cuda", BACKEND)  # device types that name a virtual device
 LIMIT = 200_000  # interned metas kept; beyond it (shapes that never repeat) the table starts anew
 
 

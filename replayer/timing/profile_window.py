@@ -146,10 +146,8 @@ def launched(window: Trace) -> Iterator[tuple[int, str, int, list[tuple[str, int
     ):
         kernels[launch].append((strings[name], window.devices[row].index, start_ns, took_ns))
     host = window.host
-    for op, (thread, name, start_ns) in enumerate(
-        zip(host.thread.tolist(), host.name.tolist(), host.start_ns.tolist(), strict=True)
-    ):
-        yield thread, strings[name], start_ns, kernels.get(op, [])
+    for op in np.flatnonzero(host.kind == HostKind.OP).tolist():  # ranges Kineto has noted too
+        yield int(host.thread[op]), strings[host.name[op]], int(host.start_ns[op]), kernels.get(op, [])
     yield NONE, "", 0, kernels.get(NONE, [])
 
 

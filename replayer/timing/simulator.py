@@ -307,7 +307,7 @@ class Simulator:
         recorded = segment.recorded
         start_ns = thread.host_ns
         if recorded is None or self.tracker.remainder.other:
-            start_ns = max(thread.host_ns, now_ns)
+            start_ns = thread.host_ns = max(thread.host_ns, now_ns)
         if self.tracker.remainder.other:
             thread.host_ns = start_ns + self.scheduler.usual_host_ns(signature)
         row = self.timeline.op(thread.row, self.timeline.strings_of[signature], start_ns, thread.host_ns)

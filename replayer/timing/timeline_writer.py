@@ -51,6 +51,7 @@ _FLUSH_NS = 1_000_000_000
 _MOST_ROWS = 4 * _FLUSH_ROWS  # of a module's call that goes on: its range ends there, as far as the timeline tells
 
 _OP = int(HostKind.OP)
+_RANGE = int(HostKind.ANNOTATION)
 
 # Of a row of a host op, and of device work.
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")
@@ -239,6 +240,11 @@ class Timeline:
         self._host((thread, _OP, name, start_ns, end_ns - start_ns, shapes, dtypes))
         self.host_rows = row = self.host_rows + 1
         return row - 1
+
+    def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
+        """Add a range that the script has named."""
+        self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE))
+        self.host_rows += 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
         """Add host ops, as `op` does one: int64, one column per column of them; returns the first one's row."""

@@ -7,6 +7,7 @@ gpu.synchronize_device(0)                       # gpu.now_ns is 5_000_000
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ class SurfaceGpu(FakeGpu):
         super().__init__(devices, capacity_bytes=16 * GIB)
         self.machine = Machine(cuda="10.2", cudnn=7605)
         self.phases: list[str] = []
+        self.ranges: list[str] = []  # "+" for each that begins, its name where it ends
         self.modules: list[tuple[int, bool]] = []
         self.now_ns = 0
         self.assumes_sizes = False
@@ -91,6 +93,10 @@ class SurfaceGpu(FakeGpu):
 
     def work_ns(self) -> int:
         return self.worked_ns
+
+    def begin_range(self) -> Callable[[str], None]:
+        self.ranges.append("+")
+        return self.ranges.append
 
     def watch(self) -> None:
         """Nothing is played, so there is nothing to keep."""

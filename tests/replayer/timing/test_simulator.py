@@ -221,6 +221,15 @@ def test_set_up_before_the_first_batch_is_not_part_of_the_first_step() -> None:
     assert stage.log.phases[0][0] == "loader"
 
 
+def test_an_op_that_no_recorded_phase_holds_begins_when_it_is_called_and_ends_no_sooner() -> None:
+    stage = Stage(make_recording(PHASES, OPS))
+    stage.clock.time_ns += 5_000 * US
+    called_ns = stage.clock.time_ns
+    stage.within("h2d", "aten::copy_")
+    assert [(start_ns, took_ns) for _, _, _, start_ns, took_ns, _, _ in stage.log.host] == [(called_ns, 0)]
+    assert stage.log.device[0]["start_ns"] >= called_ns
+
+
 def test_padding_the_loader_makes_whole_steps_comparable() -> None:
     stage = Stage(make_recording(PHASES, OPS), pad_loader=True)
     for _ in range(2):

@@ -1,0 +1,48 @@
+# mypy: allow-untyped-calls
+"""torch.cuda.nvtx and record_function: which ranges are told to the timeline. Runs in the warm interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.replayer.fake_gpu import use
+
+nvtx: Any = torch.cuda.nvtx
+
+
+def test_a_range_begins_and_ends_with_its_name() -> None:
+    gpu = use()
+    torch.ones(2, device="cuda")
+    with nvtx.range("step {}", 3), torch.profiler.record_function("forward"):
+        pass
+    assert gpu.ranges == ["+", "+", "forward", "step 3"]
+
+
+def test_pushing_tells_the_depth_and_popping_too_much_what_nvtx_says() -> None:
+    gpu = use()
+    torch.ones(2, device="cuda")
+    assert (nvtx.range_push("outer"), nvtx.range_push("inner")) == (0, 1)
+    assert (nvtx.range_pop(), nvtx.range_pop(), nvtx.range_pop()) == (1, 0, -2)
+    assert gpu.ranges == ["+", "+", "inner", "outer"]
+
+
+def test_ranges_by_id_may_overlap() -> None:
+    gpu = use()
+    torch.ones(2, device="cuda")
+    first, second = nvtx.range_start("first"), nvtx.range_start("second")
+    nvtx.range_end(first)
+    nvtx.range_end(second)
+    nvtx.range_end(second)
+    nvtx.mark("here")
+    assert gpu.ranges == ["+", "+", "first", "second", "+", "here"]
+
+
+def test_ranges_before_the_gpu_is_used_are_none() -> None:
+    gpu = use()
+    with torch.profiler.record_function("imports"):
+        torch.ones(2)
+    nvtx.range_push("settings")
+    nvtx.range_pop()
+    assert gpu.ranges == []
