@@ -46,6 +46,7 @@ from replayer.errors import NotEmulated
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.capacity import capacity_of
 from replayer.memory.cublas_workspaces import BlasWorkspaces
+from replayer.memory.op_places import OpPlaces
 from replayer.memory.request_log import RequestLog
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
@@ -219,6 +220,7 @@ class VirtualGpu:
         self._in_our_time = _InOurTime(clock)
         self._stream_count = 0
         self._pending: list[Any] = []  # three entries per op, as `Simulator.play_all` takes them
+        self._places = OpPlaces(self._pending)
         self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
         sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.recording.devices)]
         self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.recording.devices)]
@@ -240,7 +242,7 @@ class VirtualGpu:
         memory = DeviceMemory(index, *capacity, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
         if self._keep_requests:
             memory.requests = RequestLog()
-        allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory)
+        allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory, self._places)
         stream = self.simulator.scheduler.stream(index, 0)
         return VirtualDevice(index, device.name, known_properties(device), allocator, stream, memory)
 
@@ -277,7 +279,8 @@ class VirtualGpu:
         """Play what has been launched."""
         with self._lock:
             pending, timeline = self._pending, self.timeline
-            timeline.ranges.place(timeline.host_rows, len(pending) // 3)
+            row, count = timeline.host_rows, len(pending) // 3
+            timeline.ranges.place(row, count)
             if pending:
                 while noted := pending[:]:
                     del pending[: len(noted)]  # others may have noted more since
@@ -288,9 +291,11 @@ class VirtualGpu:
                         self._place_numbers()
                     if noted:
                         self.simulator.play_all(noted[::3], noted[1::3], noted[2::3])
-                timeline.relieve()
+            self._places.played(count, row, timeline.host_rows)
             for device in self.devices:
                 device.allocator.settle()
+            if count:
+                timeline.relieve()
 
     def _place_numbers(self) -> None:
         """The numbers are those of the ops that come next."""

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 _MAX_STEPS = 4  # of a cycle
 
-# An executed request or free: handle, bytes of its block (negative for a free), address, reserved bytes afterwards.
-Event = tuple["AllocationHandle", int, int, int]
+# An executed request or free: handle, bytes of its block (negative for a free), address, reserved bytes afterwards, and the
+# number of the next op in the step.
+Event = tuple["AllocationHandle", int, int, int, int]
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
@@ -42,7 +43,7 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
     if events:
-        rows[:, [2, 3, 5]] = [event[1:] for event in events]
+        rows[:, [2, 3, 5]] = [event[1:4] for event in events]
         rows[:, 4] = before_bytes + np.cumsum(rows[:, 2])
     return rows
 
@@ -60,6 +61,7 @@ class AllocationCycle:
         events = [event for step in steps for event in step]
         self._step_ends = {int(end) for end in np.cumsum([len(step) for step in steps])}
         self._rows = memory_rows(events, device, before_bytes)
+        self._ops = np.array([event[4] for event in events], np.int64)
         self._totals = totals
         self._repetitions = 0  # complete ones
         self._at = 0  # index of the next event
@@ -68,13 +70,13 @@ class AllocationCycle:
         # addresses; from now on they are those that the cycle itself leaves allocated at its end.
         left = {}
         own = set()
-        for handle, size_bytes, address, _ in events:
+        for handle, size_bytes, address, _, _ in events:
             if size_bytes > 0:
                 left[address] = handle
                 own.add(id(handle))
             else:
                 left.pop(address, None)
-        handles = [handle if id(handle) in own else left[address] for handle, _, address, _ in events]
+        handles = [handle if id(handle) in own else left[address] for handle, _, address, _, _ in events]
         # One of the two per event is None; after the last event both are.
         self._requests = [handle if event[1] > 0 else None for handle, event in zip(handles, events, strict=True)] + [None]
         self._frees = [handle if event[1] < 0 else None for handle, event in zip(handles, events, strict=True)] + [None]
@@ -98,11 +100,11 @@ class AllocationCycle:
             self._at += 1
         return True
 
-    def take_rows(self) -> Column:
-        """The memory table's rows of the events since the last call."""
-        rows = self._rows[self._rows_taken : self._at]
+    def take_rows(self) -> tuple[Column, Column]:
+        """The memory table's rows of the events since the last call, and before which op of the step each came."""
+        taken = slice(self._rows_taken, self._at)
         self._rows_taken = self._at
-        return rows
+        return self._rows[taken], self._ops[taken]
 
     def end_step(self) -> bool:
         """A step has ended, and its rows have been taken: False if no step of the cycle ends here."""

@@ -20,10 +20,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import numpy as np
+
 from replayer.memory.allocation_cycles import AllocationCycle, CycleDetector, Event, memory_rows
 from replayer.memory.blocks import Block, UsedStream
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
+from replayer.memory.op_places import OpPlaces
 from traces.model import Column
 
 USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save
@@ -52,16 +55,24 @@ class TensorAllocator:
     Args:
         memory: the device's memory, which nobody else may allocate from.
         now_ns: the virtual time for `note`.
-        note: called with rows of a trace's memory table (device, 0, bytes, address, allocated, reserved) and their time.
+        note: called with rows of a trace's memory table (device, 0, bytes, address, allocated, reserved), the host rows of the
+            ops that come next after each, and the time now.
+        places: tells which ops these are.
     """
 
     def __init__(
-        self, memory: DeviceMemory, now_ns: Callable[[], int] = int, note: Callable[[Column, int], None] | None = None
+        self,
+        memory: DeviceMemory,
+        now_ns: Callable[[], int] = int,
+        note: Callable[[Column, Column, int], None] | None = None,
+        places: OpPlaces | None = None,
     ) -> None:
         self.on_free: Callable[[int], None] | None = None  # called with the address as soon as the script frees it
         self._memory = memory
         self._now_ns = now_ns
         self._note = note
+        self._places = OpPlaces() if places is None else places
+        self._begun = 0  # ops launched before this step
         self._lock = threading.RLock()
         self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
         self._events: list[Event] = []  # executed in this step
@@ -87,7 +98,8 @@ class TensorAllocator:
             block = memory.malloc(size_bytes, stream)
             assert block is not None
             handle = AllocationHandle(self, size_bytes, stream, block)
-            self._events.append((handle, block.size_bytes, block.address, memory.reserved_bytes))
+            op = self._places.now() - self._begun
+            self._events.append((handle, block.size_bytes, block.address, memory.reserved_bytes, op))
             return handle
         finally:
             self._lock.release()
@@ -127,7 +139,7 @@ class TensorAllocator:
         with self._lock:
             if self._cycle is not None:
                 if self._cycle.follow(self._freed):
-                    self._note_rows(self._cycle.take_rows())
+                    self._note_rows(*self._cycle.take_rows())
                     return
                 self._leave_cycle()
             self._execute_frees()
@@ -137,6 +149,7 @@ class TensorAllocator:
         """A training step has ended; the next one may request the same memory."""
         with self._lock:
             self.settle()
+            self._begun = self._places.now()
             if self._memory.requests is not None:
                 self._memory.requests.step_ends()
             if self._cycle is not None:
@@ -149,17 +162,18 @@ class TensorAllocator:
 
     def _execute_frees(self) -> None:
         freed, memory, reserved_bytes = self._freed, self._memory, self._memory.reserved_bytes
+        op = self._places.now() - self._begun
         while freed:  # a garbage collection may append more
             handle = freed.pop(0)
             block = handle.block
-            self._events.append((handle, -block.size_bytes, block.address, reserved_bytes))
+            self._events.append((handle, -block.size_bytes, block.address, reserved_bytes, op))
             memory.free(block)
 
     def _leave_cycle(self) -> None:
         """Execute what was only compared so far."""
         if self._cycle is not None:
             cycle, self._cycle = self._cycle, None
-            self._note_rows(cycle.take_rows())
+            self._note_rows(*cycle.take_rows())
             cycle.catch_up(self._memory)
             self._forget_steps()
 
@@ -172,11 +186,14 @@ class TensorAllocator:
         events = self._events[self._noted :]
         self._noted = len(self._events)
         if self._note is not None and events:
-            before_bytes = self._memory.allocated_bytes - sum(size_bytes for _, size_bytes, _, _ in events)
-            self._note_rows(memory_rows(events, self._memory.device, before_bytes))
+            before_bytes = self._memory.allocated_bytes - sum(event[1] for event in events)
+            ops = np.array([event[4] for event in events], np.int64)
+            self._note_rows(memory_rows(events, self._memory.device, before_bytes), ops)
         if self._noted > _MAX_STEP_EVENTS or not self._step_is_complete:
             self._events, self._noted, self._step_is_complete = [], 0, False
 
-    def _note_rows(self, rows: Column) -> None:
+    def _note_rows(self, rows: Column, ops: Column) -> None:
+        """`ops` are counted from the step's begin."""
         if self._note is not None and len(rows):
-            self._note(rows, self._now_ns())
+            now = self._places.now()
+            self._note(rows, self._places.rows(np.minimum(self._begun + ops, now)), self._now_ns())

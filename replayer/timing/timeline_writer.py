@@ -57,7 +57,7 @@ _RANGE = int(HostKind.ANNOTATION)
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 
-_TIME = 1  # of a row of the memory table
+_DEVICE, _TIME = 0, 1  # of a row of the memory table
 
 # The columns that each table's rows give, in order; the others take their defaults.
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
@@ -143,6 +143,21 @@ class Rows:
         return taken
 
 
+def _time_memory(table: Column, ops: Column, start_ns: Column) -> None:
+    """Rows of the memory table come when the op begins that they come before, counted among those that begin at `start_ns`."""
+    there = (ops >= 0) & (ops < len(start_ns))
+    table[there, _TIME] = start_ns[ops[there]]
+
+
+def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
+    """No row of the memory table is earlier than the one before it on its device."""
+    for device in np.unique(table[:, _DEVICE]).tolist():
+        rows = np.flatnonzero(table[:, _DEVICE] == device)
+        times = np.maximum.accumulate(np.maximum(table[rows, _TIME], latest_ns.get(device, table[rows[0], _TIME])))
+        table[rows, _TIME] = times
+        latest_ns[device] = int(times[-1])
+
+
 @dataclass(slots=True, frozen=True)
 class _HandedOver:
     """What the writing thread gets."""
@@ -152,10 +167,24 @@ class _HandedOver:
     first: int  # the number of the first host row
     ranges: TakenRanges
     nodes: array[int]  # as `Timeline.nodes`
+    memory_ops: list[Column]
 
-    def written(self) -> dict[str, Table]:
-        """The tables by name, those of host ops with their ranges and autograd's numbers."""
+    def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
+        """The rows of each table as they were gathered.
+
+        `memory_ns` has the time of each device's latest memory event, which is kept up to date: totals go by their order.
+        """
         tables = {name: put_together(tables) for name, tables in self.tables.items()}
+        if "memory" in tables and "host" in tables:
+            start_ns = tables["host"][:, HOST_COLUMNS.index("start_ns")]
+            _time_memory(tables["memory"], np.concatenate(self.memory_ops) - self.first, start_ns)
+        if "memory" in tables:
+            _put_in_order(tables["memory"], memory_ns)
+        return tables
+
+    def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
+        """The tables by name, those of host ops with their ranges and autograd's numbers. `memory_ns` as in `matrices`."""
+        tables = self.matrices(memory_ns)
         columns = {name: dict(zip(_GATHERED[name][1], matrix.T, strict=True)) for name, matrix in tables.items()}
         if len(self.ranges) or self.nodes:
             columns["host"] = self._host(columns.get("host") or {name: np.empty(0, np.int64) for name in HOST_COLUMNS})
@@ -198,9 +227,10 @@ class Timeline:
         self.host_rows = 0
         self.ranges = HostRanges()
         self.nodes = array("q")  # of the backward pass: per op its host row, sequence number and forward thread
+        self._memory_ops: list[Column] = []  # per row of the memory table the host row that comes next
+        self._memory_ns: dict[int, int] = {}  # by device: the time of the latest row written
         self._first_row = 0  # of the host rows that have not been handed over
-        self._watched: dict[str, list[Column | DeferredRows]] | None = None  # the tables that somebody wants too
-        self._watched_rows: list[tuple[int, int]] = []  # the host rows in them: the first one's number, and how many
+        self._watched: list[_HandedOver] | None = None  # what somebody wants too
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
@@ -227,12 +257,14 @@ class Timeline:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""
         self._rows["device"].add(table)
 
-    def memory(self, untimed: Column, time_ns: int) -> None:
+    def memory(self, untimed: Column, ops: Column, now_ns: int) -> None:
         """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes.
 
-        Nobody changes `untimed` any more, and their time is `time_ns`, whatever it says.
+        Nobody changes `untimed` any more. Each comes when the host row `ops` begins, or at `now_ns` where that one is not there
+        yet.
         """
-        self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: time_ns}))
+        self._memory_ops.append(ops)
+        self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
     def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
         """Add a host op; returns its row."""
@@ -312,20 +344,24 @@ class Timeline:
     def watch(self) -> None:
         """Keep the rows that come from now on, besides writing them, until `watched`."""
         self._hand_over()
-        self._watched, self._watched_rows = {}, []
+        self._watched = []
 
     def watched(self, header: Trace) -> Trace:
         """`header` with the ops, device work and memory events since `watch`; no profiler tells calls of modules by itself."""
         self._hand_over()
-        rows, self._watched = self._watched or {}, None
+        watched, self._watched = self._watched or [], None
+        memory_ns: dict[int, int] = {}
+        matrices = [handed_over.matrices(memory_ns) for handed_over in watched]
         tables: dict[str, dict[str, Column]] = {}
         for name in ("host", "device", "memory"):
-            names = _GATHERED[name][1]
-            matrix = put_together(rows[name]) if rows.get(name) else np.empty((0, len(names)), np.int64)
-            tables[name] = {column: matrix[:, i].copy() for i, column in enumerate(names)}
-        places = np.full(self.host_rows + 1, NONE)  # NONE for ops before the window, too
-        numbers = [np.arange(first, first + count) for first, count in self._watched_rows]
-        places[np.concatenate([*numbers, np.empty(0, np.int64)])] = np.arange(sum(map(len, numbers)))
+            none = np.empty((0, len(_GATHERED[name][1])), np.int64)
+            matrix = np.concatenate([none, *(found[name] for found in matrices if name in found)])
+            tables[name] = {column: matrix[:, i].copy() for i, column in enumerate(_GATHERED[name][1])}
+        places, row = np.full(self.host_rows + 1, NONE), 0  # NONE for ops before the window, too
+        for handed_over, found in zip(watched, matrices, strict=True):
+            count = len(found.get("host", ()))
+            places[handed_over.first : handed_over.first + count] = np.arange(row, row + count)
+            row += count
         tables["device"]["launch"] = places[tables["device"]["launch"]]
         host = tables["host"]
         host["thread"] = np.maximum(host["thread"], 0)
@@ -357,15 +393,15 @@ class Timeline:
         new_strings = self.strings.texts[self._written_strings :]
         self._written_strings = len(self.strings)
         full = {name: rows.take() for name, rows in self._rows.items() if len(rows)}
-        first, ops = self._first_row, self.host_rows - self._first_row
+        first = self._first_row
         ranges, nodes, self.nodes = self.ranges.take(self.host_rows), self.nodes, array("q")
+        memory_ops, self._memory_ops = self._memory_ops, []
         self._first_row = self.host_rows = self.host_rows + len(ranges)
-        if self._watched is not None:
-            self._watched_rows.append((first, ops))
-            for name, tables in full.items():
-                self._watched.setdefault(name, []).extend(tables)
         if full or new_strings or len(ranges):
-            self._queue.put(_HandedOver(new_strings, full, first, ranges, nodes))
+            handed_over = _HandedOver(new_strings, full, first, ranges, nodes, memory_ops)
+            if self._watched is not None:
+                self._watched.append(handed_over)
+            self._queue.put(handed_over)
 
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -374,6 +410,6 @@ class Timeline:
             try:
                 if item.strings:
                     self._stream.add_strings(item.strings)
-                self._stream.add_tables(item.written())
+                self._stream.add_tables(item.written(self._memory_ns))
             except Exception as failure:  # handed to close(), which raises it in the caller's thread
                 self._failure = failure

@@ -18,7 +18,7 @@ import pytest
 
 from tests.replayer.recordings import Op, make_recording, phase_recording
 from traces.file import load, save
-from traces.model import NONE, Origin, StepKind
+from traces.model import NONE, HostKind, Origin, StepKind
 from traces.modules import forward_ops, module_times
 from traces.run import REPLAY
 
@@ -318,3 +318,22 @@ def test_a_replay_tells_time_by_module_forward_and_backward(tmp_path: Path, kern
     assert ops == dict.fromkeys(("aten::relu", "aten::_log_softmax", "aten::nll_loss_forward"), 6) | {"aten::addmm": 6 * 5}
     steps = np.searchsorted(trace.steps.end_ns, trace.host.start_ns[of_backward])
     assert np.array_equal(steps, np.searchsorted(trace.steps.end_ns, trace.host.start_ns[forward[of_backward]]))
+
+
+def test_memory_is_requested_and_freed_at_the_ops_that_do(tmp_path: Path, kernel_trace: Path) -> None:
+    script, replay = written(tmp_path, TRAIN), tmp_path / "replay.msgpack"
+    ran = trace_command("replay", "--trace", kernel_trace, "--clock", "virtual", "-o", replay, script, "12", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    trace = load(replay)
+    host, memory, steps = trace.host, trace.memory, trace.steps
+    op_ns = host.start_ns[host.kind == HostKind.OP]
+    # THEN each event of a step comes as one of its ops begins, the same in steps whose requests were executed and in later ones
+    places = []
+    for start_ns, end_ns in zip(steps.start_ns, steps.end_ns, strict=True):
+        ops = op_ns[(op_ns >= start_ns) & (op_ns < end_ns)]
+        times_ns = memory.time_ns[(memory.time_ns >= start_ns) & (memory.time_ns < end_ns)]
+        assert np.isin(times_ns, ops).all()
+        places.append(np.searchsorted(ops, times_ns).tolist())
+    assert len(set(places[2])) > 5 and places[2] == places[3] == places[9] == places[10]
+    # AND totals are those that the order of time gives
+    assert (np.diff(memory.allocated_bytes) == memory.bytes[1:]).all()

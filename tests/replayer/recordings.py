@@ -88,7 +88,7 @@ class Log:
     def host_rows(self) -> int:
         return len(self.host)
 
-    def memory(self, table: Column, time_ns: int) -> None:
+    def memory(self, table: Column, ops: Column, now_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]
 
     def _strings_of(self, signature: OpSignature) -> tuple[int, int, int]:

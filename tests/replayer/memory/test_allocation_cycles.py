@@ -40,8 +40,8 @@ class Twin:
         self.allocator = TensorAllocator(self.behind, note=self._note)
         self.live: list[tuple[Block, AllocationHandle]] = []
 
-    def _note(self, table: Column, time_ns: int) -> None:
-        assert time_ns == 0
+    def _note(self, table: Column, ops: Column, now_ns: int) -> None:
+        assert now_ns == 0 and len(ops) == len(table)
         self.rows += [tuple(row) for row in table.tolist()]
 
     def _expect(self, size_bytes: int, address: int) -> None:

@@ -1,0 +1,45 @@
+"""At which op of the script a request for memory comes, for the timeline: requests are told in batches, as ops are.
+
+    places = OpPlaces(pending)      # what has been launched and not been played
+    places.now()                    # how many ops have been launched so far
+    places.played(count, row, next_row)     # the pending ones have been, as host rows of the timeline from `row` on
+    places.rows(ops)                # their rows, of some ops that were played last or are to come next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+import numpy as np
+
+from traces.model import Column
+
+_PER_OP = 3  # entries of `VirtualGpu._pending`
+
+
+class OpPlaces:
+    """Counts the ops of one process."""
+
+    __slots__ = ("_first", "_next_row", "_pending", "_played", "_row")
+
+    def __init__(self, pending: Sized = ()) -> None:
+        self._pending = pending
+        self._played = 0  # ops
+        self._first = 0  # of the batch that was played last
+        self._row = 0  # and its row
+        self._next_row = 0
+
+    def now(self) -> int:
+        """How many ops have been launched so far: the number of the next one, from 0 on."""
+        return self._played + len(self._pending) // _PER_OP
+
+    def played(self, count: int, row: int, next_row: int) -> None:
+        """The next `count` ops became the host rows from `row` on, and others come from `next_row` on."""
+        self._first, self._row, self._next_row = self._played, row, next_row
+        self._played += count
+
+    def rows(self, ops: Column) -> Column:
+        """The host rows of ops by their numbers: exact for the batch played last, and for the next one, where no row of another
+        kind comes between."""
+        latest = np.minimum(self._row + ops - self._first, self._next_row)
+        return np.where(ops < self._played, np.maximum(latest, self._row), self._next_row + ops - self._played)
