@@ -91,7 +91,7 @@ def _install(session: ReplaySession) -> None:
     nvidia_smi.install(session.out)
     sys_excepthook.install()
     if session.config.loader == "synthetic":
-        torch_utils_data.repeat_first_batch(torch)
+        torch_utils_data.repeat_first_batch(torch, at_most=session.config.steps)
     if session.storage is not None:
         builtins_open.install(torch, StorageClient(session.storage))
 

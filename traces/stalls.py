@@ -90,24 +90,23 @@ def _share(step_ns: int, without_ns: int) -> float:
     return max(1 - without_ns / step_ns, 0.0) if step_ns else 0.0
 
 
-def _first_at_pace(steps: int, workers: int) -> int:
+def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
     """The index of the first step that counts: after those that lived on what was prefetched, and so that whole rounds of the
     workers are left. Workers that began together end their batches together, W at a time. Raises TraceError."""
-    unsteady = max(2 * workers + 1, 2, steps // 5)
+    unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:
         raise TraceError(f"{steps} steps show no pace with {workers} workers; let the script train {enough} or more")
     return unsteady + (steps - unsteady) % max(workers, 1)
 
 
-def pace(trace: Trace, batch_samples: float, workers: int) -> Pace:
-    """Of the steps after those that lived on what was prefetched. Raises TraceError where too few are left."""
+def pace(trace: Trace, batch_samples: float, workers: int, prefetch: int = 2) -> Pace:
+    """Of the training steps after those that lived on what was prefetched. Raises TraceError where too few are left."""
     rows = np.flatnonzero((trace.steps.kind != StepKind.EVALUATION) & (trace.steps.kind != StepKind.INCOMPLETE))
-    first = _first_at_pace(len(rows), workers)
-    ends_ns = trace.steps.end_ns[rows]
+    at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
-    wait_ns = 0 if waits is None else int(waits.host_ns[rows[first:]].mean())
-    step_ns = int(ends_ns[-1] - ends_ns[first - 1]) // (len(rows) - first)
+    wait_ns = 0 if waits is None else int(waits.host_ns[at_pace].mean())
+    step_ns = int(trace.steps.duration_ns[at_pace].mean())
     return Pace(len(rows), step_ns, wait_ns, batch_samples / step_ns * 1e9)
 
 
@@ -120,26 +119,33 @@ def stalls_of(
 
     Raises TraceError for a script that loads nothing with a DataLoader, or trains too few steps.
     """
-    cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(told_cold)
-    workers = cached.workers
-    if not cached.batches:
+    if not any(one.batches for one in told):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
-    batches, samples = cached.batches, cached.samples / cached.batches
-    paces = [pace(trace, samples, workers) for trace in (gpu, prepared)]
-    late = None if fetched is None else pace(fetched, samples, workers)
+    told = _of_training(told)
+    cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(_of_training(told_cold))
+    workers, prefetch = cached.workers, cached.prefetch or 2
+    batches, samples = cached.batches, cached.samples / max(cached.batches, 1)
+    paces = [pace(trace, samples, workers, prefetch) for trace in (gpu, prepared)]
+    if not batches:
+        raise TraceError("no DataLoader fetched a batch that the script trains on")
+    late = None if fetched is None else pace(fetched, samples, workers, prefetch)
     # What the pace was measured with: a step that waits ends soon after its batch was fetched, so that they go in one order.
+    at_pace_steps = slice(_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps)
     fetches = [one for one in told if one.batches]
-    counted = fetches[_first_at_pace(paces[1].steps, workers) : paces[1].steps] or fetches
+    counted = fetches[at_pace_steps] or fetches
     at_pace = Loading.sum(counted)
     cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
     step_ns = paces[0].step_ns
-    host_ns = cached.script_cpu_ns // cached.script_batches if cached.script_batches else 0
+    # In its first steps a script computes what it does once: kinds of ops are met, the optimizer's state is made.
+    scripted = [one for one in told if one.script_batches]
+    script = Loading.sum(scripted[at_pace_steps] or scripted)
+    host_ns = script.script_cpu_ns // max(script.script_batches, 1)
 
     # Waits for a core differ from batch to batch, and include what sharing the cores among workers and script does.
     queued = [BatchCost((one.cpu_ns + min(one.queued_ns, one.wall_ns)) // one.batches) for one in counted]
 
     def modelled(count: int, on: int, costs: list[BatchCost], host_ns: int = 0) -> Modelled:
-        run: LoaderRun = loaded(costs, workers=count, cores=on, step_ns=step_ns, host_ns=host_ns)
+        run: LoaderRun = loaded(costs, workers=count, cores=on, step_ns=step_ns, host_ns=host_ns, prefetch=prefetch)
         return Modelled(count, on, samples / run.step_ns * 1e9, run.wait_ns / run.step_ns)
 
     queued_ns = min(at_pace.queued_ns, at_pace.wall_ns) // at_pace.batches  # short fetches: the two clocks differ
@@ -182,6 +188,12 @@ def stalls_of(
         disk_bytes_per_s=None if missed is None else missed / min(paces[1].step_ns, step_ns) * 1e9,
         notes=notes,
     )
+
+
+def _of_training(told: list[Loading]) -> list[Loading]:
+    """Without what was loaded for a script that computed no gradient of it: that evaluates, and its steps do not count."""
+    evaluating = {one.evaluates for one in told if one.evaluates}
+    return [one for one in told if not one.evaluation and one.process not in evaluating]
 
 
 def _bottleneck(gpu: Pace, prepared: Pace, fetched: Pace | None, pin_ns: int | None) -> Bottleneck:

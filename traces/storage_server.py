@@ -46,6 +46,10 @@ class Loading:
     untold: int = 0  # of `dropped`, where the system cannot tell (a file system in memory)
     data_set_samples: int = 0  # len() of the data set, where it has one
     workers: int = 0  # of the loader
+    prefetch: int = 0  # batches that it has in hand for each worker
+    process: int = 0  # the worker's, which fetched this
+    evaluation: int = 0  # 1: fetched by a script that computes no gradient
+    evaluates: int = 0  # a worker's process: the script computes no gradient of what that fetches
     pinned: int = 0  # batches
     pin_ns: int = 0
     pin_cpu_ns: int = 0  # of `pin_ns`, what the thread that pins computed
@@ -65,7 +69,8 @@ class Loading:
         return total
 
 
-_SIZES = ("data_set_samples", "workers")  # told again and again: the largest counts
+# Told again and again: the largest counts.
+_SIZES = ("data_set_samples", "workers", "prefetch", "process", "evaluation", "evaluates")
 
 
 class StorageServer:

@@ -710,6 +710,9 @@ def stalls(
     gpu: Annotated[
         str, typer.Option("--gpu", metavar="GPU", help="Or take it from the library: of what SCRIPT trains, on this GPU.")
     ] = "",
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="With --gpu: estimate what nobody measured there, marked, instead of stopping.")
+    ] = False,
     disk: Annotated[
         str,
         typer.Option(
@@ -737,7 +740,9 @@ def stalls(
     from tui.commands.stalls import StallsRun, counts_of, run
 
     assert isinstance(context.command, ScriptCommand)
-    asked = StallsRun(script, trace, gpu, disk, share(cached, "--cached"), str(policy), counts_of(cores), steps, json)
+    asked = StallsRun(
+        script, trace, gpu, estimate, disk, share(cached, "--cached"), str(policy), counts_of(cores), steps, json
+    )
     return run(asked, context.command.option_names(context))
 
 

@@ -17,6 +17,7 @@ import os
 import resource
 import threading
 import time
+from dataclasses import replace
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -106,7 +107,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     pinning: Any = torch_module.utils.data._utils.pin_memory
     patch(pinning, pin_memory=_timed_pinning(pinning.pin_memory, storage))
     iterator: Any = torch_module.utils.data.dataloader._MultiProcessingDataLoaderIter
-    patch(iterator, _next_data=_with_script_time(iterator._next_data, storage))
+    patch(iterator, _next_data=_with_script_time(torch_module, iterator._next_data, storage))
 
 
 def _counted(torch: Any, fetch: Any, fetching: _Fetch, storage: StorageClient) -> Any:
@@ -131,6 +132,7 @@ def _counted(torch: Any, fetch: Any, fetching: _Fetch, storage: StorageClient) -
         loading.cpu_ns = end_cpu_ns - (before_ns.get(os.getpid(), begin_cpu_ns) if in_worker else begin_cpu_ns)
         before_ns[os.getpid()] = end_cpu_ns
         loading.samples = len(indices) if hasattr(indices, "__len__") else 1
+        loading.process, loading.evaluation = (os.getpid(), 0) if in_worker else (0, int(not torch.is_grad_enabled()))
         loading.data_set_samples = len(fetcher.dataset) if hasattr(fetcher.dataset, "__len__") else 0
         storage.note(loading)
         return batch
@@ -174,15 +176,28 @@ def _timed_pinning(pin: Any, storage: StorageClient) -> Any:
     return timed
 
 
-def _with_script_time(next_data: Any, storage: StorageClient) -> Any:
-    """`next_data` of a loader with workers; what the script's process computed since the batch before is told."""
+def _with_script_time(torch: Any, next_data: Any, storage: StorageClient) -> Any:
+    """`next_data` of a loader with workers; what the script's process computed since the batch before is told, and which
+    workers load for a script that evaluates: steps are those of training."""
+    evaluated = False  # since the batch before
 
     @wraps(next_data)
     def next_batch(iterator: Any) -> Any:
+        nonlocal evaluated
+        if not torch.is_grad_enabled():
+            evaluated = True
+            if not getattr(iterator, "_evaluates", False):
+                iterator._evaluates = True
+                for worker in iterator._workers:
+                    storage.note(Loading(evaluates=worker.pid))
+            return next_data(iterator)
+        before_ns, iterator._script_cpu_ns = getattr(iterator, "_script_cpu_ns", None), None
         batch = next_data(iterator)
         now_ns = time.process_time_ns()
-        if (before_ns := getattr(iterator, "_script_cpu_ns", None)) is not None:
-            storage.note(Loading(script_batches=1, script_cpu_ns=now_ns - before_ns, workers=iterator._num_workers))
+        if before_ns is not None and not evaluated:
+            counts = Loading(workers=iterator._num_workers, prefetch=iterator._prefetch_factor)
+            storage.note(replace(counts, script_batches=1, script_cpu_ns=now_ns - before_ns))
+        evaluated = False
         iterator._script_cpu_ns = now_ns
         return batch
 

@@ -11,10 +11,13 @@ Asking for a batch is also what ends an evaluation step (traces/steps.py), at th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from copy import copy
 from functools import wraps
+from itertools import islice
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.utils.data.dataloader
 
@@ -29,18 +32,23 @@ def install(torch_module: ModuleType) -> None:
     patch(base, __next__=ScriptHooks(torch_module, started, optimizers()).loading(base.__next__))
 
 
-def repeat_first_batch(torch_module: ModuleType) -> None:
-    """From now on every DataLoader gives its first batch as often as it has batches: data that is ready in memory."""
+def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
+    """From now on every DataLoader gives its first batch as often as it has batches: data that is ready in memory.
+
+    A loader of a stream, which has no length, gives it `at_most` times.
+    """
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, started, optimizers())
-    iterate = loader_class.__iter__
+    firsts: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()  # by loader: its first batch, or nothing
 
     class Repeated:
         """In the place of a loader's iterator."""
 
         def __init__(self, loader: Any) -> None:
-            self._left = len(loader)
-            self._batch: Any = next(iterate(loader)) if self._left else None
+            if loader not in firsts:  # of later epochs too, so that no step waits for a loader that begins anew
+                firsts[loader] = tuple(islice(_real(loader), 1))
+            self._first = firsts[loader]
+            self._left = _length(loader, at_most) if self._first else 0
 
         def __len__(self) -> int:
             return self._left
@@ -52,12 +60,37 @@ def repeat_first_batch(torch_module: ModuleType) -> None:
             if not self._left:
                 raise StopIteration
             self._left -= 1
-            return self._batch
+            return _own_containers(self._first[0])
 
         __next__ = hooks.loading(_next)
+
+    iterate = loader_class.__iter__
+
+    def _real(loader: Any) -> Iterator[Any]:
+        """Of its own iterator, which it does not keep: workers that persist would prepare batches beside the script."""
+        batches: Iterator[Any] = iterate(loader)
+        if getattr(loader, "_iterator", None) is batches:
+            loader._iterator = None
+        return batches
 
     @wraps(iterate)
     def repeated(loader: Any) -> Any:
         return Repeated(loader)
 
     patch(loader_class, __iter__=repeated)
+
+
+def _length(loader: Any, without: int) -> int:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):  # a data set, or a sampler, that has none
+        return without
+
+
+def _own_containers(batch: Any) -> Any:
+    """The batch in containers of its own: scripts pop labels from it. The tensors are the same."""
+    if type(batch) is dict:
+        return {name: _own_containers(value) for name, value in batch.items()}
+    if type(batch) is list:
+        return list(map(_own_containers, batch))
+    return copy(batch) if isinstance(batch, MutableMapping) else batch

@@ -7,10 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.limits import locks_limited_to
 from tests.replayer.recordings import phase_recording
 from traces.file import save
 from traces.model import Trace, TraceError
@@ -47,14 +49,15 @@ for x, y in torch.utils.data.DataLoader(Files(), batch_size=20, num_workers=1):
 """
 
 
-def stalls(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def stalls(folder: Path, *words: str, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(TRAIN)
     (folder / "data").mkdir(exist_ok=True)
     for number in range(40):
         (folder / "data" / f"{number}").write_bytes(bytes(10_000))
     save(phase_recording({"h2d": 1, "forward": 10, "loss": 1, "backward": 15, "optimizer": 3}), folder / "t.msgpack")
-    command = [sys.executable, "-m", "tui.cli", "stalls", "--trace", "t.msgpack", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    pace = [] if "--gpu" in words else ["--trace", "t.msgpack"]
+    command = [sys.executable, "-m", "tui.cli", "stalls", *pace, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, preexec_fn=limit)
 
 
 def test_a_disk_that_is_too_slow_is_named_with_the_rate_that_would_do(tmp_path: Path) -> None:
@@ -112,3 +115,41 @@ def test_a_script_without_a_loader_and_one_that_dies_end_in_a_line(tmp_path: Pat
     done = stalls(tmp_path, "train.py")  # its argument is missing
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("trace: the script ended with exit code 1 in run 1")
+
+
+@pytest.mark.parametrize(
+    ("dies", "says"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "is killed by signal: Killed"),
+        ("raise OSError('7.jpg is no image')", "7.jpg is no image"),
+    ],
+)
+def test_a_loader_that_dies_ends_in_a_line_after_its_own_words(tmp_path: Path, dies: str, says: str) -> None:
+    script = TRAIN.replace("import sys, time", "import os, signal, sys, time").replace("data = self", f"{dies}; data = self")
+    assert dies in script
+    (tmp_path / "dies.py").write_text(script)
+    done = stalls(tmp_path, "dies.py", "0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert says in done.stderr
+    last = "trace: the script ended with exit code 1 in run 1, on a batch that is ready: nothing was compared"
+    assert done.stderr.splitlines()[-1] == last and done.stderr.count("trace: ") == 1
+
+
+def test_no_permission_to_lock_memory_is_said_once_beside_the_figures(tmp_path: Path) -> None:
+    (tmp_path / "pins.py").write_text(TRAIN.replace("num_workers=1", "num_workers=1, pin_memory=True"))
+    done = stalls(tmp_path, "--steps", "10", "pins.py", "0.0001", limit=locks_limited_to(0))
+    assert done.returncode == 0, done.stderr
+    assert "and is pinned in" in done.stdout
+    [line] = [line for line in done.stderr.splitlines() if "page-locked" in line]
+    assert "(RLIMIT_MEMLOCK) is 0 bytes" in line and "ulimit -l unlimited" in line
+
+
+def test_a_network_that_the_library_lacks_is_estimated_where_asked(tmp_path: Path) -> None:
+    words = ["--gpu", "v100", "--steps", "10", "train.py", "0.0001"]
+    done = stalls(tmp_path, *words)
+    assert done.returncode == 2 and "--estimate goes on with estimates" in done.stderr
+    done = stalls(tmp_path, "--estimate", *words)
+    assert done.returncode == 0, done.stderr
+    assert "data cached" in done.stdout
+    [line] = {line for line in done.stderr.splitlines() if "the library has nothing" in line}
+    assert "estimated" in line

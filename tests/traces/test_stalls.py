@@ -81,6 +81,31 @@ def test_waiting_for_a_core_counts_where_it_was_measured_and_whole_rounds_of_wor
     assert found.check_queued is not None and found.check_queued.samples_per_s == pytest.approx(320, rel=0.01)
 
 
+def test_evaluation_does_not_count_and_neither_does_what_a_script_computes_at_first() -> None:
+    """GIVEN steps of 100 ms between evaluations of 1 s, and a script whose first steps compute 2 s of what is done once."""
+    kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.EVALUATION] * 10
+    durations = np.array([100, 100, 1000] * 10) * MS
+    columns = {
+        "rank": [0] * 30, "number": list(range(30)), "start_ns": np.cumsum([0, *durations])[:-1], "duration_ns": durations,
+        "kind": list(map(int, kinds)), "recorded_step": [0] * 30,
+    }  # fmt: skip
+    told = [Loading(evaluates=9), Loading(batches=1, samples=999, cpu_ns=MS, evaluation=1)]
+    for number in range(20):
+        told.append(Loading(batches=1, samples=64, cpu_ns=150 * MS, workers=2, prefetch=2, process=7))
+        told.append(Loading(batches=1, samples=512, cpu_ns=900 * MS, process=9))
+        told.append(Loading(script_batches=1, script_cpu_ns=(2000 if number < 3 else 10) * MS))
+    found = stalls_of(run_of(100), Trace(steps=Steps.of(**columns)), told, 2, [])
+    assert (found.prepared.steps, found.prepared.step_ns, found.batch_samples) == (20, 100 * MS, 64)
+    assert found.batch_cpu_ns == 150 * MS
+    # Workers compute 150 ms for each batch and the script 10 ms: two cores are done with them in 80 ms.
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(640, rel=0.01)
+
+
+def test_more_is_in_hand_where_the_loader_prefetches_more() -> None:
+    with pytest.raises(TraceError, match="let the script train 21 or more"):
+        pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
+
+
 def test_too_few_steps_and_no_loader_are_refused() -> None:
     with pytest.raises(TraceError, match="let the script train 9 or more"):
         pace(run_of(1, steps=8), 64, 2)

@@ -26,7 +26,7 @@ from traces.replayed import one_replay, timelines_in
 from traces.stalls import MOST_WORKERS, Modelled, Pace, Stalls, stalls_of
 from traces.storage_model import CachePolicy, CacheShare, Disk
 from traces.storage_server import Loading, StorageServer
-from tui.commands.replay_cells import card_of, choice_of, saved_in
+from tui.commands.replay_cells import card_alone, card_of, choice_of, saved_in
 from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
 from tui.narration import ending_text, hint_misplaced_option, say
 from tui.outputs import to_json
@@ -48,6 +48,7 @@ class StallsRun:
     script: list[str]
     trace: str = ""
     gpu: str = ""  # of the library, in place of a trace
+    estimate: bool = False  # go on where the library has no times
     disk: str = ""  # "ssd", "hdd", "530MB/s,60us", "own"; "": storage is not looked at
     cached: float = 0.0  # share of the data set that the cache holds
     policy: str = "lru"  # of a CachePolicy
@@ -80,8 +81,8 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
     """The exit code: the script's where it failed."""
     if not asked.gpu and not asked.trace:
         raise TraceError("which GPU? name one of the library, --gpu v100, or a recording, --trace T")
-    choice = choice_of(asked.trace, asked.gpu, estimate=False)
-    path = None if choice is not None else find_trace(asked.trace).resolve()
+    choice = choice_of(asked.trace, asked.gpu, asked.estimate)
+    path = None if choice is not None or asked.gpu else find_trace(asked.trace).resolve()
     disk = disk_of(asked.disk) if asked.disk not in ("", OWN_DISK) else None
     if not 0 <= asked.cached <= 1:
         raise TraceError(f"a cache of {asked.cached:.0%} of the data set; give a share from 0 to 100 %")
@@ -95,21 +96,22 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
         runs.append((f"behind {_disk_text(asked)}", "real", disk, CacheShare(asked.cached, CachePolicy(asked.policy))))
     traces: list[Trace] = []
     loadings: list[list[Loading]] = []
-    for number, (words, loader, modelled, cache) in enumerate(runs, start=1):
-        with working(f"run {number} of {len(runs)}: the script {words}"):
-            try:
-                trace, loading, returncode = _run(asked, path, choice, loader, modelled, cache)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                folder = tempfile.gettempdir()
-                raise TraceError(f"{folder} is full, where the runs are kept; let TMPDIR name another folder") from error
-        if returncode:
-            say(f"{ending_text(returncode)} in run {number}, {words}: nothing was compared")
-            hint_misplaced_option(asked.script, option_names, "stalls", refused=returncode == 2)
-            return returncode
-        traces.append(trace)
-        loadings.append(loading)
+    try:
+        with tempfile.TemporaryDirectory(prefix="trace-stalls-") as folder:
+            for number, (words, loader, modelled, cache) in enumerate(runs, start=1):
+                with working(f"run {number} of {len(runs)}: the script {words}"):
+                    trace, loading, returncode = _run(Path(folder), asked, path, choice, loader, modelled, cache)
+                if returncode:
+                    say(f"{ending_text(returncode)} in run {number}, {words}: nothing was compared")
+                    hint_misplaced_option(asked.script, option_names, "stalls", refused=returncode == 2)
+                    return returncode
+                traces.append(trace)
+                loadings.append(loading)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        full = tempfile.gettempdir()
+        raise TraceError(f"{full} is full, where the runs are kept; let TMPDIR name another folder") from error
     cold = (traces[2], loadings[2]) if asked.disk else (None, None)
     found = stalls_of(traces[0], traces[1], loadings[1], os.cpu_count() or 1, list(asked.cores), *cold)
     if asked.json:
@@ -120,27 +122,30 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
 
 
 def _run(
-    asked: StallsRun, path: Path | None, choice: CellChoice | None, loader: str, disk: Disk | None, cache: CacheShare | None
-) -> tuple[Trace, list[Loading], int]:
-    """The timeline, what was loaded batch by batch, and the exit code. `path`: None where the library's cells are the pace."""
-    with tempfile.TemporaryDirectory(prefix="trace-stalls-") as folder:
-        out, socket = Path(folder) / "out", Path(folder) / "storage"
-        out.mkdir()
-        if path is None:
-            assert choice is not None
-            path = saved_in(Path(folder), "card")
-            save(card_of(choice)[1], path)
-        with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
-            config = ReplayConfig(loader=loader, steps=asked.steps)
-            session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
-            # The script's own output is narration here: stdout is for the figures.
-            result = run_child({"replayer": session}, asked.script, stdout=sys.stderr.fileno())
-        if result.returncode:
-            return Trace(), server.told, result.returncode
-        timelines = timelines_in(out)
-        if not timelines:
-            raise TraceError("the script did not use the GPU, so there is no pace that data could hold up")
-        return one_replay(timelines, result.pid)[0], server.told, 0
+    folder: Path, asked: StallsRun, path: Path | None, choice: CellChoice | None, loader: str, disk: Disk | None,
+    cache: CacheShare | None,
+) -> tuple[Trace, list[Loading], int]:  # fmt: skip
+    """The timeline, what was loaded batch by batch, and the exit code. `path`: None where the library tells the pace. Runs
+    share `folder`, in which a process that says something notes that it is said."""
+    out, socket = folder / "out", folder / "storage"
+    out.mkdir(exist_ok=True)
+    if path is None:
+        path = saved_in(folder, "card")
+        save(card_alone(asked.gpu) if choice is None else card_of(choice)[1], path)
+    with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
+        config = ReplayConfig(loader=loader, steps=asked.steps)
+        session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
+        # The script's own output is narration here: stdout is for the figures.
+        result = run_child({"replayer": session}, asked.script, stdout=sys.stderr.fileno())
+    socket.unlink()
+    if result.returncode:
+        return Trace(), server.told, result.returncode
+    timelines = timelines_in(out)
+    if not timelines:
+        raise TraceError("the script did not use the GPU, so there is no pace that data could hold up")
+    for file in out.glob("replay-*.msgpack"):
+        file.unlink()
+    return one_replay(timelines, result.pid)[0], server.told, 0
 
 
 def text(found: Stalls, asked: StallsRun) -> list[str]:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from replayer.surfaces import builtins_open
 from replayer.surfaces.torch_utils_data import repeat_first_batch
@@ -155,6 +157,28 @@ def test_workers_tell_what_they_load() -> None:
     assert told.cpu_ns > 0 and 0 <= told.queued_ns < told.wall_ns
 
 
+def test_loaders_that_a_script_evaluates_with_are_told_apart() -> None:
+    folder = data_folder()
+    from traces.storage_server import StorageClient, StorageServer
+
+    with StorageServer(folder / "s") as server:
+        client = StorageClient(folder / "s")
+        builtins_open.install(torch, client)
+        for workers in (1, 0):
+            train, test = (DataLoader(Files(folder, Path.read_bytes), batch, num_workers=workers) for batch in (1, 2))
+            for _ in range(2):
+                assert len(list(train)) == 6
+                with torch.no_grad():
+                    assert len(list(test)) == 3
+        client.close()
+    evaluating = {one.evaluates for one in server.told if one.evaluates}
+    assert len(evaluating) == 2  # a worker in each epoch
+    tested = [one for one in server.told if one.batches and (one.evaluation or one.process in evaluating)]
+    assert len(tested) == 12 and {one.samples for one in tested} == {2}
+    assert [one.samples for one in server.told if one.batches and one not in tested] == [1] * 24
+    assert sum(one.script_batches for one in server.told) == 10  # each epoch's first batch has none before it
+
+
 def test_a_loader_repeats_its_first_batch_as_often_as_it_has_batches() -> None:
     folder = data_folder()
     read = []
@@ -163,10 +187,35 @@ def test_a_loader_repeats_its_first_batch_as_often_as_it_has_batches() -> None:
         read.append(path.name)
         return bytes(int(path.stem))
 
-    repeat_first_batch(torch)
+    repeat_first_batch(torch, at_most=5)
     loader = DataLoader(Files(folder, how), batch_size=2)
     for _ in range(2):
         batches = iter(loader)
         assert len(batches) == 3
         assert [batch.tolist() for batch in batches] == [[0, 1]] * 3
-    assert read == ["0.bin", "1.bin"] * 2
+    assert read == ["0.bin", "1.bin"]  # in the first epoch only
+
+
+class Stream(IterableDataset[dict[str, Any]]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from ({"x": number, "labels": -number} for number in range(self.count))
+
+
+def test_a_stream_without_a_length_is_repeated_too_and_its_batches_may_be_emptied() -> None:
+    repeat_first_batch(torch, at_most=5)
+    got = list(DataLoader(Stream(9), batch_size=2))
+    assert len(got) == 5
+    assert [batch.pop("labels").tolist() for batch in got] == [[0, -1]] * 5
+    assert list(DataLoader(Stream(0), batch_size=2)) == []
+
+
+def test_workers_that_persist_end_with_the_first_batch() -> None:
+    repeat_first_batch(torch, at_most=5)
+    loader = DataLoader(Files(data_folder(), Path.read_bytes), batch_size=2, num_workers=1, persistent_workers=True)
+    before = set(multiprocessing.active_children())
+    for _ in range(2):
+        assert len(list(loader)) == 3
+    assert set(multiprocessing.active_children()) == before
