@@ -61,6 +61,7 @@ from replayer.recording.workspaces import Workspaces, WorkspaceSequence
 from replayer.timing.clock import Clock
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.data_parallel import OpenRegion
+from replayer.timing.host_ranges import NAMED
 from replayer.timing.host_threads import HostThreads
 from replayer.timing.scheduler import Caller, HostThread
 from replayer.timing.simulator import Simulator
@@ -224,7 +225,7 @@ class VirtualGpu:
         self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
         sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.recording.devices)]
         self.devices = [self._device(i, device, sizes[i]) for i, device in enumerate(self.recording.devices)]
-        self._module_names: dict[int, int] = {}  # of living modules, by identity: string of the timeline, from 1 on
+        self._module_names: dict[int, int] = {}  # of living modules, by identity: as `HostRanges` takes them
         self._names = ModuleNames()
         self._numbers: list[tuple[int, int]] = []  # of the pending ops
         if node_number is not None:
@@ -700,7 +701,7 @@ class VirtualGpu:
         ranges.under_way += 1
         if not ranges.begun_ns:
             ranges.begun_ns = thread.host_ns
-        return ranges.of_thread(thread.row).extend, self._pending, self._module_names.get, self._name_module
+        return ranges.of_thread(thread.row).append, self._pending, self._module_names.get, self._name_module
 
     def modules_left(self) -> None:
         """The outermost call has returned."""
@@ -708,7 +709,7 @@ class VirtualGpu:
 
     def _name_module(self, module: object) -> int:
         with self._lock:
-            return self._names.keep(module, self._module_names, lambda name: self.timeline.strings.add(name) + 1)
+            return self._names.keep(module, self._module_names, lambda name: (self.timeline.strings.add(name) + 1) * NAMED)
 
     @property
     def workload(self) -> WorkloadObserver:

@@ -32,9 +32,9 @@ from traces.steps import Optimizers
 from traces.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# Where a thread notes calls of modules: takes a name's number, or 0 at its end, and the place; what the place is counted in;
-# the number of a module's name by its identity; and the number of one that has none yet.
-ModuleMarks = tuple[Callable[[tuple[int, int]], None], Sized, Callable[[int], int | None], Callable[[object], int]]
+# Where a thread notes calls of modules: takes a name's number and the place added, or the place inverted at the end; what the
+# place is counted in; the number of a module's name by its identity; and the number of one that has none yet.
+ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 
 
@@ -157,13 +157,13 @@ class ScriptHooks:
             if inside := calls.inside:
                 if inside is not True:
                     note, place, number, new = inside
-                    note((number(id(self)) or new(self), len(place)))
+                    note((number(id(self)) or new(self)) + len(place))
                     try:
                         if in_one_frame and self._compiled_call_impl is None:
                             return self._call_impl(*args, **kwargs)
                         return call(self, *args, **kwargs)
                     finally:
-                        note((0, len(place)))
+                        note(~len(place))
                 if in_one_frame and self._compiled_call_impl is None:
                     return self._call_impl(*args, **kwargs)
                 return call(self, *args, **kwargs)
@@ -179,12 +179,12 @@ class ScriptHooks:
                 if listener.workload.is_open:
                     listener.workload.module_called(self, described([args, kwargs]), autocast())
                 if marks is not None:
-                    marks[0]((marks[2](id(self)) or marks[3](self), len(marks[1])))
+                    marks[0]((marks[2](id(self)) or marks[3](self)) + len(marks[1]))
                 return call(self, *args, **kwargs)
             finally:
                 calls.inside = None
                 if marks is not None:
-                    marks[0]((0, len(marks[1])))
+                    marks[0](~len(marks[1]))
                     listener.modules_left()
                 if returned is not None:
                     returned()

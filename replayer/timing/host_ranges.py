@@ -1,22 +1,24 @@
 """Calls of modules as ranges of the timeline's host threads, around the ops that were launched in them.
 
-    marks = ranges.of_thread(thread.row).extend
-    marks((name + 1, len(pending)))     # a call begins: a string of the timeline, and how much has been noted to be played
-    marks((0, len(pending)))            # the innermost call has ended
+    note = ranges.of_thread(thread.row).append
+    note((name + 1) * NAMED + len(pending))     # a call begins: a string of the timeline, and how much has been noted to be played
+    note(~len(pending))     # the innermost call has ended
 
-The script's thread notes no more than these two numbers, some 0.1 us each; what they come to is worked out, in columns, by the
-thread that writes the timeline. A range lasts from the begin of the first op in it to the end of the last; its row lies behind
+The script's thread notes no more than these two numbers; what they come to is worked out, in columns, by the thread that writes
+the timeline. A range lasts from the begin of the first op in it to the end of the last; its row lies behind
 the ops' in the file, and theirs point at it (`parent`).
 """
 
 from __future__ import annotations
 
-from array import array
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
 from traces.model import NONE, Column, HostKind
+
+NAMED = 1 << 32  # beyond all that may be pending
 
 _PER_OP = 3  # entries of `VirtualGpu._pending`
 
@@ -27,7 +29,7 @@ class _ThreadMarks:
     __slots__ = ("flat", "placed")
 
     def __init__(self) -> None:
-        self.flat: array[int] = array("q")
+        self.flat: list[int] = []
         self.placed: list[tuple[int, int, int]] = []
 
 
@@ -40,8 +42,8 @@ class HostRanges:
         self._threads: dict[int, _ThreadMarks] = {}
         self._reordered: list[tuple[int, list[int]]] = []
 
-    def of_thread(self, row: int) -> array[int]:
-        """The marks of a thread, to be extended; the same object for as long as the process lives."""
+    def of_thread(self, row: int) -> list[int]:
+        """The marks of a thread, to be appended to; the same object for as long as the process lives."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def place(self, row: int, ops: int) -> None:
@@ -57,10 +59,12 @@ class HostRanges:
     def take(self, row: int) -> TakenRanges:
         """All marks so far, of ops before `row`; none are left. Calls that are under way end here, as far as is told."""
         self.place(row, 0)
-        taken = [_Marks.of(thread, marks) for thread, marks in self._threads.items() if marks.flat]
-        for marks in self._threads.values():
-            del marks.flat[:]
-            marks.placed.clear()
+        taken = []
+        for thread, marks in self._threads.items():
+            if marks.flat:
+                taken.append((thread, np.array(marks.flat, np.int64), np.array(marks.placed, np.int64)))
+                del marks.flat[:]
+                marks.placed.clear()
         reordered, self._reordered = self._reordered, []
         return TakenRanges(taken, reordered, self.begun_ns)
 
@@ -76,10 +80,12 @@ class _Marks:
     top: Column  # the innermost of them, counting the thread's begins from 0; NONE if none is
 
     @classmethod
-    def of(cls, thread: int, marks: _ThreadMarks) -> _Marks:
-        name, pending = np.array(marks.flat, np.int64).reshape(-1, 2).T
-        until, row, ops = np.array(marks.placed, np.int64).T
-        count = np.diff(until // 2, prepend=0)
+    def of(cls, thread: int, flat: Column, placed: Column) -> _Marks:
+        """As `_ThreadMarks` has them."""
+        name = np.where(flat < 0, 0, flat // NAMED)
+        pending = np.where(flat < 0, ~flat, flat % NAMED)
+        until, row, ops = placed.T
+        count = np.diff(until, prepend=0)
         op = np.repeat(row, count) + np.minimum(pending // _PER_OP, np.repeat(ops, count))
         depth = np.cumsum(np.where(name > 0, 1, -1))
         lowest = np.minimum.accumulate(np.minimum(depth, 0))
@@ -110,12 +116,12 @@ class _Marks:
 class TakenRanges:
     """What belongs to some rows of the host table."""
 
-    threads: list[_Marks]
+    threads: list[tuple[int, Column, Column]]  # as `_Marks.of` takes them
     reordered: list[tuple[int, list[int]]]
     begun_ns: int
 
     def __len__(self) -> int:
-        return sum(len(marks.begins) for marks in self.threads)
+        return sum(int((flat >= 0).sum()) for _, flat, _ in self.threads)
 
     def rows_of(self, ops: Column) -> Column:
         """The rows of ops that are numbered as they were called."""
@@ -135,7 +141,7 @@ class TakenRanges:
             called[first - row : first - row + len(order)] = first + np.array(order)
         parent, made, above = np.full(len(thread), NONE), [np.empty((0, 5), np.int64)], [np.empty(0, np.int64)]
         number = row + len(thread)
-        for marks in self.threads:
+        for marks in itertools.starmap(_Marks.of, self.threads):
             ops = np.flatnonzero(thread == marks.thread)
             ops = ops[np.argsort(called[ops], kind="stable")]
             at = np.searchsorted(marks.op, called[ops], side="right") - 1  # the last mark before each op

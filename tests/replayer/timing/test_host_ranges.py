@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.timing.host_ranges import HostRanges
+from replayer.timing.host_ranges import NAMED, HostRanges
 from traces.model import NONE, HostKind
 
 # What the script does: calls a module of some name, returns from one, calls an op; and when ops are played, directly or from
@@ -85,10 +85,10 @@ def test_ranges_against_a_stack(done: list[int | str]) -> None:
 
     for what in done:
         if isinstance(what, int):
-            marks.extend((what + 1, len(pending)))
+            marks.append((what + 1) * NAMED + len(pending))
             waiting.append(("begin", what))
         elif what == "return":
-            marks.extend((0, len(pending)))
+            marks.append(~len(pending))
             waiting.append(("end", 0))
         elif what == "op":
             pending += [0, 0, 0]
@@ -107,8 +107,7 @@ def test_ops_of_several_streams_are_played_in_another_order_than_they_were_calle
     ranges = HostRanges()
     marks = ranges.of_thread(0)
     # GIVEN ops 0 to 3, of which 1 and 2 are called within a module, played as 0 2 1 3
-    marks.extend((8, 3))
-    marks.extend((0, 9))
+    marks.extend((8 * NAMED + 3, ~9))
     ranges.place(0, 4)
     ranges.reordered(0, [0, 2, 1, 3])
     start_ns = np.array([0, 20, 10, 30])
@@ -119,8 +118,8 @@ def test_ops_of_several_streams_are_played_in_another_order_than_they_were_calle
 
 def test_each_thread_has_its_own_calls() -> None:
     ranges = HostRanges()
-    ranges.of_thread(0).extend((8, 0))
-    ranges.of_thread(1).extend((9, 3))
+    ranges.of_thread(0).append(8 * NAMED)
+    ranges.of_thread(1).append(9 * NAMED + 3)
     ranges.place(0, 4)
     threads, start_ns = np.array([0, 1, 0, 1]), np.arange(4) * 10
     made, parent = ranges.take(4).rows(threads, start_ns, start_ns + 5, 0)
