@@ -5,7 +5,7 @@
 Measured on this machine: what a DataLoader's worker spends on one batch (`trace stalls`), with one and with two workers in
 turn, and the time to pin a batch. From the library: the GPU's time per batch of each network (V100). Modelled from these: all
 numbers of cores, disks and caches (`traces.loader_model`, `traces.storage_model`). Published points stand beside. It takes
-some five minutes; runs that `--costs` holds are not made again.
+some five minutes; runs that `--costs` holds are not made again. It ends by printing how far the model is off this machine.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PUBLISHED_PREPARATION = {
     "resnet50": 0.05, "vgg11": 0.01,
 }  # fmt: skip  # paper
 PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of a batch of 224 x 224 images
-ROUNDS = 2
+ROUNDS = 4
 # Network and workers of each run; rounds in turn, so that a busy minute of the machine meets both numbers of workers.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
@@ -251,8 +251,9 @@ def page(cost: Cost) -> Iterator[str]:
         "* Pinning is a copy into pages that are locked and used again: its time goes by bytes, not by network or workers. Ours"
         " is proportional; the published line grows less than the batch does.\n"
         "* That AlexNet's epoch takes 21 % longer where pages are not really locked was published for a server under a memory"
-        " limit. Pages are locked here, or a line says why not; the effect itself is not reproduced: it takes swap, or a memory"
-        " cgroup, and this page is made without either.\n"
+        " limit. Pages are locked here, or a line says why not; the effect itself is not reproduced. Under a limit the system"
+        " writes pages that are not locked to swap. This machine has none: whatever the limit, a process's own pages stay where"
+        " they are, locked or not, and there is nothing to measure.\n"
         "* Not modelled: read-ahead across files, several jobs on one server, variance between images.\n"
     )
 
@@ -262,8 +263,9 @@ def _validation(cost: Cost) -> Iterator[str]:
     yield (
         "The model reckons with workers, cores and the script's own computing; what else a machine does, it cannot know. Linux"
         " tells how long a worker was ready and had no core: *with waits* counts that too, and so compares the rest of the"
-        f" model on a busy machine. Chosen after seeing first results: waits count batch by batch, since a late batch holds up"
-        f" those after it. Images/s; each row is one run of {BATCH} images a batch.\n"
+        " model on a busy machine. Chosen after seeing first results: waits count batch by batch, since a late batch holds up"
+        " those after it; and the script's computing is that of the steps compared, without what the first ones do once."
+        f" Images/s; each row is one run of {BATCH} images a batch.\n"
     )
     yield "| workers | load | measured | modelled | error | waited for a core | with waits | error |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -273,11 +275,11 @@ def _validation(cost: Cost) -> Iterator[str]:
             f" {run.modelled / run.rate - 1:+.1%} | {run.queued_share:.0%} | {run.modelled_queued:.1f} |"
             f" {run.modelled_queued / run.rate - 1:+.1%} |"
         )
-    errors = {
-        workers: statistics.median(run.modelled_queued / run.rate - 1 for run in cost.runs if run.workers == workers)
-        for workers in (1, 2)
-    }
-    yield f"\nMedian error with waits: {errors[1]:+.1%} with one worker, {errors[2]:+.1%} with two."
+    yield "\n| median error | modelled | with waits |\n|---|---|---|"
+    for workers, named in ((1, "1 worker"), (2, "2 workers")):
+        off = [(run.modelled / run.rate - 1, run.modelled_queued / run.rate - 1) for run in cost.runs if run.workers == workers]
+        plain, queued = (statistics.median(column) for column in zip(*off, strict=True))
+        yield f"| {named} | {plain:+.1%} | {queued:+.1%} |"
 
 
 def _pinning(cost: Cost) -> Iterator[str]:
@@ -362,6 +364,7 @@ def main() -> None:
     options = parser.parse_args()
     cost = Cost() if options.costs is None or not options.costs.exists() else Cost.kept(options.costs)
     measure(cost, options.images, options.steps, options.costs)
+    print("\n".join(_validation(cost)))
     write(cost, options.output)
 
 

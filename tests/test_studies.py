@@ -51,6 +51,7 @@ def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Pa
     text = "\n".join(stalls.page(cost))
     assert "a worker spends 5.27 ms of a core on an image" in text and "nan" not in text
     assert "| 2 (alexnet) | 7.5 | 189.0 | 400.0 | +111.6% | 50% | 190.0 | +0.5% |" in text
+    assert "| 2 workers | +111.6% | +0.5% |" in text
     assert "| ours, of a core | 6.4 | 12.8 |" in text and "12.0 ms (resnet18, workers: 1)." in text
     stalls.write(cost, tmp_path / "x.md")
     stalls.picture, before = None, (tmp_path / "x.md").stat().st_mtime_ns
