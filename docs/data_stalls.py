@@ -59,6 +59,9 @@ PUBLISHED_PREPARATION = {
     "resnet50": 0.05, "vgg11": 0.01,
 }  # fmt: skip  # paper
 PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of a batch of 224 x 224 images
+# Nanoseconds that a core of the published server spends on an image: figure 5 with one core.
+PUBLISHED_CPU_NS = 1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values())
+BATCHES = (16, 32, 64, 128, 256)
 ROUNDS = 4
 # Network and workers of each run; rounds in turn, so that a busy minute of the machine meets both numbers of workers.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
@@ -212,8 +215,7 @@ def page(cost: Cost) -> Iterator[str]:
         yield f"| {network} | ours | {' | '.join(rates)} | {BATCH / gpu_ns(network) * 1e9:.0f} |"
         yield f"| | published | {' | '.join(f'{point:.0f}' for point in points)} | |"
     yield f"\n## Preparation stall, {CORES_PER_GPU} cores per GPU (figure 6), share of a step\n"
-    # What a core of the published server spends on an image: figure 5 with one core.
-    theirs = Model(1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values()))
+    theirs = Model(PUBLISHED_CPU_NS)
     yield "| network | ours | ours, cores as slow as the published | paper |\n|---|---|---|---|"
     for network, share in PUBLISHED_PREPARATION.items():
         stalls = f"{model.preparation_stall(network):.0%} | {theirs.preparation_stall(network):.0%}"
@@ -229,10 +231,10 @@ def page(cost: Cost) -> Iterator[str]:
         cells = [model.epoch_s(disk, cached, policy) for disk in (SSD, HDD) for policy in CachePolicy]
         yield f"| {cached:.0%} | {' | '.join(f'{value:.0f}' for value in cells)} | {PUBLISHED_CACHE[cached]:.0f} |"
     yield f"\n## Larger batches, MobileNetV2 on {CORES_PER_GPU} cores (figure 9), seconds per epoch\n"
-    yield "| batch | GPU computes | epoch |\n|---|---|---|"
-    for batch in (16, 32, 64, 128, 256):
+    yield "| batch | GPU computes | epoch | epoch, cores as slow as the published |\n|---|---|---|---|"
+    for batch in BATCHES:
         computes, whole = model.epoch_by_batch(batch)
-        yield f"| {batch} | {computes:.0f} | {whole:.0f} |"
+        yield f"| {batch} | {computes:.0f} | {whole:.0f} | {theirs.epoch_by_batch(batch)[1]:.0f} |"
     yield from _pinning(cost)
     yield (
         "\n## What agrees, and what does not\n\n"
@@ -243,7 +245,8 @@ def page(cost: Cost) -> Iterator[str]:
         " is what is left of a step when"
         " data takes longer than the GPU.\n"
         "* A core here may be faster than the published server's, which spends 5.8 ms on an image (figure 5, one core); then"
-        " fewer are enough, and figure 6 has a column with its cores.\n"
+        " fewer are enough. Figures 6 and 9 have a column with its cores: there the epoch stays flat while larger batches cost the"
+        " GPU less.\n"
         "* Where ours and the paper's shares differ, the cost of an image does: the paper decodes"
         " with DALI, partly on the GPU.\n"
         "* A page cache of 40 % serves 9 % of random epochs, one that never evicts 40 %: the two columns of each disk. The"
@@ -304,27 +307,32 @@ def picture(cost: Cost, path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "data_stalls"
     from matplotlib import pyplot
 
-    model = Model(cost.cpu_ns_per_sample)
-    figure, axes = pyplot.subplots(2, 2, figsize=(11, 8), layout="constrained")
-    of_cores, of_stalls, of_cache, of_batch = axes.flat
+    model, theirs = Model(cost.cpu_ns_per_sample), Model(PUBLISHED_CPU_NS)
+    figure, axes = pyplot.subplots(3, 2, figsize=(11, 12), layout="constrained")
+    of_cores, of_stalls, of_fetching, of_cache, of_batch, of_pinning = axes.flat
     for (network, points), marker in zip(PUBLISHED_CPU.items(), "os^D", strict=True):
         [line] = of_cores.plot(CORES, [model.rate(network, cores) for cores in CORES], marker=marker, label=network)
         of_cores.plot(CORES, points, marker=marker, linestyle=":", color=line.get_color(), fillstyle="none")
-    of_cores.set(title="throughput (dotted: published)", xlabel="CPU cores per GPU", ylabel="images/s")
-    of_cores.set(xscale="log", yscale="log")
-    of_cores.set_xticks(CORES, map(str, CORES))
-    of_cores.legend()
-    names = list(PUBLISHED_PREPARATION)
-    places = range(len(names))
-    ours = [100 * model.preparation_stall(name) for name in names]
-    of_stalls.bar([place - 0.2 for place in places], ours, 0.4, label="ours", color="0.35")
-    of_stalls.bar(
-        [place + 0.2 for place in places], [100 * PUBLISHED_PREPARATION[name] for name in names], 0.4, label="paper",
-        color="0.85", edgecolor="0.2", hatch="//",
-    )  # fmt: skip
-    of_stalls.set_xticks(list(places), [name.partition("_")[0] for name in names], rotation=30)
-    of_stalls.set(title=f"preparation stall, {CORES_PER_GPU} cores per GPU", ylabel="% of a step")
-    of_stalls.legend()
+    of_cores.set(title="throughput (dotted: published)", xlabel="CPU cores per GPU", ylabel="images/s", yscale="log")
+    _over_counts(of_cores, CORES)
+    _bars(
+        of_stalls,
+        {
+            "ours": {name: model.preparation_stall(name) for name in PUBLISHED_PREPARATION},
+            "ours, published cores": {name: theirs.preparation_stall(name) for name in PUBLISHED_PREPARATION},
+            "paper": PUBLISHED_PREPARATION,
+        },
+    )
+    of_stalls.set_title(f"preparation stall, {CORES_PER_GPU} cores per GPU")
+    _bars(
+        of_fetching,
+        {
+            "ours": {name: model.fetch_stall(name) for name in PUBLISHED_FETCH},
+            "reproduced by GPEmu": {name: reproduced for name, (reproduced, _) in PUBLISHED_FETCH.items()},
+            "paper": {name: paper for name, (_, paper) in PUBLISHED_FETCH.items()},
+        },
+    )
+    of_fetching.set_title("fetch stall, 35 % cached")
     for (disk, name), marker in zip(((SSD, "SSD / 8"), (HDD, "hard disk")), "os", strict=True):
         for policy, style in zip(CachePolicy, ("-", "--"), strict=True):
             seconds = [model.epoch_s(disk, cached, policy) for cached in CACHED]
@@ -332,17 +340,39 @@ def picture(cost: Cost, path: Path) -> None:
     of_cache.plot(
         [100 * c for c in PUBLISHED_CACHE], [*PUBLISHED_CACHE.values()], "k:", marker="x", label="published fetching, hard disk"
     )
-    of_cache.set(title="epoch by cached share, ResNet-18", xlabel="% of the data set cached", ylabel="s", yscale="symlog")
-    of_cache.legend()
-    batches = (16, 32, 64, 128, 256)
-    for part, label, style in ((0, "GPU computes", "o--"), (1, "epoch", "s-")):
-        of_batch.plot(batches, [model.epoch_by_batch(batch)[part] for batch in batches], style, label=label)
-    of_batch.set(title=f"MobileNetV2 by batch size, {CORES_PER_GPU} cores", xlabel="batch size", ylabel="s per epoch")
-    of_batch.set(xscale="log")
-    of_batch.set_xticks(batches, map(str, batches))
-    of_batch.set_ylim(bottom=0)
-    of_batch.legend()
+    of_cache.set(title="epoch by cached share, ResNet-18", xlabel="% of the data set cached", ylabel="s")
+    epochs = {batch: (*model.epoch_by_batch(batch), theirs.epoch_by_batch(batch)[1]) for batch in BATCHES}
+    lines = (("GPU computes", "o--"), ("epoch", "s-"), ("epoch, published cores", "^:"))
+    for (label, style), seconds in zip(lines, zip(*epochs.values(), strict=True), strict=True):
+        of_batch.plot(BATCHES, seconds, style, label=label, fillstyle="none")
+    of_batch.set(title=f"MobileNetV2 by batch size, {CORES_PER_GPU} cores", xlabel="batch size", ylabel="s per epoch", ylim=0)
+    _over_counts(of_batch, BATCHES)
+    pinned = tuple(PUBLISHED_PIN)
+    of_pinning.plot(pinned, [cost.pin_ms[batch] for batch in pinned], "o-", label="ours, of a core")
+    of_pinning.plot(pinned, [*PUBLISHED_PIN.values()], "kx:", label="published")
+    of_pinning.set(title="pinning a batch", xlabel="batch size", ylabel="ms", ylim=0)
+    _over_counts(of_pinning, pinned)
+    for each in axes.flat:
+        each.legend()
     figure.savefig(path, metadata={"Date": None})
+
+
+def _over_counts(axes: Any, counts: tuple[int, ...]) -> None:
+    """An axis on which doubling is a step, named at these counts only."""
+    axes.set_xscale("log")
+    axes.set_xticks(counts, map(str, counts))
+    axes.set_xticks([], minor=True)
+
+
+def _bars(axes: Any, columns: dict[str, dict[str, float]]) -> None:
+    """Shares of a step by network, a bar of its own grey for each column."""
+    looks: tuple[dict[str, str], ...] = ({"color": "0.35"}, {"color": "0.65"}, {"color": "0.9", "hatch": "//"})
+    names = list(next(iter(columns.values())))
+    for column, ((label, shares), look) in enumerate(zip(columns.items(), looks, strict=True)):
+        places = [place + 0.27 * (column - 1) for place in range(len(names))]
+        axes.bar(places, [100 * shares[name] for name in names], 0.27, label=label, edgecolor="0.2", **look)
+    axes.set_xticks(range(len(names)), [name.partition("_")[0] for name in names], rotation=30)
+    axes.set_ylabel("% of a step")
 
 
 def write(cost: Cost, output: Path) -> None:

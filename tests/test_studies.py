@@ -48,6 +48,8 @@ def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Pa
         assert epochs[lru] == sorted(epochs[lru], reverse=True) and epochs[lru][-1] == epochs[minio][-1]
     computes, whole = zip(*(model.epoch_by_batch(batch) for batch in (16, 64, 256)), strict=True)
     assert computes[0] > computes[1] > computes[2] and whole[1] == pytest.approx(whole[2], rel=0.01)
+    theirs = [stalls.Model(stalls.PUBLISHED_CPU_NS).epoch_by_batch(batch)[1] for batch in stalls.BATCHES]
+    assert max(theirs) < 1.02 * min(theirs)  # data sets the pace, as in the paper
     text = "\n".join(stalls.page(cost))
     assert "a worker spends 5.27 ms of a core on an image" in text and "nan" not in text
     assert "| 2 (alexnet) | 7.5 | 189.0 | 400.0 | +111.6% | 50% | 190.0 | +0.5% |" in text
