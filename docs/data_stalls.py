@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
 
+from docs.pages import write  # noqa: E402
 from traces.library.catalogue import cell  # noqa: E402
 from traces.loader_model import BatchCost, loaded  # noqa: E402
 from traces.storage_model import CachePolicy, Disk, steady_hit_share  # noqa: E402
@@ -375,16 +377,6 @@ def _bars(axes: Any, columns: dict[str, dict[str, float]]) -> None:
     axes.set_ylabel("% of a step")
 
 
-def write(cost: Cost, output: Path) -> None:
-    """The page and its picture: both, or neither where the disk is full."""
-    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        text, drawn = Path(folder) / output.name, Path(folder) / output.with_suffix(".svg").name
-        text.write_text("\n".join(page(cost)), encoding="utf-8")
-        picture(cost, drawn)
-        for made in (drawn, text):
-            made.replace(output.parent / made.name)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=18, help="training steps of each run")
@@ -395,7 +387,7 @@ def main() -> None:
     cost = Cost() if options.costs is None or not options.costs.exists() else Cost.kept(options.costs)
     measure(cost, options.images, options.steps, options.costs)
     print("\n".join(_validation(cost)))
-    write(cost, options.output)
+    write(page(cost), partial(picture, cost), options.output)
 
 
 if __name__ == "__main__":

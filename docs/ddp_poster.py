@@ -19,10 +19,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+
+from docs.pages import write  # noqa: E402
+
 SCRIPT = DOCS.parent / "examples" / "train_vit.py"
 MEMORY, STEPS = "7.79GiB", 6
 NETS = {"vit": ((2, 6, 12), (64, 256, 1024)), "wide": ((4, 8, 12), (1024, 4096, 8192))}  # depths, widths
@@ -248,16 +253,6 @@ def picture(found: Cells, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def write(found: Cells, output: Path) -> None:
-    """The page and its picture: both, or neither where the disk is full."""
-    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        text, drawn = Path(folder) / output.name, Path(folder) / output.with_suffix(".svg").name
-        text.write_text("\n".join(page(found)), encoding="utf-8")
-        picture(found, drawn)
-        for made in (drawn, text):
-            made.replace(output.parent / made.name)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("recording", type=Path, help="of one GPU, in kernels: a profiler's JSON")
@@ -266,7 +261,7 @@ def main() -> None:
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)
     found = cells(options.recording.resolve(), options.results)
-    write(found, options.output)
+    write(page(found), partial(picture, found), options.output)
 
 
 if __name__ == "__main__":

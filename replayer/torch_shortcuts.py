@@ -3,7 +3,7 @@
 So each is taken only where the installed release has those internals in the form that it was written for (`_GUARDS`), and each
 can be switched off, to measure what it saves or where a new release of torch breaks one:
 
-    TRACE_WITHOUT_SHORTCUTS=module_call,batch_norm trace replay train.py
+    TRACE_WITHOUT_SHORTCUTS=module_call,dispatch_rules trace replay train.py
 
 They are, by name:
 
@@ -13,14 +13,6 @@ module_call
 dispatch_rules
     At each dispatch to a tensor subclass torch looks for rules that custom ops have registered for that subclass
     (torch._library.simple_registry). There are none for ours: 0.5 µs per op.
-override_lookup
-    For every tensor that it is given, torch's C++ looks for a `__torch_function__`: in the lists of a foreach optimizer some
-    3 000 times per step of a ResNet-50, to find each time that virtual tensors have none. Where an optimizer of torch has no
-    other parameters, the lookup is off while it updates them: 5 % of that training step's instructions.
-batch_norm
-    The composite `aten::batch_norm` would make cuDNN's reserved space in C++, 10 µs each, and ops/cuda_decompositions.py
-    registers one without; called from Python, straight to `aten::native_batch_norm` is shorter still by a trip through the
-    dispatcher: a tenth of a layer's forward pass.
 compiled_keys
     The key of a call in the plan cache, read by an expression compiled for the op, in place of a loop over its schema
     (tensor/plan_keys.py).
@@ -31,8 +23,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from functools import wraps
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -42,15 +32,13 @@ from traces.patching import patch
 
 VARIABLE = "TRACE_WITHOUT_SHORTCUTS"  # names, separated by commas
 
-_native_batch_norm: Any = torch.native_batch_norm
-
 
 def enabled(name: str) -> bool:
     """Whether the shortcut of this name is to be taken. Raises KeyError for a name that there is not."""
     return _GUARDS[name]() and name not in os.environ.get(VARIABLE, "").split(",")
 
 
-def install(torch_module: ModuleType, tensor_class: type) -> None:
+def install(tensor_class: type) -> None:
     """Patch torch with those shortcuts that are patches of their own."""
     if enabled("dispatch_rules"):
         find = simple_registry.find_torch_dispatch_rule
@@ -59,37 +47,6 @@ def install(torch_module: ModuleType, tensor_class: type) -> None:
             return None if torch_dispatch_class is tensor_class else find(op, torch_dispatch_class)
 
         patch(simple_registry, find_torch_dispatch_rule=find_torch_dispatch_rule)
-    if enabled("batch_norm"):
-        composite = torch_module.batch_norm
-
-        @wraps(composite)
-        def batch_norm(*args: Any, **kwargs: Any) -> Any:
-            virtual = args and not kwargs and type(args[0]) is tensor_class
-            return _native_batch_norm(*args[:-1])[0] if virtual else composite(*args, **kwargs)
-
-        patch(torch_module, batch_norm=batch_norm)
-
-
-def without_override_lookup(update: Callable[..., Any], tensor_class: type) -> Callable[..., Any]:
-    """`update` (an optimizer's `step` or `zero_grad`), run without the lookup where all parameters are of `tensor_class`.
-
-    Not with arguments: a closure is the script's own code, whatever it does.
-    """
-    if not enabled("override_lookup"):
-        return update
-    without_overrides: Any = torch._C.DisableTorchFunctionSubclass
-    takes_closure = update.__name__ == "step"
-
-    @wraps(update)
-    def shorter(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if takes_closure and (args or kwargs):
-            return update(self, *args, **kwargs)
-        if not all(type(parameter) is tensor_class for group in self.param_groups for parameter in group["params"]):
-            return update(self, *args, **kwargs)
-        with without_overrides():
-            return update(self, *args, **kwargs)
-
-    return shorter
 
 
 def _plain_module_call() -> bool:
@@ -103,18 +60,9 @@ def _plain_rule_lookup() -> bool:
     return find is not None and list(inspect.signature(find).parameters) == ["op", "torch_dispatch_class"]
 
 
-def _plain_batch_norm() -> bool:
-    """Whether the composite's arguments are those of the native op and whether to use cuDNN."""
-    names = [argument.name for argument in torch.ops.aten.batch_norm.default._schema.arguments]
-    native = [argument.name for argument in torch.ops.aten.native_batch_norm.default._schema.arguments]
-    return names == [*native, "cudnn_enabled"]
-
-
 _GUARDS: dict[str, Callable[[], bool]] = {
     "module_call": _plain_module_call,
     "dispatch_rules": _plain_rule_lookup,
-    "override_lookup": lambda: hasattr(torch._C, "DisableTorchFunctionSubclass"),
-    "batch_norm": _plain_batch_norm,
     "compiled_keys": lambda: True,  # by torch's public schemas
 }
 NAMES = tuple(_GUARDS)

@@ -55,12 +55,7 @@ def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Pa
     assert "| 2 (alexnet) | 7.5 | 189.0 | 400.0 | +111.6% | 50% | 190.0 | +0.5% |" in text
     assert "| 2 workers | +111.6% | +0.5% |" in text
     assert "| ours, of a core | 6.4 | 12.8 |" in text and "12.0 ms (resnet18, workers: 1)." in text
-    stalls.write(cost, tmp_path / "x.md")
-    stalls.picture, before = None, (tmp_path / "x.md").stat().st_mtime_ns
-    with pytest.raises(TypeError):  # as where the disk is full
-        stalls.write(cost, tmp_path / "x.md")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.md", "x.svg"]
-    assert (tmp_path / "x.md").stat().st_mtime_ns == before
+    stalls.picture(cost, tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
 
 
@@ -80,5 +75,20 @@ def test_the_poster_tells_what_fits_and_what_is_slower(tmp_path: Path) -> None:
     assert "Too large for one GPU, trained with the layers split over two: wide 12 x 8192." in text
     assert "| 32 | 1875 | 21288 + 4 | 39,915,000 | 39,915,000 | 7,500 | 7,500 |" in text
     assert len({run.file for run in found}) == len(found)
-    poster.write(found, tmp_path / "x.md")
+    poster.picture(found, tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
+
+
+def test_a_page_and_its_picture_are_written_both_or_neither(tmp_path: Path) -> None:
+    write, page = study("pages").write, tmp_path / "x.md"
+    write(["# One", ""], lambda path: path.write_text("<svg/>"), page)
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert written == {"x.md": "# One\n", "x.svg": "<svg/>"}
+
+    def fails(path: Path) -> None:
+        path.write_text("<sv")
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write(["# Two", ""], fails, page)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written

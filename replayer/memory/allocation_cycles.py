@@ -1,7 +1,8 @@
 """Steps that request and free device memory exactly as earlier steps did, and so need not be executed by the allocator.
 
     cycle = detector.end_step(memory, events)           # None, or the steps so far if they repeat the allocator's state
-    cycle.next_request(freed, size_bytes, stream)       # the handle of the next request, if it is the same as last time
+    cycle.requests[cycle.at]    # the handle of the next request, or None where a free comes next
+    cycle.follow(freed)         # whether these frees come next
     cycle.catch_up(memory)                              # execute everything after all
 
 Note [Allocation cycles]
@@ -51,6 +52,9 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 class AllocationCycle:
     """A sequence of requests and frees that leaves the allocator in the state in which it began.
 
+    `requests[at]` is what comes next, if that is a request: the allocator compares it itself and counts `at` up, for a call
+    costs as much as the comparison.
+
     Args:
         steps: the events of each step of the cycle.
         before_bytes: allocated when it began.
@@ -64,7 +68,7 @@ class AllocationCycle:
         self._ops = np.array([event[4] for event in events], np.int64)
         self._totals = totals
         self._repetitions = 0  # complete ones
-        self._at = 0  # index of the next event
+        self.at = 0  # index of the next event
         self._rows_taken = 0
         # The cycle frees what the repetition before it has left allocated. When recorded, these were other handles at the same
         # addresses; from now on they are those that the cycle itself leaves allocated at its end.
@@ -78,47 +82,38 @@ class AllocationCycle:
                 left.pop(address, None)
         handles = [handle if id(handle) in own else left[address] for handle, _, address, _, _ in events]
         # One of the two per event is None; after the last event both are.
-        self._requests = [handle if event[1] > 0 else None for handle, event in zip(handles, events, strict=True)] + [None]
-        self._frees = [handle if event[1] < 0 else None for handle, event in zip(handles, events, strict=True)] + [None]
-
-    def next_request(self, freed: list[AllocationHandle], size_bytes: int, stream: int) -> AllocationHandle | None:
-        """The handle for a request, if it and the frees before it are the next events of the cycle, else None."""
-        if freed and not self.follow(freed):
-            return None
-        handle = self._requests[self._at]
-        if handle is None or handle.size_bytes != size_bytes or handle.stream != stream:
-            return None
-        self._at += 1
-        return handle
+        self.requests = [handle if event[1] > 0 else None for handle, event in zip(handles, events, strict=True)] + [None]
+        self._frees = [handle if event[1] < 0 else None for handle, event in zip(handles, events, strict=True)]
 
     def follow(self, freed: list[AllocationHandle]) -> bool:
-        """Take frees out of the queue `freed` as far as they are the next events; False if another free is next."""
-        while freed:
-            if freed[0] is not self._frees[self._at]:
-                return False
-            del freed[0]
-            self._at += 1
+        """Empty the queue `freed` if its frees are the next events; False, and nothing taken, if they are not."""
+        taken = freed[:]  # a finalizer may append more at any time
+        end = self.at + len(taken)
+        if taken != self._frees[self.at : end]:
+            return False
+        del freed[: len(taken)]
+        self.at = end
         return True
 
     def take_rows(self) -> tuple[Column, Column]:
         """The memory table's rows of the events since the last call, and before which op of the step each came."""
-        taken = slice(self._rows_taken, self._at)
-        self._rows_taken = self._at
+        taken = slice(self._rows_taken, self.at)
+        self._rows_taken = self.at
         return self._rows[taken], self._ops[taken]
 
     def end_step(self) -> bool:
         """A step has ended, and its rows have been taken: False if no step of the cycle ends here."""
-        if self._at not in self._step_ends:
+        if self.at not in self._step_ends:
             return False
-        if self._at == len(self._rows):
+        if self.at == len(self._rows):
             self._repetitions += 1
-            self._at = self._rows_taken = 0
+            self.at = self._rows_taken = 0
         return True
 
     def catch_up(self, memory: DeviceMemory) -> None:
         """Bring the allocator from the state at the cycle's beginning to the current one."""
         memory.raise_totals([self._repetitions * total for total in self._totals])
-        for requested, freed in zip(self._requests[: self._at], self._frees[: self._at], strict=True):
+        for requested, freed in zip(self.requests[: self.at], self._frees[: self.at], strict=True):
             if freed is not None:
                 memory.free(freed.block)
             elif requested is not None:

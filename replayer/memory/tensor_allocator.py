@@ -67,7 +67,6 @@ class TensorAllocator:
         note: Callable[[Column, Column, int], None] | None = None,
         places: OpPlaces | None = None,
     ) -> None:
-        self.on_free: Callable[[int], None] | None = None  # called with the address as soon as the script frees it
         self._memory = memory
         self._now_ns = now_ns
         self._note = note
@@ -75,6 +74,8 @@ class TensorAllocator:
         self._begun = 0  # ops launched before this step
         self._lock = threading.RLock()
         self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
+        # Free an allocation. Takes no lock: may be called from a finalizer.
+        self.free: Callable[[AllocationHandle], None] = self._freed.append
         self._events: list[Event] = []  # executed in this step
         self._noted = 0  # events that have been passed to `note`
         self._step_is_complete = True  # `_events` holds all of this step
@@ -87,10 +88,13 @@ class TensorAllocator:
             return None
         self._lock.acquire()  # each tensor comes through here, and `with` costs twice as much
         try:
-            if self._cycle is not None:
-                handle = self._cycle.next_request(self._freed, size_bytes, stream)
-                if handle is not None:
-                    return handle
+            cycle = self._cycle
+            if cycle is not None:
+                if not self._freed or cycle.follow(self._freed):
+                    expected = cycle.requests[cycle.at]
+                    if expected is not None and expected.size_bytes == size_bytes and expected.stream == stream:
+                        cycle.at += 1
+                        return expected
                 self._leave_cycle()
             if self._freed:
                 self._execute_frees()
@@ -115,11 +119,16 @@ class TensorAllocator:
             self._memory.requests.last_was_optional()
         return handle
 
-    def free(self, handle: AllocationHandle) -> None:
-        """Free an allocation. Takes no lock: may be called from a finalizer."""
-        if self.on_free is not None:
-            self.on_free(handle.address)
-        self._freed.append(handle)
+    def report_frees(self, report: Callable[[int], None] | None) -> None:
+        """Call `report` with the address of each allocation as soon as the script frees it; None: no longer."""
+        queue = self._freed.append
+
+        def free(handle: AllocationHandle) -> None:
+            if report is not None:
+                report(handle.address)
+            queue(handle)
+
+        self.free = queue if report is None else free
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
         """`stream` uses the memory too: it is waited for before the memory is allocated again."""

@@ -94,4 +94,4 @@ def install_all(torch_module: ModuleType) -> None:
     refuse_c_functions(torch_module)
     for surface in surfaces():
         surface.install(torch_module)
-    torch_shortcuts.install(torch_module, VirtualTensor)
+    torch_shortcuts.install(VirtualTensor)

@@ -51,13 +51,13 @@ def record_history(
         memory = device.memory
         if enabled is None or not record_cuda:
             memory.history = None
-            device.allocator.on_free = None
+            device.allocator.report_frees(None)
             continue
         made = History(context, most, frozenset(skip_actions))
         if memory.history is not None:
             made.carry_on(memory.history, with_entries=not clear_history)
         memory.history = made
-        device.allocator.on_free = made.free_queued if context == "all" else None
+        device.allocator.report_frees(made.free_queued if context == "all" else None)
 
 
 def record_history_legacy(

@@ -22,7 +22,7 @@ from typing import Any
 
 from replayer.state import gpu, started
 from replayer.timing.clock import machine_unix_ns
-from replayer.timing.profile_window import launched, merged
+from replayer.timing.profile_window import OUR_DISPATCH, launched, merged
 from traces.model import NONE
 from traces.patching import patch
 
@@ -65,7 +65,7 @@ def install(torch_module: ModuleType) -> None:
         if self.gpu_window is not None:
             self.use_device = "cuda"  # of the table that is made of them
             _add_kernels(torch_module, events, self.gpu_window)
-        events[:] = [one for one in events if not one.name.startswith(("PythonSubclass", "prims::"))]
+        events[:] = [one for one in events if not one.name.startswith(OUR_DISPATCH)]
         return events
 
     @wraps(export)

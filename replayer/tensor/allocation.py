@@ -34,7 +34,7 @@ from traces.model import Shape
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
 
-_wrap: Any = torch.Tensor._make_wrapper_subclass
+wrapper: Any = torch.Tensor._make_wrapper_subclass  # torch's own, which surfaces/torch_tensor_subclass.py replaces for scripts
 _inference_mode: Any = torch._C._InferenceMode
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
@@ -121,14 +121,14 @@ def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
 
 def make(meta: TensorMeta, allocation: Allocation) -> Any:
     """A virtual tensor with metadata `meta` on an allocation."""
-    made: Any = _wrap(*meta.wrapping)
+    made: Any = wrapper(*meta.wrapping)
     made.__dict__ = {"meta": meta, "allocation": allocation}  # Note [A dictionary at once], here and below
     return made
 
 
 def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> Any:
     """A tensor of a subclass of virtual tensors."""
-    made: Any = _wrap(cls, *meta.wrapping[1:])
+    made: Any = wrapper(cls, *meta.wrapping[1:])
     made.__dict__ = {"meta": meta, "allocation": allocation}
     return made
 
@@ -148,7 +148,7 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
         block = allocator.malloc(size_bytes, stream)
     except OutOfMemory as full:
         raise full.to_torch() from None
-    made: Any = _wrap(*meta.wrapping)
+    made: Any = wrapper(*meta.wrapping)
     made.__dict__ = {"meta": meta, "allocation": allocation_of(block)}
     return made
 

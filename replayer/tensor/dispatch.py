@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from replayer import state
+from replayer.memory.oom import OutOfMemory
 from replayer.state import _STATE
-from replayer.tensor.allocation import make_view, new_tensor
-from replayer.tensor.plan import Kind, Plan
+from replayer.tensor.allocation import Allocation, make_view, wrapper
+from replayer.tensor.plan import Kind
 from replayer.tensor.plan_cache import PlanCache
 
 Dispatch = Callable[..., Any]
@@ -28,7 +29,7 @@ Run = Callable[[Any, Any, Any], Any]
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
     """The `__torch_dispatch__` of virtual tensors, and one that runs an op from its plan although it has a handler."""
     routes = plans.routes
-    wrap = torch.Tensor._make_wrapper_subclass
+    wrap = wrapper
     detach = torch.ops.aten.detach.default
     new, same, view = int(Kind.NEW), int(Kind.SAME), int(Kind.VIEW)
 
@@ -61,7 +62,16 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
         kind = plan.kind
         result: Any
         if kind == new:
-            result = new_tensor(plan.meta, plan.size_bytes, gpu.devices[device].allocator, gpu.current_stream(device).number)
+            try:
+                block = gpu.devices[device].allocator.malloc(plan.size_bytes, gpu.current_stream(device).number)
+            except OutOfMemory as full:
+                raise full.to_torch() from None
+            allocation = Allocation()
+            allocation.block = block
+            allocation.known = None
+            meta = plan.meta
+            result = wrap(*meta.wrapping)
+            result.__dict__ = {"meta": meta, "allocation": allocation}
         elif kind == same:
             result = args[plan.at]
         elif kind == view:
@@ -75,8 +85,8 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             result = plan.results(gpu, args, kwargs)
         for at in plan.written:
             args[at].allocation.known = None
-        if plan.writes_otherwise:
-            _clear_known_values(plan, args, kwargs)
+        if plan.set_values is not None:
+            plan.set_values(result, args, kwargs)
         gpu.launch(plan.signature, device)
         return result
 
@@ -84,14 +94,3 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
         return dispatch(route.func, (), args, kwargs, ignore_handler=True)
 
     return dispatch, run
-
-
-def _clear_known_values(plan: Plan, args: Any, kwargs: Any) -> None:
-    """Forget the values of arguments that were written into: those in lists or given by name."""
-    for name, listed in plan.writes_otherwise:
-        value = kwargs[name] if type(name) is str else args[name]
-        if listed:
-            for tensor in value:
-                tensor.allocation.known = None
-        else:
-            value.allocation.known = None

@@ -71,7 +71,8 @@ class Kind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """What one call does. `writes` names the arguments written into: (position or name, whether it is a list).
+    """What one call does. `writes` names the arguments written into: (position or name, whether it is a list). What the host
+    knows of those at the positions `written` is forgotten; where that is not all, `set_values` says what it knows afterwards.
 
     One class with a `kind`, not one per outcome: dispatch reads its attributes at every op, and the interpreter reads those of
     one class faster than those of several.
@@ -82,8 +83,8 @@ class Plan:
     outcome: Outcome
     writes: tuple[tuple[int | str, bool], ...]
     reshaped: tuple[Reshaped, ...]
-    written: tuple[int, ...] = field(init=False)  # of `writes`, the tensors that are given by position,
-    writes_otherwise: tuple[tuple[int | str, bool], ...] = field(init=False)  # and all others
+    written: tuple[int, ...] = ()
+    set_values: Callable[[Any, Any, Any], None] | None = field(init=False, default=None)  # of (results, args, kwargs)
     kind: int = field(init=False, default=Kind.OTHER)
     meta: Any = field(init=False, default=None)  # of NEW and VIEW
     size_bytes: int = field(init=False, default=0)  # of NEW
@@ -92,8 +93,6 @@ class Plan:
     results: Callable[[Any, Any, Any], Any] | None = field(init=False, default=None)  # of OTHER: from (gpu, args, kwargs)
 
     def __post_init__(self) -> None:
-        self.written = tuple(at for at, listed in self.writes if isinstance(at, int) and not listed)
-        self.writes_otherwise = tuple(write for write in self.writes if write[0] not in self.written)
         outcome = self.outcome
         if self.reshaped:
             return

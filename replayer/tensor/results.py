@@ -16,7 +16,7 @@ import torch
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.workspaces import ScratchScope, use_scratch
 from replayer.state import capturing
-from replayer.tensor.allocation import adopt, allocate, make, make_view, new_tensor
+from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view, new_tensor, wrapper
 from replayer.tensor.plan import Constant, Kind, New, Outcome, Plan, Reshaped, Same, Several, View, argument_at
 from replayer.tensor.value_rules import Rule, forget_written, value_rule
 
@@ -30,10 +30,9 @@ Workspaces = tuple[tuple[int, ...], ...]  # as recording/workspaces.py gives the
 def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:
     """Decide how the plan's results are made. `workspaces` is the memory that the op takes for itself."""
     rule = value_rule(func, plan)
-    if rule is not None:
-        plan.make_by(_with_values(plan, _general(plan, workspaces), rule))
-        plan.written, plan.writes_otherwise = (), ()  # which the rule takes care of
-        return
+    plan.written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
+    if rule is not None or len(plan.written) < len(plan.writes):
+        plan.written, plan.set_values = (), _values_setter(plan, rule)
     if plan.kind != Kind.OTHER and not workspaces:
         return
     outputs = _new_tensors(plan.outcome)
@@ -62,11 +61,27 @@ def _freed_at_once(sizes: tuple[int, ...]) -> bool:
 
 
 def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
-    """Several new tensors, or None among them."""
+    """Several new tensors, or None among them: `new_tensor` for each, without a call for each."""
 
     def results(gpu: VirtualGpu, args: Any, kwargs: Any) -> list[Any]:
-        allocator, stream = gpu.devices[device].allocator, gpu.current_stream(device).number
-        return [None if new is None else new_tensor(new[0], new[1], allocator, stream) for new in outputs]
+        malloc, stream = gpu.devices[device].allocator.malloc, gpu.current_stream(device).number
+        made: list[Any] = []
+        for new in outputs:
+            if new is None:
+                made.append(None)
+                continue
+            meta, size_bytes = new
+            try:
+                block = malloc(size_bytes, stream)
+            except OutOfMemory as full:
+                raise full.to_torch() from None
+            allocation = Allocation()
+            allocation.block = block
+            allocation.known = None
+            tensor = wrapper(*meta.wrapping)
+            tensor.__dict__ = {"meta": meta, "allocation": allocation}  # Note [A dictionary at once]
+            made.append(tensor)
+        return made
 
     return results
 
@@ -97,18 +112,16 @@ def _new_with_workspaces(plan: Plan, outputs: tuple[New | None, ...], workspaces
     return results
 
 
-def _with_values(plan: Plan, make_results: Results, rule: Rule) -> Results:
-    """Results whose values the host sets; of what a CUDA graph will compute again and again it knows nothing."""
+def _values_setter(plan: Plan, rule: Rule | None) -> Rule:
+    """The host sets the values by `rule`; of what a CUDA graph will compute again and again it knows nothing."""
 
-    def results(gpu: VirtualGpu, args: Any, kwargs: Any) -> Any:
-        made = make_results(gpu, args, kwargs)
-        if not capturing():
-            rule(made, args, kwargs)
-        else:
+    def set_values(made: Any, args: Any, kwargs: Any) -> None:
+        if rule is None or capturing():
             forget_written(plan, args, kwargs)
-        return made
+        else:
+            rule(made, args, kwargs)
 
-    return results
+    return set_values
 
 
 def _general(plan: Plan, workspaces: Workspaces) -> Results:

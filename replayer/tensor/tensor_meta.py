@@ -31,10 +31,14 @@ def contiguous_stride(shape: Shape) -> Shape:
 
 
 class TensorMeta:
-    """`stride` and `offset` count elements. `extent_bytes` spans from the tensor's first element to the end of its last."""
+    """`stride` and `offset` count elements. `extent_bytes` spans from the tensor's first element to the end of its last.
+
+    `size_bytes` is that of its elements alone; `dense`: they fill their extent without gap or overlap, in whatever order.
+    """
 
     __slots__ = (
         "backend_device",
+        "dense",
         "device",
         "dtype",
         "dtype_name",
@@ -44,6 +48,7 @@ class TensorMeta:
         "numel",
         "offset",
         "shape",
+        "size_bytes",
         "stride",
         "wrapping",
     )
@@ -64,25 +69,17 @@ class TensorMeta:
         self.itemsize = dtype.itemsize
         self.numel = 1
         last = 0
+        repeats = False
         for size, step in zip(shape, stride, strict=True):
             self.numel *= size
             last += (size - 1) * step
+            repeats |= size > 1 and not step
+        self.size_bytes = self.numel * self.itemsize
         self.extent_bytes = (last + 1) * self.itemsize if self.numel else 0
+        self.dense = self.extent_bytes == self.size_bytes and not repeats
 
     def __repr__(self) -> str:
         return f"TensorMeta({self.shape}, {self.stride}, {self.offset}, {self.dtype_name}, cuda:{self.index})"
-
-    @property
-    def size_bytes(self) -> int:
-        """Of its elements without gaps."""
-        return self.numel * self.itemsize
-
-    @property
-    def dense(self) -> bool:
-        """Whether its elements fill their extent without gap or overlap, in whatever order."""
-        return self.extent_bytes == self.size_bytes and 0 not in {
-            step for size, step in zip(self.shape, self.stride, strict=True) if size > 1
-        }
 
 
 class TensorMetaTable:

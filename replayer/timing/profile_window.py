@@ -29,7 +29,7 @@ _CALLS = {
     DeviceKind.MEMSET: "cudaMemsetAsync",
 }
 # How Kineto sees our way of dispatching, which is no op of the script.
-_OURS = ("PythonSubclass", "PythonDispatchMode", "prims::")
+OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
 _BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
 
 
@@ -96,15 +96,16 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
     base_ns = int(kineto.get("baseTimeNanoseconds", 0))
     ours = RankEvents(with_launches(window), window.ranks[0])
     later_us = (ours.base_ns - base_ns) / 1000  # of our stamps, to Kineto's
-    events = [event for event in kineto["traceEvents"] if not str(event.get("name", "")).startswith(_OURS)]
+    events = [event for event in kineto["traceEvents"] if not str(event.get("name", "")).startswith(OUR_DISPATCH)]
     rows = [event for event in ours if _is_of_gpu(event)]
-    events = _without_inner(events, {name for name, _ in _by_name(rows)})
+    rows_by_name = _by_name(rows)
+    events = _without_inner(events, {name for name, _ in rows_by_name})
     own = _by_name(events)
     taken: set[int] = set()
     ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops: given out on entry, they tell who encloses whom
     pairs: dict[Any, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     threads: dict[Any, Any] = {}
-    for (name, thread), found in _by_name(rows).items():
+    for (name, thread), found in rows_by_name.items():
         there = own.get((name, thread)) or next((own[key] for key in own if key[0] == name), [])
         if len(there) != len(found):
             continue  # which of them is which is not known

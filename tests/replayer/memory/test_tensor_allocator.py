@@ -133,7 +133,7 @@ def test_with_a_history_each_allocation_is_done_at_its_own_call() -> None:
     allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=Settings()))
     memory = allocator.flush()
     memory.history = history = History(context=None)
-    allocator.on_free = history.free_queued
+    allocator.report_frees(history.free_queued)
     handle = allocator.malloc(MIB, 0)
     assert [entry["action"] for entry in history.entries] == ["segment_alloc", "alloc"]
     assert handle is not None
