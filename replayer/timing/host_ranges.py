@@ -1,7 +1,7 @@
 """Calls of modules as ranges of the timeline's host threads, around the ops that were launched in them.
 
     note = ranges.of_thread(thread.row).append
-    note((name + 1) * NAMED + len(pending))     # a call begins: a string of the timeline, and how much has been noted to be played
+    note((name + 1) * NAMED + len(pending))     # a call begins: a string of the timeline, and how much is noted
     note(~len(pending))     # the innermost call has ended
 
 The script's thread notes no more than these two numbers; what they come to is worked out, in columns, by the thread that writes
