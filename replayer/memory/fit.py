@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from replayer.memory.blocks import Block
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.capacity import Capacity
@@ -46,24 +48,25 @@ class Outcome:
 def run_requests(log: RequestLog, capacity: Capacity, settings: Settings | None = None) -> Outcome:
     """Give the requests to a device of this capacity, until one finds no memory."""
     memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
+    free, request, optional, step, look = Kind.FREE, Kind.REQUEST, Kind.OPTIONAL, Kind.STEP, Kind.LOOK
     blocks: list[Block | None] = []
     steps, asked_bytes, seen_bytes, fits = 0, 0, 0, True
     for kind, value, stream in log.entries:
-        if kind == Kind.FREE:
+        if kind is free:
             block = blocks[value]
             if block is not None:
                 memory.free(block)
-        elif kind in _SIZED:
+        elif kind is request or kind is optional:
             try:
                 blocks.append(memory.malloc(value, stream))
             except OutOfMemory:
-                if kind == Kind.REQUEST:
+                if kind is request:
                     asked_bytes, fits = value, False
                     break
                 blocks.append(None)
-        elif kind == Kind.STEP:
+        elif kind is step:
             steps += 1
-        elif kind == Kind.LOOK:
+        elif kind is look:
             seen_bytes = max(seen_bytes, memory.allocated_bytes)
         else:
             memory.empty_cache()
@@ -76,7 +79,8 @@ class ScaledRequests:
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
         """`per_sample` are the bytes by which each entry's value grows with the batch."""
-        self._log, self._batch, self._per_sample = log, batch, per_sample
+        self._kinds, values, self._streams = zip(*log.entries, strict=True) if log.entries else ((), (), ())
+        self._values, self._batch, self._per_sample = np.array(values, np.int64), batch, np.array(per_sample)
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
@@ -89,13 +93,9 @@ class ScaledRequests:
 
     def at(self, batch: int) -> RequestLog:
         """The requests at this batch size."""
-        more = batch - self._batch
-        return RequestLog(
-            [
-                entry._replace(value=max(1, -int(-(entry.value + more * grows) // 1))) if grows else entry
-                for entry, grows in zip(self._log.entries, self._per_sample, strict=True)
-            ]
-        )
+        grown = np.ceil(self._values + (batch - self._batch) * self._per_sample).astype(np.int64)
+        values = np.where(self._per_sample != 0, np.maximum(grown, 1), self._values).tolist()
+        return RequestLog(list(map(Entry, self._kinds, values, self._streams)))
 
 
 def _alike(a: Entry, b: Entry) -> bool:

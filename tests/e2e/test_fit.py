@@ -55,6 +55,21 @@ def test_a_script_is_run_for_some_steps_and_judged(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
 
 
+def test_a_step_takes_time_though_the_host_never_waits(tmp_path: Path) -> None:
+    """GIVEN a loop without a loader and without reads: its host is through with all steps before the GPU begins the first."""
+    loop = TRAIN[: TRAIN.index("data =")] + (
+        "for i in range(9):\n    x = torch.zeros(batch_size, 512, device='cuda')\n"
+        "    optimizer.zero_grad()\n    model(x).sum().backward()\n    optimizer.step()\n"
+    )
+    (tmp_path / "train.py").write_text(loop)
+    ran = run(tmp_path, "--gpus", "t4,a100-80gb", "--json", "train.py")
+    t4, a100 = json.loads(ran.stdout)["gpus"]
+    assert 4_000_000 > t4["step_ns"] > 2 * a100["step_ns"] > 40_000  # 4 M weights: 1.4 GFLOP, and AdamW moves 117 MB
+    (tmp_path / "infer.py").write_text(loop.replace("optimizer.zero_grad()", "with torch.no_grad(): model(x).cpu(); continue"))
+    [inferring] = json.loads(run(tmp_path, "--gpus", "t4", "--json", "infer.py").stdout)["gpus"]
+    assert 10_000 < inferring["step_ns"] < t4["step_ns"] / 3  # no gradients, no optimizer
+
+
 def test_ranks_are_judged_by_the_one_that_needs_most(tmp_path: Path) -> None:
     ranks = TRAIN.replace("model = ", "import os; torch.distributed.init_process_group(); rank = int(os.environ['LOCAL_RANK']);"
         " torch.cuda.set_device(rank); big = torch.empty(1 << 28, device='cuda') if rank else None\nmodel = ")  # fmt: skip

@@ -104,7 +104,8 @@ class KnownTimes:
         return median(times for _, times in self._off) if self._off else 1.0
 
     def _estimated_ns(self, card: Card) -> float | None:
-        """The GPU's time of a training step, without the first one, which makes the optimizer's state."""
+        """The GPU's time of a training step, without the first one, which makes the optimizer's state; of an evaluation step
+        where none is trained."""
         if self._timeline is None:
             return None
         from replayer.prediction.conditions import Conditions  # with torch, which is not needed where the library tells
@@ -115,12 +116,15 @@ class KnownTimes:
             durations_ns = Scaling.of(trace, recording, Conditions(gpu=card.names[0])).durations_ns
         except TraceError:
             return None
-        steps = trace.steps.take(trace.steps.kind == StepKind.STEADY)
-        if not len(steps):
+        # By the GPU's clock: a host that never waits is through with its steps before the GPU begins the first.
+        kind = StepKind.STEADY if (trace.steps.kind == StepKind.STEADY).any() else StepKind.EVALUATION
+        steady = trace.steps.kind == kind
+        phases = trace.phases.take(steady[trace.phases.step] & (trace.phases.device_end_ns > 0))
+        if not len(phases):
             return None
-        since_ns, until_ns = int(steps.start_ns.min()), int(steps.end_ns.max())
+        since_ns, until_ns = int(phases.device_start_ns.min()), int(phases.device_end_ns.max())
         within = trace.device.is_work & (trace.device.start_ns >= since_ns) & (trace.device.start_ns < until_ns)
-        return float(np.sum(durations_ns[within])) / len(steps)
+        return float(np.sum(durations_ns[within])) / int(steady.sum())
 
     @cached_property
     def _timeline(self):  # type: ignore[no-untyped-def]  # its type is torch's side
