@@ -2,7 +2,7 @@
 """Choices that CUDA makes above the dispatcher: which kernels a composite op means on this device.
 
 They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for AutogradLazy:
-attention, batch norm, RMS norm, softmax, CTC. cuDNN's RNNs are in rnn.py.
+attention, batch norm, RMS norm, softmax, CTC, observed quantization. cuDNN's RNNs are in rnn.py.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -134,6 +134,20 @@ def ctc_loss(
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
+def observed_fake_quantization(
+    x: Any, observes: Any, quantizes: Any, low: Any, high: Any, scale: Any, zero: Any, *how: Any
+) -> Any:
+    """`torch.fused_moving_avg_obs_fake_quant`: its kernels give the buffers of channels their size at the first call
+    (native/quantized/cuda/FusedObsFakeQuant.cu)."""
+    *_, axis, per_channel, _symmetric = how
+    if per_channel and not low.numel():
+        for buffer in (low, high, scale, zero):
+            buffer.resize_(x.size(axis))
+        low.fill_(float("inf"))
+        high.fill_(float("-inf"))
+    return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
+
+
 def _never_called(*args: Any) -> Any:
     raise AssertionError("a virtual tensor's ops end in __torch_dispatch__")
 
@@ -146,6 +160,7 @@ def register(plans: PlanCache) -> None:
         (aten.ctc_loss.Tensor, ctc_loss),
         (aten.softmax.int, softmax),
         (aten.log_softmax.int, log_softmax),
+        (aten.fused_moving_avg_obs_fake_quant.default, observed_fake_quantization),
         (aten.scaled_dot_product_attention.default, scaled_dot_product_attention),
     ):
         library.impl(op, choice, "AutogradLazy")

@@ -1,4 +1,4 @@
-"""torch's higher-order operators (flex_attention, cond, scan...) on virtual tensors: their eager form, op by op.
+"""torch's higher-order operators (flex_attention, cond, scan...) and torch.func.linearize: their eager form, op by op.
 
 A tensor subclass needs a rule for each of them; here one rule serves all: the kernel that PyTorch has for every backend.
 
@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch
+from traces.patching import patch, patch_everywhere
 
 
 def install(torch_module: ModuleType) -> None:
@@ -32,3 +32,12 @@ def install(torch_module: ModuleType) -> None:
         return dispatch(self, dispatch_key, *args, **kwargs)
 
     patch(operator, dispatch=with_eager_form)
+    func: Any = torch_module.func
+    linearize = func.linearize
+
+    @wraps(linearize)
+    def linearize_eagerly(function: Any, *primals: Any) -> Any:
+        """Each call of what comes back runs `function` again, where PyTorch keeps a graph of its ops: no tracer sees ours."""
+        return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
+
+    patch_everywhere(linearize, linearize_eagerly)

@@ -284,6 +284,35 @@ def func_of_modules(device: str) -> Any:
 
 
 @family.group
+def linearization(device: str) -> Any:
+    x = _x(device).detach()
+    out, slope = torch.func.linearize(lambda y: y.sin() * 2, x)
+    return [out, slope(torch.ones_like(x)), slope(x)]
+
+
+@family.group
+def mixed_precision_in_custom_functions(device: str) -> Any:
+    class Product(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device, cast_inputs=torch.bfloat16)
+        def forward(ctx: Any, a: Any, b: Any) -> Any:
+            ctx.save_for_backward(a, b)
+            return (a @ b) * int(not torch.is_autocast_enabled(device))
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device)
+        def backward(ctx: Any, grad: Any) -> Any:
+            a, b = ctx.saved_tensors
+            return grad @ b.t(), a.t() @ grad
+
+    a, b = (torch.ones(2, 2, device=device, requires_grad=True) for _ in range(2))
+    with torch.autocast(device, dtype=torch.bfloat16):
+        out = Product.apply(a, b)
+    out.float().sum().backward()
+    return [out, a.grad, b.grad, Product.apply(a, b).dtype]
+
+
+@family.group
 def checks(device: str) -> Any:
     if device == "cuda" and torch.rand(1, device=device).item() == torch.rand(1, device=device).item():
         return [True, True]  # without values there is nothing to check
