@@ -265,6 +265,10 @@ def move_to(tensor: Any, data: torch.Tensor) -> None:
     """
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)  # raises
+    if tensor.grad is not None and tensor.grad.shape != data.shape:  # a shard's, of FSDP: only one of its own shape can be set
+        move_to(tensor, data.new_empty(()).expand(tensor.grad.shape))
+        tensor.data = data
+        return
     kept = {name: value for name, value in tensor.__dict__.items() if name not in ("meta", "allocation", "_is_param")}
     grad, hooks = tensor.grad, (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
     plain = plain_class(tensor) if isinstance(tensor, VirtualTensor) else type(tensor)

@@ -136,6 +136,24 @@ def test_ranks_know_their_places_and_share_what_was_prepared_once(place: Place) 
     assert len(result.started) == 3 and result.pid in result.booted - result.started
 
 
+def test_what_libraries_say_of_leaks_when_a_forked_rank_ends_is_not_heard(place: Place) -> None:
+    place.write("tiny.py", """
+        import os
+        class Library:
+            def __del__(self):
+                os.write(2, b"leaked 64 types!")
+        kept = Library()
+    """)
+    place.write("script.py", """
+        import atexit, sys
+        import tiny
+        atexit.register(lambda: print("my own words", file=sys.stderr))
+    """)
+    natively = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True)
+    assert natively.stderr == "my own words\nleaked 64 types!"
+    assert place.ranks(2, "script.py").err == "my own words\n" * 2
+
+
 @pytest.mark.parametrize(("fails", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("0", 0)])
 def test_the_first_failure_ends_the_others_and_is_the_run_s(place: Place, fails: str, code: int) -> None:
     """GIVEN three ranks of which the middle one fails WHEN the others would go on for ever THEN they are ended."""

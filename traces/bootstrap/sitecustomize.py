@@ -155,11 +155,12 @@ def give_way() -> None:
     importlib.import_module("sitecustomize")
 
 
-def leave_after_error() -> None:
+def leave_last(is_fork: bool) -> None:
     """Registered before all others, so called after them: a script that has failed ends here, its own error said last.
 
     What Python would still do is to tear modules down, while the error's frames hold what is in them: libraries made with
-    nanobind (triton's) then print a page about leaks over the error.
+    nanobind (triton's) then print a page about leaks over the error. In a forked rank they do so in any case, for what there
+    was before the fork stays; so nobody hears what is said from here on.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):
@@ -169,13 +170,16 @@ def leave_after_error() -> None:
             except (AttributeError, OSError, ValueError):  # none, closed, or a pipe that nobody reads any more
                 return
         os._exit(1)
+    if is_fork and sys.stderr is not None and not sys.stderr.closed:
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def begin() -> None:
-    if "TRACE_SESSION" in os.environ:
-        atexit.register(leave_after_error)
-    session = join_session(os.environ["TRACE_SESSION"]) if "TRACE_SESSION" in os.environ else None
     ranks = os.environ.pop("TRACE_RANKS", "")  # told to this process alone, not to those that it starts
+    if "TRACE_SESSION" in os.environ:
+        atexit.register(leave_last, bool(ranks))
+    session = join_session(os.environ["TRACE_SESSION"]) if "TRACE_SESSION" in os.environ else None
     if session is None or not ranks:
         if session is not None:
             await_trigger(session)

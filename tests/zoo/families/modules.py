@@ -63,6 +63,18 @@ def moving_with_weak_references(device: str) -> Any:
 
 
 @family.group
+def moving_with_gradients_of_another_shape(device: str) -> Any:
+    """As FSDP does with the parameter that holds a whole unit, while its gradient is a shard's."""
+    p = nn.Parameter(torch.arange(2.0).to(device))
+    p.grad = torch.ones_like(p)
+    p.data = torch.arange(4.0).to(device)
+    p.data = p.data.to("cpu")
+    there = [p.shape, p.grad.shape, p.device.type]
+    p.data = p.data.to(device)
+    return [*there, p.detach(), p.grad, p.device.type == device, p.grad.device.type == device]
+
+
+@family.group
 def moving_with_gradients(device: str) -> Any:
     layer = nn.Linear(4, 3)
     layer(torch.ones(2, 4)).sum().backward()
