@@ -7,6 +7,11 @@ Kineto has noted what the host did, by this machine's clock; the virtual GPU whe
 know (the k-th of its name in its thread) ties the two clocks together, and so do the ends of the profile: what Kineto noted
 between two such moments is moved to lie between them in recorded time. Of ops that both know the timeline's row is taken,
 which its kernels belong to.
+
+Note [Ops of one instant]
+    Where the clock stands still between ops (`--clock recorded` and `virtual`, in what the recording does not tell), they take no
+    time, and a reader that tells by times which op a launch lies in would put all of them into one. So each is given a
+    nanosecond per launch at least, and begins when the one before it has ended.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from replayer.timing.placement import queue_ends
 from traces.chrome_events import RankEvents
 from traces.model import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
 
@@ -35,6 +41,7 @@ _BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
 
 def with_launches(trace: Trace) -> Trace:
     """`trace`, whose kernels point at ops, with a runtime call under the op for each of them."""
+    _tell_apart(trace)
     host, device = trace.host, trace.device
     linked = np.flatnonzero(device.launch >= 0)
     ops = device.launch[linked].astype(np.int64)
@@ -55,6 +62,18 @@ def with_launches(trace: Trace) -> Trace:
     columns = device.columns() | {"launch": launch}
     trace.host, trace.device = HostSpans.concatenated([host, calls]), DeviceSpans.of(**columns)
     return trace
+
+
+def _tell_apart(trace: Trace) -> None:
+    """See Note [Ops of one instant]."""
+    host = trace.host
+    launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
+    takes_ns = np.maximum(host.duration_ns, launches + 1)
+    for thread in np.unique(host.thread):
+        rows = np.flatnonzero((host.thread == thread) & (host.kind == HostKind.OP))
+        if len(rows):
+            ends_ns = queue_ends(host.start_ns[rows] + takes_ns[rows], takes_ns[rows], int(host.start_ns[rows[0]]))
+            host.start_ns[rows], host.duration_ns[rows] = ends_ns - takes_ns[rows], takes_ns[rows]
 
 
 class _Clocks:

@@ -79,10 +79,13 @@ def card_alone(gpu: str) -> Trace:
 def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     """The figures of a replay of which nothing was measured."""
     steps = [span for span in (comparison.steps, comparison.compute_side) if span.replayed_median_ns is not None]
-    whole_ns, device = steps[-1].replayed_median_ns or 0, replayed.devices[0].name
-    said = [f"ESTIMATE: nobody measured what the script trains on a {device}."]
+    said = [f"ESTIMATE: nobody measured what the script trains on a {replayed.devices[0].name}."]
     host = "" if comparison.clock == "recorded" else "; this machine's host is counted"
-    said.append(f"A step takes {time_text(whole_ns)} in the median without data loading{host}.")
+    if steps:
+        whole_ns = steps[-1].replayed_median_ns or 0
+        said.append(f"A step takes {time_text(whole_ns)} in the median without data loading{host}.")
+    else:
+        said.append("It ended no training step.")
     return "\n".join([*said, *estimate_sentences(comparison.coverage), *memory_sentences(comparison.memory)])
 
 

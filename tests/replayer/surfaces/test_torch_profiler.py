@@ -8,12 +8,16 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from tests.replayer.ranks import run_ranks
+from replayer.timing.profile_window import with_launches
 from traces import read_kineto
+from traces.measure import op_of
+from traces.model import DeviceSpans, HostSpans, Trace
 
 
 def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:
@@ -46,3 +50,17 @@ def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:
         assert trace.host.end_ns[linear] >= trace.host.end_ns[addmm]
 
     run_ranks(1, body)
+
+
+def test_ops_that_took_no_time_keep_their_own_launches() -> None:
+    """GIVEN ops at one moment of a clock that stands still WHEN their times are exported THEN no op lies in another."""
+    window = Trace()
+    window.host = HostSpans.of(start_ns=[10, 10, 10, 50], duration_ns=[0, 0, 0, 9])
+    window.device = DeviceSpans.of(start_ns=[20, 30, 40], duration_ns=[1, 1, 1], launch=[0, 1, 1])
+    told = with_launches(window)
+    starts, ends = told.host.start_ns[:4], told.host.end_ns[:4]
+    assert (starts[1:] >= ends[:-1]).all() and (ends > starts).all() and starts[3] == 50 and ends[3] == 59
+    launched = told.device.launch
+    assert op_of(told).tolist() == [0, 1, 1]
+    assert (told.host.start_ns[launched] >= starts[[0, 1, 1]]).all() and (told.host.end_ns[launched] <= ends[[0, 1, 1]]).all()
+    assert np.all(told.host.duration_ns[launched] > 0)

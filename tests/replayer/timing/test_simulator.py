@@ -350,3 +350,13 @@ def test_with_recorded_waits_the_machines_own_loading_does_not_count_where_the_c
     stage.simulator.tracker.optimizer_stepped(stage.thread, True)  # an optimizer within a dataset
     stage.simulator.tracker.leave(stage.thread, "loader")
     assert not stage.clock.paused
+
+
+def test_an_op_of_a_phase_that_was_not_recorded_begins_when_it_is_called_and_takes_no_negative_time() -> None:
+    stage = Stage(make_recording([("loader", 0, 100)], []))
+    stage.clock.time_ns += 7_000 * US  # by this machine's clock the script comes to it late
+    called_ns = stage.clock.time_ns
+    stage.op("aten::mm")
+    assert stage.thread.host_ns == called_ns
+    assert [(row[3], row[4]) for row in stage.log.host] == [(called_ns, 0)]
+    assert all(row["start_ns"] > called_ns for row in stage.log.device)

@@ -1,0 +1,13 @@
+"""What is said of a replay of which nothing was measured."""
+
+from __future__ import annotations
+
+from tests.replayer.recordings import make_recording
+from traces.comparison import compare
+from tui.commands.replay_cells import estimated_text
+
+
+def test_a_replay_that_ended_no_training_step_says_so() -> None:
+    replayed = make_recording([], [], steps=0)
+    said = estimated_text(replayed, compare(make_recording([], [], steps=0), replayed))
+    assert "Tesla P100" in said and "no training step" in said
