@@ -711,6 +711,10 @@ class VirtualGpu:
         with self._lock:
             return self._names.keep(module, self._module_names, lambda name: (self.timeline.strings.add(name) + 1) * NAMED)
 
+    def module_returned(self) -> None:
+        """That module has returned. Nothing that was called in it need be played for that."""
+        self.simulator.tracker.module_returned()
+
     @property
     def workload(self) -> WorkloadObserver:
         """Notes what the script trains, until it is known."""

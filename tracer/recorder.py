@@ -144,6 +144,10 @@ class Recorder:
         """An outermost module is called: a forward pass goes on or begins."""
         self._script.module_called(threading.get_ident(), id(module), grad_enabled, self.clock.now_ns())
 
+    def module_returned(self) -> None:
+        """The outermost module has returned."""
+        self._script.module_returned()
+
     @_costed
     def loss_called(self) -> None:
         self._script.op(threading.get_ident(), LOSS, self.clock.now_ns())
@@ -182,6 +186,9 @@ class Recorder:
 
     def step_evaluates(self, is_evaluation: bool) -> None:
         """Nothing to do before the step ends."""
+
+    def more_recorded(self) -> None:
+        """No recording is followed."""
 
     def _mark(self, now_ns: int) -> None:
         mark = self._marks.take()

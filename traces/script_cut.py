@@ -70,6 +70,9 @@ class ScriptListener(Protocol[ThreadT_contra]):
     def step_ends(self, thread: ThreadT_contra, step: CutStep) -> None:
         """A step has ended."""
 
+    def more_recorded(self) -> bool | None:
+        """Whether the recorded step under way holds another call of the module; None where none is followed."""
+
 
 class ScriptCut(Generic[ThreadT]):
     """Where the script is. `thread` is whatever identifies the calling thread; times are integer nanoseconds."""
@@ -80,7 +83,7 @@ class ScriptCut(Generic[ThreadT]):
         self.workload = WorkloadObserver()
         self._thread: ThreadT | None = None
         self._has_steps = False
-        self._called_module = False
+        self._called_module = self._in_module = False
         self._optimizers = optimizers
         self._optimizers_made = 0  # as far as was seen
 
@@ -113,6 +116,8 @@ class ScriptCut(Generic[ThreadT]):
         if phase == "loader":
             self._end(thread, self._steps.loader_entered(), now_ns)
             self._drop_set_up(thread, now_ns)
+        elif phase == "h2d" and not self._in_module:
+            self._end(thread, self._steps.copied(self._listener.more_recorded), now_ns)
         elif phase == "zero_grad" and not self._called_module:
             self._drop_ops_of_set_up(thread, now_ns)
         elif phase == "backward":
@@ -143,10 +148,14 @@ class ScriptCut(Generic[ThreadT]):
         if not self._is_script(thread, shows=True) or self._phases.inside:
             return
         self._see_optimizers(thread, now_ns)
-        self._called_module = True
-        self._end(thread, self._steps.module_called(module, grad_enabled), now_ns)
+        self._called_module = self._in_module = True
+        self._end(thread, self._steps.module_called(module, grad_enabled, self._listener.more_recorded), now_ns)
         self._listener.step_evaluates(self._steps.evaluating)
         self._op(thread, PLAIN, now_ns)
+
+    def module_returned(self) -> None:
+        """The outermost module that was called last has returned."""
+        self._in_module = False
 
     def loader_exhausted(self, thread: ThreadT) -> None:
         """The loader that was entered last had no batch left."""

@@ -46,6 +46,8 @@ class CallListener(PhaseListener, Protocol):
 
     def modules_left(self) -> None: ...
 
+    def module_returned(self) -> None: ...
+
     def optimizer_stepped(self, is_first: bool) -> None: ...
 
     def loader_exhausted(self) -> None: ...
@@ -187,6 +189,7 @@ class ScriptHooks:
                 if marks is not None:
                     marks[0](~len(marks[1]))
                     listener.modules_left()
+                listener.module_returned()
                 if returned is not None:
                     returned()
 

@@ -26,6 +26,15 @@ Note [Inference with gradients on]
     ends just before the second call, and from then on at the loader, as without gradient. Without a DataLoader all
     of it is one step, which ends with the script, if that has no optimizer either.
 
+Note [As much as the recording's step]
+    A replay of inference knows what its recording calls a step: one pass, or all of a generation's. Whoever follows a recording
+    may say so (`more_recorded`): as long as the recorded step holds another such call, a module called again ends nothing; and
+    where it holds none, it ends the step although gradients are on. While a DataLoader gives the batches, that decides.
+
+Note [The next batch is copied]
+    A script that has neither trained nor made an optimizer, and has no DataLoader, begins its next step already where it copies
+    to the device after its module has returned.
+
 Note [Training without an optimizer]
     While no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and no call tells when
     it has done so. Its training step ends where the next one begins: after a backward pass, when the next batch is asked for,
@@ -37,6 +46,7 @@ Note [Training without an optimizer]
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -95,6 +105,8 @@ class StepCut:
         self._infers = False  # see Note [Inference with gradients on]
         self._last_batch_first: int | None = None  # the first module called for the batch before, if no step ended since
         self._batch = False  # a DataLoader gave a batch, and no step has ended since
+        self._asked = False  # since the last call of a module, whether another one was recorded
+        self._more: bool | None = None
         self._forget_calls()
 
     def _forget_calls(self) -> None:
@@ -114,7 +126,7 @@ class StepCut:
         """What ends when the script does: an evaluated batch, or the last step of a script that updates its weights itself."""
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
-        only_forward = self._first is not None and not self._trains and not self._optimizers
+        only_forward = self._first is not None and self._only_infers
         return StepEnd.EVALUATION if self.evaluating or only_forward else StepEnd.NOTHING
 
     @property
@@ -142,19 +154,45 @@ class StepCut:
         """The loader entered last had no batch left; who cannot tell may leave this out."""
         self._batch = False
 
-    def module_called(self, module: int, grad_enabled: bool) -> StepEnd:
-        """An outermost module is called. What ends, ends just before."""
+    def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
+        """An outermost module is called. What ends, ends just before.
+
+        `more_recorded`: whether the recorded step that is followed holds another call; None where that is not known. See
+        Note [As much as the recording's step].
+        """
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
         if grad_enabled or module == self._first:
             ends = self._ends_by_hand()
-        if not ends and self._is_next_batch(module):
-            ends = StepEnd.EVALUATION
+        more = self._holds_more(more_recorded) if module == self._first else None
+        if not ends and not more:
+            self._infers |= more is False and self._only_infers
+            ends = StepEnd.EVALUATION if self._is_next_batch(module) else StepEnd.NOTHING
         self._end(ends)
+        self._asked = False
         if self._first is None:
             self._first = module
         self._with_gradient |= grad_enabled
         return ends
+
+    def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
+        """The script copies to the device, not within a module's call. See Note [The next batch is copied]."""
+        if not self._only_infers or self._batch or self._first is None:
+            return StepEnd.NOTHING
+        more = self._holds_more(more_recorded)
+        self._infers |= more is False
+        return self._end(StepEnd.EVALUATION if self.evaluating and not more else StepEnd.NOTHING)
+
+    def _holds_more(self, more_recorded: Callable[[], bool | None] | None) -> bool | None:
+        """See Note [As much as the recording's step]. Asked once for each call."""
+        if not self._asked:
+            silent = self._batch or self._backward
+            self._asked, self._more = True, None if silent or more_recorded is None else more_recorded()
+        return self._more
+
+    @property
+    def _only_infers(self) -> bool:
+        return not self._trains and not self._optimizers
 
     def backward(self) -> StepEnd:
         """A backward pass begins. What ends, ends just before: see Note [Training without an optimizer]."""

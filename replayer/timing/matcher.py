@@ -37,6 +37,7 @@ lies far ahead of what the script has called is not this call: whoever took it w
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
 from math import inf
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 
 _SAME_SHARE = 0.8  # see Note [Another program]
+
+# How much of what a call of the model took the recording holds again, if it holds another call.
+_AGAIN_SHARE = 0.9
 
 # So many recorded launches ahead of the script a call may borrow: another order within a layer, not the next layer.
 _BORROWED_AHEAD = 16
@@ -170,6 +174,21 @@ class SegmentMatcher:
         """Whether the script has gone through less than half of what was predicted for it, as it does in no replica."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.open_ns > recorded.work_ns
+
+    def holds_again(self, calls: int) -> bool | None:
+        """Whether as much as what was called after the first `calls` is open still; None where that was not mostly matched.
+
+        By numbers of calls of each op, at any shape: of a generation each token takes other times.
+        """
+        made = self._trail[calls:] if self.history is None else self.history.calls[calls : self.followed]
+        alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
+        if self.recorded is None or not made or alike < _SAME_SHARE * len(made):
+            return None
+        if self.history is not None:
+            return self.followed < len(self.history.calls)
+        state, used = self.step.state, Counter(self.step.keys[call.signature].named for call in made if call.match is not None)
+        left = {key: sum(state[one.kernels[0]] == _FREE for one in self.recorded.named.get(key, ())) for key in used}
+        return sum(min(left[key], count) for key, count in used.items()) >= _AGAIN_SHARE * used.total()
 
     def lane(self, ordinal: int) -> SegmentMatcher:
         """The matches of a device: the segment's own where nothing was recorded for that one alone."""

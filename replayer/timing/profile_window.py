@@ -9,9 +9,9 @@ between two such moments is moved to lie between them in recorded time. Of ops t
 which its kernels belong to.
 
 Note [Ops of one instant]
-    Where the clock stands still between ops (`--clock recorded` and `virtual`, in what the recording does not tell), they take no
-    time, and a reader that tells by times which op a launch lies in would put all of them into one. So each is given a
-    nanosecond per launch at least, and begins when the one before it has ended.
+    Where the clock stands still between ops (`--clock recorded` and `virtual`, in what the recording does not tell), they
+    take no time, and a reader that tells by times which op a launch lies in would put all of them into one. So each is given
+    a nanosecond per launch at least, and begins when the one before it has ended.
 """
 
 from __future__ import annotations

@@ -16,6 +16,11 @@ Note [What drives an evaluation step]
     it from the start; what was played so far stays as it was played. Without recorded evaluation
     steps those phases of a training step that the script enters stand in, and nothing else of that step is charged.
 
+Note [Another call of the recorded step]
+    What a recording of inference calls a step may hold many calls of the model: all tokens of a generation. Of a script whose
+    calls are the recorded ones (four fifths of the last call's ops were matched at their own shapes), the recorded step holds
+    another one if the same ops, as often, are left of it; the script's step then goes on as well.
+
 Note [Cells]
     Where the library's cells tell the times (`RecordedRun.cells`), there is no recorded step: what a phase takes on the device
     is asked for when it begins, that of the forward pass when the script calls its model. Nothing is known of the host's pace,
@@ -69,6 +74,8 @@ class StepTracker:
         self._wall_ns = scheduler.clock.now_ns()  # when the step's own host work began
         self._loader_ns = 0
         self._stands_in_loader = False  # the clock is paused, for the loader under way
+        # At the last call of the model in this step: the segment, and how many ops had been called in it.
+        self._at_call: tuple[SegmentMatcher | None, int] = None, 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment, from the step of that kind before
         self._cells = recording.cells
         self._of_cells: dict[str, RecordedSegment] = {}  # by phase, with what it takes this time; see Note [Cells]
@@ -119,6 +126,10 @@ class StepTracker:
         self.turns = self._script.turns
         if self._cells is not None:
             self._charge_call(thread, self._cells)
+
+    def module_returned(self) -> None:
+        """The outermost module has returned."""
+        self._script.module_returned()
 
     def loader_exhausted(self, thread: HostThread) -> None:
         """The loader that the script left last had no batch for it."""
@@ -183,6 +194,14 @@ class StepTracker:
         self.segment = step.instead_of(self.step, self.segment)
         self._regions.switch_segment(self.segment)
         self.step = step
+
+    def more_recorded(self) -> bool | None:
+        """See Note [Another call of the recorded step]."""
+        step, segment = self.step.step, self.segment
+        if step.kind != StepKind.EVALUATION or not step.has_kernels or segment is None or segment.recorded is None:
+            return None
+        (of, calls), self._at_call = self._at_call, (segment, segment.calls)
+        return segment.holds_again(calls if of is segment else 0)
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
         """Charge what is left of the recorded step, let the time pass, and write the step."""
@@ -344,6 +363,7 @@ class StepTracker:
         for done in self._done:
             scheduler.timeline.phase(*done)
         self._done.clear()
+        self._at_call = None, 0
         driven_by = self.step.step
         if evaluation:
             kind = StepKind.EVALUATION

@@ -138,6 +138,9 @@ class SurfaceGpu(FakeGpu):
         if is_first:
             self.phases.append("step")
 
+    def module_returned(self) -> None:
+        pass
+
     def module_called(self, module: object, grad_enabled: bool) -> None:
         self.modules.append((id(module), grad_enabled))
 

@@ -95,6 +95,9 @@ class FakeGpu:
         for device in self.devices:
             device.allocator.end_step()
 
+    def module_returned(self) -> None:
+        pass
+
     def module_called(self, module: object, grad_enabled: bool) -> None:
         pass
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from tests.replayer.ranks import run_ranks
 from replayer.timing.profile_window import with_launches
+from tests.replayer.ranks import run_ranks
 from traces import read_kineto
 from traces.measure import op_of
 from traces.model import DeviceSpans, HostSpans, Trace

@@ -19,6 +19,7 @@ from tests.replayer.recordings import (
 )
 from traces.model import NONE, Batches, BatchKind, Origin, StepKind, Trace, Values
 from traces.run import Run
+from traces.steps import Optimizers
 from traces.workload import InputTensor, WorkloadSignature
 
 TRAIN_PHASES = [("loader", 0, 100), ("h2d", 100, 120), ("forward", 120, 200), ("backward", 200, 400), ("optimizer", 400, 450)]
@@ -477,3 +478,62 @@ def test_phases_of_another_workload_are_not_charged_and_each_op_is_estimated() -
     stage.simulator.tracker.workload.signature = WorkloadSignature(parameters=72, inputs=trace.workload.inputs)
     stage.simulator.tracker.leave(stage.thread, "backward")
     assert not stage.simulator.stats.charged_ns[Origin.PHASE]
+
+
+def charged(stage: Stage) -> dict[int, int]:
+    return {origin: ns for origin, ns in stage.simulator.stats.charged_ns.items() if ns}
+
+
+def _pass(start_us: int) -> list[Op]:
+    """One pass of a model of two ops, with its batch copied before."""
+    return [
+        Op("aten::copy_", start_us, 5, kernel=(start_us + 4, 4)),
+        Op("aten::mm", start_us + 20, 10, kernel=(start_us + 25, 20)),
+        Op("aten::relu", start_us + 35, 10, kernel=(start_us + 46, 9)),
+    ]
+
+
+def _infer(stage: Stage, *, grad: bool) -> None:
+    stage.within("h2d", "aten::copy_")
+    stage.module(grad=grad)
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    stage.simulator.tracker.module_returned()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_pass_of_inference_begins_with_its_copy_and_is_a_step_as_recorded(grad: bool) -> None:
+    # GIVEN a recording of which each step is one pass WHEN a script without loader and optimizer is played
+    one = (StepKind.EVALUATION, [("h2d", 0, 10), ("forward", 10, 60)], _pass(0))
+    stage = Stage(recording_of([one] * 3), optimizers=Optimizers())
+    for _ in range(4):
+        _infer(stage, grad=grad)
+    stage.simulator.tracker.stop(stage.thread)
+    # THEN each pass is a step of its own, with its own copy
+    assert kinds(stage) == "EEEE"
+    assert [end - start for start, end, _ in stage.log.steps] == [60 * US] * 4
+    assert charged(stage) == {Origin.EXACT: 4 * 33 * US}
+
+
+def test_a_recorded_step_of_several_passes_is_a_step_of_as_many() -> None:
+    # GIVEN a recording of which a step is a whole generation of three passes
+    ops = [op for start in (0, 60, 120) for op in _pass(start)]
+    whole = (StepKind.EVALUATION, [("h2d", 0, 10), ("forward", 10, 180)], ops)
+    stage = Stage(recording_of([whole, whole]), optimizers=Optimizers())
+    # WHEN the script makes six passes THEN these are two steps, and no pass is played for another one
+    for _ in range(6):
+        _infer(stage, grad=False)
+    stage.simulator.tracker.stop(stage.thread)
+    assert kinds(stage) == "EE"
+    assert charged(stage) == {Origin.EXACT: 6 * 33 * US}
+
+
+def test_passes_of_another_model_end_their_steps_whatever_was_recorded() -> None:
+    whole = (StepKind.EVALUATION, [("forward", 0, 180)], [op for start in (0, 60, 120) for op in _pass(start)])
+    stage = Stage(recording_of([whole]), optimizers=Optimizers())
+    for _ in range(3):
+        stage.module(grad=False)
+        for _ in range(4):
+            stage.op("aten::mm", (5, 5), (5, 5))
+    stage.simulator.tracker.stop(stage.thread)
+    assert kinds(stage) == "EEE"

@@ -33,6 +33,9 @@ class Notes:
         assert begun == threading.current_thread().name
         self.parts.append((name, thread))
 
+    def module_returned(self) -> None:
+        pass
+
     def module_called(self, module: object, grad_enabled: bool) -> None:
         self.forwards.append(module)
 
