@@ -3,9 +3,10 @@
 The traces are made up: 24 streams with kernels and copies and 8 rows of host calls, as a busy machine with 8 GPUs has. Prints,
 for one trace and for two laid over each other: the time from starting a process (Python, numpy and textual included) on a
 saved trace file to the first picture, and the median and slowest time of a frame (32 lanes, 200 columns, kernels compared with
-their counterparts) over many zooms and places, arithmetic and styled lines included. Times are CPU times, but for the first
-picture, so that neighbours on the machine count less: of that the CPU time is told beside it, which is what an idle machine
-would take at most.
+their counterparts) over many zooms and places, arithmetic and styled lines included. Each frame is drawn three times from
+nothing and the middle time counts, or the slowest would be whichever a neighbour disturbed. Times are CPU times, but for the
+first picture, so that neighbours on the machine count less: of that the CPU time is told beside it, which is what an idle
+machine would take at most.
 
     python benchmarks/timeline.py [--events 1000000 10000000] [--first-picture-events 1000000] [--json timeline.json]
 """
@@ -78,7 +79,7 @@ def frames(scene: Scene) -> list[float]:
     while window.ns_per_column > 50:
         for place in (0.1, 0.45, 0.8):
             window.start_ns = float(round(window.axis.length_ns * place))
-            taken.append(frame_s(window))
+            taken.append(median(frame_s(window) for _ in range(3)))
         window.zoom(0.4)
     return taken
 

@@ -23,9 +23,9 @@ from math import prod
 import numpy as np
 
 from traces.cards import UNKNOWN_CARD, card_of
-from traces.equivalents import canonical_op
+from traces.equivalents import canonical_op, shapes_of_canonical
 from traces.measure import enclosing, op_of, work_rows
-from traces.model import NONE, UNTOLD_LIST, Column, HostKind, Shape, Trace, parse_shapes
+from traces.model import NONE, UNTOLD_LIST, Column, HostKind, Shape, Trace, parse_shapes, shapes_text
 from traces.op_cost import MATMULS, compute_unit, flops, size_bytes
 
 _COMMUNICATION = ("record_param_comms",)
@@ -44,7 +44,7 @@ class OpRates:
     """
 
     op: str  # canonical: "convolution_backward"
-    shapes: str  # as in model.shapes_text; "" in a row of a whole kind
+    shapes: str  # as in model.shapes_text, what releases write alike (`shapes_of_canonical`); "" in a row of a whole kind
     dtype: str
     calls: int
     device_ns: int
@@ -75,7 +75,8 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
     peaks = {} if card is UNKNOWN_CARD else card.tflops
     sums: dict[tuple[str, str, str], _Sum] = {}
     for call in _calls(trace):
-        of = sums.setdefault((call.op, call.shapes if by_shape else "", call.dtype if by_shape else ""), _Sum())
+        key = (call.op, call.compared_shapes, call.dtype) if by_shape else (call.op, "", "")
+        of = sums.setdefault(key, _Sum())
         of.calls += call.count
         of.device_ns += call.device_ns
         if call.parsed:
@@ -111,10 +112,10 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """All calls of one op at one shape that were recorded alike."""
+    """All calls of one op at one shape that were recorded alike; `compared_shapes` may be those of calls recorded otherwise."""
 
     op: str
-    shapes: str
+    compared_shapes: str
     dtype: str
     parsed: tuple[Shape, ...]
     output: Shape | None  # of a convolution, where another op tells
@@ -150,7 +151,8 @@ def _calls(trace: Trace) -> Iterator[_Call]:
         floating = next((word for word in names if "float" in word), names[0] if names else "float32")
         output = _consumed(trace, int(example[place]), parsed) if kind == "convolution" and parsed else None
         is_half = strings[name].endswith(_HALVES)
-        yield _Call(kind, text, floating, parsed, output, is_half, int(counts[place]), int(device_ns[place]))
+        compared = shapes_text(shapes_of_canonical(kind, parsed)) if is_told else text
+        yield _Call(kind, compared, floating, parsed, output, is_half, int(counts[place]), int(device_ns[place]))
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:

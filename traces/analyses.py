@@ -21,8 +21,7 @@ from traces.modules import ModuleTime, module_times
 from traces.stragglers import RankLateness, stragglers
 from traces.transfers import Transfers, transfers
 
-TOP = 20  # rows of the tables of ops
-MOST_MODULES = 500
+MOST_ROWS = 500  # of a table; who compares two finds the counterpart of each that matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,9 @@ def analyse(trace: Trace) -> Analyses:
         idle=idle_times(trace),
         launches=launch_figures(trace),
         transfers=transfers(trace),
-        achieved=achieved(trace)[:TOP],
-        op_shapes=achieved(trace, by_shape=True)[:TOP],
-        modules=module_times(trace)[:MOST_MODULES],
+        achieved=achieved(trace)[:MOST_ROWS],
+        op_shapes=achieved(trace, by_shape=True)[:MOST_ROWS],
+        modules=module_times(trace)[:MOST_ROWS],
         stragglers=stragglers(trace),
         critical_path=None if path is None else path.sums,
     )

@@ -12,6 +12,7 @@ between the names, and biases, statistics and workspaces come and go.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the command's help has names of kernels, and imports no numpy
@@ -72,6 +73,13 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """The shapes by which equivalent calls are compared; see the module's docstring."""
     wide = {shape for shape in shapes if len(shape) > 1}
     return tuple(sorted(wide or {shape for shape in shapes if shape}))
+
+
+def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """The shapes of a call of a canonical op in a table that compares releases: where names differ, so do the order of
+    arguments and the vectors among them, so there it is those with two dimensions or more, the largest first."""
+    wide = [shape for shape in shapes if len(shape) > 1]
+    return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes
 
 
 def kernel_text(name: str) -> str:

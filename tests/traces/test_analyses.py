@@ -12,6 +12,7 @@ from tests.traces.handmade import MS, US, phase_grained, training
 from traces.achieved import achieved
 from traces.analyses import analyse
 from traces.critical_path import critical_path
+from traces.equivalents import shapes_of_canonical
 from traces.file import load
 from traces.idle import IdleReason, idle_spans, idle_times
 from traces.kineto import read_kineto
@@ -259,3 +260,12 @@ def test_a_critical_path_through_work_of_no_length_ends() -> None:
     path = critical_path(trace)
     assert path is not None
     assert sum(of.end_ns - of.start_ns for of in path.segments) == int(trace.steps.duration_ns[0])
+
+
+def test_shapes_of_ops_that_releases_name_and_call_otherwise_are_written_alike() -> None:
+    image, weight, gradient = (32, 64, 56, 56), (256, 64, 1, 1), (32, 256, 56, 56)
+    old = shapes_of_canonical("convolution_backward", (image, gradient, weight))
+    assert old == shapes_of_canonical("convolution_backward", (gradient, image, weight)) == (gradient, image, weight)
+    assert shapes_of_canonical("batch_norm", (image, (64,), (64,))) == (image,)
+    # of others the order is the same everywhere, and says which is which
+    assert shapes_of_canonical("mm", ((2, 8), (8, 4))) == ((2, 8), (8, 4))

@@ -20,6 +20,7 @@ from traces.comparison import Comparison, compare, pair_streams
 from traces.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
 from traces.idle import IdleSpans, idle_spans
 from traces.model import NONE, Column, Trace
+from traces.modules import PREFIX
 from traces.summary import Summary, summarize
 from tui.figures import kernel_text
 from tui.view import alignment
@@ -213,8 +214,8 @@ class Scene:
 
 def short_name(text: str) -> str:
     """A kernel's or op's name without namespaces and template arguments, after what it computes if they tell that:
-    "AddFunctor vectorized_elementwise_kernel"."""
-    name = kernel_text(text).replace("(anonymous namespace)::", "")
+    "AddFunctor vectorized_elementwise_kernel". Of a module's call, the module: "Linear_0"."""
+    name = kernel_text(text).replace("(anonymous namespace)::", "").removeprefix(PREFIX)
     bare, _, arguments = name.partition("<")
     if " " not in bare:
         name = bare.rpartition("::")[2] or name

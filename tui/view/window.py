@@ -178,8 +178,10 @@ class Window:
 
     @property
     def steps_begin_ns(self) -> int:
-        """Where the first step begins on the axis; 0 without steps or in a single trace."""
-        slots = self.axis.slots_ns
+        """Where the first step begins on the axis, behind what the script does to set itself up; 0 without steps."""
+        slots, trace = self.axis.slots_ns, self.scene.traces[0]
+        if len(self.scene.traces) == 1 and len(trace.steps):
+            return self.axis.sides[0].place(int(trace.steps.start_ns.min())) or 0
         return int(slots[1]) if len(slots) > 1 and self.scene.step_pairs else 0
 
     # --- what is changed ---

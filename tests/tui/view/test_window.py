@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.traces.handmade import US, training
 from tests.tui.view.scenes import lone_scene, one_event, pair_scene, whole
-from traces.model import Trace
+from traces.model import DeviceSpans, Trace
 from tui.view.alignment import Alignment
 from tui.view.scene import Scene
 from tui.view.tracks import Kind
@@ -113,3 +113,17 @@ def test_going_to_a_row_that_is_hidden_shows_it() -> None:
 def test_any_size(size: tuple[int, int]) -> None:
     window = Window(pair_scene(), *size)
     assert len(window.edges_ns) == size[0] + 1
+
+
+def test_a_trace_alone_begins_with_its_first_step_and_not_with_the_scripts_own_set_up() -> None:
+    # GIVEN a replay, whose memory and first copies come seconds before the first step
+    trace = training(steps=4)
+    first_ns = int(trace.steps.start_ns.min())
+    early = trace.device.take(np.array([0]))
+    early.start_ns[:] = first_ns - 10_000_000_000
+    trace.device = DeviceSpans.concatenated([early, trace.device])
+    window = Window(Scene.of(("a", trace)), 100, 30)
+    assert window.at_home and window.axis.sides[0].place(first_ns) == window.start_ns == 10_000_000_000
+    # WHEN all is asked for THEN that is there, too
+    window.everything()
+    assert window.start_ns == 0 and not window.at_home

@@ -14,7 +14,7 @@ from tui.view.details import details
 from tui.view.differences import differences
 from tui.view.headline import headline
 from tui.view.ruler import round_ns, step_places, steps_line, tick_text
-from tui.view.scene import Scene
+from tui.view.scene import Scene, short_name
 from tui.view.search import search
 from tui.view.spans import Span, counterpart, find_span, name_of, step_of, under
 from tui.view.stretch import stretch_sums
@@ -352,3 +352,7 @@ def test_a_table_as_csv_has_full_names_and_units() -> None:
     assert lines[0].startswith("kernel,change (ns),recorded (ns),replayed (ns),% (share),calls,calls replayed,mean (ns)")
     assert len(lines) == 6 and lines[1].count(",") == lines[0].count(",")
     assert Unit.CHANGE.text(0) == "0" and Unit.TIME.text(None) == "-" and Unit.COUNT.text(4.5) == "4.5"
+
+
+def test_a_modules_call_is_named_by_the_module_alone() -> None:
+    assert short_name("nn.Module: Linear_0") == "Linear_0"
