@@ -135,6 +135,11 @@ class Summary:
     provenance: dict[str, Any]
     analyses: Analyses
 
+    @property
+    def busy_shares(self) -> dict[str, float]:
+        """Of each device that did any work the share of the steps (without any: of the trace) in which it was busy."""
+        return {device: of.busy_ns / of.window_ns for device, of in self.analyses.idle.items() if of.window_ns}
+
     def to_json(self) -> dict[str, Any]:
         """The dictionary that `trace info --json` prints."""
         facts: dict[str, Any] = as_json(self)

@@ -9,10 +9,11 @@ to some hundred points, tables to what is worth reading, so that a recording of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -83,23 +84,30 @@ def _head(sides: Sequence[Side], labels: Sequence[str], comparison: Comparison |
     idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]
     notes = [*(f"GPU idle{f' ({label})' if comparison else ''} {said}." for label, said in idle if said), *notes]
     listed = "".join(f"<li>{_text(note)}</li>" for note in notes)
-    return f"{verdict}{names}{_cards(sides)}{f'<ul>{listed}</ul>' if listed else ''}"
+    cards = _cards(comparison, [side.summary for side in sides])
+    return f"{verdict}{names}{cards}{f'<ul>{listed}</ul>' if listed else ''}"
 
 
-def _cards(sides: Sequence[Side]) -> str:
-    summaries = [side.summary for side in sides]
+def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
+    """Four figures: of two traces those of their comparison, over the steps that both have."""
     peaks = [max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None) for of in summaries]
-    busy = [_busy_per_step_ns(of) for of in summaries]
-    figures: list[tuple[str, list[float | None], object]] = [
-        ("step", [of.step_median_ns for of in summaries], time_text),
-        ("without data loading", [of.compute_side_median_ns for of in summaries], time_text),
-        ("GPU busy", busy, time_text),
-        ("memory peak", list(peaks), size_text),
-    ]
+    figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
+    if comparison is not None:
+        spreads = (
+            ("step", comparison.steps),
+            ("without data loading", comparison.compute_side),
+            ("GPU busy", comparison.gpu_busy),
+        )
+        figures = [(label, [of.recorded_median_ns, of.replayed_median_ns], time_text) for label, of in spreads]
+    else:
+        (of,) = summaries
+        times = ("step", of.step_median_ns), ("without data loading", of.compute_side_median_ns)
+        figures = [(label, [time_ns], time_text) for label, time_ns in times]
+        figures.append(("GPU busy", [_busy(of)], share_text))
+    figures.append(("memory peak", [*peaks], size_text))
     cards = []
     for label, values, worded in figures:
-        assert callable(worded)
-        told = " → ".join(str(worded(value)) for value in values)
+        told = " → ".join(worded(value) for value in values)
         change = ""
         if len(values) == 2 and values[0] and values[1] is not None:
             change = f"<small>{error_text(values[1] / values[0] - 1)}</small>"
@@ -107,10 +115,10 @@ def _cards(sides: Sequence[Side]) -> str:
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
-def _busy_per_step_ns(summary: Summary) -> float | None:
-    """Of all devices together."""
-    idle = summary.analyses.idle
-    return sum(of.busy_ns / max(of.steps, 1) for of in idle.values()) if idle else None
+def _busy(summary: Summary) -> float | None:
+    """The mean share of all devices."""
+    shares = summary.busy_shares.values()
+    return sum(shares) / len(shares) if shares else None
 
 
 def _steps_chart(sides: Sequence[Side], labels: Sequence[str], comparison: Comparison | None) -> str:

@@ -90,7 +90,7 @@ def _figures(summary: Summary, width: int) -> list[str]:
     step = f"{time_text(summary.step_median_ns)}, {time_text(summary.compute_side_median_ns)} without data loading"
     several = f" of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     idle = summary.analyses.idle
-    busy = [f"{device} {share_text(of.busy_ns / of.window_ns if of.window_ns else None)}" for device, of in idle.items()]
+    busy = [f"{device} {share_text(share)}" for device, share in summary.busy_shares.items()]
     sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
     most = max(sizes, key=lambda device: sizes[device], default=None)
     of_kernels = [f"{share_text(row.device_ns / summary.gpu_busy_ns)} {kernel_text(row.name)}" for row in summary.kernels[:3]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from traces.comparison import Comparison
 from traces.spread import Spread
 from traces.summary import Summary
-from tui.figures import ABSENT, count_text, error_text, fit, share_text, size_text, time_text
+from tui.figures import ABSENT, count_text, counted, error_text, fit, share_text, size_text, time_text
 from tui.print_diff import verdict_sentences
 from tui.view.scene import Scene
 
@@ -82,12 +82,13 @@ def _origin(name: str, of: Summary) -> str:
 
 def _figures(of: Summary) -> list[str]:
     counts = of.counts
-    figures = [f"{count_text(counts.steps)} steps"]
+    several = f" of {len(of.ranks)} ranks" if len(of.ranks) > 1 else ""
+    figures = [f"{counted(counts.steps, 'step')}{several}"]
     if of.step_median_ns is not None:
         figures.append(f"median {time_text(of.step_median_ns)}")
-    for device, gpu in of.gpus.items():
-        words = "busy" if len(of.gpus) == 1 else device
-        figures.append(f"{words} {share_text(1 - gpu.idle_share)}")
+    for device, share in of.busy_shares.items():
+        words = "busy" if len(of.busy_shares) == 1 else device
+        figures.append(f"{words} {share_text(share)}")
     for device, peak in of.memory.items():
         words = "memory" if len(of.memory) == 1 else f"{device} memory"
         figures.append(f"{words} {size_text(peak.peak_allocated_bytes)}")
