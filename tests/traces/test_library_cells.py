@@ -201,7 +201,7 @@ def test_a_script_finds_the_cell_of_what_it_trains_or_the_nearest(own_library: P
 
     other_ways = replace(script, optimizer="AdamW", autocast="float16", trainable_parameters=5)
     found = catalogue.match("v100", other_ways)
-    assert found.cell.name == "v100/resnet50" and found.same_network and found.differences == (
+    assert found.cell.name == "v100/resnet50" and found.differences == (
         "trainable parameters 25,557,032 there, 5 here",
         "optimizer SGD there, AdamW here",
         "autocast off there, float16 here",
@@ -211,8 +211,8 @@ def test_a_script_finds_the_cell_of_what_it_trains_or_the_nearest(own_library: P
 
     two_layers = WorkloadSignature(parameters=72, parameter_bytes=288, modules={"Linear": 1})
     found = catalogue.match("v100", two_layers)
-    assert not found.same_network and not found.scalable and found.differences[0].endswith("parameters there, 72 here")
-    assert not catalogue.match("v100", script, "resnet18").same_network
+    assert not found.scalable and found.differences[0].endswith("parameters there, 72 here")
+    assert not catalogue.match("v100", script, "resnet18").is_same
 
 
 def test_no_two_bundled_networks_are_taken_for_each_other(own_library: Path) -> None:

@@ -32,13 +32,12 @@ _PARAMETRIC = frozenset(
 class Match:
     """The cell that is nearest to what a script trains; `differences` are sentences, none if the cell is of just that.
 
-    `same_network`: all that differs is how it is trained or on what input. `scalable`: even less, the optimizer's class or the
-    inputs' sizes, so that the cell's times still say something; `input_ratio` is how many times as large the script's are.
+    `scalable`: all that differs is the optimizer's class or the inputs' sizes, so that the cell's times still say something;
+    `input_ratio` is how many times as large the script's are.
     """
 
     cell: Cell
     differences: tuple[str, ...]
-    same_network: bool
     scalable: bool
     input_ratio: float = 1.0
 
@@ -65,7 +64,7 @@ def compared(cell: Cell, script: WorkloadSignature) -> Match:
     same_work = not any(_differ(measured, script, name) for name in ("trainable_parameters", "autocast"))
     ratio = _input_ratio(measured, script)
     scalable = not network and same_work and ratio is not None
-    return Match(cell, network + training, not network, scalable, ratio or 1.0)
+    return Match(cell, network + training, scalable, ratio or 1.0)
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
