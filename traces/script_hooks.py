@@ -35,6 +35,7 @@ Call = Callable[..., Any]
 # Where a thread notes calls of modules: takes a name's number and the place added, or the place inverted at the end; what the
 # place is counted in; the number of a module's name by its identity; and the number of one that has none yet.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
+Wrapper = Callable[[Call], Call]
 
 
 class CallListener(PhaseListener, Protocol):
@@ -99,18 +100,16 @@ class ScriptHooks:
 
         return next_batch
 
-    def optimizers(self) -> None:
-        """Wrap `step` and `zero_grad` of the base class and of classes that have their own.
-
-        See Note [Wrapping an optimizer's step].
-        """
+    def optimizers(self, step: Wrapper = lambda call: call, zero: Wrapper = lambda call: call) -> None:
+        """Wrap `step` and `zero_grad` of the base class and of classes that have their own; see Note [Wrapping an optimizer's
+        step]. `step` and `zero` wrap the two once more, within torch's own wrapper."""
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
         stepping, zeroing = PhaseScope("optimizer", self._listener), PhaseScope("zero_grad", self._listener)
         known, seen = self._optimizers, WeakSet[type]()
 
         def wrap_step_with_phase(call: Call) -> Call:
-            hooked = wrap_step(call)
+            hooked = wrap_step(step(call))
 
             @wraps(hooked)
             def step_as_phase(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,7 +139,7 @@ class ScriptHooks:
             cls,
             profile_hook_step=staticmethod(wrap_step_with_phase),
             _patch_step_function=patch_class_with_phase,
-            zero_grad=zeroing.around(cls.zero_grad),
+            zero_grad=zeroing.around(zero(cls.zero_grad)),
         )
 
     def module_calls(self, calls: ModuleCalls, *, in_one_frame: bool = False) -> None:

@@ -7,21 +7,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from replayer.state import optimizers, started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
+from replayer.torch_shortcuts import without_override_lookup
 from traces.patching import patch
 from traces.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:
     """Wrap `step` and `zero_grad` of all optimizer classes."""
+
+    def without_overrides(update: Callable[..., Any]) -> Callable[..., Any]:
+        return without_override_lookup(update, VirtualTensor)
+
     # Clipping gradients has lists of its own of what foreach kernels take, and asks C++ for the device.
     foreach: Any = torch_module.utils._foreach_utils
     foreach._foreach_supported_types.append(VirtualTensor)
     devices = foreach._get_foreach_kernels_supported_devices
     patch(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])
-    ScriptHooks(torch_module, started, optimizers()).optimizers()
+    ScriptHooks(torch_module, started, optimizers()).optimizers(
+        step=lambda step: without_overrides(step) if step.__module__.startswith("torch.optim.") else step,
+        zero=without_overrides,
+    )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from replayer import torch_shortcuts
 from replayer.tensor.plan_keys import Keyer, keyer
@@ -85,6 +86,94 @@ def test_compiled_keys_tell_apart_what_plain_ones_do() -> None:
         for one in keys:
             for other in keys:
                 assert (one[0] == other[0]) is (one[1] == other[1])
+
+
+class Heard(torch.Tensor):
+    """A script's own tensor, which hears of every function that it is given to."""
+
+    calls: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.calls.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def _heard(function: Callable[[], object]) -> list[str]:
+    Heard.calls.clear()
+    function()
+    return list(Heard.calls)
+
+
+def _with_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    parameter.grad = torch.ones_like(parameter)
+    return parameter
+
+
+def _steps(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.warm
+def test_an_optimizer_of_virtual_tensors_looks_for_no_overrides_and_updates_as_ever() -> None:
+    gpu = use()
+    parameters = [_with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda"))) for _ in range(2)]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=True)
+    looks: dict[str, bool] = {}  # for overrides, by function
+
+    class Listens(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            looks[func.__name__] = torch._C._is_torch_function_enabled()
+            return func(*args, **(kwargs or {}))
+
+    with Listens():  # modes are heard as ever
+        optimizer.step()
+    assert looks["_foreach_add_"] is False
+    optimizer.step()
+    assert "_foreach_add_" in gpu.launched and torch._C._is_torch_function_enabled()
+    optimizer.zero_grad()
+    assert all(parameter.grad is None for parameter in parameters)
+
+
+@pytest.mark.warm
+def test_a_parameter_with_an_override_is_heard_in_step_and_zero_grad() -> None:
+    use()
+    own: Any = _with_gradient(torch.ones(3).as_subclass(Heard).requires_grad_())
+    virtual = _with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda")))
+    for parameters in ([own], [virtual, own]):
+        own.grad = torch.ones_like(own)
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        assert _heard(optimizer.step) and _heard(optimizer.zero_grad)
+
+
+@pytest.mark.warm
+def test_a_closure_and_a_scripts_own_optimizer_keep_their_overrides() -> None:
+    use()
+    parameter, own = torch.nn.Parameter(torch.ones(3, device="cuda")), torch.ones(3).as_subclass(Heard)
+
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            own.add(1)
+            return super().step(closure)
+
+    def closure() -> torch.Tensor:
+        own.sum()
+        return _with_gradient(parameter).sum()
+
+    assert "sum" in _heard(lambda: torch.optim.SGD([parameter], lr=0.1).step(closure))
+    assert "add" in _heard(Own([parameter], lr=0.1).step)
+
+
+@pytest.mark.warm
+def test_an_optimizer_that_fails_leaves_overrides_on() -> None:
+    use()
+    parameter = _with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda")))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    optimizer.param_groups[0]["lr"] = "much"
+    with pytest.raises(TypeError):
+        optimizer.step()
+    assert torch._C._is_torch_function_enabled()
 
 
 def _normed(gpu: SurfaceGpu, norm: Callable[..., torch.Tensor], x: torch.Tensor) -> tuple[list[str], object]:
