@@ -79,7 +79,9 @@ class ScaledRequests:
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
         """`per_sample` are the bytes by which each entry's value grows with the batch."""
-        self._kinds, values, self._streams = zip(*log.entries, strict=True) if log.entries else ((), (), ())
+        self._kinds = [kind for kind, _, _ in log.entries]
+        self._streams = [stream for _, _, stream in log.entries]
+        values = [value for _, value, _ in log.entries]
         self._values, self._batch, self._per_sample = np.array(values, np.int64), batch, np.array(per_sample)
 
     @classmethod
