@@ -3,10 +3,10 @@
     python benchmarks/what_if.py ../shared/published ../shared/traces [--rows gpu,links,...] [--json what_if.json]
 
 Rows: `gpu` (other GPUs), `unseen` (their tables hidden), `network` (other networks on the V100), `batch`, `networks_batch`,
-`forward` (a public model's forward pass at other batches), `links` (all-reduce), `dataparallel`. Everything is asked of the
-product's own commands; truths are read from the folder of published measurements. `network`, `networks_batch` and
-`dataparallel` run torchvision's models and need it installed (`--python` names an interpreter that has it), some seconds for
-each network and batch.
+`folds` (the same, with what was fitted to networks chosen by others), `forward` (a public model's forward pass at other
+batches), `links` (all-reduce), `dataparallel`. Everything is asked of the product's own commands; truths are read from the
+folder of published measurements. `network`, `networks_batch` and `dataparallel` run torchvision's models and need it installed
+(`--python` names an interpreter that has it), some seconds for each network and batch.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.cost_tables import all_reduce_rows, efficiency  # noqa: E402
 from benchmarks.what_if_recordings import ops_of, training_recording  # noqa: E402
+from replayer.cost_model import op_costs  # noqa: E402
 from replayer.cost_model.collectives import CollectiveCosts  # noqa: E402
 from replayer.cost_model.efficiency import ELSEWHERE  # noqa: E402
 from replayer.prediction.conditions import EXPECTED, Conditions  # noqa: E402
-from replayer.prediction.predict import predict  # noqa: E402
+from replayer.prediction.predict import Predictor, predict  # noqa: E402
 from traces.cards import card_of  # noqa: E402
 from traces.file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
@@ -348,6 +349,42 @@ def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
     return [Row("networks on the V100, batch 8 to 128 over their own batch 32", "5 %", cases)]
 
 
+_LAWS = (1.0, 1.0), (0.75, 1.0), (0.5, 0.95), (0.25, 0.9)  # how much the curve counts, and the plain power of the batch
+_FOLDS = 6
+
+
+def folds_rows(args: argparse.Namespace) -> list[Row]:
+    """As `networks_batch`, each sixth of the networks by that law of growth which suits the other networks best."""
+    truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
+    cases: dict[tuple[float, float], list[list[Case]]] = {law: [] for law in _LAWS}
+    installed = op_costs.CURVE_COUNTS, op_costs.GROWTH
+    for name, trace in recordings(args):
+        whole, host = (_in_ns(truth[name, batch]) for batch in (32, 1))
+        predictor = Predictor(training_recording(ops_of(trace), BOARD, trace.workload, whole, host))
+        batches = [batch for batch in (8, 16, 64, 96, 128) if (name, batch) in truth]
+        for law in _LAWS:
+            op_costs.CURVE_COUNTS, op_costs.GROWTH = law
+            steps = [predictor.predict(Conditions(batch=batch)).step for batch in batches]
+            predictor.forget()
+            cases[law].append([
+                Case(
+                    f"{name}, batch {batch}",
+                    step.predicted_ns / step.recorded_ns,
+                    sum(truth[name, batch]) / sum(truth[name, 32]),
+                )
+                for batch, step in zip(batches, steps, strict=True)
+            ])  # fmt: skip
+    op_costs.CURVE_COUNTS, op_costs.GROWTH = installed
+
+    def error(law: tuple[float, float], but: int) -> float:
+        return mean(abs(case.error) for n, own in enumerate(cases[law]) if n % _FOLDS != but for case in own)
+
+    best = [min(_LAWS, key=lambda law: error(law, fold)) for fold in range(_FOLDS)]
+    judged = [case for n in range(len(cases[_LAWS[0]])) for case in cases[best[n % _FOLDS]][n]]
+    chosen = ", ".join(f"{counts:g}/{growth:g}" for counts, growth in dict.fromkeys(best))
+    return [Row(f"the same in {_FOLDS} folds, the law of growth ({chosen}) chosen by the other networks", "5 %", judged)]
+
+
 # The model cuts its sequences to the longest of the batch, which no recording of another batch can tell: so it is given.
 _LENGTHS = {2: 53, 512: 128}
 
@@ -407,7 +444,8 @@ def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
 
 ROWS = {
     "gpu": gpu_rows, "unseen": unseen_rows, "network": network_rows, "batch": batch_rows,
-    "networks_batch": networks_batch_rows, "forward": forward_rows, "links": link_rows, "dataparallel": dataparallel_rows,
+    "networks_batch": networks_batch_rows, "folds": folds_rows,
+    "forward": forward_rows, "links": link_rows, "dataparallel": dataparallel_rows,
 }  # fmt: skip
 
 

@@ -224,6 +224,9 @@ def predict(
     trace: TraceArgument,
     on_gpu: Annotated[str, typer.Option("--on-gpu", metavar="NAME", help="Another GPU, by its name: A100, T4...")] = "",
     batch: Annotated[int | None, typer.Option("--batch", metavar="N", help="Another batch than the recorded one.")] = None,
+    recorded_batch: Annotated[
+        int | None, typer.Option("--recorded-batch", metavar="N", help="The recorded batch, if the recording does not tell it.")
+    ] = None,
     length: Annotated[
         str, typer.Option("--length", metavar="OLD=NEW", help="Another length of sequences than the recorded one.")
     ] = "",
@@ -247,7 +250,7 @@ def predict(
     from replayer.prediction.conditions import conditions_of
     from tui.commands.predict import Predict, run
 
-    asked = conditions_of(on_gpu, batch, length, gpus, nproc, link_gbps, host_speed)
+    asked = conditions_of(on_gpu, batch, length, gpus, nproc, link_gbps, host_speed, recorded_batch)
     return run(Predict(trace, asked, strict, sweep, price, output), json)
 
 

@@ -1,7 +1,8 @@
 """Trains networks of torchvision as GPEmu's measurements did, and prints what the forward pass and the rest of a step took.
 
 fp32, 3 x 224 x 224, `model.train()`, SGD with momentum, data on the GPU, the host synchronised around both parts; the median of
-the steps. One line of JSON per network and batch: {"model", "batch", "forward_s", "rest_s"}.
+the steps. The optimizer goes parameter by parameter and gradients are set to zero, as in PyTorch's releases that still ran on a
+K80, one of GPEmu's cards. One line of JSON per network and batch: {"model", "batch", "forward_s", "rest_s"}.
 
     trace replay --trace v100.msgpack --clock virtual benchmarks/programs/torchvision_train.py --cells resnet18:32,128 vgg16:32
 """
@@ -17,7 +18,7 @@ import torchvision
 
 def train(name: str, batch: int, steps: int) -> dict[str, object]:
     model = torchvision.models.get_model(name, weights=None).cuda().train()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4, foreach=False)
     criterion = torch.nn.CrossEntropyLoss().cuda()
     images = torch.randn(batch, 3, 224, 224).cuda()
     targets = torch.zeros(batch, dtype=torch.long).cuda()
@@ -30,7 +31,7 @@ def train(name: str, batch: int, steps: int) -> dict[str, object]:
         torch.cuda.synchronize()
         between = time.perf_counter()
         loss = criterion(output, targets)
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         loss.backward()
         optimizer.step()
         torch.cuda.synchronize()

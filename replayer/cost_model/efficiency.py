@@ -17,6 +17,10 @@ Note [Sustained clocks]
     A board that a slot feeds (75 W and less, no fan) cannot keep up the clock that its data sheet's peak is told for. At that
     peak it would have to make more of a watt than the largest board of its process does; as power grows at least with the
     square of a clock, the clock is taken to fall by the root of that. So a T4 has 5.6 of its 8.1 TFLOP/s.
+
+Note [Shared lanes]
+    Of the fp32 lanes of compute capability 8.6, 8.9 and 12.0 every second one also does the integers, which address and count
+    in any kernel. Their data sheets count all of them; products reach about 0.7 of that (an RTX 3090 some 25 of 35.6 TFLOP/s).
 """
 
 from __future__ import annotations
@@ -46,6 +50,9 @@ ROWS_KINDS = ("elementwise", "elementwise1", "softmax", "layer_norm")
 NETS = {
     "matmul": "matmul", "conv": "matmul", "conv_weight": "matmul", "conv3": "conv3", **dict.fromkeys(ROWS_KINDS, "rows"),
 }  # fmt: skip
+
+# See Note [Shared lanes].
+_SHARED_LANES, _SHARED_LANES_REACHED = frozenset({(8, 6), (8, 9), (12, 0)}), 0.7
 
 # Boards fed by their slot: watts, and the largest board of their process (16, 12, 5 nm) with its watts; data sheets.
 _SLOT_POWERED = {
@@ -105,6 +112,9 @@ def _aligned(sizes: Floats) -> Floats:
 def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
     """GFLOP/s of a unit that the card can keep up, GB/s, multiprocessors."""
     tflops = card.tflops.get(unit, card.tflops["fp32"]) * _sustained(card)
+    of = card.architecture
+    if (unit == "fp32" or unit not in card.tflops) and not of.name and (of.major, of.minor) in _SHARED_LANES:
+        tflops *= _SHARED_LANES_REACHED
     return tflops * 1e3, card.memory_gbps, float(card.multi_processors)
 
 

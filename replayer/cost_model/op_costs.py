@@ -12,6 +12,11 @@ Note [The nearest recorded ops]
     rows (batch, places) counts for less than channels and depth, by which a library chooses its algorithm. What they say fades
     with their distance, for other sizes have other algorithms.
 
+Note [Along the batch]
+    How a convolution's time grows with the batch alone, its curve tells no better than a plain power of the batch does: the
+    curve was learned from other layers, of which each has its own algorithm. So the geometric mean of both counts. A grouped
+    one, which computes small products, goes by its curve.
+
 Note [Units that were not measured]
     The operators were measured in fp32. Tensor cores (fp16, bf16, tf32, fp8) have peaks of their own on the data sheet; of
     these a product reaches `_TENSOR_REACHED` of what fp32 reaches of its own at the same sizes, since to feed them takes more
@@ -34,13 +39,20 @@ from traces.model import Origin
 _TENSOR_REACHED = 0.7
 _UNALIGNED = 2.0  # times as long as with sizes that tensor cores can load at once
 
-# Of the memory bandwidth, what kernels reach that are neither elementwise nor measured (gathers, pooling, batch norm)...
-_MEMORY_SLOWER = 1.6
-# and a depthwise convolution, which has little to do per byte but a window to go through.
-_DEPTHWISE_SLOWER = 3.0
+# By how many times kernels of work that goes by its bytes take longer than these at the memory's bandwidth: batch
+# normalisation as in a recorded ResNet-50 on a V100, and as VGGs with it differ from those without; a bias as in networks that
+# have one; all else (gathers, pooling) as a rule of thumb.
+_BY_BYTES = {"batch_norm": 1.3, "bias": 2.5, "memory": 1.6}
+# The same of depthwise convolutions, for any window and more for each place of it: PyTorch's own kernels go through the window
+# for each output, and for the weight's gradient through the image for each place. From networks with them on a V100.
+_DEPTHWISE = {"depthwise": (1.6, 0.2), "depthwise_backward": (2.0, 0.64)}
 
 # Of an op's bytes up to the size of the L2 cache, the share that need not come from memory.
 _FROM_CACHE = 0.5
+
+# See Note [Along the batch].
+CURVE_COUNTS = 0.5
+GROWTH = 0.95
 
 _NEAR = 1.0  # octaves of size within which a recorded op counts most
 _TOLD = 1.5  # octaves over which what a recorded op says of its likes fades
@@ -51,7 +63,7 @@ _WEIGHTS = {
     "conv": (1.0, 1.0, _ROWS_COUNT, 1.0),
     "conv_weight": (1.0, 1.0, 1.0, _ROWS_COUNT),
     "conv3": (_ROWS_COUNT, 1.0, 1.0, _ROWS_COUNT),
-    "depthwise": (_ROWS_COUNT, _ROWS_COUNT, _ROWS_COUNT, 1.0),
+    **dict.fromkeys(_DEPTHWISE, (_ROWS_COUNT, _ROWS_COUNT, _ROWS_COUNT, 1.0)),
 }
 _BEYOND = 4.0  # times as long as the curve says: more than the libraries of one GPU differ by
 _OTHER_OP = 2.0  # octaves that another op of the same kind of work lies off
@@ -117,9 +129,9 @@ class OpCosts:
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
         """How many times longer an op takes than a recorded call of it; shapes and outputs of both.
 
-        The same layer at another batch: as the curves say. Another layer: as other recorded calls that are nearer say. A call
-        whose shapes do not tell its products (half of a convolution's backward, by a profiler of 2020) is nothing to scale by:
-        then as the estimate is to what it took.
+        The same layer at another batch: Note [Along the batch]. Another layer: as other recorded calls that are nearer say.
+        A call whose shapes do not tell its products (half of a convolution's backward, by a profiler of 2020) is nothing to
+        scale by: then as the estimate is to what it took.
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
@@ -134,6 +146,10 @@ class OpCosts:
             return (_BEYOND * now_ns + excess_ns * in_proportion) / (_BEYOND * told_ns + excess_ns)
         ratio = now_ns / told_ns
         if _layer(before) == _layer(after):
+            kind, sizes = before[0].kind, before[0].sizes
+            if kind == "conv3" or (kind in ("conv", "conv_weight") and sizes[0] == 1):
+                plain = (_amount(after) / _amount(before)) ** GROWTH
+                ratio = ratio**CURVE_COUNTS * plain ** (1 - CURVE_COUNTS)
             return ratio
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
@@ -172,11 +188,12 @@ class OpCosts:
             elif work.item_bytes != 4:
                 origin = Origin.CURVE
             return least_ns * slower + self.floor_ns, origin
-        if work.kind == "depthwise":
-            return work.size_bytes / peaks[1] * _DEPTHWISE_SLOWER + self.floor_ns, Origin.ROOFLINE
+        if work.kind in _DEPTHWISE:
+            always, by_place = _DEPTHWISE[work.kind]
+            return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
         # What the op before has just written is still in the L2 cache, as far as it fits there.
         missed_bytes = work.size_bytes - _FROM_CACHE * min(work.size_bytes, self.card.l2_bytes)
-        return roofline_ns(work.flops, missed_bytes, peaks) * _MEMORY_SLOWER + self.floor_ns, Origin.ROOFLINE
+        return roofline_ns(work.flops, missed_bytes, peaks) * _BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 
 
 def _amount(works: list[Work]) -> float:
@@ -195,14 +212,14 @@ _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
 
 def _class(op: str, works: list[Work]) -> str:
     """Which recorded ops say something of an op: those of its kind of work; where that is only bytes, the same op."""
-    return works[0].kind if works[0].kind != "memory" else op
+    return works[0].kind if works[0].kind not in _BY_BYTES else op
 
 
 def _layer(works: list[Work]) -> list[tuple[int, ...]]:
     """What of an op does not depend on the batch: columns and depth of products, channels and windows of convolutions."""
     fixed = {
-        "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2), "depthwise": (1, 3),
-        "softmax": (1,), "layer_norm": (1,),
+        "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2),
+        **dict.fromkeys(_DEPTHWISE, (1, 3)), "softmax": (1,), "layer_norm": (1,),
     }  # fmt: skip
     return [tuple(work.sizes[i] for i in fixed.get(work.kind, ())) for work in works]
 

@@ -14,10 +14,13 @@ Kinds and their sizes:
     conv3           images, input channels, output channels, output places: a square window of 3 or more, one group, stride 1,
     for
                     which cuDNN has faster algorithms (Winograd, FFT); a larger window than 3 x 3 counts as more input channels
-    depthwise       images, channels, output places, window: a group per channel
+    depthwise, depthwise_backward
+                    images, channels, output places, window: a group per channel
     elementwise, elementwise1, softmax, layer_norm
                     rows and columns; `elementwise1` reads one tensor, `elementwise` several
-    memory          rows and columns of the largest tensor: everything else, which goes by its bytes
+    batch_norm, bias, memory
+                    rows and columns of the largest tensor: they go by their bytes, `memory` is everything else; a convolution's
+                    bias is added by a kernel of its own
 
 Note [Strides from shapes]
     A recording tells the shapes of an op's inputs, not its stride, padding or output. A backward pass has the output's
@@ -50,8 +53,11 @@ _SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_backward", "log_softmax
 _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_norm_backward group_norm_backward".split())
 
 # Passes over its input that a kernel of such an op makes, where its inputs and outputs alone would be too few: batch
-# normalisation reads its input for the statistics and again to normalise.
-_PASSES = {"batch_norm": 3, "batch_norm_backward": 5, "fill": 1, "zero": 1}
+# normalisation reads its input for the statistics and again to normalise; a pooling's backward pass fills with zeros what it
+# adds to by eight-byte indices.
+_PASSES = {"batch_norm": 3, "batch_norm_backward": 5, "max_pool2d_backward": 4, "fill": 1, "zero": 1}
+
+_PICTURE_CHANNELS = 4  # at most; a convolution that reads so few is a network's first, whose input needs no gradient
 
 
 _COLUMNS = 4096  # in the middle of the measured ones
@@ -80,7 +86,11 @@ def op_work(
     if op == "convolution" and len(wide) >= 2:
         image, weight = wide[0], wide[1]
         places = next((prod(shape[2:]) for shape in outputs if len(shape) == len(image)), prod(image[2:]))
-        return [_convolution(image, weight, places, unit, item)]
+        works = [_convolution(image, weight, places, unit, item)]
+        if any(shape == weight[:1] for shape in shapes):
+            elements = image[0] * weight[0] * places
+            works.append(Work("bias", _flat(elements), 0, 2 * elements * item, item_bytes=item))
+        return works
     if op == "convolution_backward" and len(wide) >= 3:
         return _convolution_backward(wide, unit, item)
     if op.startswith("_cudnn_rnn") and len(shapes) > 1:
@@ -124,14 +134,17 @@ def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int)
 
 
 def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[Work]:
-    """Of the image, then of the weight."""
+    """Of the image, where it is not a picture, then of the weight."""
     gradient, image, weight = gradient_image_weight(wide)
     forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
-    if forward.kind != "conv":
-        return [forward, forward]
-    groups, outputs, places, depth = forward.sizes
-    of_image = forward._replace(sizes=(groups, depth, places, outputs))
-    return [of_image, forward._replace(kind="conv_weight", sizes=(groups, outputs, depth, places))]
+    of_image = of_weight = forward
+    if forward.kind == "depthwise":
+        of_image = of_weight = forward._replace(kind="depthwise_backward")
+    elif forward.kind == "conv":
+        groups, outputs, places, depth = forward.sizes
+        of_image = forward._replace(sizes=(groups, depth, places, outputs))
+        of_weight = forward._replace(kind="conv_weight", sizes=(groups, outputs, depth, places))
+    return [of_weight] if image[1] <= _PICTURE_CHANNELS else [of_image, of_weight]
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
@@ -181,6 +194,8 @@ def _memory(op: str, shapes: Shapes, item: int) -> Work:
     if op in _LAYER_NORM:
         return Work("layer_norm", (rows, columns), 0, (4 if op.endswith("_backward") else 2) * elements * item, item_bytes=item)
     moved = _PASSES[op] * elements if op in _PASSES else known + elements  # as if the output were as large as the largest
+    if op in ("batch_norm", "batch_norm_backward"):
+        return Work("batch_norm", (rows, columns), 0, moved * item, item_bytes=item)
     if op in _ONE_INPUT:
         return Work("elementwise1", _flat(elements), 0, moved * item, item_bytes=item)
     if op in _MANY_INPUTS:

@@ -52,6 +52,7 @@ class Conditions:
 
     gpu: str = ""
     batch: int = 0
+    recorded_batch: int = 0  # where the recording does not tell it
     length: tuple[int, int] | None = None  # of sequences: the recorded one, and the new one
     gpus: int = 0  # under nn.DataParallel
     nproc: int = 0  # under DistributedDataParallel
@@ -73,16 +74,19 @@ def conditions_of(
     nproc: int | None,
     link_gbps: float | None,
     host_speed: float,
+    recorded_batch: int | None = None,
 ) -> Conditions:
     """What a person gave; None: not given. Raises TraceError for what cannot be."""
-    for option, count in (("--batch", batch), ("--gpus", gpus), ("--nproc", nproc)):
+    counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
+    for option, count in counts:
         if count is not None and count < 1:
             raise TraceError(f"{option} {count}: give at least 1")
     if link_gbps is not None:
         require_link(link_gbps)
     if (gpus or 1) > 1 and (nproc or 1) > 1:
         raise TraceError("--gpus is nn.DataParallel in one process, --nproc a process per GPU: give one of them")
-    return Conditions(gpu, batch or 0, _length(length), gpus or 0, nproc or 0, link_gbps or 0.0, host_speed)
+    several = gpus or 0, nproc or 0
+    return Conditions(gpu, batch or 0, recorded_batch or 0, _length(length), *several, link_gbps or 0.0, host_speed)
 
 
 def _length(text: str) -> tuple[int, int] | None:

@@ -20,7 +20,6 @@ from replayer.cost_model.collectives import CollectiveCosts
 from replayer.cost_model.copies import Transfers
 from replayer.cost_model.roofline import data_sheet_speed
 from replayer.prediction.conditions import Conditions
-from replayer.recording.recorded_run import RecordedRun
 from traces.measure import phase_busy_ns, steady_steps
 from traces.model import Trace, TraceError
 
@@ -39,13 +38,13 @@ class Parallel:
     parameter_bytes: int
 
 
-def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
-    """`one_ns` is a step of one GPU at its share of the batch."""
+def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
+    """`one_ns` is a step of one GPU at its share of the batch, `forward_ns` what the host does for a forward pass."""
     _require_parameters(parameters)
     device = trace.devices[0].name
     transfers = Transfers.of(trace, data_sheet_speed(device), conditions.link_gbps)
     copy_ns = float(transfers.copy("p2p", False, parameters).duration_ns)
-    forward_ns, busy_ns = _host_ns(trace, "forward"), _device_ns(trace, "forward")
+    busy_ns = _device_ns(trace, "forward")
     replicas_ns = max(conditions.gpus * forward_ns, busy_ns) - max(forward_ns, busy_ns)
     parts = {
         "parameters copied": copy_ns,
@@ -77,14 +76,6 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 def _require_parameters(parameters: int) -> None:
     if not parameters:
         raise TraceError("the recording does not tell the size of its parameters, so what several GPUs exchange is not known")
-
-
-def _host_ns(trace: Trace, phase: str) -> float:
-    """What the host does for a phase of a step, without its waiting for the device; 0 where the recording has none."""
-    recording = RecordedRun.of(trace, trace.ranks[0])
-    steps = [recording.steps[i] for i in recording.cycle]
-    hosts = [sum(segment.host_ns for (name, _), segment in step.segments.items() if name == phase) for step in steps]
-    return float(np.median(hosts)) if hosts else 0.0
 
 
 def _device_ns(trace: Trace, phase: str) -> float:

@@ -25,10 +25,10 @@ from replayer.prediction.conditions import (
     Conditions,
 )
 from replayer.prediction.parallel import Parallel, data_parallel, distributed
-from replayer.prediction.retiming import retimed
+from replayer.prediction.retiming import Retiming
 from replayer.prediction.scaling import Call, Scaling, calls_of, parameter_bytes, recorded_batch
 from replayer.recording.recorded_run import RecordedRun
-from traces.cards import card_of
+from traces.cards import UNKNOWN_CARD, card_of
 from traces.json_facts import as_json
 from traces.measure import busy_ns, launch_phases, launch_steps, memory_peaks, steady_steps, window_ns
 from traces.model import Column, Device, DeviceKind, Origin, Trace, TraceError
@@ -84,50 +84,105 @@ class Prediction:
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
     """Raises TraceError where the recording does not tell what is needed; with `strict` also where it tells it in part."""
-    if not recorded.device.is_work.any():
-        raise TraceError("the recording holds phases only, no kernels: nothing to scale by; record with --grain kernel")
-    one = recorded.ranks[0]
-    recording = RecordedRun.of(recorded, one)
-    if not recording.has_shapes:
-        text = "the recording has no shapes (record_shapes=True), so its kernels cannot be scaled by what they do"
-        if strict or conditions.batch:
+    return Predictor(recorded).predict(conditions, strict=strict)
+
+
+class Predictor:
+    """A recording, read once for any number of conditions. Raises TraceError where it holds no kernels."""
+
+    def __init__(self, recorded: Trace) -> None:
+        if not recorded.device.is_work.any():
+            raise TraceError("the recording holds phases only, no kernels: nothing to scale by; record with --grain kernel")
+        self.recorded = recorded
+        self.recording = RecordedRun.of(recorded, recorded.ranks[0])
+        self.calls = calls_of(recorded)
+        self._retiming = Retiming(recorded)
+        self._step_ns = step_ns(recorded)
+        self._peak_bytes = max((peak.allocated_bytes or 0 for peak in memory_peaks(recorded).values()), default=0) or None
+        self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}  # one GPU: its kernels, trace and step in ns
+
+    def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
+        """Raises TraceError as `predict` does."""
+        recorded = self.recorded
+        if not self.recording.has_shapes and (strict or conditions.batch):
+            text = "the recording has no shapes (record_shapes=True), so its kernels cannot be scaled by what they do"
             raise TraceError(text)
-    per_gpu = conditions
-    batch = _batch_of(recorded, conditions)
-    if conditions.gpus > 1 and batch:
-        per_gpu = replace(conditions, batch=max((conditions.batch or batch) // conditions.gpus, 1))
-    scaling = Scaling.of(recorded, recording, per_gpu)
-    if strict and scaling.unscaled_ns:
-        raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of the recorded GPU time has no shapes to scale by")
-    trace = retimed(_with_durations(recorded, scaling), scaling.durations_ns, conditions.host_speed)
-    trace = _as_predicted(trace, recorded, per_gpu, scaling)
-    steps = max(len(steady_steps(recorded)), 1)
-    step = Both(step_ns(recorded), step_ns(trace))
-    parallel = _parallel(recorded, trace, conditions, step)
-    if parallel is not None:
-        step = Both(step.recorded_ns, parallel.step_ns)
-    shares = _shares(trace)
-    peaks = memory_peaks(recorded)
-    peak = max((peak.allocated_bytes or 0 for peak in peaks.values()), default=0) or None
-    device = trace.devices[0].name if trace.devices else ""
-    return Prediction(
-        conditions,
-        device,
-        (conditions.batch or batch) * max(conditions.nproc, 1),
-        batch,
-        step,
-        Both(busy_ns(recorded) / steps, busy_ns(trace) / steps),
-        _by_phase(recorded, scaling, steps),
-        _by_kind(recorded, scaling, steps),
-        {ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
-        _expected_error(shares, conditions),
-        scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1),
-        peak,
-        trace.devices[0].total_memory_bytes if trace.devices else None,
-        parallel,
-        _notes(recorded, conditions, peak, trace.devices),
-        trace,
-    )
+        batch = conditions.recorded_batch or self._batch(required=bool(conditions.batch or conditions.gpus > 1))
+        per_gpu = conditions
+        if conditions.gpus > 1 and batch:
+            per_gpu = replace(conditions, batch=max((conditions.batch or batch) // conditions.gpus, 1))
+        scaling, trace, one_ns = self._one(replace(per_gpu, gpus=0, nproc=0, link_gbps=0.0))
+        if strict and scaling.unscaled_ns:
+            raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of the recorded GPU time has no shapes to scale by")
+        trace = _as_predicted(trace, recorded, per_gpu, scaling)
+        of = launch_steps(recorded)[recorded.device.is_work]
+        steps = max(len(np.unique(of[of >= 0])), 1)
+        parallel = self._parallel(trace, conditions, one_ns)
+        shares = _shares(trace)
+        device = trace.devices[0] if trace.devices else None
+        return Prediction(
+            conditions,
+            device.name if device else "",
+            (conditions.batch or batch) * max(conditions.nproc, 1),
+            batch,
+            Both(self._step_ns, parallel.step_ns if parallel else one_ns),
+            Both(busy_ns(recorded) / steps, busy_ns(trace) / steps),
+            _by_phase(recorded, scaling, steps),
+            _by_kind(recorded, scaling, steps),
+            {ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
+            _expected_error(shares, conditions),
+            scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1),
+            self._peak_bytes,
+            device.total_memory_bytes if device else None,
+            parallel,
+            _notes(recorded, conditions, self._peak_bytes, trace.devices),
+            trace,
+        )
+
+    def forget(self) -> None:
+        """Work everything out anew the next time, by rules that have changed."""
+        self._known.clear()
+
+    def recorded_batch(self) -> int:
+        """0 where the recording does not tell."""
+        return self._batch(required=False)
+
+    def _batch(self, *, required: bool) -> int:
+        try:
+            return recorded_batch(self.recorded, self.calls)
+        except TraceError:
+            if required:
+                raise
+            return 0
+
+    def _one(self, conditions: Conditions) -> tuple[Scaling, Trace, float]:
+        """On one GPU; with several, each of them runs that at its share of the batch."""
+        known = self._known.get(conditions)
+        if known is None:
+            scaling = Scaling.of(self.recorded, self.recording, conditions, self.calls)
+            trace = self._retiming.at(scaling.durations_ns, conditions.host_speed, scaling.origins)
+            known = self._known[conditions] = scaling, trace, step_ns(trace)
+        return known
+
+    def _parallel(self, trace: Trace, conditions: Conditions, one_ns: float) -> Parallel | None:
+        recorded = self.recorded
+        several = "--nproc" if conditions.nproc > 1 else "--gpus" if conditions.gpus > 1 else ""
+        if several and len(recorded.collectives):
+            raise TraceError(f"{several} needs a recording of one rank; this one has operations between ranks of its own")
+        if conditions.gpus > 1:
+            if len(np.unique(recorded.device.device[recorded.device.is_work])) > 1:
+                raise TraceError(f"--gpus {conditions.gpus} needs a recording of one GPU")
+            forward_ns = self._host_ns("forward") / conditions.host_speed
+            return data_parallel(trace, conditions, one_ns, forward_ns, parameter_bytes(recorded))
+        if conditions.nproc > 1:
+            return distributed(trace, conditions, one_ns, parameter_bytes(recorded))
+        return None
+
+    def _host_ns(self, phase: str) -> float:
+        """What the host does for a phase of a step, without its waiting for the device; 0 where the recording has none."""
+        steps = [self.recording.steps[i] for i in self.recording.cycle]
+        hosts = [sum(segment.host_ns for (name, _), segment in step.segments.items() if name == phase) for step in steps]
+        return float(np.median(hosts)) if hosts else 0.0
 
 
 def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
@@ -145,19 +200,6 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions) -> floa
     """Of GPU work by where it comes from, and of what several GPUs add."""
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else EXPECTED_OF_RANKS if conditions.nproc > 1 else 0.0
     return sum(EXPECTED_ERROR[origin] * share for origin, share in shares.items()) + several
-
-
-def _batch_of(recorded: Trace, conditions: Conditions) -> int:
-    try:
-        return recorded_batch(recorded, calls_of(recorded))
-    except TraceError:
-        if conditions.batch or conditions.gpus > 1:
-            raise
-        return 0
-
-
-def _with_durations(recorded: Trace, scaling: Scaling) -> Trace:
-    return replace(recorded, device=replace(recorded.device, origin=scaling.origins))
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
@@ -258,18 +300,16 @@ def _sums(keys: list[str], recorded_ns: Column, predicted_ns: Column, steps: int
     return {key: Both(old / steps, new / steps) for key, (old, new) in ordered}
 
 
-def _parallel(recorded: Trace, trace: Trace, conditions: Conditions, step: Both) -> Parallel | None:
-    if conditions.gpus > 1:
-        if len(np.unique(recorded.device.device[recorded.device.is_work])) > 1:
-            raise TraceError(f"--gpus {conditions.gpus} needs a recording of one GPU")
-        return data_parallel(trace, conditions, step.predicted_ns, parameter_bytes(recorded))
-    if conditions.nproc > 1:
-        return distributed(trace, conditions, step.predicted_ns, parameter_bytes(recorded))
-    return None
-
-
 def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:
     notes = []
+    known = recorded.devices[0].name if recorded.devices else ""
+    if conditions.gpu and card_of(known) is UNKNOWN_CARD:
+        notes.append(f"the recorded GPU, {known or 'which has no name'}, is not in the table: it is taken for a middling one")
+    if conditions.nproc > 1:
+        notes.append(
+            "of several processes only DistributedDataParallel is estimated without the script; FSDP, tensor and pipeline"
+            " parallel are not: trace replay --nproc N SCRIPT plays them"
+        )
     capacity = devices[0].total_memory_bytes if devices else None
     if conditions.gpu and peak and capacity and peak > capacity:
         notes.append("it would not fit: the recorded peak of allocated memory is more than this GPU has")

@@ -49,21 +49,34 @@ class _HostTime:
 
 def retimed(trace: Trace, durations_ns: Column, host_speed: float = 1.0) -> Trace:
     """The same trace with these durations on the device and a host so many times as fast; tables that hold times are new."""
-    hosts = {}
-    start_ns = trace.device.start_ns.copy()
-    placed = np.zeros(len(start_ns), dtype=bool)
-    for rank in trace.ranks or [0]:
-        index = RecordingIndexer(RecordedRun(trace, rank), trace, rank)
-        hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed)
-        placed[index.work] = True
-    rank_of = np.array([device.rank for device in trace.devices] or [0])
-    ranks = rank_of[trace.device.device] if len(start_ns) else np.zeros(0, dtype=np.int64)
-    for rank, host in hosts.items():  # communication between ranks, and marks: with the host
-        rest = ~placed & (ranks == rank)
-        start_ns[rest] = host.of(trace.device.start_ns[rest])
-    device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns.copy())
-    order = np.lexsort((device.start_ns, device.stream, device.device))
-    return _with_host_times(replace(trace, device=device.take(order)), trace, hosts)
+    return Retiming(trace).at(durations_ns, host_speed)
+
+
+class Retiming:
+    """A recording, indexed once for any number of other durations."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._indexes = {rank: RecordingIndexer(RecordedRun(trace, rank), trace, rank) for rank in trace.ranks or [0]}
+
+    def at(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
+        """See `retimed`; a row each per row of the recording's device, of `origins` too if they change."""
+        trace, hosts = self._trace, {}
+        start_ns = trace.device.start_ns.copy()
+        placed = np.zeros(len(start_ns), dtype=bool)
+        for rank, index in self._indexes.items():
+            hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed)
+            placed[index.work] = True
+        rank_of = np.array([device.rank for device in trace.devices] or [0])
+        ranks = rank_of[trace.device.device] if len(start_ns) else np.zeros(0, dtype=np.int64)
+        for rank, host in hosts.items():  # communication between ranks, and marks: with the host
+            rest = ~placed & (ranks == rank)
+            start_ns[rest] = host.of(trace.device.start_ns[rest])
+        device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns.copy())
+        if origins is not None:
+            device = replace(device, origin=origins)
+        order = np.lexsort((device.start_ns, device.stream, device.device))
+        return _with_host_times(replace(trace, device=device.take(order)), trace, hosts)
 
 
 def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns: Column, host_speed: float) -> _HostTime:
@@ -98,10 +111,12 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
         track = ordinal, stream
         queue = queues.setdefault(track, [])
         begun_ns = active_ns + waited
-        if len(queue) >= depth and queue[-depth] > begun_ns:  # a full launch queue
+        if len(queue) >= depth and queue[-depth] > begun_ns:  # a full launch queue, in which the call to launch blocks
+            host.add(launch_ns, begun_ns)
             waited += queue[-depth] - begun_ns
             begun_ns = queue[-depth]
-            host.add(launch_ns, begun_ns)
+            call = int(index.launch_row[i])
+            host.add(max(int(trace.host.end_ns[call]), launch_ns + 1) if call >= 0 else launch_ns + 1, begun_ns)
         starts_ns = begun_ns + latency_ns
         if track in ready:
             starts_ns = max(starts_ns, ready[track] + gap_ns)

@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from replayer.cost_model.efficiency import peaks_of
 from replayer.cost_model.op_costs import OpCosts
 from replayer.cost_model.op_work import is_part
 from replayer.prediction.batch_shapes import BatchShapes, Shapes
@@ -24,6 +25,7 @@ from traces.communication import communication_kernels
 from traces.equivalents import canonical_op
 from traces.measure import launch_phases
 from traces.model import Column, DeviceKind, HostKind, Origin, Strings, Trace, TraceError, parse_shapes, shapes_text
+from traces.op_cost import compute_unit
 from traces.time_windows import TimeWindows
 
 _ARITHMETIC = (
@@ -64,10 +66,14 @@ class Scaling:
     host_shapes: Column | None  # the column of trace.host with the shapes of the new batch
 
     @classmethod
-    def of(cls, trace: Trace, recording: RecordedRun, conditions: Conditions) -> Scaling:
-        """Raises TraceError where a recording does not tell what is needed."""
-        calls = calls_of(trace)
-        batch = recorded_batch(trace, calls) if conditions.batch or conditions.length else 0
+    def of(
+        cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[Call | None] | None = None
+    ) -> Scaling:
+        """`calls` are those of `calls_of`, if they are at hand. Raises TraceError where a recording does not tell enough."""
+        calls = calls_of(trace) if calls is None else calls
+        batch = 0
+        if conditions.batch or conditions.length:
+            batch = conditions.recorded_batch or recorded_batch(trace, calls)
         ratios = _Ratios(trace, recording, conditions, calls, batch)
         device = trace.device
         durations_ns, origins = device.duration_ns.copy(), np.full(len(device), int(Origin.MEASURED), dtype=np.uint8)
@@ -81,7 +87,7 @@ class Scaling:
                 open_rows.append(row)
                 continue
             factors[row], origins[row] = told
-        _fill(trace, factors, origins, open_rows, work)
+        _fill(trace, factors, origins, open_rows, work, ratios.of_data_sheets())
         floor_ns = recording.speed.floor_ns
         scaled = np.maximum(device.duration_ns * factors, np.minimum(device.duration_ns, floor_ns))
         durations_ns[work] = scaled[work].astype(np.int64)
@@ -175,9 +181,27 @@ class _Ratios:
         if self._new is not None:
             here = self._recorded.plain(call.op, shapes, call.dtype, outputs)
             there = self._new.plain(call.op, shapes, call.dtype, outputs)
-            ratio *= there.ns / here.ns
+            ratio *= self._believable(there.ns / here.ns, there.origin is here.origin is Origin.PUBLISHED, call)
             origin = max(origin, there.origin, here.origin, key=_UNCERTAIN.index)
         return ratio, origin
+
+    def _believable(self, ratio: float, is_measured: bool, call: Call) -> float:
+        """Where a curve goes beyond all that was measured, data sheets bound what another GPU can make of an op: by how much
+        its arithmetic or its memory is faster or slower, or nothing where only the launch counts."""
+        assert self._new is not None
+        if is_measured:
+            return ratio
+        unit = compute_unit(call.op, call.dtype, self._recorded.settings)
+        here, there = peaks_of(self._recorded.card, unit), peaks_of(self._new.card, unit)
+        possible = here[0] / there[0], here[1] / there[1], 1.0
+        return min(max(ratio, min(possible) / _BEYOND_SHEETS), max(possible) * _BEYOND_SHEETS)
+
+    def of_data_sheets(self) -> tuple[float, float]:
+        """What is known without shapes: of arithmetic, and of memory traffic."""
+        if self._new is None:
+            return self._batches, self._batches
+        here, there = peaks_of(self._recorded.card), peaks_of(self._new.card)
+        return self._batches * here[0] / there[0], self._batches * here[1] / there[1]
 
     def host_shapes(self) -> Column:
         """The shapes of all recorded ops as strings of the trace, at the new batch: so a script at that batch finds them."""
@@ -209,11 +233,15 @@ class _Ratios:
         return ratio, Origin.MEASURED if ratio == 1.0 else Origin.SCALED
 
 
+_BEYOND_SHEETS = 1.5  # times as much as two data sheets differ, libraries may
 _UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
 
 
-def _fill(trace: Trace, factors: Column, origins: Column, open_rows: list[int], work: Column) -> None:
-    """Kernels without shapes: as the others of arithmetic or of memory traffic, weighted by their time."""
+def _fill(
+    trace: Trace, factors: Column, origins: Column, open_rows: list[int], work: Column, sheets: tuple[float, float]
+) -> None:
+    """Kernels without shapes: as the others of arithmetic or of memory traffic, weighted by their time; where there are none,
+    as the data sheets say of either."""
     if not open_rows:
         return
     device, strings = trace.device, trace.strings
@@ -224,9 +252,9 @@ def _fill(trace: Trace, factors: Column, origins: Column, open_rows: list[int], 
     for kind in (True, False):
         those = is_open & (arithmetic == kind)
         known = work & ~is_open & (arithmetic == kind) & (device.kind == DeviceKind.KERNEL)
-        known = known if known.any() else work & ~is_open
         weight = device.duration_ns[known]
-        factors[those] = float((factors[known] * weight).sum() / max(weight.sum(), 1)) if known.any() else 1.0
+        told = float((factors[known] * weight).sum() / weight.sum()) if weight.sum() else sheets[not kind]
+        factors[those] = told
         origins[those] = int(Origin.ROOFLINE)
 
 

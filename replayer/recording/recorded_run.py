@@ -12,9 +12,10 @@ replays of the step, and read-only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -27,7 +28,7 @@ from replayer.cost_model.roofline import DeviceSpeed, data_sheet_speed, fitted_s
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.cell_pace import CellPace
 from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS, RecordingIndexer
-from replayer.recording.recorded_step import MatchKeys, RecordedStep
+from replayer.recording.recorded_step import Instance, MatchKeys, RecordedStep
 from traces.cards import card_of
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.model import NONE, DeviceKind, HostKind, Shape, StepKind, Trace, shapes_text
@@ -55,7 +56,7 @@ class RecordedRun:
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
         self.keys = KeptBySignature(self._keys_of_signature)  # of each op of the script, to be found in the recording
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
-        self.host_ns: dict[str, int] = {}  # by key of an op's name, what it takes of the host in the median
+        self.host_ns: dict[str, int] = {}  # by key of an op's name, its `_host_paces` in the median
         self.usual_host_ns = 0  # the median over all
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
         device_name, settings = self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
@@ -146,9 +147,10 @@ class RecordedRun:
         for index in self.cycle[:2]:
             step = self.steps[index]
             for segment in step.segments.values():
-                for name, instances in segment.named.items():
+                for name, pace_ns in _host_paces(segment.named):
                     if not takes_tensor_list(name.partition("|")[0]):  # which takes as long as its list
-                        host_ns.setdefault(name, []).extend(max(one.end_ns - one.start_ns, 0) for one in instances)
+                        host_ns.setdefault(name, []).append(pace_ns)
+                for name, instances in segment.named.items():
                     for one in instances:
                         ns = step.work_ns(one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
@@ -176,6 +178,30 @@ class RecordedRun:
                 continue
             for shapes, dtype, ns in samples:
                 yield op, shapes, self.places.of(shapes) if op == "convolution" else (), dtype, ns
+
+
+def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:
+    """By name, how long after each op of a segment the host came to the next one: what it takes together with the Python or the
+    node of autograd around it. Ops within another one share what that took, by how long each lasted."""
+    calls = sorted((one.start_ns, -one.end_ns, name) for name, instances in named.items() for one in instances)
+    within: list[list[int]] = [[]]  # rows of the ops within each, those of the segment first
+    open_calls: list[tuple[int, int]] = []  # their ends, and rows
+    for row, (start_ns, end_ns, _) in enumerate(calls, start=1):
+        while open_calls and open_calls[-1][0] <= start_ns:
+            open_calls.pop()
+        within[open_calls[-1][1] if open_calls else 0].append(row)
+        within.append([])
+        open_calls.append((-end_ns, row))
+    last_ns = [max(-end_ns - start_ns, 0) for start_ns, end_ns, _ in calls]
+    paces = [0.0, *last_ns]
+    for row, following in pairwise(within[0]):
+        paces[row] = calls[following - 1][0] - calls[row - 1][0]
+    for row, parts in enumerate(within[1:], start=1):
+        total_ns = sum(last_ns[part - 1] for part in parts)
+        for part in parts:
+            paces[part] = paces[row] * last_ns[part - 1] / total_ns if total_ns else 0.0
+    for row, (_, _, name) in enumerate(calls, start=1):
+        yield name, int(paces[row])
 
 
 def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:

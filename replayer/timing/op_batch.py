@@ -87,8 +87,8 @@ class OpBatchSchedule:
                 origin, instance = match
                 begin_ns, to_ns = instance.start_ns, instance.end_ns
                 if other:
-                    own = min(to_ns - begin_ns, scheduler.usual_host_ns(signature))
-                    excess = to_ns - begin_ns - own
+                    own = scheduler.usual_host_ns(signature)
+                    excess = max(to_ns - begin_ns - own, 0)
                 else:
                     advance, own = host_times(reached_ns, begin_ns, to_ns)
                 chosen += instance.kernels

@@ -98,8 +98,8 @@ class Simulator:
         from_ns, to_ns, kernels, _, _, thread.after_wait_ns = instance
         too_long_ns = 0
         if tracker.remainder.other:
-            advance_ns, own_ns = 0, min(to_ns - from_ns, self.scheduler.usual_host_ns(signature))
-            too_long_ns = to_ns - from_ns - own_ns
+            advance_ns, own_ns = 0, self.scheduler.usual_host_ns(signature)
+            too_long_ns = max(to_ns - from_ns - own_ns, 0)
         else:
             advance_ns, own_ns = host_times(segment.position_ns, from_ns, to_ns)
         stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from replayer.prediction.conditions import Conditions
-from replayer.prediction.predict import Prediction, predict
+from replayer.prediction.predict import Prediction, Predictor, predict
 from traces.file import save
-from traces.model import TraceError
+from traces.model import Trace, TraceError
 from tui.outputs import require_place_for, to_json
 from tui.print_predict import prediction_text, sweep_text
+from tui.progress import working
 from tui.terminal import look
 from tui.trace_names import load_trace
 
@@ -64,24 +64,28 @@ def _cost(prediction: Prediction, asked: Predict) -> float | None:
     return asked.price_per_hour * gpus / 3600 / prediction.samples_per_s
 
 
-def _sweep(recorded: Any, asked: Predict) -> list[Prediction]:
+def _sweep(recorded: Trace, asked: Predict) -> list[Prediction]:
     """Every combination of what is swept; raises TraceError where none can be told."""
     axes = [axis.strip() for axis in asked.sweep.split(",") if axis.strip()]
     unknown = [axis for axis in axes if axis not in ("gpus", "batch", "nproc")]
     if unknown or not axes:
         raise TraceError(f"--sweep knows gpus, nproc and batch, not {', '.join(unknown) or 'nothing'}")
-    batch = asked.conditions.batch or predict(recorded, replace(asked.conditions, gpus=0, nproc=0)).recorded_batch
+    with working("reading what each op does"):
+        predictor = Predictor(recorded)
+    batch = asked.conditions.batch or asked.conditions.recorded_batch or predictor.recorded_batch()
     if "batch" in axes and not batch:
-        raise TraceError("the recording does not tell its batch, so there is none to sweep from")
+        raise TraceError("the recording does not tell its batch, so there is none to sweep from; --recorded-batch N says it")
     batches = [max(round(batch * times), 1) for times in _BATCHES] if "batch" in axes else [asked.conditions.batch]
     under = "nproc" if "nproc" in axes else "gpus"
     counts = _GPUS if under in axes else (getattr(asked.conditions, under),)
     cells = [
         (count, size) for count in counts for size in dict.fromkeys(batches) if not size or size >= count or under == "nproc"
     ]
-    return [
-        predict(recorded, _at(asked.conditions, under, count, size), strict=asked.strict) for count, size in cells
-    ]
+    found = []
+    for number, (count, size) in enumerate(cells, start=1):
+        with working(f"predicting {number} of {len(cells)}"):
+            found.append(predictor.predict(_at(asked.conditions, under, count, size), strict=asked.strict))
+    return found
 
 
 def _at(conditions: Conditions, under: str, count: int, batch: int) -> Conditions:

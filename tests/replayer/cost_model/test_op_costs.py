@@ -102,3 +102,41 @@ def test_a_board_fed_by_its_slot_does_not_keep_up_its_peak() -> None:
 
 def test_an_elementwise_op_knows_neither_rows_nor_columns() -> None:
     assert op_work("add", ((32, 64, 56, 56), (32, 64, 56, 56)))[0].sizes == op_work("add", ((64, 100_352),) * 2)[0].sizes
+
+
+def test_a_bias_is_added_by_a_kernel_of_its_own() -> None:
+    image, weight = (8, 64, 56, 56), (128, 64, 3, 3)
+    assert kind(op_work("convolution", (image, weight, (128,)))) == ("conv3", "bias")
+    added = op_work("convolution", (image, weight, (128,)), outputs=((8, 128, 28, 28),))[1]
+    assert added.size_bytes == 2 * 4 * 8 * 128 * 28 * 28  # read and written
+
+
+def test_a_picture_needs_no_gradient() -> None:
+    first = op_work("convolution_backward", ((8, 64, 112, 112), (8, 3, 224, 224), (64, 3, 7, 7)))
+    assert kind(first) == ("conv_weight",)
+
+
+def test_a_depthwise_window_costs_by_its_places_and_more_backward() -> None:
+    image = (32, 96, 56, 56)
+    costs = OpCosts(V100)
+    small, large = (costs.estimate("convolution", (image, (96, 1, side, side)), "float32").ns for side in (3, 5))
+    backward = costs.estimate("convolution_backward", (image, image, (96, 1, 3, 3)), "float32").ns
+    assert large > 1.5 * small and 3 < backward / small < 6  # 1 and 4.3 of networks with them on a V100
+
+
+def test_a_convolution_grows_by_curve_and_by_a_plain_law() -> None:
+    """Neither alone: Note [Along the batch]."""
+    costs = OpCosts(V100)
+    before, after = (((batch, 256, 14, 14), (1024, 256, 1, 1)) for batch in (32, 128))
+    by_curve = costs.plain("convolution", after, "float32").ns / costs.plain("convolution", before, "float32").ns
+    ratio = costs.ratio("convolution", "float32", (before, ()), (after, ()))
+    assert ratio == pytest.approx((by_curve * 4**0.95) ** 0.5)
+    grouped, grown = (((batch, 256, 14, 14), (256, 8, 3, 3)) for batch in (32, 128))
+    by_curve = costs.plain("convolution", grown, "float32").ns / costs.plain("convolution", grouped, "float32").ns
+    assert costs.ratio("convolution", "float32", (grouped, ()), (grown, ())) == pytest.approx(by_curve)
+
+
+def test_shared_lanes_do_not_reach_their_data_sheet() -> None:
+    a6000 = card_of("NVIDIA RTX A6000")
+    assert peaks_of(a6000)[0] == pytest.approx(0.7 * a6000.tflops["fp32"] * 1e3)
+    assert peaks_of(a6000, "fp16")[0] == a6000.tflops["fp16"] * 1e3 and peaks_of(A100)[0] == A100.tflops["fp32"] * 1e3

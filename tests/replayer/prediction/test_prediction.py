@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from replayer.cost_model.efficiency import peaks_of
 from replayer.prediction.batch_shapes import BatchShapes
 from replayer.prediction.conditions import EXPECTED, Conditions, conditions_of
-from replayer.prediction.predict import as_estimated, predict
+from replayer.prediction.predict import Predictor, as_estimated, predict
 from replayer.prediction.retiming import retimed
+from replayer.recording.indexer import RecordingIndexer
+from replayer.recording.recorded_run import RecordedRun
+from tests.replayer.recordings import Op, make_recording
 from tests.traces.handmade import phase_grained, training
 from traces.cards import card_of
 from traces.file import load, save
-from traces.model import NONE, Origin, TraceError
+from traces.model import NONE, Collectives, Origin, TraceError
 from tui.cli import run
 
 LAYERS = [
@@ -143,7 +148,7 @@ def test_every_figure_is_told_as_an_estimate(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_given_conditions_are_read_as_a_person_writes_them() -> None:
-    assert conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0) == Conditions("A100", 64, (512, 1024), 0, 4, 50.0, 2.0)
+    assert conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0) == Conditions("A100", 64, 0, (512, 1024), 0, 4, 50.0, 2.0)
 
 
 def test_a_replay_of_a_prediction_is_a_sound_trace(tmp_path: Path) -> None:
@@ -161,3 +166,91 @@ def test_the_expected_error_is_that_of_the_benchmark() -> None:
     assert 0 < batch.expected_error <= max(row["error"] for row in rows.values())
     two = predict(training(), Conditions(gpus=2, batch=64))
     assert two.expected_error == pytest.approx(predict(training(), Conditions()).expected_error + rows["dataparallel"]["error"])
+
+
+def test_a_launch_that_blocks_is_read_as_a_wait_again() -> None:
+    """GIVEN more kernels than a launch queue holds WHEN they take five times as long THEN the host waits for room, and the
+    predicted trace's own host pace is the recorded one."""
+    ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(1500)]
+    trace = make_recording([("forward", 0, 15_000), ("backward", 15_000, 15_010)], ops)
+    longer = retimed(trace, trace.device.duration_ns * 5)
+    assert longer.steps.duration_ns[0] > 1.3 * trace.steps.duration_ns[0]
+    before, after = (RecordedRun.of(one).steps[0].segments["forward", 0].host_ns for one in (trace, longer))
+    assert after == pytest.approx(before, rel=0.05)
+
+
+def test_a_sweep_reads_the_recording_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    save(training(), tmp_path / "t.msgpack")
+    indexed = []
+    lay_out = RecordingIndexer.lay_out
+
+    def noted(self: RecordingIndexer) -> None:
+        indexed.append(self)
+        lay_out(self)
+
+    monkeypatch.setattr(RecordingIndexer, "lay_out", noted)
+    assert run(["predict", str(tmp_path / "t.msgpack"), "--sweep", "gpus,batch", "--json"]) == 0
+    assert len(indexed) == 1
+
+
+def test_what_one_predictor_says_does_not_depend_on_what_it_said_before() -> None:
+    trace = training()
+    predictor = Predictor(trace)
+    for conditions in (Conditions(batch=64), Conditions(gpu="Tesla T4"), Conditions(gpus=2, batch=128), Conditions(batch=64)):
+        assert predictor.predict(conditions) == predict(trace, conditions)
+
+
+def test_without_shapes_data_sheets_tell() -> None:
+    """GIVEN no shapes at all WHEN another GPU is asked for THEN memory traffic goes by its bandwidth."""
+    bare = training()
+    bare.host.shapes[:] = NONE
+    prediction = predict(bare, Conditions(gpu="Tesla T4"))
+    cards = card_of(bare.devices[0].name), card_of("Tesla T4")
+    of_kernels = prediction.kinds["without shapes"]
+    ratio = of_kernels.predicted_ns / of_kernels.recorded_ns
+    possible = [a / b for a, b in zip(peaks_of(cards[0])[:2], peaks_of(cards[1])[:2], strict=True)]
+    assert 0.9 * min(possible) < ratio < 1.1 * max(possible) and ratio > 1.5
+
+
+def test_no_ratio_of_two_gpus_lies_far_beyond_their_data_sheets() -> None:
+    trace = training()
+    prediction = predict(trace, Conditions(gpu="AMD Instinct MI300X"))
+    back = predict(prediction.trace, Conditions(gpu="Tesla T4"))
+    here, there = peaks_of(card_of("AMD Instinct MI300X")), peaks_of(card_of("Tesla T4"))
+    most = 1.5 * max(here[0] / there[0], here[1] / there[1])
+    assert all(both.predicted_ns <= 1.01 * most * both.recorded_ns for both in back.kinds.values())
+
+
+def test_an_unknown_recorded_gpu_and_other_ways_to_split_are_said() -> None:
+    trace = training()
+    trace.devices[0] = replace(trace.devices[0], name="")
+    assert any("has no name" in note for note in predict(trace, Conditions(gpu="Tesla T4")).notes)
+    assert any("FSDP" in note for note in predict(training(), Conditions(nproc=2)).notes)
+
+
+@pytest.mark.parametrize("several", [Conditions(nproc=4), Conditions(gpus=2)])
+def test_a_recording_of_ranks_is_no_base_for_more_of_them(several: Conditions) -> None:
+    trace = training()
+    trace.collectives = Collectives.of(
+        rank=[0], name=[trace.strings.add("all_reduce")], start_ns=[10_000], duration_ns=[30_000], device=[0]
+    )
+    with pytest.raises(TraceError, match="one rank"):
+        predict(trace, several)
+
+
+def test_a_person_says_the_batch_that_a_recording_does_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 10, kernel=(5, 30), shapes=((32, 64), (64, 64)))])
+    save(trace, tmp_path / "t.msgpack")
+    assert run(["predict", str(tmp_path / "t.msgpack"), "--batch", "64"]) != 0
+    assert "--recorded-batch" in capsys.readouterr().err
+    assert run(["predict", str(tmp_path / "t.msgpack"), "--batch", "64", "--recorded-batch", "32", "--json"]) == 0
+    busy = json.loads(capsys.readouterr().out)["busy"]
+    assert busy["predicted_ns"] >= busy["recorded_ns"]
+
+
+def test_gpu_time_per_step_counts_every_step_that_works() -> None:
+    """GIVEN a first step that is not steady THEN no step is told to be busier than it is long."""
+    ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(20)]
+    trace = make_recording([("forward", 0, 210)], ops, steps=4)
+    prediction = predict(trace, Conditions(host_speed=2.0))
+    assert prediction.busy.recorded_ns <= prediction.step.recorded_ns
