@@ -83,10 +83,14 @@ class Log:
         self.memory_rows: list[tuple[int, ...]] = []
         self.ranges = HostRanges()
         self.nodes = array("q")
+        self.named: list[tuple[int, str, int, int]] = []  # ranges that the script names: thread, name, start, end
 
     @property
     def host_rows(self) -> int:
         return len(self.host)
+
+    def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
+        self.named.append((thread, name, start_ns, end_ns))
 
     def memory(self, table: Column, ops: Column, now_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]
