@@ -18,7 +18,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -66,8 +66,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 class OutermostCalls(threading.local):
     """Which named calls a thread is in: of calls within one another only the outer one counts.
 
-        if "scatter" not in calls.names:
-            with calls.inside("scatter"): ...
+        module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
 
     def __init__(self) -> None:
@@ -81,6 +80,20 @@ class OutermostCalls(threading.local):
             yield
         finally:
             self.names.discard(name)
+
+    def around(
+        self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
+    ) -> Callable[..., Any]:
+        """`call`, the outer one of its name within what `scope(args, kwargs)` gives; that may be None."""
+
+        @wraps(call)
+        def outermost(*args: Any, **kwargs: Any) -> Any:
+            if name in self.names or (entered := scope(args, kwargs)) is None:
+                return call(*args, **kwargs)
+            with self.inside(name), entered:
+                return call(*args, **kwargs)
+
+        return outermost
 
 
 class PhaseListener(Protocol):

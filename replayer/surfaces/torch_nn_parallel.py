@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -37,14 +37,10 @@ class Parts:
         """`call` as a part on the device, or the first device of a list, that its argument `devices` names."""
         devices_of = argument(call, devices)
 
-        @wraps(call)
-        def as_part(*args: Any, **kwargs: Any) -> Any:
-            if started() is None or name in self._here.names:
-                return call(*args, **kwargs)
-            with self._here.inside(name), self._in(name, devices_of(args, kwargs)):
-                return call(*args, **kwargs)
+        def scope(args: Any, kwargs: Any) -> AbstractContextManager[None] | None:
+            return None if started() is None else self._in(name, devices_of(args, kwargs))
 
-        return as_part
+        return self._here.around(name, call, scope)
 
     def replicas(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`parallel_apply`, with the call of each replica as a part; see Note [Threads of replicas]."""

@@ -64,15 +64,9 @@ class _Parallel:
     def part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
         """`call` as a part on the device, or the first device of a list, that its argument `devices` names."""
         devices_of = argument(call, devices)
-
-        @wraps(call)
-        def as_part(*args: Any, **kwargs: Any) -> Any:
-            if name in self._here.names:
-                return call(*args, **kwargs)
-            with self._here.inside(name), _Part(self._torch, name, self._index(devices_of(args, kwargs))):
-                return call(*args, **kwargs)
-
-        return as_part
+        return self._here.around(
+            name, call, lambda args, kwargs: _Part(self._torch, name, self._index(devices_of(args, kwargs)))
+        )
 
     def forward(self, call: Callable[..., Any], module: str) -> Callable[..., Any]:
         """`call` on a module, which is a forward pass of it unless it is a step within one."""
