@@ -57,6 +57,11 @@ class OpRates:
     flops_bounded: bool  # FLOPs may be fewer: the output of a convolution is not known
 
 
+def compared_text(op: str, shapes: str) -> str:
+    """The recorded shapes of a canonical op as `OpRates` has them; what was not told stays as it is."""
+    return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNTOLD_LIST not in shapes else shapes
+
+
 @dataclass
 class _Sum:
     calls: int = 0
@@ -151,7 +156,7 @@ def _calls(trace: Trace) -> Iterator[_Call]:
         floating = next((word for word in names if "float" in word), names[0] if names else "float32")
         output = _consumed(trace, int(example[place]), parsed) if kind == "convolution" and parsed else None
         is_half = strings[name].endswith(_HALVES)
-        compared = shapes_text(shapes_of_canonical(kind, parsed)) if is_told else text
+        compared = compared_text(kind, text) if is_told else text
         yield _Call(kind, compared, floating, parsed, output, is_half, int(counts[place]), int(device_ns[place]))
 
 

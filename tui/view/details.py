@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+from traces.achieved import compared_text
 from traces.equivalents import canonical_op
 from traces.launch_configs import config_args
 from traces.measure import op_of
 from traces.model import NONE, DeviceKind, Ending, HostKind, Origin, Trace
-from tui.figures import count_text, error_text, share_text, size_text, time_text
+from tui.figures import count_text, error_text, fit, share_text, size_text, time_text
 from tui.view.alignment import Alignment
 from tui.view.cells import plain
 from tui.view.related import backward, launched_rows, modules_and_stack
@@ -40,6 +41,7 @@ _ENDINGS = {
     Ending.UNSEEN: "not seen: the time is at most that of the call which began it",
 }
 _LABEL = 12
+_HEAD = 280  # of a name in front of the facts: a longer one follows them whole
 _FRAMES = 8  # of a call stack, the innermost
 
 
@@ -48,7 +50,8 @@ def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
     trace = scene.traces[span.side]
     spans = getattr(trace, span.table)
     duration_ns = int(spans.duration_ns[span.number])
-    lines = [plain(name_of(scene, span)), _kind(trace, span)]
+    name = plain(name_of(scene, span))
+    lines = [fit(name, _HEAD), _kind(trace, span)]
     if len(scene.traces) == 2:
         lines.append(_fact("trace", f"{scene.words[span.side]}: {scene.names[span.side]}"))
     lines += [
@@ -65,7 +68,7 @@ def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
         lines += ["", *_counterpart(scene, other, duration_ns, name_of(scene, span))]
     elif len(scene.traces) == 2:
         lines += ["", f"No counterpart in {scene.names[1 - span.side]}."]
-    return lines
+    return [*lines, "", name] if len(name) > _HEAD else lines
 
 
 def _fact(label: str, text: str) -> str:
@@ -131,8 +134,8 @@ def _launch_config(text: str) -> list[str]:
 def _rate(scene: Scene, side: int, op: int) -> list[str]:
     """What the calls of an op at its shapes achieve, and how much of the card's peak that is."""
     trace = scene.traces[side]
-    key = canonical_op(trace.strings[int(trace.host.name[op])]), trace.strings[int(trace.host.shapes[op])]
-    row = scene.rates[side].get(key)
+    kind, shapes = canonical_op(trace.strings[int(trace.host.name[op])]), trace.strings[int(trace.host.shapes[op])]
+    row = scene.rates[side].get((kind, compared_text(kind, shapes)))
     if row is None:
         return []
     found = []

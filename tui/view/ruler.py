@@ -59,7 +59,9 @@ def when(scene: Scene, side: int, time_ns: int, step: int) -> str:
     steps = scene.traces[side].steps
     if step != NONE:
         return f"{_since(time_ns - int(steps.start_ns[step]))} in step {steps.number[step]}"
-    return f"{_since(time_ns - int(steps.start_ns[0]))} from the first step" if len(steps) else "outside any step"
+    if len(steps):
+        return f"{_since(time_ns - int(steps.start_ns[0]))} from the first step"
+    return f"{_since(time_ns - scene.begins_ns[side])} from the beginning"
 
 
 def _since(time_ns: int) -> str:

@@ -24,7 +24,7 @@ from traces.modules import PREFIX
 from traces.summary import Summary, summarize
 from tui.figures import kernel_text
 from tui.view import alignment
-from tui.view.alignment import Alignment
+from tui.view.alignment import Alignment, extent_ns
 from tui.view.axis import Axis
 from tui.view.cells import plain
 from tui.view.compared import Sums, compared
@@ -174,6 +174,11 @@ class Scene:
         if len(self.traces) == 2:
             return paired_steps(*self.traces)
         return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]
+
+    @cached_property
+    def begins_ns(self) -> tuple[int, ...]:
+        """When each trace begins: what times are since where there are no steps."""
+        return tuple(extent_ns(trace)[0] for trace in self.traces)
 
     @cached_property
     def idle(self) -> tuple[IdleSpans, ...]:

@@ -41,7 +41,10 @@ def table_of(
         return _stretch(scene, axis, *sorted(range_ns))
     if tab in ANALYSES:
         return analysis_table(scene, tab)
-    return _differences(scene, found) if tab == "differences" else _MADE[tab](scene)
+    if tab == "differences":
+        return _differences(scene, found)
+    table = _MADE[tab](scene)
+    return table._replace(note="" if table.rows else f"no {tab} are recorded")
 
 
 def _differences(scene: Scene, found: Sequence[Difference]) -> Table:
@@ -146,7 +149,7 @@ def _collectives(scene: Scene) -> Table:
     heads = [Head("collective"), Head("trace"), Head("bytes", Unit.BYTES), Head("ranks", Unit.COUNT), Head("total", Unit.TIME)]
     heads += [Head("calls", Unit.COUNT), *(Head(word, Unit.TIME) for word in ("mean", "min", "max"))]
     rows.sort(key=lambda row: -float(row.values[4] or 0))
-    return Table(heads, rows, "" if rows else "no collectives are recorded")
+    return Table(heads, rows)
 
 
 def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> Table:

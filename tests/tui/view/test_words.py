@@ -8,6 +8,7 @@ import pytest
 from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
 from traces.comparison import compare
+from traces.equivalents import canonical_op
 from traces.model import NONE, Ending, Origin, StepKind, Trace
 from tui.view.alignment import Alignment
 from tui.view.details import details
@@ -182,7 +183,7 @@ def test_details_say_whether_a_time_is_measured_or_estimated(origin: Origin) -> 
     told = details(whole(("t", trace)), Span(0, 0, 0, "device", 0), Alignment.STEP, 0)
     (line,) = [line for line in told if line.startswith("origin")]
     assert ("estimated" in line) == (origin in (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE))
-    assert "launched by unknown: not recorded" in told and "begins      outside any step" in told
+    assert "launched by unknown: not recorded" in told and "begins      +0 ns from the beginning" in told
 
 
 def test_the_span_under_the_cursor() -> None:
@@ -356,3 +357,33 @@ def test_a_table_as_csv_has_full_names_and_units() -> None:
 
 def test_a_modules_call_is_named_by_the_module_alone() -> None:
     assert short_name("nn.Module: Linear_0") == "Linear_0"
+
+
+def test_a_table_without_rows_says_what_is_not_there_and_blames_no_filter() -> None:
+    bare = whole(("phases", phase_grained()))
+    assert {tab: table_of(bare, tab).note for tab in ("kernels", "ops", "collectives")} == {
+        tab: f"no {tab} are recorded" for tab in ("kernels", "ops", "collectives")
+    }
+    empty = whole(("empty", Trace()))
+    assert all(table_of(empty, tab).note for tab in TABS)
+    assert table_of(lone_scene(), "kernels").note == ""
+
+
+def test_a_long_name_does_not_push_the_facts_out_of_sight() -> None:
+    trace = one_event()
+    long = f"kernel_{'x' * 3000}"
+    trace.device.name[:] = trace.strings.add(long)
+    told = details(whole(("t", trace)), Span(0, 0, 0, "device", 0), Alignment.STEP, 0)
+    assert len(told[0]) <= 280 and told[2].startswith("begins") and told[-1] == long
+
+
+def test_details_of_an_op_tell_what_its_calls_achieve_however_a_release_orders_its_shapes() -> None:
+    trace = training()
+    scene = whole(("t", trace))
+    rows = {row.op for row in scene.summary.analyses.op_shapes if row.gbps} if scene.summary is not None else set()
+    told = set()
+    for number in np.flatnonzero(trace.host.shapes != NONE).tolist():
+        op = canonical_op(trace.strings[int(trace.host.name[number])])
+        if any("GB/s" in line for line in details(scene, Span(0, 0, 0, "host", number), Alignment.STEP, 0)):
+            told.add(op)
+    assert "log_softmax" in rows and rows <= told
