@@ -346,7 +346,7 @@ def test_quiet_leaves_results_and_errors(child: dict[str, Any], capfd: pytest.Ca
 
 def test_verbose_tells_all_sections_and_the_time_of_the_work(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("export -v t.msgpack -o t.json".split()) == 0
-    assert "trace: writing t.json took 0.0 s\n" in capfd.readouterr().err
+    assert "trace: writing t.json took " in capfd.readouterr().err
     assert run("info t.msgpack".split()) == 0
     brief = capfd.readouterr().out
     assert run("info -v t.msgpack".split()) == 0
