@@ -232,12 +232,13 @@ def run_grid(args: argparse.Namespace) -> None:
     same = ("image_size", "warmup", "steps", "lr", "epochs", "loss_target", "images", "results")
     options = [word for name in same for word in (f"--{name.replace('_', '-')}", str(getattr(args, name)))]
     options += ["--pin-memory"] if args.pin_memory else []
-    failed = 0
-    for number, cell in enumerate(cells, start=1):
+    missing = [cell for cell in cells if key_of(vars(args) | cell) not in done]
+    failed, began = 0, time.perf_counter()
+    for number, cell in enumerate(missing, start=1):
         words = [word for name, value in cell.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-        print(f"{number} of {len(cells)}: {' '.join(words)}", flush=True)
-        if key_of(vars(args) | cell) in done:
-            continue
+        left_min = (time.perf_counter() - began) / (number - 1) * (len(missing) + 1 - number) / 60 if number > 1 else None
+        left = "" if left_min is None else f", {left_min:.0f} min left"
+        print(f"{number} of {len(missing)}{left}: {' '.join(words)}", flush=True)
         command = [*shlex.split(args.start), __file__, "cell", *words, *options]
         begun = time.perf_counter()
         child = subprocess.run(command, capture_output=True, text=True)
@@ -247,7 +248,7 @@ def run_grid(args: argparse.Namespace) -> None:
         else:
             print(f"{child.stdout}({time.perf_counter() - begun:.1f} s)", flush=True)
     if failed:
-        raise SystemExit(f"dataparallel_study: {failed} of {len(cells)} cells failed")
+        raise SystemExit(f"dataparallel_study: {failed} of {len(missing)} cells failed")
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -92,3 +93,29 @@ def test_a_page_and_its_picture_are_written_both_or_neither(tmp_path: Path) -> N
     with pytest.raises(OSError, match="No space left"):
         write(["# Two", ""], fails, page)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
+
+
+def test_the_dataparallel_study_has_a_place_for_each_table_and_the_librarys_times_beside(tmp_path: Path) -> None:
+    made = study("dataparallel_study")
+    page = (DOCS / "dataparallel_study.md").read_text()
+    for name in (*made.TABLES, "library"):
+        assert "| a |" in made.with_table(page, name, "| a |\n")
+    with pytest.raises(SystemExit, match="has no place for the table none"):
+        made.with_table(page, "none", "")
+    rows = [
+        {"model": "resnet18", "gpus": 1, "batch_size": 128, "computation_ms": 100.0},
+        {"model": "resnet18", "gpus": 1, "batch_size": 512, "computation_ms": 400.0},  # which nobody measured
+        {"model": "resnet18", "gpus": 2, "batch_size": 128, "computation_ms": 55.0},
+        {"model": "vgg16", "gpus": 1, "batch_size": 512, "failed": "out of memory"},
+    ]
+    (tmp_path / "times.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, line = made.beside_the_library(tmp_path / "times.jsonl")
+    assert line == "| resnet18 | 128 | 100.0 | 130.5 | -23% |"
+
+
+def test_a_table_that_is_not_known_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = study("dataparallel_study")
+    monkeypatch.setattr(sys, "argv", ["dataparallel_study.py", "none.json", "--tables", "times,tables"])
+    with pytest.raises(SystemExit) as refused:
+        made.main()
+    assert refused.value.code == 2

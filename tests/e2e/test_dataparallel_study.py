@@ -200,10 +200,11 @@ def test_a_grid_measures_what_is_not_measured_yet_each_cell_by_a_command_of_its_
     words = "grid --models squeezenet1_0 --parallels nn --gpu-counts 1,2,3 --batch-sizes 4 --image-size 32 --steps 1".split()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["dataparallel_study.py", *words, "--warmup", "0", "--start", start])
-    with pytest.raises(SystemExit, match=r"^dataparallel_study: 1 of 3 cells failed$"):
+    with pytest.raises(SystemExit, match=r"^dataparallel_study: 1 of 2 cells failed$"):
         main()
     said = capsys.readouterr()
     assert "--gpus 3 needs that many CUDA devices; here are 2" in said.err
+    assert "1 of 2: " in said.out and " min left: --model squeezenet1_0" in said.out
     assert said.out.count("| squeezenet1_0 | 0.73 M | 2 | 4 | nn |") == said.out.count("| squeezenet1_0 |") == 1
     first, second = cells(tmp_path)
     assert first == known and (second["model"], second["gpus"], second["batch_size"]) == ("squeezenet1_0", 2, 4)

@@ -26,7 +26,7 @@ def run(first: str, second: str, json: bool) -> int:
         name = kernel_text(reason.what)
         text = reason.text.replace(reason.what, _cut(name))
         print(f"{'    ' if reason.phase else '  '}{text}")
-    if not told.reasons:
+    if not told.reasons and told.delta_ns is not None:
         print("  nothing differs by more than 0.2 % of a step")
     print(f"\nNext: trace diff {shlex.join([first, second])} --details; with stacks recorded, --by function")
     return 0

@@ -1,0 +1,22 @@
+"""`trace explain` as people see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.traces.handmade import training
+from traces.file import save
+from traces.model import Trace
+from tui.commands import explain
+
+
+def test_without_steps_nothing_is_said_of_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(training(), tmp_path / "a")
+    save(Trace(), tmp_path / "b")
+    assert explain.run(str(tmp_path / "a"), str(tmp_path / "a"), json=False) == 0
+    assert "nothing differs by more than 0.2 % of a step" in capsys.readouterr().out
+    assert explain.run(str(tmp_path / "a"), str(tmp_path / "b"), json=False) == 0
+    said = capsys.readouterr().out
+    assert "has no steps" in said and "nothing differs" not in said
