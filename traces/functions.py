@@ -4,10 +4,12 @@
     # "train.py(41): step", "resnet.py(98): forward", ...
     function_changes(a, b)[0]       # the function whose calls differ most
 
-Functions are known where a profile was taken with stacks (`trace record --stacks`, torch.profiler's `with_stack=True`). What
-the backward pass launched counts to the functions that called the forward op which made its autograd node. C functions and the
-profiler's ranges of modules are no functions here. A function's file is named with its last folder alone, so that recordings
-made in different places agree; lines stay, for two functions of a file may share a name.
+Functions are known where a profile was taken with stacks (`trace record --stacks`, torch.profiler's `with_stack=True`). Older
+profilers gave each op the stack around it and no calls: then a function's host time is that of its ops, and a function has a
+line for each of its calls of others. What the backward pass launched counts to the functions that called the forward op which
+made its autograd node. C functions and the profiler's ranges of modules are no functions here. A function's file is named with
+its last folder alone, so that recordings made in different places agree; lines stay, for two functions of a file may share a
+name.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Per step over the steps whose kernels count; without steps, totals. `gpu_ns` is of all that its calls launched, calls
-    within them and the backward pass included; `own_gpu_ns` what no other function within it launched; `backward_ns` the part
-    of `gpu_ns` that the backward pass launched; `host_ns` the time in its calls."""
+    """Per step over the steps whose kernels count; without steps, totals. `calls` is 0 where only ops have stacks. `gpu_ns` is
+    of all that its calls launched, calls within them and the backward pass included; `own_gpu_ns` what no other function within
+    it launched; `backward_ns` the part of `gpu_ns` that the backward pass launched; `host_ns` the time in its calls."""
 
     name: str
     calls: float
@@ -91,7 +93,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
         if (label := _label(trace.strings[index]))
     }
     if not named:
-        return []
+        return _of_op_stacks(trace)
     labels = list(dict.fromkeys(named.values()))
     number = {label: at for at, label in enumerate(labels)}
     function_of_name = np.full(len(trace.strings) + 1, NONE)
@@ -128,6 +130,44 @@ def function_times(trace: Trace) -> list[FunctionTime]:
         )
         for at, label in enumerate(labels)
         if calls[at] or gpu[at]
+    ]
+    return sorted(found, key=lambda one: (-one.gpu_ns, -one.host_ns))
+
+
+def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
+    """`function_times` from the stacks around ops."""
+    host = trace.host
+    op = enclosing(host, host.stack != NONE)
+    above = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
+    outermost = np.flatnonzero((host.stack != NONE) & (np.append(op, NONE)[above] == NONE))
+    steps = profiled_steps(trace)
+    outermost = outermost[begin_in_steps(trace, outermost, steps)]
+    rows, launch = work_of_steps(trace, steps)
+    forward = forward_ops(trace)[launch]
+    at_op = op[np.where(forward != NONE, forward, launch)]
+    rows, forward, at_op = rows[at_op != NONE], forward[at_op != NONE], at_op[at_op != NONE]
+
+    sums: dict[str, list[float]] = {}  # by function: GPU time, its own, of backward; host time
+
+    def add(ops: Column, took_ns: Column, columns: tuple[int, ...], own: int | None = None) -> None:
+        stacks, place = np.unique(host.stack[ops], return_inverse=True)
+        for stack, total_ns in zip(stacks.tolist(), np.bincount(place, took_ns).tolist(), strict=True):
+            frames = [label for frame in trace.strings[stack].split(";") if (label := _label(frame))]
+            for label in dict.fromkeys(frames):
+                of = sums.setdefault(label, [0.0] * 4)
+                for column in columns:
+                    of[column] += total_ns
+            if own is not None and frames:
+                sums[frames[0]][own] += total_ns
+
+    took_ns = trace.device.duration_ns[rows].astype(np.float64)
+    add(at_op, took_ns, (0,), own=1)
+    add(at_op[forward != NONE], took_ns[forward != NONE], (2,))
+    add(outermost, host.duration_ns[outermost].astype(np.float64), (3,))
+    times = max(len(steps), 1)
+    found = [
+        FunctionTime(label, 0.0, *(round(figure / times) for figure in (gpu, own, backward, on_host)))
+        for label, (gpu, own, backward, on_host) in sums.items()
     ]
     return sorted(found, key=lambda one: (-one.gpu_ns, -one.host_ns))
 

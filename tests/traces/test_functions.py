@@ -73,6 +73,29 @@ def test_a_kernel_is_its_functions_own_and_counts_to_all_callers() -> None:
     assert (linear.gpu_ns, linear.own_gpu_ns, linear.calls, linear.host_ns) == (5 * US, 5 * US, 1, 49 * US)
 
 
+def test_stacks_of_ops_tell_as_much_where_calls_were_not_recorded() -> None:
+    """GIVEN a profile of an older release: the frames around each op, innermost first, and a backward pass without any."""
+    trace = made(
+        (0, OP, "aten::linear", 3, 30),
+        (1, OP, "aten::addmm", 4, 20),
+        (2, RUNTIME, "cudaLaunchKernel", 4, 6),
+        (0, OP, "aten::add", 60, 80),
+        (1, RUNTIME, "cudaLaunchKernel", 61, 63),
+        (0, OP, "AddmmBackward0", 100, 140),
+        (1, RUNTIME, "cudaLaunchKernel", 110, 112),
+        **{"aten::addmm": 4, "AddmmBackward0": 4},
+    )
+    step, linear = "/home/ann/p/train.py(8): step", "torch/nn/modules/linear.py(130): forward"
+    inner, outer = trace.strings.add(f"{linear};{step};{step}"), trace.strings.add(step)
+    trace.host.stack[:] = [inner, inner, NONE, outer, NONE, NONE, NONE]
+    found = {one.name: one for one in function_times(trace)}
+    assert list(found) == ["p/train.py(8): step", "modules/linear.py(130): forward"]
+    of_step, of_linear = found.values()
+    assert (of_step.gpu_ns, of_step.own_gpu_ns, of_step.backward_ns, of_step.host_ns) == (15 * US, 5 * US, 5 * US, 47 * US)
+    assert (of_linear.gpu_ns, of_linear.own_gpu_ns, of_linear.backward_ns) == (10 * US, 10 * US, 5 * US)
+    assert of_linear.host_ns == 27 * US
+
+
 def test_functions_whose_lines_a_release_moved_are_compared_and_ambiguous_ones_are_not() -> None:
     def at(line: int, second: int) -> Trace:
         return made(
