@@ -23,6 +23,8 @@ Row = dict[str, Any]
 KEY = ("model", "image_size", "pin_memory", "trainable", "batch_size", "gpus", "parallel")
 
 _COLOURS = ("#c8cdd3", "#6baed6", "#2171b5", "#08306b", "#41ab5d", "#fd8d3c", "#d94801")  # computation, then the parts
+_HATCHES = ("", "...", "", "", "///", "\\\\\\", "xxx")  # so that they are told apart without colour
+_MARKERS = "os^Dv"
 _LINES = ("#2171b5", "#d94801", "#41ab5d", "#6a51a3", "#737373")
 
 
@@ -156,13 +158,14 @@ def _kind(row: Row) -> tuple[Any, ...]:
 def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
     """A bar per batch size and number of GPUs, of computation and the parts of communication."""
     under = [0.0] * len(rows)
-    for name, colour in zip(("computation", *PARTS), _COLOURS, strict=True):
+    for name, colour, hatch in zip(("computation", *PARTS), _COLOURS, _HATCHES, strict=True):
         took_ms = [row["computation_ms"] if name == "computation" else row["parts_ms"].get(name, 0.0) for row in rows]
         heights = [ms / row["batch_size"] for ms, row in zip(took_ms, rows, strict=True)]
         there = [place for place, height in enumerate(heights) if height]
         bars = axes.bar(
-            there, [heights[i] for i in there], bottom=[under[i] for i in there], color=colour, label=name.replace("_", " ")
-        )
+            there, [heights[i] for i in there], bottom=[under[i] for i in there], color=colour, label=name.replace("_", " "),
+            hatch=hatch, edgecolor="white", linewidth=0,
+        )  # fmt: skip
         for bar in bars:
             bar.set_clip_on(False)  # a smaller file
             bar.sticky_edges.y[:] = []
@@ -189,7 +192,8 @@ def _draw_speed(axes: Any, rows: Sequence[Row]) -> None:
         if alone:
             speeds = [rates[batch_size, gpus] / alone for gpus in here]
             colour = _LINES[number % len(_LINES)]
-            axes.plot(here, speeds, marker="o", markersize=3, color=colour, label=f"batch {batch_size}")
+            marker = _MARKERS[number % len(_MARKERS)]
+            axes.plot(here, speeds, marker=marker, markersize=4, color=colour, label=f"batch {batch_size}")
     axes.set_ylim(bottom=0)
     axes.set_xticks(counts)
     axes.set_xlabel("GPUs")
