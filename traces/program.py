@@ -36,6 +36,9 @@ SAME_NAMES = 0.75
 # What a training step cannot do without: the phases that two traces of one program share whatever their grain.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
+# By how much the numbers of ops that both have may differ: one layer more or less among 24 comes to 0.04.
+SAME_NUMBERS = 0.03
+
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -119,6 +122,8 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         counts = [Counter(call.dtype for call in calls if call.dtype).most_common(1)[0][0] for calls in (ours, theirs)]
         reason = f"same ops and shapes, other dtypes ({_percent(dtypes)} alike): mostly {counts[0]} recorded, {counts[1]} here"
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
+    if number := _other_numbers(ours, theirs, steps):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, f"the same ops, but not as often: {number}")
     reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
     return Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names")
 
@@ -168,6 +173,18 @@ def _dtype_likeness(ours: list[_Call], theirs: list[_Call], steps: tuple[int, in
     known = {call.canonical for call in ours if call.dtype} & {call.canonical for call in theirs if call.dtype}
     a, b = ([(c.canonical, c.dtype) for c in calls if c.dtype and c.canonical in known] for calls in (ours, theirs))
     return _likeness(a, b, steps) if known else 1.0
+
+
+def _other_numbers(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> str:
+    """An example, if ops that both have come more or less often in one: a model with another number of layers. Else ""."""
+    a, b = (Counter((call.canonical, call.shape) for call in calls if call.shape) for calls in (ours, theirs))
+    each = {key: (a[key] / steps[0], b[key] / steps[1]) for key in a.keys() & b.keys()}
+    apart = {key: abs(here - there) for key, (here, there) in each.items()}
+    if sum(apart.values()) <= SAME_NUMBERS * sum(map(max, each.values())):
+        return ""
+    (name, shape), _ = max(apart.items(), key=lambda item: item[1])
+    here, there = each[name, shape]
+    return f"e.g. {name} {_by(shape or ())} {here:.3g} times a step recorded, {there:.3g} here"
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_Call]]:

@@ -19,7 +19,9 @@ Note [Another program]
     is that program, its forward pass tells: SAME if at least `_SAME_SHARE` of the recorded time below ops was taken by EXACT or
     EQUIVALENT matches, and at least that share of the script's calls took it. Another release of the same program has a few
     other ops; another model, batch size, resolution, dtype or layer count has other shapes or, in a recording without shapes,
-    other numbers of ops. OTHER_SHAPES if that holds with SCALED matches counted too: the same ops at another batch size, for
+    other numbers of ops. A layer more or less shows by ops that both have, but not as often: recorded ones that are left over
+    for more than `_OTHER_NUMBERS` of the time, or calls for which none is left in more than that share, are no SAME.
+    OTHER_SHAPES if that holds with SCALED matches counted too: the same ops at another batch size, for
     which the host between ops does what the recorded one did. Of OTHER programs not even that is known. Where the program is
     not the SAME, each op is matched, scaled or estimated by itself, and nothing else is charged; likewise until a forward
     pass has told. Ops of an OTHER program that were recorded without shapes are estimated, for a name does not tell how much an
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 
 _SAME_SHARE = 0.8  # see Note [Another program]
+
+# See Note [Another program]; one layer more or less among 24 comes to 0.04.
+_OTHER_NUMBERS = 0.03
 
 # How much of what a call of the model took the recording holds again, if it holds another call.
 _AGAIN_SHARE = 0.9
@@ -349,7 +354,24 @@ class SegmentMatcher:
         alike = sum(origin is not Origin.SCALED for origin in matched)
         if alike < least_calls or work_ns(k for k in below_ops if state[k] == _MATCHED) < least_ns:
             return ForwardLikeness.OTHER_SHAPES
-        return ForwardLikeness.SAME
+        return ForwardLikeness.OTHER_SHAPES if self._other_numbers(recorded) else ForwardLikeness.SAME
+
+    def _other_numbers(self, recorded: RecordedSegment) -> bool:
+        """Whether an op that both have comes more or less often than recorded; see Note [Another program]."""
+        state, work_ns = self.step.state, self.step.step.work_ns
+        alike: set[str] = set()
+        more = renamed = 0
+        for call in self._trail:
+            key = self.step.keys[call.signature].equivalent
+            if call.match is not None and call.match[0] is not Origin.SCALED:
+                alike.add(key)
+            elif key in recorded.equivalent:
+                more += 1
+            else:
+                renamed += 1  # by another release: what is left over may be its
+        left = {k for key in alike for one in recorded.equivalent.get(key, ()) for k in one.kernels if state[k] == _FREE}
+        less = len(left) > renamed and work_ns(left) > _OTHER_NUMBERS * work_ns(recorded.below_ops)
+        return less or more > max(_OTHER_NUMBERS * len(self._trail), 1)
 
     def _take(self, until_ns: int | None) -> list[int]:
         assert self.recorded is not None

@@ -137,3 +137,16 @@ def test_what_a_recorded_call_did_once_is_not_what_another_program_does() -> Non
         step(stage, 3)
         assert stage.thread.host_ns - begun_ns == 7 * 30 * US
         assert stage.stream.ready_ns < begun_ns + 1_000 * US
+
+
+def test_a_model_with_a_layer_less_gets_none_of_the_time_of_the_layer_that_it_lacks() -> None:
+    ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 5)) for i in range(8)]
+    stage = Stage(make_recording([("forward", 0, 100), ("backward", 100, 200), ("optimizer", 200, 210)], ops, steps=2))
+    for _ in range(2):
+        stage.module()
+        for _ in range(7):
+            stage.op("aten::mm")
+        stage.within("backward")
+        stage.within("optimizer")
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] == 0
