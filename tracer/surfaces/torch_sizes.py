@@ -9,6 +9,9 @@ noted once.
 
 from __future__ import annotations
 
+import ctypes
+import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -30,6 +33,8 @@ class Found(NamedTuple):
     searched: Shape
     size: int
 
+
+_AS_SEQUENCE, _ITEM = 13, 3  # places of tp_as_sequence in a type, and of sq_item in what that points to, in words
 
 Seen = Callable[..., Iterator[Found]]  # of a call's result and arguments
 
@@ -60,6 +65,28 @@ def install(torch: ModuleType) -> None:
             if cls is torch.Tensor or name in vars(cls):
                 wrap = _noting_index if name == "__getitem__" else _noting
                 patch(cls, **{name: wrap(getattr(cls, name), see, counts)})
+    for cls in _with_subclasses(torch.Tensor):
+        _is_no_sequence(cls)
+
+
+def _with_subclasses(cls: Any) -> Iterator[type]:
+    yield cls
+    for one in cls.__subclasses__():
+        yield from _with_subclasses(one)
+
+
+def _is_no_sequence(cls: type) -> None:
+    """Make C's PySequence_Check say no of these objects again, as of torch's tensors.
+
+    A class with a `__getitem__` of Python's has one in C for sequences too, and `torch.Tensor([[x]])` then asks an `x` of no
+    dimensions for its length. The layout is that of PyTypeObject and PySequenceMethods (CPython's Include/cpython/object.h).
+    """
+    word = ctypes.sizeof(ctypes.c_void_p)
+    if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return
+    methods = ctypes.c_void_p.from_address(id(cls) + _AS_SEQUENCE * word).value
+    if methods:
+        ctypes.c_void_p.from_address(methods + _ITEM * word).value = None
 
 
 def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) -> Callable[..., Any]:

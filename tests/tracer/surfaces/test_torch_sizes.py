@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -58,3 +60,14 @@ def test_choosing_between_values_searches_nothing() -> None:
     choose: Callable[..., Any] = torch.where
     assert list(_where(choose(FIVE, 1, 0), FIVE, 1, 0)) == []
     assert list(_where(choose(FIVE), FIVE)) == [Found(NONZERO, (5,), 3)]
+
+
+def test_tensors_of_no_dimensions_still_make_tensors() -> None:
+    """A class with a `__getitem__` of Python's is a sequence to C, which natively no tensor is."""
+    script = (
+        "import torch; from tracer.surfaces import torch_sizes; torch_sizes.install(torch); i = torch.tensor(3);"
+        "print(torch.Tensor([[i]]).tolist(), torch.tensor([i, i]).tolist(), torch.ones(2)[1].item(), torch.ones(3)[:2].shape,"
+        "torch.nn.Parameter(torch.ones(3))[torch.tensor([True, False, True])].shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "[[3.0]] [3, 3] 1.0 torch.Size([2]) torch.Size([2])\n", done.stderr
