@@ -3,8 +3,8 @@
     python docs/dataparallel_study.py ../shared/traces/v100_resnet50_workers0.json.gz [--tables times,versions] [--vgg16]
 
 It takes some twenty minutes on two cores, half of them for the epochs that a CPU computes. Times go by the recorded clock, so
-that they do not depend on this machine. Cells that `--results` holds from an earlier run are not measured again. VGG16's epochs, two hours
-of a core and more, are kept in dataparallel_study_vgg16.jsonl, and only computed with `--vgg16`.
+that they do not depend on this machine. Cells that `--results` holds from an earlier run are not measured again. VGG16's
+epochs, two hours of a core and more, are kept in dataparallel_study_vgg16.jsonl, and only computed with `--vgg16`.
 """
 
 from __future__ import annotations
