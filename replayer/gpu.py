@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any
 from replayer.cost_model.collectives import Call, CollectiveCosts, Times, Transfer
 from replayer.cost_model.copies import Copy, Transfers
 from replayer.errors import NotEmulated
+from replayer.memory import cudnn_workspaces
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.capacity import capacity_of
 from replayer.memory.cublas_workspaces import BlasWorkspaces
@@ -201,6 +202,7 @@ class VirtualGpu:
         self._peers: list[Callable[[bool], None]] = []  # settle what goes on between this process and others
         self._workspaces = Workspaces.of(trace, self.recording, rank)
         properties = [known_properties(device) for device in self.recording.devices]
+        self._estimates_workspaces = keep_requests and not len(trace.memory)
         self.blas = BlasWorkspaces(self.machine, [of.major or 0 for of in properties], [of.gcnArchName for of in properties])
         if (kept := keeps_workspaces(trace, rank, self.blas.usual_bytes)) is not None:
             self.blas.kept = kept
@@ -384,8 +386,10 @@ class VirtualGpu:
         return self._selections.next(op, searched, tracker.number, tracker.step.step.row, tracker.row_of_values)
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
-        """What the op takes for itself and gives back before it returns, as far as the recording tells."""
-        return self._workspaces.of_op(self.recording.keys[signature])
+        """What the op takes for itself and gives back before it returns, as far as the recording tells; estimated where a
+        script's requests are kept to be run on other cards."""
+        known = self._workspaces.of_op(self.recording.keys[signature])
+        return cudnn_workspaces.of_convolution(signature) if self._estimates_workspaces else known
 
     # --- threads, devices and streams
 

@@ -45,8 +45,10 @@ class Outcome:
     seen_bytes: int = 0  # the most that was allocated whenever the script asked
 
 
-def run_requests(log: RequestLog, capacity: Capacity, settings: Settings | None = None) -> Outcome:
-    """Give the requests to a device of this capacity, until one finds no memory."""
+def run_requests(
+    log: RequestLog, capacity: Capacity, settings: Settings | None = None, *, has_optional: bool = True
+) -> Outcome:
+    """Give the requests to a device of this capacity, until one finds no memory; the optional ones only with `has_optional`."""
     memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
     free, request, optional, step, look = Kind.FREE, Kind.REQUEST, Kind.OPTIONAL, Kind.STEP, Kind.LOOK
     blocks: list[Block | None] = []
@@ -56,6 +58,8 @@ def run_requests(log: RequestLog, capacity: Capacity, settings: Settings | None 
             block = blocks[value]
             if block is not None:
                 memory.free(block)
+        elif kind is optional and not has_optional:
+            blocks.append(None)
         elif kind is request or kind is optional:
             try:
                 blocks.append(memory.malloc(value, stream))

@@ -70,6 +70,21 @@ def test_a_step_takes_time_though_the_host_never_waits(tmp_path: Path) -> None:
     assert 10_000 < inferring["step_ns"] < t4["step_ns"] / 3  # no gradients, no optimizer
 
 
+def test_a_card_without_tf32_reserves_what_its_convolutions_take(tmp_path: Path) -> None:
+    """GIVEN a convolution of 128 channels in fp32 WHEN its workspace fits the T4 THEN it is reserved there."""
+    (tmp_path / "infer.py").write_text(
+        "import torch\nmodel = torch.nn.Conv2d(128, 128, 3, padding=1).cuda()\n"
+        "x = torch.zeros(64, 128, 56, 56, device='cuda')\n"
+        "with torch.no_grad():\n    for i in range(9):\n        model(x).cpu()\n"
+    )
+    facts = json.loads(run(tmp_path, "--gpus", "t4,a100-80gb", "--json", "infer.py").stdout)
+    t4, a100 = facts["gpus"]
+    tiles, places = 64 * 14 * 14, 36 * 4
+    workspace = places * (2 * tiles * 128 + 128 * 128)
+    assert abs(t4["peak_reserved_bytes"] - a100["peak_reserved_bytes"] - workspace) <= 2 << 20
+    assert facts["peak_allocated_bytes"] < workspace
+
+
 def test_ranks_are_judged_by_the_one_that_needs_most(tmp_path: Path) -> None:
     ranks = TRAIN.replace("model = ", "import os; torch.distributed.init_process_group(); rank = int(os.environ['LOCAL_RANK']);"
         " torch.cuda.set_device(rank); big = torch.empty(1 << 28, device='cuda') if rank else None\nmodel = ")  # fmt: skip

@@ -143,7 +143,7 @@ def _machine(card: Card, count: int) -> Trace:
 
 
 def _need(fit: Fit, first: _Run, option: str) -> Need:
-    room = [run_requests(log, Capacity(_ROOM_BYTES, 0, DEFAULT_OOM_TEXT)) for log in first.logs]
+    room = [run_requests(log, Capacity(_ROOM_BYTES, 0, DEFAULT_OOM_TEXT), has_optional=False) for log in first.logs]
     given = _given(fit.script, option) if option else None
     notes = []
     if not first.steps:
@@ -195,17 +195,17 @@ def _scaled(fit: Fit, first: _Run, need: Need, option: str, card: Card) -> tuple
 
 def _card_fit(card: Card, first: _Run, scaled: Sequence[ScaledRequests], need: Need, known: KnownTimes) -> CardFit:
     capacity = Capacity(card.memory_bytes, card.context_bytes, DEFAULT_OOM_TEXT)
-    outcomes = [run_requests(log, capacity) for log in first.logs]
+    outcomes = [run_requests(log, capacity, has_optional=card.uses_winograd) for log in first.logs]
     worst = max(outcomes, key=lambda one: (not one.fits, one.reserved_bytes))
     largest = None
     if scaled and need.batch is not None:
-        largest = largest_batch(partial(_all_fit, scaled, capacity), need.batch)
+        largest = largest_batch(partial(_all_fit, scaled, capacity, card), need.batch)
         largest = None if largest >= MAX_BATCH else largest
     return CardFit(card, worst, largest, known.step(card) if worst.fits else None, known.out_of_memory(card))
 
 
-def _all_fit(scaled: Sequence[ScaledRequests], capacity: Capacity, batch: int) -> bool:
-    return _fit([one.at(batch) for one in scaled], capacity)
+def _all_fit(scaled: Sequence[ScaledRequests], capacity: Capacity, card: Card, batch: int) -> bool:
+    return _fit([one.at(batch) for one in scaled], capacity, card)
 
 
 def _verified(fit: Fit, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
@@ -222,14 +222,13 @@ def _verified(fit: Fit, found: list[CardFit], option: str, need: Need) -> list[C
                 run = _run(fit, _with_batch(fit.script, option, size), one.card)
                 runs[size] = run.logs if run.batch is None or need.batch is None or run.batch == size else None
         capacity = Capacity(one.card.memory_bytes, one.card.context_bytes, DEFAULT_OOM_TEXT)
-        at, beyond = runs[batch], runs[batch + 1]
-        known = at is not None and beyond is not None
-        told.append(replace(one, verified=_fit(at, capacity) and not _fit(beyond, capacity) if known else None))
+        fits = [None if logs is None else _fit(logs, capacity, one.card) for logs in (runs[batch], runs[batch + 1])]
+        told.append(replace(one, verified=None if None in fits else fits == [True, False]))
     return told
 
 
-def _fit(logs: Sequence[RequestLog] | None, capacity: Capacity) -> bool:
-    return logs is not None and all(run_requests(log, capacity).fits for log in logs)
+def _fit(logs: Sequence[RequestLog], capacity: Capacity, card: Card) -> bool:
+    return all(run_requests(log, capacity, has_optional=card.uses_winograd).fits for log in logs)
 
 
 def _given(words: Sequence[str], option: str) -> str | None:

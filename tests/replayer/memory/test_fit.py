@@ -50,6 +50,12 @@ def train(batch: int, steps: int = 3) -> RequestLog:
     return log
 
 
+def test_optional_requests_are_left_out_where_the_card_makes_none() -> None:
+    log = RequestLog([Entry(Kind.REQUEST, 4 * MIB), Entry(Kind.OPTIONAL, 30 * MIB), Entry(Kind.FREE, 1), Entry(Kind.FREE, 0)])
+    assert run_requests(log, capacity(100), PLAIN).reserved_bytes == 50 * MIB
+    assert run_requests(log, capacity(100), PLAIN, has_optional=False).reserved_bytes == 20 * MIB
+
+
 def test_the_requests_alone_give_the_figures_of_the_run() -> None:
     chance = random.Random(1)
     memory, log = logged()

@@ -1,0 +1,53 @@
+"""cuDNN's workspaces by shape, against those that a V100's recording holds (ResNet-50, batch 32, PyTorch 1.9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.memory.cudnn_workspaces import of_convolution
+from replayer.op_signature import OpSignature
+from traces.model import Shape
+
+MIB = 1 << 20
+
+
+def forward(channels: int, side: int, dtype: str = "float32", window: int = 3, result_side: int = 0) -> OpSignature:
+    image, weight = (32, channels, side, side), (channels, channels, window, window)
+    result = (32, channels, result_side or side, result_side or side)
+    return OpSignature("aten::convolution", (image, weight), (dtype,) * 2, (result,))
+
+
+def backward(channels: int, side: int, outputs: tuple[Shape, ...]) -> OpSignature:
+    image, weight = (32, channels, side, side), (channels, channels, 3, 3)
+    return OpSignature("aten::convolution_backward", (image, image, weight), ("float32",) * 3, outputs)
+
+
+# Of the third one the recording has the block: 58.0, in which 57.375 lie.
+@pytest.mark.parametrize(("channels", "side", "mib"), [(256, 14, 45.0), (512, 7, 54.0), (128, 28, 57.375)])
+def test_both_passes_take_the_recorded_size_after_each_output(channels: int, side: int, mib: float) -> None:
+    taken = (round(mib * MIB), -round(mib * MIB))
+    assert of_convolution(forward(channels, side)) == ((), taken)
+    image, weight = (32, channels, side, side), (channels, channels, 3, 3)
+    assert of_convolution(backward(channels, side, (image, weight))) == ((), taken, taken)
+    assert of_convolution(backward(channels, side, (weight, (channels,)))) == ((), taken, ())  # the first layer, with a bias
+
+
+def test_with_64_channels_only_the_weights_gradient_takes_one() -> None:
+    taken = (round(110.8125 * MIB), -round(110.8125 * MIB))
+    assert of_convolution(forward(64, 56)) == ()
+    assert of_convolution(backward(64, 56, ((32, 64, 56, 56), (64, 64, 3, 3)))) == ((), (), taken)
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        forward(256, 14, "float16"),
+        forward(256, 14, window=1),
+        forward(256, 14, result_side=7),  # stride 2
+        forward(32, 112),
+        OpSignature("aten::convolution", ((32, 256, 14, 14), (256, 8, 3, 3)), ("float32",) * 2, ((32, 256, 14, 14),)),  # groups
+        OpSignature("aten::mm", ((256, 256), (256, 256)), ("float32",) * 2, ((256, 256),)),
+    ],
+)
+def test_other_ops_take_none(signature: OpSignature) -> None:
+    assert of_convolution(signature) == ()
