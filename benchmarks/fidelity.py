@@ -407,6 +407,7 @@ def markdown(rows: list[list[str]], runs: int) -> str:
         "first may be a read of the step before, which a recording's first step lacks). With `--clock recorded` times do not"
         " depend on this machine,",
         "so one run is as good as several, but for `host`, which goes by what else the machine does.",
+        f"Runs behind each row: {runs}.",
         *([f"Not measured when this page was written: {', '.join(missing)}."] if missing else []),
         "",
         "| " + " | ".join(HEADER) + " |",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.replayer.recordings import US, Op, Stage, make_recording
 from traces.model import NONE, Origin
+from traces.program import Sameness, same_program
 
 PHASES = [("forward", 0, 400), ("backward", 400, 800), ("optimizer", 800, 1_000)]
 
@@ -150,3 +152,13 @@ def test_a_model_with_a_layer_less_gets_none_of_the_time_of_the_layer_that_it_la
         stage.within("optimizer")
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     assert stage.simulator.stats.charged_ns[Origin.PHASE] == 0
+
+
+@pytest.mark.parametrize(("count", "sameness"), [(7, Sameness.OTHER_PROGRAM), (8, Sameness.SAME_PROGRAM)])
+def test_another_number_of_layers_is_another_program(count: int, sameness: Sameness) -> None:
+    ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 5 + count)) for i in range(8)]
+    recorded, other = (make_recording([("forward", 0, 100)], ops[:n], steps=2) for n in (8, count))
+    other.device.duration_ns += 1  # not the same run
+    rows = np.arange(2)
+    verdict = same_program(recorded, other, rows, rows)
+    assert verdict.sameness is sameness, verdict.reason
