@@ -16,9 +16,8 @@ Note [What was there before]
     state were made at batch 1 and stay where they were then, amid cached segments that can no longer be released: so each
     network takes its first steps at batch 1 here too. And among those segments are cuDNN's workspaces
     (replayer/memory/cudnn_workspaces.py), whose sizes are another recording's; nothing is fitted to the VGGs. Without either,
-    84 of 97 limits were within 3 % with one constant more, the M40's, and VGG-11 was 19 % off on the P100; it still is,
-    with VGG-13 on the RTX 6000: blocks of 2.7 GiB, of which the first that is split decides, and which
-    algorithms other than Winograd's split. Replays take a cell's own limit, which was measured.
+    84 of 97 limits were within 3 %, with both 89. VGG-11 stays 25 % off on the P100 and VGG-13 27 % on the RTX 6000: blocks of
+    2.7 GiB, of which the first that is split decides. Replays take a cell's own limit, which was measured.
 
 By default every sixteenth batch size and the smallest are compared, with --all every one that was measured.
 """
