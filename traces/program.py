@@ -4,7 +4,7 @@ Recordings of one program differ between PyTorch releases and between recorder a
 `aten::cudnn_convolution` in one and in `aten::convolution` in the other, an activation is in place or not, optimizers
 and backward passes are cut into other kernels. What stays is the work of the forward pass and the loss: so these are
 compared, as multisets per step of the canonical name, the largest input shape and the input dtype of every op that launches
-device work.
+device work. Which optimizer steps is told by the range that torch.optim puts around each of its steps.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
@@ -25,7 +25,7 @@ import numpy as np
 
 from traces.equivalents import canonical_op
 from traces.measure import PhaseTimes, launch_phases, launch_steps, op_of, phase_times, work_rows
-from traces.model import NONE, TABLES, Column, HostKind, Shape, Trace, parse_shapes
+from traces.model import NONE, TABLES, Column, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.workload import Likeness, compare_workloads
 
 # How much of the two multisets must agree (twice the common part over the sum of both). Another release of PyTorch left
@@ -38,6 +38,9 @@ _ESSENTIAL = ("forward", "backward", "optimizer")
 
 # By how much the numbers of ops that both have may differ: one layer more or less among 24 comes to 0.04.
 SAME_NUMBERS = 0.03
+
+# What torch.optim calls the range around a step, PyTorch 1.8 and later: "Optimizer.step#AdamW.step".
+_OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
@@ -102,11 +105,14 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         reason = f"the {which} trace has no op with GPU work, the other has {len(ours or theirs)}"
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a cycled step may repeat
+    update = _other_update(recorded, other)
     names = _likeness((c.canonical for c in ours), (c.canonical for c in theirs), steps)
     # Shapes are judged where most calls have them.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         reason = f"{_percent(names)} of the ops with GPU work have the same names (shapes were not recorded)"
         if names >= SAME_NAMES:
+            if update:
+                return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, update)
             return Verdict(Sameness.SAME_PROGRAM, Evidence.OP_NAMES, reason)
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"other ops: only {reason}")
     shapes = _likeness((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
@@ -124,6 +130,8 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
     if number := _other_numbers(ours, theirs, steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, f"the same ops, but not as often: {number}")
+    if update:
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, update)
     reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
     return Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names")
 
@@ -154,6 +162,11 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
         reason = f"there are no ops to compare without kernels, and {lacking} a workload signature"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     match = compare_workloads(recorded.workload, other.workload)
+    passes = _backward_passes(recorded), _backward_passes(other)
+    if match.likeness is Likeness.SAME and None not in passes and passes[0] != passes[1]:
+        counted = f"{passes[0]} backward pass{'es' if passes[0] != 1 else ''} a step recorded, {passes[1]} here"
+        reason = f"the same model and batch, but {counted}"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, reason)
     sameness = {
         Likeness.SAME: Sameness.SAME_PROGRAM,
         Likeness.OTHER_BATCH_SIZE: Sameness.OTHER_BATCH_SIZE,
@@ -185,6 +198,37 @@ def _other_numbers(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int
     (name, shape), _ = max(apart.items(), key=lambda item: item[1])
     here, there = each[name, shape]
     return f"e.g. {name} {_by(shape or ())} {here:.3g} times a step recorded, {there:.3g} here"
+
+
+def _other_update(recorded: Trace, other: Trace) -> str:
+    """What tells that two programs of the same forward pass train otherwise; else ""."""
+    ours, theirs = _optimizers(recorded), _optimizers(other)
+    # A window may hold the steps of one optimizer of several: none in common is another program.
+    if ours and theirs and not ours & theirs:
+        names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
+        return f"the same forward pass, but another optimizer: {names}"
+    if recorded.workload and other.workload and recorded.workload.parameters == other.workload.parameters:
+        here, there = recorded.workload.trainable_parameters, other.workload.trainable_parameters
+        if here is not None and there is not None and here != there:
+            return f"the same forward pass, but {here:,} trainable parameters recorded, {there:,} here"
+    return ""
+
+
+def _optimizers(trace: Trace) -> set[str]:
+    """Class names of the optimizers that step in this trace; empty where nothing tells."""
+    texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
+    named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}
+    if not named and trace.workload is not None and trace.workload.optimizer:
+        return {trace.workload.optimizer}
+    return named
+
+
+def _backward_passes(trace: Trace) -> int | None:
+    """How many backward passes a training step has, in the median; None where there are none."""
+    phases, steps = trace.phases, trace.steps
+    rows = (phases.name == trace.strings.find("backward")) & (phases.step >= 0) & (phases.step < len(steps))
+    counts = np.bincount(phases.step[rows], minlength=len(steps))[steps.kind == StepKind.STEADY]
+    return int(np.median(counts[counts > 0])) if counts.any() else None
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_Call]]:

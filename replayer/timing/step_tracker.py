@@ -383,11 +383,16 @@ class StepTracker:
             self.step = self._matcher(self._recording.step(self.trained))
 
     def _charge_unvisited(self, thread: HostThread) -> None:
-        """Recorded segments that the script did not enter are charged if it has entered that phase before in this step."""
+        """Recorded segments that the script did not enter are charged if it has entered that phase before in this step.
+
+        Where the recorder itself has cut a step in phases, one backward pass less is another program: it gets none of them.
+        """
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
             return  # a training step stands in
-        for recorded, name_visited in self.step.unvisited():
-            if name_visited:
+        unvisited = self.step.unvisited()
+        goes_back_less = any(recorded.phase_grained and recorded.name == "backward" for recorded, _ in unvisited)
+        for recorded, name_visited in unvisited:
+            if name_visited and not goes_back_less:
                 self._begin(thread, recorded.name)
                 self._finish(thread, self._scheduler.clock.now_ns())
             else:

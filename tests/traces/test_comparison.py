@@ -19,7 +19,7 @@ from traces.comparison import Both, compare
 from traces.configuration import ReplayConfig
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
-from traces.model import NONE, Device, DeviceKind, HostKind, MemoryEvents, Origin, PhaseTiming, StepKind, Trace
+from traces.model import NONE, Device, DeviceKind, HostKind, MemoryEvents, Origin, Phases, PhaseTiming, StepKind, Trace
 from traces.program import Evidence, Sameness, same_program
 from traces.run import REPLAY, ReplayNotes, Run
 from traces.spread import Spread
@@ -303,6 +303,33 @@ def test_other_ops_are_another_program() -> None:
     assert same is False and reason.startswith("other ops: only 0 %")
 
 
+def test_another_optimizer_is_another_program() -> None:
+    def stepping(name: str) -> Trace:
+        return training(made=[*calls(32), Call(f"Optimizer.step#{name}.step", "", 92, "step")])
+
+    for hide_shapes in (False, True):
+        ours, same, other = stepping("SGD"), stepping("SGD"), stepping("AdamW")
+        for trace in (ours, same, other) if hide_shapes else ():
+            trace.host.shapes[:] = NONE
+        assert _verdict(ours, same)[0] is True
+        assert _verdict(ours, other) == (False, "the same forward pass, but another optimizer: SGD recorded, AdamW here")
+    # WHEN one of them does not tell its optimizer THEN that is no difference
+    assert _verdict(training(), stepping("SGD"))[0] is True
+
+
+def test_frozen_parameters_are_another_program_where_signatures_tell() -> None:
+    whole, frozen, unknown = training(4), training(5), training(6)
+    whole.workload = WorkloadSignature(100, 400, {"Linear": 2}, optimizer="SGD", trainable_parameters=100)
+    frozen.workload = replace(whole.workload, trainable_parameters=40)
+    unknown.workload = replace(whole.workload, trainable_parameters=None)
+    reason = "the same forward pass, but 100 trainable parameters recorded, 40 here"
+    assert _verdict(whole, frozen) == (False, reason)
+    assert _verdict(whole, unknown)[0] is True
+    # WHEN the optimizers have no ranges THEN signatures tell them
+    frozen.workload = replace(whole.workload, optimizer="Adam")
+    assert _verdict(whole, frozen) == (False, "the same forward pass, but another optimizer: SGD recorded, Adam here")
+
+
 def test_without_shapes_the_names_decide() -> None:
     recorded, bare, alien = training(), training(), training(made=[Call("aten::tanh", "3,3", 31, "tanh")])
     for trace in (bare, alien):
@@ -341,6 +368,13 @@ def test_workload_signatures_decide_where_there_are_no_kernels() -> None:
     assert batch.verdict.reason == "inputs 32x8 float32 recorded, 8x8 float32 here"
     assert model.verdict.sameness is Sameness.OTHER_PROGRAM
     assert model.verdict.reason == "parameters 100 recorded, 60 here; parameter bytes 400 recorded, 240 here"
+    # WHEN the same model goes backward twice a step THEN that is another program
+    twice = phase_grained(5)
+    again = twice.phases.take(twice.phases.name == twice.strings.find("backward"))
+    twice.phases = Phases.concatenated([twice.phases, again])
+    twice.workload = published.workload
+    reason = "the same model and batch, but 1 backward pass a step recorded, 2 here"
+    assert _verdict(published, twice) == (False, reason)
     # WHEN only one trace has a signature THEN it cannot be told
     assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
 

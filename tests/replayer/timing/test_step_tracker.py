@@ -247,6 +247,23 @@ def test_gradients_accumulated_and_two_optimizers_are_steps_as_recorded() -> Non
     assert kinds(stage) == "WSS"
 
 
+def test_a_backward_pass_less_than_recorded_gets_none_of_the_phases_after_it() -> None:
+    # GIVEN a step of two batches, of which the script's steps have one
+    batch: RecordedPhases = [("forward", 0, 100), ("backward", 100, 300)]
+    phases = [*batch, *((name, start + 300, end + 300) for name, start, end in batch), ("optimizer", 600, 650)]
+    stage = Stage(phase_grained(make_recording(phases, [], steps=2)))
+    for _ in range(2):
+        stage.module()
+        stage.op("aten::mm")
+        stage.within("backward", "aten::mm_backward")
+        stage.within("optimizer", "aten::add_")
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert [(name, (end - start) // US) for name, start, end, *_ in stage.log.phases] == [
+        ("forward", 100), ("backward", 200), ("optimizer", 50)
+    ] * 2  # fmt: skip
+    assert stage.simulator.stats.uncharged_ns == 2 * 300 * US
+
+
 def test_loaders_and_modules_of_other_threads_end_no_step() -> None:
     stage = Stage(recording_of([TRAIN, EVALUATION]))
     other = type(stage.thread)(1, stage.clock.now_ns())
