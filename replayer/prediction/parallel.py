@@ -4,8 +4,8 @@ What `trace replay --gpus` and `--nproc` play with the script itself, told from 
 
 * nn.DataParallel adds to a step at each GPU's share of the batch a copy of all parameters to the other GPUs and of all
   gradients back, which NCCL passes on from GPU to GPU in a ring: what either takes hardly depends on how many there are. To
-  make a replica, Python walks all modules and parameters, which takes the host about as long as to call them; and the forward
-  passes of the replicas are Python threads, which take turns at Python's lock. The backward passes are not.
+  make a replica, Python walks all modules and parameters, which takes the host longer than to call them. The forward passes of
+  the replicas are threads, and the backward passes autograd's: ops run without Python's lock, so they overlap.
 * DistributedDataParallel sums gradients in buckets of 25 MiB while the backward pass goes on: what it adds is what is left when
   the backward pass is over, at least the last bucket.
 """
@@ -26,6 +26,10 @@ from traces.model import Trace, TraceError
 _BUCKET_BYTES = 25 << 20  # torch.nn.parallel.DistributedDataParallel's bucket_cap_mb
 _FIRST_BUCKET_BYTES = 1 << 20  # its first one
 
+# Host time of torch.nn.parallel.replicate per replica over that of a forward pass. Six networks take 0.8 to 2.1 times as long
+# on a CPU (benchmarks/programs/replicate_host.py); of that range, what the published ratios of several GPUs suggest.
+_REPLICA = 1.4
+
 
 @dataclass(frozen=True)
 class Parallel:
@@ -44,13 +48,10 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
     device = trace.devices[0].name
     transfers = Transfers.of(trace, data_sheet_speed(device), conditions.link_gbps)
     copy_ns = float(transfers.copy("p2p", False, parameters).duration_ns)
-    busy_ns = _device_ns(trace, "forward")
-    replicas_ns = max(conditions.gpus * forward_ns, busy_ns) - max(forward_ns, busy_ns)
     parts = {
         "parameters copied": copy_ns,
         "gradients copied": copy_ns,
-        "replicas made by the host": conditions.gpus * forward_ns,
-        "replicas waiting for Python": replicas_ns,
+        "replicas made by the host": conditions.gpus * _REPLICA * forward_ns,
     }
     return Parallel("nn.DataParallel", conditions.gpus, one_ns + sum(parts.values()), parts, parameters)
 
