@@ -76,6 +76,9 @@ class IdleGpu(FakeGpu):
     def is_capturing(self, stream: Any) -> bool:
         return False
 
+    def begin_range(self) -> Callable[[str], None]:
+        return lambda name: None
+
 
 def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str, float]:
     """Medians over `steps` steps, in milliseconds: wall time, and CPU time of this thread."""
