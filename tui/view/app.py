@@ -57,7 +57,8 @@ _FOLLOWED_STEPS = 4
 _DRAWN_S = 0.5  # at most, until what has come is drawn
 _ZOOM = 0.5
 _PAN = 0.25  # of the window
-_AROUND = 12.0  # times as long as a difference is what is shown of it
+# How much is shown on either side of a difference, as a share of it: a kernel among others, most of a window for a phase.
+_BESIDE = {"device": 6.0, "phases": 0.25}
 _MOST_LIT = 400  # kernels of one op
 
 
@@ -510,8 +511,8 @@ class ViewApp(App[int]):
             self.tell(f"{one.sentence}: not on the axis by {window.alignment.value}")
             return
         duration_ns = int(getattr(window.scene.traces[side], one.table).duration_ns[span.number])
-        half = int(_AROUND / 2 * max(duration_ns, *one.times_ns, 1))
-        window.fit(place - half, place + duration_ns + half)
+        beside_ns = int(_BESIDE[one.table] * max(duration_ns, *one.times_ns, 1))
+        window.fit(place - beside_ns, place + duration_ns + beside_ns)
         self._select(span, place)
         number = found.index(one) + 1 if one in found else 0
         self.tell(f"{number} of {len(found)}: {one.sentence}")

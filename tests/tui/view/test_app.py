@@ -172,6 +172,16 @@ async def test_differences_from_the_largest(app: ViewApp, pilot: Pilot[Any]) -> 
     assert not app.everything
 
 
+@piloted(lambda: pair_scene(stretch=4))
+async def test_a_phase_that_differs_fills_the_window(app: ViewApp, pilot: Pilot[Any]) -> None:
+    window, found = window_of(app), app.scene.differences if app.scene is not None else ()
+    place = next(place for place, one in enumerate(found) if one.table == "phases")
+    await pilot.press(*["n"] * (place + 1))
+    assert app.selected is not None and app.selected.table == "phases"
+    duration_ns = max(found[place].times_ns)
+    assert duration_ns <= window.columns * window.ns_per_column < 2.5 * duration_ns
+
+
 @presses("k", "u", "j", "b", "left_square_bracket", "right_square_bracket")
 @piloted(pair_scene)
 async def test_from_one_event_to_the_next(app: ViewApp, pilot: Pilot[Any]) -> None:
