@@ -21,7 +21,7 @@ import torch
 
 from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Content, Matches, Truth, Uniform
-from replayer.tensor.known_values import Folding, fills_allocation, known_values
+from replayer.tensor.known_values import Folding, fills_allocation, in_dtype, known_values
 from replayer.tensor.plan import Constant, New, Plan, Several
 
 EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
@@ -39,10 +39,12 @@ _INEQUALITIES = frozenset(
 _EQUAL = frozenset({aten.eq.Tensor, aten.le.Tensor, aten.ge.Tensor})
 _COMPARISONS = _INEQUALITIES | {aten.eq.Tensor, aten.eq.Scalar, aten.ne.Tensor, aten.ne.Scalar}
 _INVALID = frozenset(getattr(aten, name).default for name in ("isnan", "isinf", "isposinf", "isneginf"))
-_AND = frozenset(
-    {aten.bitwise_and.Tensor, aten.bitwise_and_.Tensor, aten.logical_and.default, aten.mul.Tensor, aten.__iand__.Tensor}
+_AND = frozenset({aten.logical_and.default, aten.mul.Tensor}) | frozenset(
+    getattr(getattr(aten, name), kind) for name in ("bitwise_and", "bitwise_and_", "__iand__") for kind in ("Scalar", "Tensor")
 )
-_OR = frozenset({aten.bitwise_or.Tensor, aten.bitwise_or_.Tensor, aten.logical_or.default, aten.__ior__.Tensor})
+_OR = frozenset({aten.logical_or.default}) | frozenset(
+    getattr(getattr(aten, name), kind) for name in ("bitwise_or", "bitwise_or_", "__ior__") for kind in ("Scalar", "Tensor")
+)
 _ALL = frozenset({aten.all.default, aten.all.dim, aten.all.dims})
 _ANY = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
 _SAME_OF_ALL = frozenset(
@@ -119,8 +121,10 @@ def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
         return lambda made, args: Uniform(False, torch.bool)
     if func in _COMPARISONS:
         return _comparison(func)
-    if func in _AND and _all_bool(plan):
-        return _and
+    if func in _AND:
+        if _all_bool(plan):
+            return _and
+        return _nothing if all(getattr(torch, dtype) in EXACT_DTYPES for dtype in plan.signature.dtypes) else None
     if func in _OR and _all_bool(plan):
         return _or
     if func in _ALL:
@@ -182,27 +186,38 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _all_bool(plan: Plan) -> bool:
-    return bool(plan.signature.dtypes) and set(plan.signature.dtypes) == {"bool"}
-
-
-def _knowns(args: Any) -> list[Any]:
-    return [tensor.allocation.known if hasattr(tensor, "allocation") else None for tensor in args[:2]]
+    """Arguments and result; `mask | 2` has integers."""
+    made = plan.outcome.meta.dtype if isinstance(plan.outcome, New) else torch.bool
+    return made is torch.bool and set(plan.signature.dtypes) == {"bool"}
 
 
 def _and(made: Any, args: Any) -> Any:
-    knowns = _knowns(args)
-    if any(_is(known, False) for known in knowns):
+    if any(_all_are(argument, False) for argument in args[:2]):
         return Uniform(False, torch.bool)
-    in_range = all(known is Truth.IN_RANGE or _is(known, True) for known in knowns)
+    in_range = all(_is_in_range(argument) or _all_are(argument, True) for argument in args[:2])
     return Truth.IN_RANGE if in_range else Truth.ZERO_OR_ONE
 
 
+def _nothing(made: Any, args: Any) -> Uniform | None:
+    """Integers: nothing of whatever is nothing, as in `unfinished & ~stopped`."""
+    is_nothing = any(_all_are(argument, False) for argument in args[:2])
+    return Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype) if is_nothing else None
+
+
 def _or(made: Any, args: Any) -> Any:
-    return Uniform(True, torch.bool) if any(_is(known, True) for known in _knowns(args)) else Truth.ZERO_OR_ONE
+    return Uniform(True, torch.bool) if any(_all_are(argument, True) for argument in args[:2]) else Truth.ZERO_OR_ONE
 
 
-def _is(known: Any, value: bool) -> bool:
-    return type(known) is Uniform and known.value is value
+def _all_are(operand: Any, value: bool) -> bool:
+    """Whether all elements are known to be that, as conditions; the operand may be a number."""
+    known = known_values(operand) if hasattr(operand, "allocation") else operand if type(operand) is bool else None
+    if isinstance(known, torch.Tensor):
+        return bool((known.bool() == value).all())
+    return known is not None and bool(known) is value
+
+
+def _is_in_range(operand: Any) -> bool:
+    return hasattr(operand, "allocation") and operand.allocation.known is Truth.IN_RANGE
 
 
 def _all(made: Any, args: Any) -> Uniform | None:

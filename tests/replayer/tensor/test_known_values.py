@@ -80,3 +80,19 @@ def test_a_mask_of_odd_width_is_padded_for_the_efficient_kernel() -> None:
     gpu.launches.clear()
     F.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(5, 5, device="cuda"))
     assert gpu.launched[-2:] == ["constant_pad_nd", "_scaled_dot_product_efficient_attention"]
+
+
+def test_what_an_unknown_operand_cannot_change_is_known() -> None:
+    use()
+    # GIVEN a condition and a count of which nothing is known, as in a loop that generates tokens
+    unknown, unfinished = torch.rand(2, device="cuda") > 0.3, torch.randint(0, 2, (2,), device="cuda")
+    stopped = torch.full((2,), True, device="cuda")
+    # THEN True stays true, by tensors and by plain numbers, and nothing of what is left is nothing
+    assert (unknown | stopped).tolist() == (unknown | True).tolist() == (True | unknown).tolist() == [True, True]
+    assert (unknown & False).tolist() == (unknown & ~stopped).tolist() == [False, False]
+    assert (unfinished & ~stopped).tolist() == (unfinished * ~stopped).tolist() == [0, 0]
+    assert ((unfinished & ~(unknown | True)).max() == 0).item() is True
+    unfinished &= ~stopped
+    assert unfinished.tolist() == [0, 0]
+    # and whole numbers made of conditions are no conditions
+    assert (unknown | 2).dtype is torch.int64 and (unknown | 2).tolist() != [True, True]
