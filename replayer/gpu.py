@@ -388,8 +388,9 @@ class VirtualGpu:
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         """What the op takes for itself and gives back before it returns, as far as the recording tells; estimated where a
         script's requests are kept to be run on other cards."""
-        known = self._workspaces.of_op(self.recording.keys[signature])
-        return cudnn_workspaces.of_convolution(signature) if self._estimates_workspaces else known
+        if self._estimates_workspaces:
+            return cudnn_workspaces.of_convolution(signature)
+        return self._workspaces.of_op(self.recording.keys[signature])
 
     # --- threads, devices and streams
 

@@ -105,13 +105,12 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         reason = f"the {which} trace has no op with GPU work, the other has {len(ours or theirs)}"
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a cycled step may repeat
-    update = _other_update(recorded, other)
     names = _likeness((c.canonical for c in ours), (c.canonical for c in theirs), steps)
     # Shapes are judged where most calls have them.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         reason = f"{_percent(names)} of the ops with GPU work have the same names (shapes were not recorded)"
         if names >= SAME_NAMES:
-            if update:
+            if update := _other_update(recorded, other):
                 return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, update)
             return Verdict(Sameness.SAME_PROGRAM, Evidence.OP_NAMES, reason)
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"other ops: only {reason}")
@@ -130,7 +129,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
     if number := _other_numbers(ours, theirs, steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, f"the same ops, but not as often: {number}")
-    if update:
+    if update := _other_update(recorded, other):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, update)
     reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
     return Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names")

@@ -33,18 +33,18 @@ Assume = Callable[[Any, Any], Any]  # of (result, arguments): what is known of i
 
 aten = torch.ops.aten
 
-_INEQUALITIES = frozenset(
-    getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Scalar", "Tensor")
-)
+
+def _with_either(*names: str) -> frozenset[torch._ops.OpOverload]:
+    """The overloads of these ops whose second operand is a number, or a tensor."""
+    return frozenset(getattr(getattr(aten, name), kind) for name in names for kind in ("Scalar", "Tensor"))
+
+
+_INEQUALITIES = _with_either("lt", "le", "gt", "ge")
 _EQUAL = frozenset({aten.eq.Tensor, aten.le.Tensor, aten.ge.Tensor})
 _COMPARISONS = _INEQUALITIES | {aten.eq.Tensor, aten.eq.Scalar, aten.ne.Tensor, aten.ne.Scalar}
 _INVALID = frozenset(getattr(aten, name).default for name in ("isnan", "isinf", "isposinf", "isneginf"))
-_AND = frozenset({aten.logical_and.default, aten.mul.Tensor}) | frozenset(
-    getattr(getattr(aten, name), kind) for name in ("bitwise_and", "bitwise_and_", "__iand__") for kind in ("Scalar", "Tensor")
-)
-_OR = frozenset({aten.logical_or.default}) | frozenset(
-    getattr(getattr(aten, name), kind) for name in ("bitwise_or", "bitwise_or_", "__ior__") for kind in ("Scalar", "Tensor")
-)
+_AND = frozenset({aten.logical_and.default, aten.mul.Tensor}) | _with_either("bitwise_and", "bitwise_and_", "__iand__")
+_OR = frozenset({aten.logical_or.default}) | _with_either("bitwise_or", "bitwise_or_", "__ior__")
 _ALL = frozenset({aten.all.default, aten.all.dim, aten.all.dims})
 _ANY = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
 _SAME_OF_ALL = frozenset(
