@@ -50,7 +50,7 @@ def held_at_peak(trace: Trace, device: int) -> PeakMemory | None:
     by_size = not events.address[events.bytes > 0].all()
     rows = _not_freed(events, by_size)
     rank = trace.devices[device].rank
-    op, phase = _ops(trace, events.take(rows)), _phases(trace, events.time_ns[rows], rank)
+    op, phase = _ops(trace, events.take(rows), rank), _phases(trace, events.time_ns[rows], rank)
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for key in zip(op, phase, events.bytes[rows].tolist(), strict=True):
         count, size = sums.get(key[:2], (0, 0))
@@ -78,15 +78,16 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     return np.sort(np.concatenate(rows))
 
 
-def _ops(trace: Trace, events: MemoryEvents) -> list[str]:
+def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
     """The op in which each happened, by the time on its thread; of an op that only asks for memory the one around it. A replay
-    does not note threads, for it works allocations out in batches, later than the ops that asked for them."""
+    notes no threads: its requests have the time at which their op begins, on whichever thread of the rank."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)
     found = np.full(len(events), NONE, dtype=np.int64)
     for thread in np.unique(events.thread).tolist():
-        own, asked = np.flatnonzero(host.thread == thread), np.flatnonzero(events.thread == thread)
+        threads = [thread] if thread != NONE else [n for n, of in enumerate(trace.threads) if of.rank == rank]
+        own, asked = np.flatnonzero(np.isin(host.thread, threads)), np.flatnonzero(events.thread == thread)
         if len(own):
             place = np.searchsorted(host.start_ns[own], events.time_ns[asked], side="right") - 1
             found[asked] = np.where(place >= 0, own[np.maximum(place, 0)], NONE)

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from traces.equivalents import kernel_text as kernel_text
 
 ABSENT = "-"
+T = TypeVar("T", int, float)
+_FEW_DEVICES = 4
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -84,6 +87,14 @@ def paint(text: str, style: str, *, colour: bool) -> str:
 def printable(text: str, *, colour: bool) -> str:
     """`text` without what a terminal would obey: names in a recording are somebody else's. Our own styles stay."""
     return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
+
+
+def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
+    """The figure of each device; of more than four the least and the most: "61.8 % (cuda:0) to 99.0 % (cuda:4)"."""
+    if len(values) <= _FEW_DEVICES:
+        return [f"{device} {text(value)}" for device, value in values.items()]
+    least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
+    return [f"{text(values[least])} ({least}) to {text(values[most])} ({most})"]
 
 
 def fit(text: str, width: int) -> str:

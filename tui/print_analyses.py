@@ -25,7 +25,7 @@ REASONS = {
     "synchronization": "host had waited for the GPU",
     "collective": "waiting for other ranks",
     "stream": "waiting for another stream",
-    "launch": "launched, not begun yet",
+    "launch": "launched but not begun",
     "unknown": "launch not recorded",
 }
 
@@ -38,8 +38,9 @@ def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]
 
 def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Title, head and cells of each table."""
-    heads = ["", *of.idle] if len(of.idle) <= 4 else ["", "all devices"]
-    yield "GPU idle by reason" + _per_step(of.idle), heads, idle_rows(of.idle, together=len(of.idle) > 4)
+    many = len(of.idle) > 4
+    heads = ["", "mean of all"] if many else ["", *of.idle]
+    yield "GPU idle by reason" + per_step_words(of.idle, together=many), heads, idle_rows(of.idle, together=many)
     path = of.critical_path
     if path is not None:
         shares = [[kind, time_text(ns), share_text(ns / path.duration_ns)] for kind, ns in path.by_kind.items()]
@@ -82,7 +83,7 @@ def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]
     idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
     labels = [label for label in REASONS.values() if any(label in side for side in idle)]
     rows = [[label, *(side.get(label, ABSENT) for side in idle)] for label in labels]
-    yield "GPU idle by reason" + _per_step(pair[0].idle), rows
+    yield "GPU idle by reason" + per_step_words(pair[0].idle), rows
     paths = [of.critical_path for of in pair]
     kinds = dict.fromkeys(kind for path in paths if path is not None for kind in path.by_kind)
     cells = [[time_text(path.by_kind.get(kind, 0)) if path is not None else ABSENT for path in paths] for kind in kinds]
@@ -129,26 +130,31 @@ def _indented(path: str) -> str:
 
 
 def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
-    """Per step of each device, or of all devices together; reasons without time are left out."""
-    sides = list(idle.values())
-    rows = []
-    for reason, label in REASONS.items():
-        times_ns = [of.by_reason[reason] / max(of.steps, 1) for of in sides]
-        if any(times_ns):
-            rows.append([label, *map(time_text, [sum(times_ns)] if together else times_ns)])
-    return rows
+    """Per step of each device, or of the mean of all; reasons without time are left out."""
+    columns = [idle] if together else [{device: of} for device, of in idle.items()]
+    times = [idle_per_step(of) for of in columns]
+    return [[label, *(time_text(of[label]) for of in times)] for label in REASONS.values() if any(of[label] for of in times)]
+
+
+def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
+    """Nanoseconds of a step in which a device is idle, by what is said of the reason: the mean of the devices."""
+    return {
+        words: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) / max(len(idle), 1)
+        for reason, words in REASONS.items()
+    }
 
 
 def idle_sentence(idle: dict[str, IdleTime]) -> str:
-    """The share of all devices' time, and its main reasons: "43.9 %: waiting for data 58.7 ms, host-bound 12.9 ms"."""
+    """The share of all devices' time, and its main reasons: "43.9 %; per step waiting for data 58.7 ms, host-bound 12.9 ms"."""
     window_ns = sum(of.window_ns for of in idle.values())
     if not window_ns:
         return ""
-    per_step = {reason: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) for reason in REASONS}
-    most = sorted(per_step, key=lambda reason: -per_step[reason])[:3]
-    told = ", ".join(f"{REASONS[reason]} {time_text(per_step[reason])}" for reason in most if per_step[reason])
+    per_step = idle_per_step(idle)
+    most = sorted(per_step, key=lambda words: -per_step[words])[:3]
+    told = ", ".join(f"{words} {time_text(per_step[words])}" for words in most if per_step[words])
     share = share_text(sum(of.idle_ns for of in idle.values()) / window_ns)
-    return f"{share}: {told}" + (" per step" if any(of.steps for of in idle.values()) else "") if told else share
+    of = per_step_words(idle).removeprefix(", ")
+    return f"{share}; {of}{': ' if of else ''}{told}" if told else share
 
 
 _RATES = ["", "calls", "time", "TFLOP/s", "of peak", "GB/s", "of peak"]
@@ -166,5 +172,7 @@ def _gbps(gbps: float | None) -> str:
     return ABSENT if gbps is None else f"{gbps:.1f}"
 
 
-def _per_step(idle: dict[str, IdleTime]) -> str:
-    return ", per step" if any(of.steps for of in idle.values()) else ""
+def per_step_words(idle: dict[str, IdleTime], *, together: bool = True) -> str:
+    if not any(of.steps for of in idle.values()):
+        return ""
+    return ", per step and GPU" if together and len(idle) > 1 else ", per step"

@@ -19,6 +19,7 @@ from tui.figures import (
     counted,
     fit,
     kernel_text,
+    of_devices,
     paint,
     printable,
     share_text,
@@ -90,7 +91,6 @@ def _figures(summary: Summary, width: int) -> list[str]:
     step = f"{time_text(summary.step_median_ns)}, {time_text(summary.compute_side_median_ns)} without data loading"
     several = f" of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     idle = summary.analyses.idle
-    busy = [f"{device} {share_text(share)}" for device, share in summary.busy_shares.items()]
     sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
     most = max(sizes, key=lambda device: sizes[device], default=None)
     of_kernels = [f"{share_text(row.device_ns / summary.gpu_busy_ns)} {kernel_text(row.name)}" for row in summary.kernels[:3]
@@ -99,13 +99,20 @@ def _figures(summary: Summary, width: int) -> list[str]:
         ("GPU", ", ".join(names) or "none"),
         ("torch", summary.machine.torch or ""),
         ("step", f"{step} (median, {counted(summary.counts.steps, 'step')}{several})" if summary.steps else ""),
-        ("GPU busy", ", ".join(busy[:4]) + (f" and {len(busy) - 4} more" if len(busy) > 4 else "")),
+        ("GPU busy", ", ".join(of_devices(summary.busy_shares, share_text))),
         ("GPU idle", idle_sentence(idle)),
         ("memory", f"{size_text(sizes[most])} allocated at most, on {most}" if most is not None else ""),
         *(("kernels" if not place else "", text) for place, text in enumerate(of_kernels)),
     ]
     longest = max(len(label) for label, _ in rows)
-    return [f"  {label.ljust(longest)}  {fit(text, width - longest - 4)}" for label, text in rows if text]
+    lines = []
+    for label, text in rows:
+        one = f"  {label.ljust(longest)}  "
+        if text in of_kernels:
+            lines.append(one + fit(text, width - len(one)))
+        elif text:
+            lines += wrap(text, width, initial_indent=one, subsequent_indent=" " * len(one))
+    return lines
 
 
 def _notes(summary: Summary, width: int) -> list[str]:
@@ -126,12 +133,12 @@ def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
     """Where a trace comes from and what it was made with, as label and text."""
     run = replace(summary.run, loaders=(), recorder=None, clean=None, host_scale={})  # which have sections of their own
     facts = {"source": run.source, **to_json(replace(summary.machine, oom_text=None)), **to_json(run), **summary.provenance}
-    return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None)]
+    return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None) and key != "era"]
 
 
 def _provenance(summary: Summary, width: int) -> list[str]:
     shown = provenance_facts(summary)
-    longest = min(max((len(label) for label, _ in shown), default=0), 32)
+    longest = min(max((len(label) for label, _ in shown), default=0), width // 2)
     lines = [f"  {fit(label, longest).ljust(longest)}  {fit(text, width - longest - 4)}" for label, text in shown]
     rest = len(lines) - _MOST_FACTS
     return lines if rest <= 0 else [*lines[:_MOST_FACTS], f"  and {rest} more (--json shows all)"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.traces.handmade import training
-from traces.model import MemoryEvents, Trace
+from traces.model import NONE, MemoryEvents, Trace
 from traces.peak_memory import held_at_peak
 
 
@@ -29,6 +29,15 @@ def test_what_is_freed_before_the_peak_is_not_held(has_addresses: bool) -> None:
     peak = held_at_peak(with_memory(sizes, addresses if has_addresses else [0] * len(sizes)), 0)
     assert peak is not None and peak.by_size != has_addresses
     assert sum(one.bytes for one in peak.held) == 16 and sum(one.count for one in peak.held) == 3
+
+
+def test_requests_without_a_thread_go_by_the_rank() -> None:
+    # GIVEN what a replay notes: requests at the time at which their op begins, on no thread
+    trace = with_memory([64], [1])
+    op = int(np.flatnonzero(trace.host.name == trace.strings.find("aten::copy_"))[0])
+    trace.memory.time_ns[0], trace.memory.thread[0] = trace.host.start_ns[op], NONE
+    peak = held_at_peak(trace, 0)
+    assert peak is not None and [one.op for one in peak.held] == ["copy"]
 
 
 def test_ops_and_phases_that_allocated() -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from traces.analyses import Analyses
 from traces.peak_memory import held_at_peak
 from tui.figures import curve_text
-from tui.print_analyses import REASONS
+from tui.print_analyses import idle_per_step
 from tui.view.scene import Scene
 from tui.view.table_parts import Head, Table, TableRow, Unit, Value
 
@@ -63,14 +63,13 @@ def _number(value: Value) -> float:
 
 
 def _idle(of: Analyses) -> dict[str, tuple[Value, ...]]:
-    """All devices together, per step."""
-    window_ns = sum(idle.window_ns / max(idle.steps, 1) for idle in of.idle.values())
-    found: dict[str, tuple[Value, ...]] = {}
-    for reason, words in REASONS.items():
-        time_ns = sum(idle.by_reason[reason] / max(idle.steps, 1) for idle in of.idle.values())
-        if time_ns:
-            found[words] = (time_ns, time_ns / window_ns if window_ns else None)
-    return found
+    """Per step, the mean of the devices."""
+    window_ns = sum(idle.window_ns / max(idle.steps, 1) for idle in of.idle.values()) / max(len(of.idle), 1)
+    return {
+        words: (time_ns, time_ns / window_ns if window_ns else None)
+        for words, time_ns in idle_per_step(of.idle).items()
+        if time_ns
+    }
 
 
 def _copies(of: Analyses) -> dict[str, tuple[Value, ...]]:
@@ -121,7 +120,9 @@ def _memory(scene: Scene) -> Table:
 
 
 _KINDS = {
-    "idle": _Kind("GPU idle, per step", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _idle, "no idle time that is known"),
+    "idle": _Kind(
+        "GPU idle, per step and GPU", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _idle, "no idle time that is known"
+    ),
     "copies": _Kind(
         "copies",
         [Head("time", Unit.TIME), Head("bytes", Unit.BYTES), Head("count", Unit.COUNT), Head("GB/s", Unit.NUMBER),

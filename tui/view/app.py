@@ -20,7 +20,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding
 from textual.containers import Horizontal
-from textual.events import Resize
+from textual.events import Key, Resize
 from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
@@ -44,7 +44,7 @@ from tui.view.search import Hit, search
 from tui.view.spans import Span, counterpart, find_span, neighbour, start_of, under
 from tui.view.status import legend, range_text, status
 from tui.view.table_parts import Table
-from tui.view.table_rows import table_of
+from tui.view.table_rows import TABS, table_of
 from tui.view.tables import Tables
 from tui.view.timeline import Timeline
 from tui.view.window import Window
@@ -70,9 +70,17 @@ def _theme(name: str, palette: Palette, surface: str, panel: str, accent: str) -
 
 
 THEMES = {
-    True: _theme("trace-dark", palette_of(True), "#1a2026", "#3a424b", "#3ab5a9"),
-    False: _theme("trace-light", palette_of(False), "#ebeef0", "#c3c8cd", "#16707e"),
+    True: _theme("trace-dark", palette_of(True), "#1a2026", "#2c343c", "#3ab5a9"),
+    False: _theme("trace-light", palette_of(False), "#ebeef0", "#d5dade", "#0f5c68"),
 }
+
+
+class Keys(Footer):
+    """What keys do, first the way to all of them and the way out, so that both are seen in the narrowest terminal."""
+
+    def compose(self) -> ComposeResult:
+        first = ("help", "quit")
+        yield from sorted(super().compose(), key=lambda key: getattr(key, "action", "") not in first)
 
 
 class ViewApp(App[int]):
@@ -82,7 +90,7 @@ class ViewApp(App[int]):
     CSS = f"""
     ModalScreen {{ background: $background 60%; }}
     #headline {{ height: auto; min-height: 1; max-height: {LINES}; }}
-    #legend {{ height: 1; display: none; }}
+    #legend {{ height: auto; display: none; }}
     #legend.open {{ display: block; }}
     #below {{ height: 1; background: $surface; }}
     #status {{ width: 1fr; height: 1; }}
@@ -134,7 +142,7 @@ class ViewApp(App[int]):
         with Horizontal(id="below"):
             yield Static(id="status")
             yield ProgressBar(total=100, show_eta=False, id="progress")
-        yield Footer(show_command_palette=False, compact=True)
+        yield Keys(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         self.tables.source = self._table
@@ -189,6 +197,16 @@ class ViewApp(App[int]):
         if action in _CURSOR and not self.timeline.has_focus and len(self.screen_stack) == 1:
             return False
         return len(self.window.scene.traces) == 2 or action not in _FOR_TWO
+
+    def on_key(self, event: Key) -> None:
+        """A key that does nothing here says why."""
+        key = next((key for key in KEYS if key.keys == event.key), None)
+        if key is not None and self.window is not None and len(self.screen_stack) == 1:
+            action = key.action.partition("(")[0]
+            if action in _FOR_TWO and len(self._scene.traces) == 1:
+                self.tell(f"{key.shown} ({key.help}) is for two traces: trace view A B")
+            elif action in _LIVE and self._live is None:
+                self.tell(f"{key.shown} ({key.help.removeprefix('live: ')}) is for a replay as it runs: trace replay --view")
 
     # --- loading ---
 
@@ -283,7 +301,7 @@ class ViewApp(App[int]):
         shown = (height or self.size.height) >= HIGH_ENOUGH if self._legend is None else self._legend
         widget.set_class(shown, "open")
         if shown and self.window is not None:
-            widget.update(legend(self.window, self.timeline.drawing, self.timeline.palette))
+            widget.update(legend(self.window, self.timeline.drawing, self.timeline.palette, self.size.width))
 
     def _say_output(self) -> None:
         """Live: the last lines that the script has printed."""
@@ -664,7 +682,13 @@ class ViewApp(App[int]):
             self.tables.close()
             self.timeline.focus()
         else:
-            self.tables.open("range" if self._window.range_ns is not None else None)
+            self.tables.open("range" if self._window.range_ns is not None else self._first_tab())
+
+    def _first_tab(self) -> str | None:
+        """The tab to open, None for that of the last time: of one trace, whose first tabs may be empty, one with rows."""
+        if len(self._scene.traces) == 2 or self._table(self.tables.tab).rows:
+            return None
+        return next((tab for tab in TABS if self._table(tab).rows), None)
 
     def action_range(self) -> None:
         window = self._window

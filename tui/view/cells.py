@@ -33,7 +33,7 @@ Glyphs = npt.NDArray[np.str_]
 EIGHTHS = np.array(list(" ▁▂▃▄▅▆▇█"))
 INSTANT = "▏"
 NAME_COLUMNS = 5  # a span narrower than this carries no name
-_LEAST_ROOM = 3  # for a name that is cut: one letter says nothing
+_LEAST_ROOM = 4  # for a name that is cut: two letters say nothing
 SAME_SHARE = 0.05  # of a column: busy shares that differ by less are alike
 
 CUT = "┄"  # a span goes on behind a gap of the axis

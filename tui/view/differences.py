@@ -53,7 +53,7 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """ "AddFunctor vectorized_elementwise_kernel (add_, backward) is longer: 12.0 µs → 15.0 µs; ..." """
+        """First how much, for a narrow line cuts the rest: "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer: ..." """
         at = ", ".join(part for part in (short_name(self.op) if self.op else "", self.phase) if part)
         name = short_name(self.name) + (f" ({at})" if at else "")
         a, b = map(time_text, self.times_ns)
@@ -66,10 +66,8 @@ class Difference:
             "phase longer": f"{self.name} takes the host longer: {a} → {b}",
             "phase shorter": f"{self.name} takes the host less: {a} → {b}",
         }.get(self.what, f"{name} is {self.what}: {a} → {b}")
-        if self.count == 1:
-            return said
-        in_all = time_text(self.total_ns, signed=True)
-        return f"{said}; {counted(self.count, 'time')} in {counted(self.steps, 'step')}, {in_all} in all"
+        often = f", {counted(self.count, 'time')} in {counted(self.steps, 'step')}" if self.count > 1 else ""
+        return f"{time_text(self.total_ns, signed=True)}{often}: {said}"
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:

@@ -170,7 +170,7 @@ def _scale(scene: Scene, line: Line, width: int) -> str:
 
 def _fitted(text: str, width: int) -> str:
     if len(text) > width:
-        for words, short in ((" stream ", " s"), (" thread", ""), (" recorded", " rec"), (" replayed", " rep")):
+        for words, short in (("rank ", "r"), (" stream ", " s"), (" thread", ""), (" recorded", " rec"), (" replayed", " rep")):
             text = text.replace(words, short)
     if len(text) > width:
         text = text[: width - 1] + "…"

@@ -7,16 +7,19 @@ The figures are those of `trace diff`, or of `trace info` for one trace. Nothing
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 from traces.comparison import Comparison
 from traces.spread import Spread
 from traces.summary import Summary
-from tui.figures import ABSENT, count_text, counted, error_text, fit, share_text, size_text, time_text
+from tui.figures import ABSENT, count_text, counted, error_text, fit, of_devices, share_text, size_text, time_text
 from tui.print_diff import verdict_sentences
 from tui.view.scene import Scene
 
 LINES = 4  # at most
+_FEW_DEVICES = 4
+T = TypeVar("T", int, float)
 
 
 class Said(NamedTuple):
@@ -59,8 +62,9 @@ def _pair_figures(of: Comparison) -> list[str]:
     if shares:
         most = max(shares, key=lambda share: share.recorded_busy or 0.0)
         figures.append(f"busy {share_text(most.recorded_busy)} → {share_text(most.replayed_busy)}")
-    for device, peak in of.memory.items():
-        words = "memory" if len(of.memory) == 1 else device
+    peaks = sorted(of.memory.items(), key=lambda item: -(item[1].recorded_peak_bytes or 0))
+    for device, peak in peaks[: 1 if len(peaks) > _FEW_DEVICES else None]:
+        words = "memory" if len(peaks) == 1 else f"{device} memory"
         figures.append(f"{words} {size_text(peak.recorded_peak_bytes)} → {size_text(peak.replayed_peak_bytes)}")
     if of.coverage:
         kinds = [f"{kind} {share_text(share)}" for kind, share in of.coverage.items() if share >= 0.0005]
@@ -86,17 +90,19 @@ def _figures(of: Summary) -> list[str]:
     figures = [f"{counted(counts.steps, 'step')}{several}"]
     if of.step_median_ns is not None:
         figures.append(f"median {time_text(of.step_median_ns)}")
-    for device, share in of.busy_shares.items():
-        words = "busy" if len(of.busy_shares) == 1 else device
-        figures.append(f"{words} {share_text(share)}")
-    for device, peak in of.memory.items():
-        words = "memory" if len(of.memory) == 1 else f"{device} memory"
-        figures.append(f"{words} {size_text(peak.peak_allocated_bytes)}")
+    figures += _of_devices("busy", of.busy_shares, share_text)
+    figures += _of_devices("memory", {device: peak.peak_allocated_bytes for device, peak in of.memory.items()}, size_text)
     figures.append(f"{count_text(counts.kernels)} kernels, {count_text(counts.host_ops)} ops")
     problems = sum(of.problems.values())
     if problems:
         figures.append(f"{count_text(problems)} problems in the recording (trace info tells them)")
     return figures
+
+
+def _of_devices(words: str, values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
+    if len(values) == 1:
+        return [f"{words} {text(value)}" for value in values.values()]
+    return [f"{words} {told}" for told in of_devices(values, text)]
 
 
 def _packed(figures: list[str], width: int) -> list[Said]:

@@ -83,6 +83,7 @@ class Palette:
         text, dim, raised = ("#c8d0d8", "#7d8a97", "#1a2026") if dark else ("#20262c", "#66707a", "#ebeef0")
         self.tones = {"good": Style(color="#7fb069" if dark else "#2f7d17"), "bad": Style(color=red, bold=True)}
         self.cursor = Style(bgcolor="#2f3b4a" if dark else "#cfdcea")
+        self.cursor_name = self.cursor + Style(color=text)
         self.cursor_cell = Style(bgcolor=text, color=self.background)
         self.label = Style(color=text, bgcolor=self.background)
         self.label_dim = Style(color=dim, bgcolor=self.background)
@@ -100,10 +101,25 @@ class Palette:
             bold = sign in (Sign.MORE, Sign.LESS)
             return Style(color=self.signs[sign], bgcolor=self._tint if lit else self.background, bold=bold)
         colour = self.bright if lit else self.colours[Category(low)]
-        if paint & (NAMED | HANGING):
+        if paint & HANGING:
             return Style(color=self.background, bgcolor=colour, bold=lit or None)
+        if paint & NAMED:
+            letters = max((self.background, self.bright), key=lambda of: contrast(of, colour))
+            return Style(color=letters, bgcolor=colour, bold=lit or None)
         behind = paint >> BEHIND
         return Style(color=colour, bgcolor=self.colours[Category(behind - 1)] if behind else self.background)
+
+
+def contrast(one: str, other: str) -> float:
+    """How well one colour is read on another, 1 to 21; from 4.5 on easily (WCAG 2.1, 1.4.3)."""
+    darker, lighter = sorted(map(_luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    values = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
+    return sum(part * weight for part, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
 
 
 class _Styles(dict[int, Style]):

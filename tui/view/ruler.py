@@ -55,12 +55,16 @@ def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
 
 
 def when(scene: Scene, side: int, time_ns: int, step: int) -> str:
-    """A time of one side as the app says it everywhere, "+94.8 ms in step 5"; `step` is the row of its step, or NONE."""
+    """A time of one side as the app says it everywhere, "+94.8 ms in step 5"; `step` is the row of its step, or NONE. Of ranks
+    other than the one whose steps the ruler shows, the step's rank is told: each begins it at its own time."""
     steps = scene.traces[side].steps
+    first = next((pair[side] for pair in scene.step_pairs if pair[side] != NONE), NONE)
     if step != NONE:
-        return f"{_since(time_ns - int(steps.start_ns[step]))} in step {steps.number[step]}"
-    if len(steps):
-        return f"{_since(time_ns - int(steps.start_ns[0]))} from the first step"
+        rank = int(steps.rank[step])
+        of = f" of rank {rank}" if first != NONE and rank != int(steps.rank[first]) else ""
+        return f"{_since(time_ns - int(steps.start_ns[step]))} in step {steps.number[step]}{of}"
+    if first != NONE:
+        return f"{_since(time_ns - int(steps.start_ns[first]))} from the first step"
     return f"{_since(time_ns - scene.begins_ns[side])} from the beginning"
 
 

@@ -25,6 +25,7 @@ _BOX = """
 {name} > * {{
     width: {width}; max-width: 96%; max-height: 90%; height: auto;
     border: round $foreground 50%; padding: 0 1; background: $surface;
+    border-title-color: $foreground; border-subtitle-color: $foreground;
 }}
 """
 

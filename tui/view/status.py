@@ -27,6 +27,9 @@ _SIGN_WORDS = {
 }
 
 
+_LEGEND_COLUMNS = (140, 200)  # what a legend of one trace and of two takes at most, of what traces hold
+
+
 def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, partner: Span | None = None) -> str:
     """The selected span and its counterpart, else the row, the time in each trace, and how busy the cursor's column is."""
     line = window.cursor_line
@@ -94,29 +97,36 @@ def range_text(window: Window) -> str:
     found = []
     for word, sums in zip(window.scene.words, stretch_sums(window.scene, window.axis, begin, end), strict=True):
         of = max(sums.length_ns * sums.devices, 1)
+        if not sums.devices:
+            phases = ", ".join(f"{name} {time_text(time_ns)}" for name, (_, time_ns) in sums.phases.items())
+            found.append(f"{word} {time_text(sums.length_ns)}, {phases or 'no GPU work is recorded'}".strip())
+            continue
         kernels = sum(count for count, _ in sums.kernels.values())
         text = f"{word} {time_text(sums.length_ns)}, GPU busy {share_text(sums.busy_ns / of)}, idle {time_text(sums.idle_ns)}"
         found.append(f"{text}, {kernels} kernels".strip())
     return "range: " + " · ".join(found)
 
 
-def legend(window: Window, drawing: Drawing, palette: Palette) -> Text:
-    """The kinds of work in sight, and of two traces the signs."""
+def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Text:
+    """The kinds of work in sight, and of two traces the signs: always on as many lines as all of them could need."""
     seen: set[int] = set()
     for number in window.visible:
         line = window.lines[number]
         busy = drawing.busy(window, line.row, line.part.value) if line.part.value < len(window.scene.traces) else None
         if busy is not None:
             seen |= {kind for kind, ns in busy.by_category.items() if kind not in seen and ns.any()}
-    text = Text(no_wrap=True, overflow="ellipsis")
-    for kind in sorted(seen):
-        text.append("█ ", palette.colours[Category(kind)])
-        text.append(words_of(Category(kind)) + "  ")
-    if len(window.scene.traces) == 2:
-        for sign, words in _SIGN_WORDS.items():
-            text.append(SIGNS[sign], palette.signs[sign] if sign is not Sign.ALIKE else "")
-            text.append(f" {words}  ")
-    return text
+    two = len(window.scene.traces) == 2
+    parts = [("█", palette.colours[Category(kind)], words_of(Category(kind))) for kind in sorted(seen)]
+    if two:
+        parts += [(SIGNS[sign], palette.signs[sign] if sign is not Sign.ALIKE else "", of) for sign, of in _SIGN_WORDS.items()]
+    lines = [Text()]
+    for mark, style, words in parts:
+        if lines[-1].cell_len + len(words) + 2 > width:
+            lines.append(Text())
+        lines[-1].append(mark, style)
+        lines[-1].append(f" {words}  ")
+    most = -(-_LEGEND_COLUMNS[two] // max(width, 1))
+    return Text("\n").join([*lines, *[Text()] * (most - len(lines))][:most])
 
 
 def words_of(category: Category) -> str:

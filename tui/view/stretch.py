@@ -31,6 +31,7 @@ class StretchSums:
     kinds: dict[str, CountAndTime]
     kernels: dict[str, CountAndTime]
     ops: dict[str, CountAndTime]
+    phases: dict[str, CountAndTime]  # the host's time in them, over all ranks
     idle_by_reason: dict[str, int]  # where a step is known: see traces/idle.py
 
     @property
@@ -61,6 +62,9 @@ def _sums(trace: Trace, side: Side, idle: IdleSpans, begin_ns: int, end_ns: int)
         busy_ns += int(busy.within(shown.start_ns, shown.end_ns).sum())
     kinds = of_device(trace, rows)
     idle_ns = shown.within(idle.start_ns, idle.end_ns)
+    phases = trace.phases
+    of_phases = shown.within(phases.start_ns, phases.end_ns)
+    seen = of_phases > 0
     op = op_of(trace)[rows]
     known = op >= 0
     return StretchSums(
@@ -70,6 +74,7 @@ def _sums(trace: Trace, side: Side, idle: IdleSpans, begin_ns: int, end_ns: int)
         kinds={Category(kind).name.lower(): sums for kind, sums in _by(kinds, within).items()},
         kernels={trace.strings[name]: sums for name, sums in _by(spans.name[rows], within).items()},
         ops=_by_op(trace, op[known], within[known]),
+        phases={trace.strings[name]: sums for name, sums in _by(phases.name[seen], of_phases[seen]).items()},
         idle_by_reason={reason.name.lower(): int(idle_ns[idle.reason == reason].sum()) for reason in IdleReason},
     )
 

@@ -157,30 +157,37 @@ def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> Table:
     two = len(sides) == 2
     rows = []
 
-    def add(what: str, name: str, times: Sequence[int | None], counts: Sequence[int | None], table: str = "") -> None:
+    of_devices = [of.length_ns * of.devices for of in sides]
+
+    def add(
+        what: str, name: str, times: Sequence[int | None], counts: Sequence[int | None], table: str = "",
+        lengths: Sequence[int] = of_devices,
+    ) -> None:  # fmt: skip
         values: list[Value] = [what, short_name(name), *times]
         if two:
             values.append((times[1] or 0) - (times[0] or 0))
-        lengths = [of.length_ns * of.devices for of in sides]
         shares = [t / whole if t is not None and whole else None for t, whole in zip(times, lengths, strict=True)]
         side = next((n for n, time_ns in enumerate(times) if time_ns is not None), 0)
         rows.append(TableRow((*values, *shares, *counts), name, table, side))
 
     nothing: list[int | None] = [None] * len(sides)
-    add("", "GPU busy", [of.busy_ns for of in sides], nothing)
-    add("", "GPU idle", [of.idle_ns for of in sides], nothing)
+    if any(of_devices):
+        add("", "GPU busy", [of.busy_ns for of in sides], nothing)
+        add("", "GPU idle", [of.idle_ns for of in sides], nothing)
     for reason, said in REASONS.items():
         times = [of.idle_by_reason[reason] for of in sides]
         if any(times):
             add("idle", said, times, nothing)
-    for what, table, found in (
-        ("kind", "", [of.kinds for of in sides]),
-        ("kernel", "device", [of.kernels for of in sides]),
-        ("op", "", [of.ops for of in sides]),
+    of_ranks = [of.length_ns * len(trace.ranks) for of, trace in zip(sides, scene.traces, strict=True)]
+    for what, table, found, lengths in (
+        ("phase", "phases", [of.phases for of in sides], of_ranks),
+        ("kind", "", [of.kinds for of in sides], of_devices),
+        ("kernel", "device", [of.kernels for of in sides], of_devices),
+        ("op", "", [of.ops for of in sides], of_devices),
     ):
         for name in dict.fromkeys(name for of in found for name in of):
             both: list[CountAndTime | None] = [of.get(name) for of in found]
-            add(what, name, [one and one[1] for one in both], [one and one[0] for one in both], table)
+            add(what, name, [one and one[1] for one in both], [one and one[0] for one in both], table, lengths)
     words = scene.words if two else ("time",)
     heads = [Head("what"), Head("name"), *(Head(word, Unit.TIME) for word in words)]
     heads += [Head("change", Unit.CHANGE)] if two else []

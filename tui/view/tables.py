@@ -69,6 +69,7 @@ class Tables(Widget):
     Tables.below { width: 1fr; height: 60%; border-left: none; border-top: solid $panel; }
     Tables.open { display: block; layout: vertical; }
     Tables Tabs { height: 2; }
+    Tables Tab { color: $foreground 80%; }
     Tables Rows { height: 1fr; }
     Tables #filtering { height: 1; display: none; }
     Tables #filtering.open { display: block; }

@@ -21,7 +21,7 @@ from textual.widget import Widget
 
 from traces.model import Column
 from tui.view.axis import Axis
-from tui.view.cells import LIT, Cells, Sign
+from tui.view.cells import LIT, NAMED, Cells, Sign
 from tui.view.drawing import Drawing, label_of
 from tui.view.palette import Palette, palette_of
 from tui.view.ruler import Marks, step_places, steps_line, time_words, times_line
@@ -204,7 +204,8 @@ def strip_of(window: Window, line: Line, cells: Cells, label_width: int, is_curs
     bounds = [0, *begins.tolist(), len(text)]
     cursor = window.cursor_column
     if 0 <= cursor < len(text):
-        _cut_out(bounds, styles, cursor, palette.cursor_cell if is_cursor else palette.cursor)
+        over = palette.cursor_cell if is_cursor else palette.cursor_name if paints[cursor] & NAMED else palette.cursor
+        _cut_out(bounds, styles, cursor, over)
     segments += map(Segment, map(text.__getitem__, map(slice, bounds, bounds[1:])), styles)
     return Strip(segments, label_width + 1 + len(text))
 

@@ -23,11 +23,12 @@ from tui.view.scene import Row, Scene
 from tui.view.tracks import Fold, Kind, TrackKey
 
 _LEAST_LINES = {Kind.MEMORY: 2}  # of a row, per side; 1 of others
-_MOST_LINES = {Kind.GPU: 8, Kind.MEMORY: 5, Kind.PHASES: 3, Kind.HOST: 2, Kind.LOADER: 2, Kind.COLLECTIVES: 2, Kind.PARTS: 2}
+_MOST_LINES = {Kind.GPU: 12, Kind.MEMORY: 8, Kind.PHASES: 4, Kind.HOST: 2, Kind.LOADER: 2, Kind.COLLECTIVES: 2, Kind.PARTS: 2}
 # In this order they take what room is left.
 _GROWING = (
     *(Kind.GPU, Kind.MEMORY, Kind.GPU, Kind.PHASES, Kind.GPU, Kind.MEMORY),
     *(Kind.HOST, Kind.GPU, Kind.LOADER, Kind.COLLECTIVES, Kind.PARTS, Kind.GPU, Kind.PHASES, Kind.GPU, Kind.MEMORY, Kind.GPU),
+    *(Kind.GPU, Kind.MEMORY, Kind.GPU, Kind.PHASES, Kind.GPU, Kind.MEMORY, Kind.GPU, Kind.MEMORY),
 )
 _FEW_RANKS = 2  # of more, all but the first are folded at first
 _FEW_STREAMS = 4

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
+from textual.widgets._footer import FooterKey
 
-from tests.traces.handmade import US, replay_of, training
+from tests.traces.handmade import US, phase_grained, replay_of, training
 from tests.tui.view.scenes import app_on, crowd, lone_scene, pair_scene, piloted, ready, screen_text, whole
 from traces.file import load
 from traces.model import Trace, TraceFormatError
@@ -385,6 +386,45 @@ async def test_legend_and_themes(app: ViewApp, pilot: Pilot[Any]) -> None:
     assert palette_of(False).background in styles
     await pilot.press("D")
     assert app.current_theme.dark
+
+
+@piloted(pair_scene, size=(80, 24))
+async def test_help_and_quit_are_seen_in_the_narrowest_terminal(app: ViewApp, pilot: Pilot[Any]) -> None:
+    for pressed in ((), ("t",)):  # with tables, whose keys stand there too
+        await pilot.press(*pressed)
+        await pilot.pause()
+        keys = app.query(FooterKey)
+        seen = [key.action for key in keys if key.region.right <= app.size.width]
+        assert seen[:2] == ["help", "quit"] and len(seen) < len(keys)
+
+
+@piloted(lone_scene)
+async def test_a_key_that_does_nothing_says_why(app: ViewApp, pilot: Pilot[Any]) -> None:
+    for key in ("n", "N", "W", "k", "c", "x", "i"):
+        await pilot.press(key)
+        assert said(app).startswith(f"{key} (") and said(app).endswith("is for two traces: trace view A B")
+    await pilot.press("l")
+    assert "trace replay --view" in said(app)
+
+
+@piloted(lone_scene)
+async def test_tables_of_one_trace_begin_with_one_that_has_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
+    tables = app.query_one(Tables)
+    await pilot.press("t")
+    await pilot.pause()
+    assert tables.tab == "kernels" and tables.rows.row_count
+    await pilot.press("right", "t", "t")
+    await pilot.pause()
+    assert tables.tab == "ops"
+
+
+@piloted(lambda: whole(("phases", phase_grained())))
+async def test_a_range_of_phases_alone(app: ViewApp, pilot: Pilot[Any]) -> None:
+    await pilot.press("v", *["right"] * 10, "v")
+    await pilot.pause()
+    rows = [row.values[:2] for row in app.query_one(Tables).table().rows]
+    assert rows and {what for what, _ in rows} == {"phase"}
+    assert "loader" in said(app) and "GPU busy" not in said(app)
 
 
 @presses("question_mark")

@@ -6,10 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
+from rich.style import Style
 
+from tui.view.app import THEMES
 from tui.view.categories import Category
 from tui.view.cells import BEHIND, HANGING, LIT, NAMED, Sign
-from tui.view.palette import Palette, palette_of
+from tui.view.palette import Palette, contrast, palette_of
 
 # Oklab (Björn Ottosson, 2020): from linear sRGB to cone responses, and from their cube roots to the space.
 _CONES = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]])
@@ -44,7 +46,27 @@ def test_every_paint_has_a_style(dark: bool) -> None:
     for category in Category:
         assert palette.styles[category] != palette.styles[category | NAMED]
         assert palette.styles[category] != palette.styles[category | LIT]
-        assert palette.styles[category | HANGING].color == palette.styles[category | NAMED].color
+        assert palette.styles[category | HANGING].color == palette.styles[LIT | category | HANGING].color
         behind = palette.styles[category | ((Category.COPY + 1) << BEHIND)]
         assert behind.bgcolor is not None and behind.bgcolor.name == palette.colours[Category.COPY]
     assert len({palette.styles[sign].color for sign in Sign}) == 4  # blank and the same are faint, red, blue, yellow
+
+
+@pytest.mark.parametrize("dark", [True, False])
+def test_all_that_is_written_can_be_read(dark: bool) -> None:
+    # THEN letters on every colour, under the cursor too, differ by what people need (WCAG 2.1, 1.4.3: 4.5)
+    palette, theme = palette_of(dark), THEMES[dark]
+    over = Style(), palette.cursor_name, palette.cursor_cell
+    for category, lit, cursor in itertools.product(Category, (0, LIT), over):
+        style = palette.styles[category | NAMED | lit] + cursor
+        assert style.color is not None and style.bgcolor is not None
+        assert contrast(style.color.name, style.bgcolor.name) >= 4.5, (category, style)
+    for colour, behind in (
+        (palette.text, theme.surface),
+        (palette.text, theme.panel),
+        (theme.accent, theme.panel),
+        *((palette.signs[sign], palette.background) for sign in (Sign.MORE, Sign.LESS, Sign.OTHER_WORK)),
+    ):
+        assert colour is not None and behind is not None and contrast(colour, behind) >= 4.5, (colour, behind)
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)

@@ -14,7 +14,7 @@ from tui.view.alignment import Alignment
 from tui.view.details import details
 from tui.view.differences import differences
 from tui.view.headline import headline
-from tui.view.ruler import round_ns, step_places, steps_line, tick_text
+from tui.view.ruler import round_ns, step_places, steps_line, tick_text, when
 from tui.view.scene import Scene, short_name
 from tui.view.search import search
 from tui.view.spans import Span, counterpart, find_span, name_of, step_of, under
@@ -72,6 +72,22 @@ def test_the_headline_of_one() -> None:
     assert lines[0].text == "recorded.msgpack: Tesla V100-DGXS-32GB"
     assert lines[1].text.startswith("3 steps · median 100.0 µs · busy ")
     assert headline(whole(("t", crowd())), 130)[0].text == "t: 4 x NVIDIA A100"
+
+
+def test_a_headline_of_many_devices_tells_the_extremes() -> None:
+    text = " ".join(line.text for line in headline(whole(("t", crowd(devices=6))), 80))
+    assert text.count("cuda:") == 2 and " to " in text
+
+
+def test_a_time_of_another_rank_tells_the_rank() -> None:
+    # GIVEN two ranks, of which the second begins its step earlier: the ruler shows the first one's
+    trace = crowd(devices=2)
+    trace.steps.start_ns[trace.steps.rank == 1] -= 4 * US
+    scene = whole(("t", trace))
+    ours, theirs = (int(np.flatnonzero(trace.steps.rank == rank)[0]) for rank in (0, 1))
+    assert when(scene, 0, 5 * US, ours) == "+5.0 µs in step 0"
+    assert when(scene, 0, 5 * US, theirs) == "+9.0 µs in step 0 of rank 1"
+    assert when(scene, 0, -2 * US, NONE) == "-2.0 µs from the first step"
 
 
 # --- ruler ---
@@ -224,7 +240,7 @@ def test_the_same_in_several_steps_is_one_and_the_largest_comes_first() -> None:
     found = [one for one in differences(pair_of(second)) if one.what in ("longer", "shorter")]
     told = [(one.what, one.count, one.steps, one.total_ns) for one in found]
     assert told == [("longer", 2, 2, 6 * US), ("shorter", 1, 1, -2 * US)]
-    assert "2 times in 2 steps, +6.0 µs in all" in found[0].sentence
+    assert found[0].sentence.startswith("+6.0 µs, 2 times in 2 steps: ")
 
 
 def test_another_kernel_gone_and_new() -> None:
