@@ -679,7 +679,8 @@ class VirtualGpu:
         with self._looking:
             cells.watch(module, inputs, autocast, grad_enabled)
             self._in_cell = cells.tells_call
-            self.devices[max(self.simulator.scheduler.home, 0)].memory.limit_to(cells.limit_bytes)
+            memory = self.devices[max(self.simulator.scheduler.home, 0)].memory
+            memory.limit_to(cells.memory_limit(memory.peak_allocated_bytes))
         return self._cell_returned
 
     def _cell_returned(self) -> None:

@@ -410,6 +410,8 @@ class DeviceMemory:
     def limit_to(self, size_bytes: int | None) -> None:
         """All but `size_bytes` of the device is in use outside of PyTorch's allocator; None: what it was told at first."""
         segments = self._segments
+        if size_bytes is not None and size_bytes < segments.reserved_bytes:
+            self.empty_cache()
         outside = self._outside_bytes if size_bytes is None else segments.capacity_bytes - size_bytes
         segments.outside_bytes = max(outside, self._outside_bytes)
 

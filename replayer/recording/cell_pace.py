@@ -9,8 +9,11 @@
 Note [What is in the library and what is not]
     A script that trains what no cell was measured of is stopped with what is nearest; with `estimate` it goes on, and what is
     estimated is marked. Evaluation passes take the time of the forward pass in training, marked, for cells hold nothing else.
+
+Note [Where the card was full]
     Where a cell says that the card ran out of memory, the step is played on with as much memory as the last batch that
-    fitted had needed, so that the virtual GPU's allocator raises the error in its place.
+    fitted had needed, so that the virtual GPU's allocator raises the error in its place. What that was the cell may not
+    tell, and the first step lacks the optimizer's state: a script that got through a step has less than it had needed then.
 
 Note [The optimizer's share]
     A published cell tells criterion, zero_grad, backward and optimizer as one figure, "rest". Criterion and zero_grad take
@@ -44,6 +47,7 @@ from traces.workload_observer import with_modules
 
 _MOVES_PER_PARAMETER, _REACHED = 11, 0.8
 _LOSSES = "torch.nn.modules.loss"  # of these modules, which a cell's "rest" holds
+_MOST_FULL_STEPS = 3  # that the allocator may let pass where the card was full
 _LARGE_BYTES = 65_536  # below, latency is what a copy's duration shows
 
 COUNTED_ELSEWHERE_NS = 1  # of a phase whose time another one holds: its ops cost nothing
@@ -136,8 +140,8 @@ class CellPace:
         self._copies_by_cell: dict[str, _Copies | None] = {}  # "": the median over all
         self._said: set[str] = set()
         self.tells_call = False  # a cell's figures hold what the call takes that is about to begin
-        self.limit_bytes: int | None = None  # memory that the step under way may use, where the card ran out of it
-        self._beyond: NotMeasured | None = None
+        self._full: Cell | None = None  # by which the card ran out of memory at the batch of the call under way
+        self._full_steps = 0  # that ended on such batches
         bandwidth = card_of(self.gpu.device).memory_gbps * _REACHED
         self._ns_per_parameter_byte = _MOVES_PER_PARAMETER / bandwidth
 
@@ -152,11 +156,12 @@ class CellPace:
 
         Modules without parameters, or whose parameters are not on the GPU, are none of the library's.
         """
-        self._call, self.limit_bytes = None, None
+        self._call = None
         self.tells_call = bool(self._pending.ns) and type(module).__module__ == _LOSSES
         parameter = next(iter(module.parameters()), None)
         if parameter is None or not parameter.is_cuda:
             return
+        self._full = None
         of_inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
         trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
         base = self._base(module)
@@ -173,6 +178,14 @@ class CellPace:
         self._last = match.cell
         self._call = self._of_cell(match.cell, batch, trains)
         self.tells_call = self._call is not None
+
+    def memory_limit(self, peak_bytes: int) -> int | None:
+        """Memory that the call under way may use, in bytes; None if the card has room for it. `peak_bytes` is the most that the
+        script has used. See Note [Where the card was full]."""
+        if self._full is None:
+            return None
+        used_bytes = [peak_bytes - 1] if self._full_steps else []
+        return min([*used_bytes, *_needed_bytes(self._full)], default=None)
 
     def take_call(self) -> ModelCall | None:
         """What `watch` found for the call that is about to begin; None if its ops are estimated one by one."""
@@ -206,8 +219,10 @@ class CellPace:
 
     def step_ended(self, trained: bool) -> int:
         """Returns which of `steps` the step was. Raises NotInLibrary where the card should have run out of memory in it."""
-        if self._beyond is not None and trained:
-            self._stop(f"{self._beyond}; here it would have fitted, but how long it takes nobody measured")
+        if self._full is not None and trained:
+            self._full_steps += 1
+            if self._full_steps > _MOST_FULL_STEPS:
+                self._stop(f"{self._full.name}: no step ran out of memory here, and how long they take nobody measured")
         calls, self._calls = tuple(self._calls), []
         self._pending = _Pending()
         copied, self._copied = self._copied, False
@@ -266,8 +281,7 @@ class CellPace:
             if beyond.out_of_memory:
                 self._say(str(beyond))
                 if not self._choice.estimate:
-                    self._beyond = beyond
-                    self.limit_bytes = int(cell.peak_bytes[-1]) if len(cell.peak_bytes) else None
+                    self._full = cell
                     return None
             elif not self._choice.estimate:
                 self._stop(f"{beyond}; --estimate goes on with an estimate, marked")
@@ -320,6 +334,16 @@ class CellPace:
     def _stop(self, text: str) -> None:
         print(f"trace: {text}", file=sys.stderr, flush=True)
         raise NotInLibrary
+
+
+def _needed_bytes(cell: Cell) -> list[int]:
+    """What the last batch that fitted had needed: between the batches whose peaks are known, or on the line through the
+    first and the last of them. Empty where none is."""
+    batches, peaks = cell.memory_batches, cell.peak_bytes
+    beyond = cell.last_batch - int(batches[-1]) if len(batches) > 1 else 0
+    if beyond > 0:
+        return [int(peaks[-1]) + beyond * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])]
+    return [int(np.interp(cell.last_batch, batches, peaks))] if len(peaks) else []
 
 
 def _sum_of(calls: tuple[ModelCall, ...], copied: bool) -> dict[str, int]:

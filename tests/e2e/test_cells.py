@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,28 @@ optimizer.step()
 print("two calls", round(now_ms() - begun))
 """
 
+HALVE = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).cuda()
+optimizer, loss_of = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), nn.CrossEntropyLoss().cuda()
+size, steps = 1 << 19, 0
+while steps < 6:
+    try:
+        x, y = torch.randn(size, 8).cuda(), torch.zeros(size, dtype=torch.long).cuda()
+        loss = loss_of(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        steps += 1
+    except torch.OutOfMemoryError:
+        print("out of memory at", size, "after", steps)
+        loss = None
+        size //= 2
+print("trained with", size)
+"""
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -163,6 +186,22 @@ def test_beyond_the_last_batch_that_fitted_the_allocator_is_full(library: Path) 
     done = replay(library, "--gpu", "g9", "train.py", "SGD", "16", "1")
     assert done.returncode == 2
     assert "g9/net: batch 1 was not measured; the library has 2 to 1000; --estimate goes on" in done.stderr
+
+
+def test_where_the_card_was_full_a_script_may_halve_its_batch_though_no_peak_is_known(library: Path, tmp_path: Path) -> None:
+    batches = np.array([2, 1 << 18])
+    phases = {"forward": np.array([10, 20]) * 10**6, "rest": np.array([30, 70]) * 10**6}
+    net = Cell(GPU, "net", NET, batches, phases, out_of_memory_batch=1 << 19)
+    write_cells(tmp_path / "g8.cells", replace(GPU, name="g8"), [net], {})
+    (tmp_path / "halve.py").write_text(HALVE)
+
+    done = replay(tmp_path, "--gpu", "g8", "halve.py")
+
+    assert done.returncode == 0, done.stderr
+    # The first step lacks the momentum: what it takes fits yet.
+    assert done.stdout.splitlines() == ["out of memory at 524288 after 1", "trained with 262144"]
+    assert "trace: g8/net: Test GPU G9 ran out of memory at batch 524288, and here it is 524288\n" in done.stderr
+    assert "5 steps of batch 262144 as measured" in done.stderr
 
 
 @pytest.mark.parametrize(

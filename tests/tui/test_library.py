@@ -17,6 +17,7 @@ from traces.library.cell_traces import trace_of
 from traces.library.cells import read_cells, write_cells
 from traces.library.check import check
 from traces.model import StepKind
+from traces.workload import WorkloadSignature
 from tui.cli import run
 
 SPREAD = {"spread": "1 %", "source": "trace record"}
@@ -78,6 +79,13 @@ def test_an_entry_is_shown_whole(own: Path, capfd: pytest.CaptureFixture[str]) -
     assert "did you mean resnet50" in told(capfd, "show", "v100/resnet5")[2]
     assert run(["info", "v100/resnet50@32"]) == 0 and "115.5 ms" in capfd.readouterr().out
     assert run(["info", "v100/resnet50"]) == 2 and "name one, as v100/resnet50@1" in capfd.readouterr().err
+
+
+def test_an_entry_without_signature_is_shown_and_that_is_said(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_cells("unsigned.cells", GPU, [a_cell("unsigned", workload=WorkloadSignature())], SPREAD)
+    assert told(capfd, "add", "unsigned.cells")[0] == 0
+    code, out, _ = told(capfd, "show", "g9/unsigned")
+    assert code == 0 and "not told: it has no workload signature, so --gpu does not find it" in out
 
 
 def test_own_entries_are_added_used_and_removed(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -147,6 +155,7 @@ def test_what_is_sent_is_judged(own: Path, capfd: pytest.CaptureFixture[str]) ->
     ]
 
     Path("broken.cells").write_bytes(b"no")
+    assert told(capfd, "check", "broken.cells")[1].startswith("broken.cells: error: not a readable trace at byte 0: ")
     code, out, _ = told(capfd, "check", "broken.cells", "absent.cells", "--json")
     assert code == 2 and json.loads(out)["errors"] == 2
 

@@ -158,4 +158,4 @@ def _ends_on_a_line(batches: Any, times: Any) -> bool:
 
 def unreadable(path: Path, error: TraceError | OSError) -> Finding:
     """A file that could not be looked at."""
-    return Finding(ERROR, path.name, str(error))
+    return Finding(ERROR, "", str(error).removeprefix(f"{path}: "))

@@ -174,7 +174,7 @@ def check(paths: list[Path], json: bool) -> int:
     else:
         for name, of in told.items():
             for finding in of:
-                print(f"{name}: {finding.level}: {finding.entry}: {finding.text}")
+                print(f"{name}: {finding.level}: {f'{finding.entry}: ' if finding.entry else ''}{finding.text}")
             if not of:
                 print(f"{name}: fit for the library")
     return 2 if failed else 1 if errors else 0
@@ -248,11 +248,14 @@ def _facts(cell: Cell) -> dict[str, Any]:
 
 def _workload(cell: Cell) -> dict[str, Any]:
     of = cell.workload
-    return {
-        "trains": f"{of.parameters:,} parameters ({size_text(of.parameter_bytes)}), inputs"
-        f" {' and '.join(f'N x {chr(120).join(map(str, t.shape[1:]))} {t.dtype}' for t in of.inputs or ())},"
-        f" {of.optimizer}, autocast {of.autocast}"
-    }
+    parts = []
+    if of.parameters is not None:
+        parts.append(f"{of.parameters:,} parameters" + (f" ({size_text(of.parameter_bytes)})" if of.parameter_bytes else ""))
+    if of.inputs:
+        parts.append(f"inputs {' and '.join(f'N x {chr(120).join(map(str, t.shape[1:]))} {t.dtype}' for t in of.inputs)}")
+    parts += [of.optimizer] if of.optimizer else []
+    parts += [f"autocast {of.autocast}"] if of.autocast else []
+    return {"trains": ", ".join(parts) or "not told: it has no workload signature, so --gpu does not find it"}
 
 
 def _figures(cell: Cell) -> list[list[str]]:
