@@ -174,4 +174,4 @@ def _reason(
 def _ms(time_ns: float) -> str:
     if not time_ns:
         return "0"
-    return f"{time_ns / 1e6:.1f} ms" if time_ns >= 1e6 else f"{time_ns / 1e3:.1f} us"
+    return f"{time_ns / 1e6:.1f} ms" if time_ns >= 1e6 else f"{time_ns / 1e3:.1f} µs"

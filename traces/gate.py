@@ -116,9 +116,12 @@ def _budget(path: Path, key: str, value: object) -> float:
     if key == "missing_ops" and type(value) is int and value >= 0:
         return float(value)
     units = _SHARES if key in _CHANGES else _UNITS.get(key, {})
+    told = key
     match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(\S+)\s*", value) if isinstance(value, str) else None
     if match is None or match[2].lower() not in units:
         examples = [(_TIMES, '"180 ms"'), (_SIZES, '"14 GiB"'), (_SHARES, '"5 %"')]
         wanted = next((text for own, text in examples if own is units), "a whole number")
-        raise GateError(f"{path}: {key} = {value!r} is no budget; write {key} = {'true' if key == 'same_program' else wanted}")
+        if match is not None and match[2] in _SHARES and f"{key}_change" in _CHANGES:
+            key, wanted = f"{key}_change", f'"{value}"'
+        raise GateError(f"{path}: {told} = {value!r} is no budget; write {key} = {'true' if key == 'same_program' else wanted}")
     return float(match[1]) * units[match[2].lower()]

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 
 from tui.argv import ScriptCommand
 from tui.completion import trace_names
 from tui.errors import line_for
 from tui.figures import printable
-from tui.help import CHECK, FILES, LOOK, RUN, Commands, Group
+from tui.help import CHECK, COMMON, FILES, LOOK, RUN, Commands, Group
 from tui.outputs import open_standard_streams
 from tui.shares import share
 from tui.terminal import is_verbose
@@ -484,7 +485,7 @@ def replay(
     names = context.command.option_names(context)
     how = ReplayConfig(str(loader), strict, str(values), str(clock), speed, gpus, link_gbps)
     if not (trace or gpu):
-        raise typer.BadParameter("without '--gpu': Missing option '--trace'")
+        raise UsageError("Missing option '--trace' T, the recording to replay; or --gpu NAME, times of the library", context)
     conditions = None
     if on_gpu or host_speed != 1 or link_gbps:
         from replayer.prediction.conditions import Conditions
@@ -768,6 +769,8 @@ def run(words: Sequence[str]) -> int:
     except typer.TyperException as error:
         command_name = words[0] + " " if words and words[0] in command.commands else ""
         message = error.format_message().replace("Value error, ", "").rstrip(".")
+        if words and words[0].partition("=")[0] in COMMON:
+            message = f"{words[0]} goes after the command's name, as in trace info {words[0]}"
         print(f"trace: {message}; see trace {command_name}--help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:

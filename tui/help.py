@@ -35,6 +35,7 @@ _GROUPS = (RUN, LOOK, FILES, CHECK)  # of `trace --help`, in this order; a comma
 _WIDEST = 140  # columns: longer lines are hard to read
 _LABELS = 34  # columns of option names before their help begins on the next line
 _COMMON = "On every command"
+COMMON = ("-q", "--quiet", "-v", "--verbose", "--color")  # the names of these options
 
 
 def _remember(key: str) -> Callable[[typer.Context, Any], Any]:

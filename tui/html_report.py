@@ -9,7 +9,7 @@ to some hundred points, tables to what is worth reading, so that a recording of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
@@ -20,7 +20,7 @@ import numpy as np
 from traces.changes import ChangeLists
 from traces.comparison import Both, Comparison, compare
 from traces.measure import memory_curve
-from traces.model import NONE, Column, StepKind, Trace
+from traces.model import NONE, Column, StepKind, Steps, Trace
 from traces.summary import Summary, summarize
 from tui.figures import ABSENT, count_text, error_text, kernel_text, printable, share_text, size_text, time_text
 from tui.print_analyses import REASONS, analysis_rows, idle_sentence
@@ -51,11 +51,12 @@ def report_html(sides: Sequence[Side], tolerance: float = 0.05) -> str:
     if len(sides) > 1:
         analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
         comparison = compare(sides[0].trace, sides[1].trace, tolerance, analyses=analyses)
+    phases = phase_times([side.summary for side in sides], comparison)
     labels = ["recorded", "replayed"] if comparison is not None and comparison.replay else ["A", "B"][: len(sides)]
     body = [
         _head(sides, labels, comparison),
         _section("Steps", _steps_chart(sides, labels, comparison)),
-        _section("Phases on the host, median per step", _phases_chart(sides, labels)),
+        _section("Phases on the host, median per step", _phases_chart(phases, labels)),
         _section("GPU busy and idle, per step", _idle_chart(sides, labels)),
         _section("Memory allocated", _memory_chart(sides, labels)),
         *(_differences(comparison, labels) if comparison is not None else []),
@@ -80,7 +81,8 @@ def _head(sides: Sequence[Side], labels: Sequence[str], comparison: Comparison |
         summary = sides[0].summary
         gpus = ", ".join(sorted({device.name or "an unnamed GPU" for device in summary.devices})) or "no GPU"
         verdict, notes = f"<h1>{_text(gpus)}</h1>", note_sentences(summary)
-    names = "".join(f"<p><b>{label}</b> {_text(side.name)}</p>" for label, side in zip(labels, sides, strict=True))
+    marks = [f"<b>{label}</b> " if comparison else "" for label in labels]
+    names = "".join(f"<p>{mark}{_text(side.name)}</p>" for mark, side in zip(marks, sides, strict=True))
     idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]
     notes = [*(f"GPU idle{f' ({label})' if comparison else ''} {said}." for label, said in idle if said), *notes]
     listed = "".join(f"<li>{_text(note)}</li>" for note in notes)
@@ -123,31 +125,43 @@ def _busy(summary: Summary) -> float | None:
 
 def _steps_chart(sides: Sequence[Side], labels: Sequence[str], comparison: Comparison | None) -> str:
     lines = []
-    for label, letter, side in zip(labels, "ab", sides, strict=False):
-        steps = side.trace.steps
-        steps = steps.take(steps.rank == (steps.rank.min() if len(steps) else 0))
-        number, time_ms = np.arange(len(steps)), steps.duration_ns / 1e6
+    own, numbers, x_label = step_axis(sides)
+    for label, letter, steps, number in zip(labels, "ab", own, numbers, strict=False):
+        time_ms = steps.duration_ns / 1e6
+        other = np.isin(steps.kind, (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE))
+        faded = frozenset(number[other].astype(float).tolist())
         if len(steps) > _MOST_DOTS:
             number, time_ms = _thinned(number, time_ms, _POINTS)
-        other = np.isin(steps.kind, (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE))
-        faded = frozenset(np.flatnonzero(other).astype(float).tolist())
         lines.append(Line(label, number, time_ms, letter, has_dots=True, faded=faded))
     band = None
     if comparison is not None and comparison.steps.noise_floor and comparison.steps.recorded_median_ns:
         middle = comparison.steps.recorded_median_ns / 1e6
         band = middle * (1 - comparison.steps.noise_floor), middle * (1 + comparison.steps.noise_floor)
-    chart = line_chart(lines, x_label="step", y_label="ms", band=band)
+    chart = line_chart(lines, x_label=x_label, y_label="ms", band=band, has_whole_x=True)
     note = "Faded: warm-up, evaluation and incomplete steps." + (" Shaded: the recording's own noise." if band else "")
     return chart and f"{chart}<p class=note>{note}</p>"
 
 
-def _phases_chart(sides: Sequence[Side], labels: Sequence[str]) -> str:
-    phases = [side.summary.phases for side in sides]
-    rows = []
-    for name in dict.fromkeys(name for of in phases for name in of):
-        times_ns = [of[name].median_ns if name in of else None for of in phases]
-        rows.append((name, times_ns, [time_text(time_ns) for time_ns in times_ns]))
-    return paired_bars(rows, labels)
+def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> dict[str, list[int | None]]:
+    """The host's median time in each phase, of each side: of two as `trace diff` has it, over the steps that it compares."""
+    if comparison is not None:
+        return {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
+    return {name: [of.median_ns] for summary in summaries for name, of in summary.phases.items()}
+
+
+def step_axis(sides: Sequence[Side]) -> tuple[list[Steps], list[Column], str]:
+    """The steps of each side's first rank, where they lie, and what that axis is called; two traces count on their own."""
+    found = []
+    for side in sides:
+        steps = side.trace.steps
+        found.append(steps.take(steps.rank == (steps.rank.min() if len(steps) else 0)))
+    if len(sides) == 1:
+        return found, [found[0].number.astype(np.int64)], "step"
+    return found, [np.arange(len(steps)) for steps in found], "step, counted from 0 in each trace"
+
+
+def _phases_chart(times: Mapping[str, list[int | None]], labels: Sequence[str]) -> str:
+    return paired_bars([(name, of, [time_text(time_ns) for time_ns in of]) for name, of in times.items()], labels)
 
 
 def _idle_chart(sides: Sequence[Side], labels: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tui.figures import printable
@@ -53,14 +54,23 @@ def ending_text(returncode: int) -> str:
 
 
 def hint_misplaced_option(script: list[str], option_names: Collection[str], command: str, *, refused: bool) -> None:
-    """Where an option that was meant for us may stand among the script's: the script has refused its command line, or the
-    option's value is a trace file."""
+    """Where an option that was meant for us may stand among the script's: the script has refused its command line, the option's
+    value is a trace file, or the script's file does not hold the option's long name."""
     for place, word in enumerate(script[1:], start=1):
         ours, equals, value = word.partition("=")
         if ours not in option_names:
             continue
         value = value if equals else "".join(script[place + 1 : place + 2])
-        if not refused and not value.endswith(SUFFIX):
+        if not refused and not value.endswith(SUFFIX) and (len(ours) == 2 or _mentions(script[0], ours)):
             continue
         say(f"{ours} stands after the script, so the script got it; options of trace {command} go before the script")
         return
+
+
+def _mentions(script: str, option: str) -> bool:
+    """Whether the file may know the option; what is no file of its own (-m MODULE) may."""
+    try:
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return option.lstrip("-").replace("-", "_") in text.replace("-", "_")

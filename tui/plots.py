@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traces.comparison import compare
 from traces.measure import memory_curve
 from traces.model import NONE, StepKind, TraceError
-from tui.figures import fit, kernel_text, size_text
-from tui.html_report import Side
+from tui.figures import fit, size_text
+from tui.html_report import Side, phase_times, step_axis
 from tui.print_analyses import REASONS
+from tui.view.aggregates import kernel_totals
+from tui.view.scene import Scene, short_name
+from tui.view.table_rows import compared_totals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +50,7 @@ def draw(what: str, sides: Sequence[Side], path: Path) -> None:
             if not draws[what](axes, sides):
                 raise TraceError(f"{' and '.join(side.name for side in sides)}: nothing to draw of {what}")
             if len(sides) > 1 and what != "idle":
-                axes.legend(frameon=False)
+                figure.legend(frameon=False, ncols=2, loc="outside upper center")
             axes.spines[["top", "right"]].set_visible(False)
             figure.savefig(path, dpi=200, metadata={"Date": None} if path.suffix == ".svg" else None)
         finally:
@@ -55,28 +59,31 @@ def draw(what: str, sides: Sequence[Side], path: Path) -> None:
 
 def _steps(axes: Axes, sides: Sequence[Side]) -> bool:
     """Each step's time; steps that count less are hollow, and the first trace's quartiles are shaded."""
-    for side, colour in zip(sides, _COLOURS, strict=False):
-        steps = side.trace.steps
-        steps = steps.take(steps.rank == (steps.rank.min() if len(steps) else 0))
+    from matplotlib.ticker import MaxNLocator
+
+    own, numbers, x_label = step_axis(sides)
+    for side, steps, number, colour in zip(sides, own, numbers, _COLOURS, strict=False):
         if not len(steps):
             continue
-        time_ms, number = steps.duration_ns / 1e6, np.arange(len(steps))
+        time_ms = steps.duration_ns / 1e6
         axes.plot(number, time_ms, color=colour, linewidth=1, label=side.name)
         hollow = np.isin(steps.kind, (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE))
         axes.scatter(number[~hollow], time_ms[~hollow], color=colour, s=10)
         axes.scatter(number[hollow], time_ms[hollow], facecolors="none", edgecolors=colour, s=10)
         if side is sides[0] and (~hollow).sum() >= 4:
             axes.axhspan(*np.percentile(time_ms[~hollow], (25, 75)), color=colour, alpha=0.12, linewidth=0)
-    axes.set(xlabel="step", ylabel="ms", ylim=(0, None))
+    axes.set(xlabel=x_label, ylabel="ms", ylim=(0, None))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return bool(axes.lines)
 
 
 def _phases(axes: Axes, sides: Sequence[Side]) -> bool:
-    names = list(dict.fromkeys(name for side in sides for name in side.summary.phases))
+    comparison = compare(sides[0].trace, sides[1].trace) if len(sides) > 1 else None
+    times = phase_times([side.summary for side in sides], comparison)
+    names = list(times)
     height = 0.8 / len(sides)
     for place, (side, colour) in enumerate(zip(sides, _COLOURS, strict=False)):
-        phases = side.summary.phases
-        times_ms = [(phases[name].median_ns or 0) / 1e6 if name in phases else 0 for name in names]
+        times_ms = [(of[place] or 0) / 1e6 for of in times.values()]
         bars = axes.barh(np.arange(len(names)) + place * height, times_ms, height, color=colour, label=side.name)
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
     axes.set_yticks(np.arange(len(names)) + 0.4 - height / 2, names)
@@ -124,14 +131,15 @@ def _memory(axes: Axes, sides: Sequence[Side]) -> bool:
 
 def _kernels(axes: Axes, sides: Sequence[Side]) -> bool:
     """Those with the most GPU time in any of the traces."""
-    tables = [{row.name: row.device_ns / 1e6 for row in side.summary.kernels} for side in sides]
+    scene = Scene.of(*((side.name, side.trace) for side in sides))
+    tables = [{name: of.total_ns / 1e6 for name, of in totals.items()} for totals in compared_totals(scene, kernel_totals)]
     names = sorted({name for of in tables for name in of}, key=lambda name: -max(of.get(name, 0) for of in tables))[:_KERNELS]
     height = 0.8 / len(sides)
     for place, (side, of, colour) in enumerate(zip(sides, tables, _COLOURS, strict=False)):
         times_ms = [of.get(name, 0) for name in names]
         axes.barh(np.arange(len(names)) + place * height, times_ms, height, color=colour, label=side.name)
-    labels = [fit(kernel_text(name), 48).replace("$", r"\$") for name in names]
+    labels = [fit(short_name(name), 48).replace("$", r"\$") for name in names]
     axes.set_yticks(np.arange(len(names)) + 0.4 - height / 2, labels, fontsize=6)
     axes.invert_yaxis()
-    axes.set_xlabel("ms of GPU time in all")
+    axes.set_xlabel("ms of GPU time per step" if len(sides) > 1 and scene.step_pairs else "ms of GPU time in all")
     return bool(names)

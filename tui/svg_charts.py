@@ -46,12 +46,14 @@ def line_chart(
     y_label: str,
     band: tuple[float, float] | None = None,
     limit: tuple[str, float] | None = None,
+    has_whole_x: bool = False,
 ) -> str:
-    """Lines over a common x; `band` is a range of y to shade, `limit` a level with a name."""
+    """Lines over a common x, which `has_whole_x` if it counts; `band` is a range of y to shade, `limit` a level with a name."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return ""
-    x_low, x_high = min(0.0, *(float(line.x.min()) for line in lines)), max(float(line.x.max()) for line in lines)
+    x_low, x_high = (float(end(end(line.x) for line in lines)) for end in (min, max))
+    x_low = x_low if has_whole_x else min(x_low, 0.0)
     y_high = max(float(line.y.max()) for line in lines)
     if limit is not None and limit[1] < 4 * y_high:  # a limit far above would flatten the curve: it is told in words
         y_high = max(y_high, limit[1])
@@ -72,7 +74,7 @@ def line_chart(
         y = at_y(value)
         parts.append(f'<line class="grid" stroke="#d8dee4" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>')
-    for value in _ticks(x_high - x_low):
+    for value in _ticks(x_high - x_low, 1.0 if has_whole_x else 0.0):
         x = at_x(x_low + value)
         parts.append(f'<text class="tick" x="{x:.1f}" y="{_HEIGHT - 18}" text-anchor="middle">{_number(x_low + value)}</text>')
     if limit is not None and limit[1] <= y_high:
@@ -149,12 +151,12 @@ def _path(points: Sequence[tuple[float, float]], is_stepped: bool) -> str:
     return "".join(steps)
 
 
-def _ticks(high: float) -> list[float]:
-    """Three to six round values from 0 to `high`."""
+def _ticks(high: float, least: float = 0.0) -> list[float]:
+    """Three to six round values from 0 to `high`, `least` apart."""
     if high <= 0:
         return [0.0]
     step = 10 ** floor(log10(high))
-    step = next(part for part in (step / 5, step / 2, step, step * 2) if high / part <= 6)
+    step = max(next(part for part in (step / 5, step / 2, step, step * 2) if high / part <= 6), least)
     return [number * step for number in range(int(high / step) + 1)]
 
 

@@ -26,7 +26,7 @@ def test_two_gpus_under_dataparallel_are_slower_by_what_the_study_found() -> Non
         ("forward", "gather is new: 8.5 ms of a step"),
         ("forward", "scatter is new: 6.7 ms of a step"),
         ("forward", "replicate is new: 6.2 ms of a step"),
-        ("", "h2d takes 6.2 ms less: 6.5 ms -> 300.0 us"),
+        ("", "h2d takes 6.2 ms less: 6.5 ms -> 300.0 µs"),
         ("", "backward takes 5.9 ms more: 495.1 ms -> 501.0 ms"),
         ("backward", "broadcast_backward is new: 5.7 ms of a step"),
         ("backward", "gather_backward is new: 2.2 ms of a step"),
@@ -38,7 +38,7 @@ def test_two_gpus_under_dataparallel_are_slower_by_what_the_study_found() -> Non
 
 def test_slow_loading_is_waiting_for_data_and_idle_gpus() -> None:
     told = explained(training(), training(loader_us=220))
-    assert told.reasons[0].text.startswith("waiting for data (loader) takes 200.0 us more: 20.0 us -> 220.0 us")
+    assert told.reasons[0].text.startswith("waiting for data (loader) takes 200.0 µs more: 20.0 µs -> 220.0 µs")
     assert any(reason.what.startswith("idle: ") and reason.delta_ns > 0 for reason in told.reasons)
 
 

@@ -80,10 +80,11 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("import nope.json", "nope.json: cannot be read: No such file or directory"),
         ("import empty", "empty"),
         ("import t.msgpack -o t.msgpack", "would overwrite the recording itself"),
-        ("replay script.py", "Missing option '--trace'; see trace replay --help"),
+        ("replay script.py", "Missing option '--trace' T, the recording to replay; or --gpu NAME"),
         ("replay script.py --trace", "a FILE must follow it"),
         ("replay --trace t.msgpack", "Missing argument 'SCRIPT'"),
         ("replay", "Missing SCRIPT and --trace T; see trace replay --help"),
+        ("-q info t.msgpack", "-q goes after the command's name, as in trace info -q"),
         ("replay --gpu-memory 16 --trace t.msgpack script.py", "16 has no unit; write 16GiB or 16GB"),
         ("replay --trace t.msgpack -m", "a MODULE must follow it"),
         ("replay --loader fast --trace t.msgpack script.py", "'fast' is not one of 'real', 'recorded'"),
@@ -330,10 +331,20 @@ def test_a_script_that_refuses_an_option_of_ours(
     assert (f"trace: {told} stands after the script" in err) if told else ("stands after" not in err)
 
 
-@pytest.mark.parametrize(("words", "is_told"), [("-o r.msgpack", True), ("--output=r.msgpack", True), ("-o model.pt", False)])
-def test_an_output_after_the_script_is_the_scripts_and_is_told(
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        ("-o r.msgpack", True),
+        ("--output=r.msgpack", True),
+        ("-o model.pt", False),
+        ("--details", True),  # of which the script's file says nothing
+        ("--gpu-memory 4GiB", False),
+    ],
+)
+def test_an_option_of_ours_after_the_script_is_the_scripts_and_is_told(
     child: dict[str, Any], words: str, is_told: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    Path("train.py").write_text("parser.add_argument('--gpu_memory')\n", encoding="utf-8")
     assert run(["replay", "train.py", "--trace", "t.msgpack", *words.split()]) == 0
     assert ("stands after the script, so the script got it" in capfd.readouterr().err) is is_told
     assert child["words"] == ["train.py", *words.split()]

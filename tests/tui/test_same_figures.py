@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,9 @@ from traces.summary import summarize
 from tui.cli import run
 from tui.figures import share_text, size_text, time_text
 from tui.html_report import Side, report_html
+from tui.plots import draw
 from tui.view.headline import headline
+from tui.view.table_rows import table_of
 
 
 def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -82,3 +85,70 @@ def test_a_recording_and_what_replays_it(
             assert median_ns is not None and time_text(median_ns) in told and time_text(median_ns) in page
         assert facts[name_of]["recorded_median_ns"] == spread.recorded_median_ns
     assert time_text(comparison.steps.recorded_median_ns) in shown
+
+
+@pytest.mark.parametrize("name", ["training", "transformer"])
+def test_tables_and_plots_of_two(name: str, shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app's tables, the charts of the report and those of `trace plot` have the figures of `trace diff`."""
+    recorded = MADE[name](shared_traces)
+    other = replay_of(recorded, 1.2)
+    comparison, sides = compare(recorded, other), [Side("a", recorded), Side("b", other)]
+    scene = whole(("a", recorded), ("b", other))
+    drawn = _drawn(monkeypatch, sides, tmp_path)
+    # THEN a phase takes the host the same in the app, the report, the plot and the comparison
+    phases = {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
+    assert {row.name: [*row.values[1:3]] for row in table_of(scene, "phases").rows} == phases
+    page = report_html(sides)
+    assert phases and all(f">{time_text(ns)}</text>" in page for times in phases.values() for ns in times)
+    assert drawn["phases"] == [[times[side] / 1e6 for times in phases.values()] for side in range(2)]
+    # and a kernel the same time per step in the app and the plot; where diff tells of it, there too
+    shown = {row.name: [_number(ns) for ns in row.values[2:4]] for row in table_of(scene, "kernels").rows}
+    longest = sorted(shown, key=lambda kernel: -max(shown[kernel]))[: len(drawn["kernels"][0])]
+    assert drawn["kernels"] == [[pytest.approx(shown[kernel][side] / 1e6) for kernel in longest] for side in range(2)]
+    changes = [*comparison.changes.kernels.longer, *comparison.changes.kernels.shorter]
+    assert all(shown[of.name] == pytest.approx([of.recorded_ns, of.replayed_ns]) for of in changes)
+
+
+def test_tables_and_plots_of_one(shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = MADE["transformer"](shared_traces)
+    summary, scene = summarize(trace), whole(("a", trace))
+    drawn = _drawn(monkeypatch, [Side("a", trace)], tmp_path)
+    phases = {name: of.median_ns for name, of in summary.phases.items()}
+    assert {row.name: row.values[1] for row in table_of(scene, "phases").rows} == phases
+    assert drawn["phases"] == [[ns / 1e6 for ns in phases.values() if ns is not None]]
+    assert drawn["steps"] == [[step.duration_ns / 1e6 for step in summary.steps]]
+    assert [row.values[1] for row in table_of(scene, "steps").rows] == [step.duration_ns for step in summary.steps]
+    kernels = {row.name: row.values[1] for row in table_of(scene, "kernels").rows}
+    assert all(kernels[row.name] == row.device_ns for row in summary.kernels)
+    assert drawn["kernels"][0][: len(summary.kernels)] == [pytest.approx(row.device_ns / 1e6) for row in summary.kernels]
+    peaks = [of.peak_allocated_bytes / 2**30 for of in summary.memory.values()]
+    assert [max(drawn["memory"][0])] == pytest.approx(peaks)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _drawn(monkeypatch: pytest.MonkeyPatch, sides: list[Side], folder: Path) -> dict[str, list[list[float]]]:
+    """What `trace plot` hands to the plotting library: per figure and side the values of its bars or line."""
+    from matplotlib.axes import Axes
+
+    found: dict[str, list[list[float]]] = {}
+    what = ""
+
+    def noted(method: str, values: int) -> None:
+        before = getattr(Axes, method)
+
+        def note(self: Axes, *args: Any, **facts: Any) -> Any:
+            found.setdefault(what, []).append([float(value) for value in args[values]])
+            return before(self, *args, **facts)
+
+        monkeypatch.setattr(Axes, method, note)
+
+    noted("barh", 1)
+    noted("plot", 1)
+    noted("step", 1)
+    for what in ("steps", "phases", "kernels", "memory"):
+        if what != "memory" or all(len(side.trace.memory) for side in sides):
+            draw(what, sides, folder / f"{what}.svg")
+    return found

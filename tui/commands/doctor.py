@@ -172,7 +172,7 @@ def _may_lock_anything() -> bool:
 
 
 def _disk() -> Iterator[Finding]:
-    for name, folder in (("disk here", Path.cwd()), ("disk for files between processes", Path(tempfile.gettempdir()))):
+    for name, folder in (("here", Path.cwd()), ("for files between processes", Path(tempfile.gettempdir()))):
         free_bytes = shutil.disk_usage(folder).free
         told = f"{size_text(free_bytes)} free"
         if not os.access(folder, os.W_OK):

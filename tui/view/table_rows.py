@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from traces.model import NONE
+from traces.model import NONE, Column, Trace
 from tui.print_analyses import REASONS
 from tui.view.aggregates import Totals, kernel_totals, op_totals, step_weights
 from tui.view.analysis_rows import ANALYSES, analysis_table
@@ -62,11 +62,16 @@ def _differences(scene: Scene, found: Sequence[Difference]) -> Table:
     return Table(heads, rows, "" if rows else "nothing differs, waits for data and warm-up left out: W shows these too")
 
 
-def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: str) -> Table:
-    pairs = compared_pairs(scene)
-    two = len(scene.traces) == 2
+def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals]]) -> list[dict[str, Totals]]:
+    """Of one trace the totals of all, of two each side's per step that is compared."""
+    pairs, two = compared_pairs(scene), len(scene.traces) == 2
     steps = [[scene.step_pairs[n][side] for n in pairs] if two and scene.step_pairs else [] for side in range(2)]
-    found = [of(trace, step_weights(trace, own)) for trace, own in zip(scene.traces, steps, strict=False)]
+    return [of(trace, step_weights(trace, own)) for trace, own in zip(scene.traces, steps, strict=False)]
+
+
+def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: str) -> Table:
+    two = len(scene.traces) == 2
+    found = compared_totals(scene, of)
     whole = sum(total.total_ns for total in found[0].values()) or 1
     if not two:
         heads = [Head(what), Head("GPU time", Unit.TIME), Head("%", Unit.SHARE), Head("calls", Unit.COUNT)]
