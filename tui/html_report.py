@@ -24,8 +24,9 @@ from traces.model import NONE, Column, StepKind, Steps, Trace
 from traces.summary import Summary, summarize
 from tui.figures import ABSENT, count_text, error_text, kernel_text, printable, share_text, size_text, time_text
 from tui.print_analyses import REASONS, analysis_rows, idle_sentence
+from tui.print_communication import exposure_sentence
 from tui.print_diff import COVERAGE, verdict_sentences, warning_sentences
-from tui.print_info import note_sentences, provenance_facts
+from tui.print_info import collective_rows, note_sentences, provenance_facts
 from tui.svg_charts import Line, line_chart, paired_bars, stacked_bars
 
 _POINTS = 800  # of a curve
@@ -62,6 +63,7 @@ def report_html(sides: Sequence[Side], tolerance: float = 0.05) -> str:
         *(_differences(comparison, labels) if comparison is not None else []),
         *_coverage(comparison),
         *_kernels(sides, labels),
+        *_collectives(sides, labels),
         *_analyses(sides, labels),
         *_provenance(sides, labels),
     ]
@@ -241,6 +243,14 @@ def _kernels(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
         ]
         title = "Kernels with the most GPU time" + (f", {label}" if len(sides) > 1 else "")
         yield _section(title, _table(["kernel", "count", "time", "of busy"], rows))
+
+
+def _collectives(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
+    for label, side in zip(labels, sides, strict=True):
+        exposure = exposure_sentence(side.summary.communication)
+        note = f"<p class=note>{_text(exposure[:1].upper() + exposure[1:])}.</p>" if exposure else ""
+        cells = _table(*collective_rows(side.summary))
+        yield _section("Collectives" + (f", {label}" if len(sides) > 1 else ""), cells and cells + note)
 
 
 def _analyses(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:

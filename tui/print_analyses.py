@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from traces.comparison import pair_streams
 from tui.figures import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from traces.analyses import Analyses
     from traces.comparison import Both
     from traces.idle import IdleTime
+    from traces.launches import StreamLaunches
     from traces.modules import ModuleTime
 
 _MOST_OPS, _MOST_MODULES = 10, 16
@@ -58,7 +60,7 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     ]  # fmt: skip
     yield "Copies", ["", "count", "bytes", "time", "GB/s", "over time"], moved
     yield "Achieved rates by kind of op", _RATES, [_rates(row) for row in of.achieved[:_MOST_OPS]]
-    shapes = [_rates(row, with_shapes=True) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
+    shapes = [_rates(row) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
     yield "Ops by shape", _RATES, shapes
     modules = sorted(of.modules, key=_module_time, reverse=True)[:_MOST_MODULES]
     shown = [row for row in of.modules if row in modules]  # in the order of their calls
@@ -88,12 +90,10 @@ def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]
     kinds = dict.fromkeys(kind for path in paths if path is not None for kind in path.by_kind)
     cells = [[time_text(path.by_kind.get(kind, 0)) if path is not None else ABSENT for path in paths] for kind in kinds]
     yield "Critical path of the median step", [[kind, *told] for kind, told in zip(kinds, cells, strict=True)]
-    streams = [{(row.device, row.stream): row for row in of.launches} for of in pair]
     rows = []
-    for device, stream in [key for key in streams[0] if key in streams[1]][:4]:
-        both = [side[device, stream] for side in streams]
-        rows.append([f"{device} stream {stream}, delay", *(time_text(row.delay_median_ns) for row in both)])
-        rows.append([f"{device} stream {stream}, mean queue", *(f"{row.queue_mean:.1f}" for row in both)])
+    for label, both in list(paired_launches(sides).items())[:4]:
+        rows.append([f"{label}, delay", *(ABSENT if row is None else time_text(row.delay_median_ns) for row in both)])
+        rows.append([f"{label}, mean queue", *(ABSENT if row is None else f"{row.queue_mean:.1f}" for row in both)])
     yield "Launches", rows
     copies = [{row.kind: row for row in of.transfers} for of in pair]
     rows = []
@@ -110,6 +110,49 @@ def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]
     most = sorted(shared, key=lambda path: -max(took(side[path]) for side in modules))[:_MOST_OPS]
     rows = [[_indented(path), *(time_text(took(side[path])) for side in modules)] for path in shared if path in most]
     yield title, rows
+    for title, lists in (
+        ("Achieved rates by kind of op", [of.achieved for of in pair]),
+        ("GPU time of ops by shape, per call", [of.op_shapes for of in pair]),
+    ):
+        ops = [{op_label(row): row for row in own if row.calls} for own in lists]
+        yield title, [row for label in [key for key in ops[0] if key in ops[1]][:_MOST_OPS] for row in _compared(label, ops)]
+    ranks = [{row.rank: row for row in of.stragglers} for of in pair]
+    told = [rank for rank in ranks[0] if rank in ranks[1]][:_MOST_OPS]
+    rows = [[f"rank {rank} kept others waiting", *(time_text(side[rank].caused_ns) for side in ranks)] for rank in told]
+    yield "Stragglers: who came last to collectives", rows
+
+
+def paired_launches(sides: Both[Analyses]) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
+    """The streams of both sides by what they are called, those over each other that `trace diff` pairs: "cuda:0 stream 7/0"."""
+    of_device: dict[str, list[dict[int, StreamLaunches]]] = {}
+    for number, of in enumerate((sides.recorded, sides.replayed)):
+        for row in of.launches:
+            of_device.setdefault(row.device, [{}, {}])[number][row.stream] = row
+    found = {}
+    for device, (ours, theirs) in of_device.items():
+        counts = [{stream: float(row.count) for stream, row in side.items()} for side in (ours, theirs)]
+        for pair in pair_streams(*counts):
+            numbers = dict.fromkeys(str(stream) for stream in pair if stream is not None)
+            rows = [None if stream is None else side[stream] for stream, side in zip(pair, (ours, theirs), strict=True)]
+            found[f"{device} stream {'/'.join(numbers)}"] = rows[0], rows[1]
+    return found
+
+
+def _compared(label: str, sides: list[dict[str, OpRates]]) -> list[list[str]]:
+    """Of an op by shape its time per call, of a whole kind what it achieves."""
+    both = [side[label] for side in sides]
+    if any(row.shapes for row in both):
+        return [[label, *(time_text(row.device_ns / row.calls) for row in both)]]
+    rates = (
+        [f"{label}, TFLOP/s", *(ABSENT if row.tflops is None else f"{row.tflops:.2f}" for row in both)],
+        [f"{label}, GB/s", *(_gbps(row.gbps) for row in both)],
+    )
+    return [row for row in rates if row[1:] != [ABSENT, ABSENT]]
+
+
+def op_label(row: OpRates) -> str:
+    """A kind of op, or one with its shapes: "convolution 32x3x224x224 64x3x7x7 float32"."""
+    return f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}" if row.shapes else row.op
 
 
 def _gpu_ns(of: ModuleTime) -> int:
@@ -160,12 +203,12 @@ def idle_sentence(idle: dict[str, IdleTime]) -> str:
 _RATES = ["", "calls", "time", "TFLOP/s", "of peak", "GB/s", "of peak"]
 
 
-def _rates(row: OpRates, *, with_shapes: bool = False) -> list[str]:
+def _rates(row: OpRates) -> list[str]:
     most = "≤ " if row.flops_bounded else ""
-    label = f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}" if with_shapes else row.op
     flops = ABSENT if row.tflops is None else f"{most}{row.tflops:.2f}"
     share = ABSENT if row.flops_share is None else most + share_text(row.flops_share)
-    return [label, count_text(row.calls), time_text(row.device_ns), flops, share, _gbps(row.gbps), share_text(row.bytes_share)]
+    moved = [_gbps(row.gbps), share_text(row.bytes_share)]
+    return [op_label(row), count_text(row.calls), time_text(row.device_ns), flops, share, *moved]
 
 
 def _gbps(gbps: float | None) -> str:

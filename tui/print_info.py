@@ -274,7 +274,8 @@ def _input_pipeline(summary: Summary, width: int) -> list[str]:
     return [f"  {fit(line, width - 2)}" for line in lines]
 
 
-def _collectives(summary: Summary, width: int) -> list[str]:
+def collective_rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of the table of collectives."""
     rows = [
         [
             f"{row.name} ({row.backend})" if row.backend else row.name,
@@ -286,12 +287,17 @@ def _collectives(summary: Summary, width: int) -> list[str]:
         ]
         for row in summary.collectives
     ]
-    if not rows:
-        return []
-    exposure = exposure_sentence(summary.communication)
     head = ["", "count", "bytes", "time", "median", "timed"]
     if all(row.timed == row.count for row in summary.collectives):
         head, rows = head[:-1], [row[:-1] for row in rows]
+    return head, rows
+
+
+def _collectives(summary: Summary, width: int) -> list[str]:
+    head, rows = collective_rows(summary)
+    if not rows:
+        return []
+    exposure = exposure_sentence(summary.communication)
     lines = table(head, rows, width=width, indent=2)
     return [*lines, "  " + fit(exposure, width - 2)] if exposure else lines
 

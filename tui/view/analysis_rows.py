@@ -1,5 +1,5 @@
-"""The tables of what is worked out of a trace beyond plain figures (traces/analyses.py): idle time by reason, copies, rates by
-op and shape, modules, the critical path, ranks that came late; and what fills memory (traces/peak_memory.py).
+"""The tables of what is worked out of a trace beyond plain figures (traces/analyses.py): idle time by reason, launches, copies,
+communication, rates by op and shape, modules, the critical path, ranks that came late; and what fills memory.
 
     analysis_table(scene, "idle").rows[0].values     # ("waiting for data", -12_000, 58_700_000, 58_688_000)
 """
@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from traces.achieved import OpRates
 from traces.analyses import Analyses
+from traces.communication import Communication
+from traces.launches import StreamLaunches
 from traces.peak_memory import held_at_peak
 from tui.figures import curve_text
-from tui.print_analyses import idle_per_step
+from tui.print_analyses import idle_per_step, op_label, paired_launches
 from tui.view.scene import Scene
 from tui.view.table_parts import Head, Table, TableRow, Unit, Value
 
@@ -31,7 +34,13 @@ def analysis_table(scene: Scene, tab: str) -> Table:
     if tab == "memory":
         return _memory(scene)
     kind = _KINDS[tab]
-    found = [kind.rows(of) for of in _analyses(scene)]
+    if tab == "overlap":
+        found = [_overlap(of) for of in _communication(scene)]
+    elif tab == "launches" and scene.comparison is not None:  # whose streams may have other numbers
+        pairs = paired_launches(scene.comparison.analyses).items()
+        found = [{label: _launches(row) for label, both in pairs if (row := both[side]) is not None} for side in range(2)]
+    else:
+        found = [kind.rows(of) for of in _analyses(scene)]
     if len(found) == 1:
         rows = [TableRow((name, *values)) for name, values in found[0].items()]
         return Table([Head(kind.head), *kind.figures], rows, "" if rows else kind.missing)
@@ -48,6 +57,23 @@ def analysis_table(scene: Scene, tab: str) -> Table:
             values += [a, b]
         rows.append(TableRow(tuple(values)))
     return Table(heads, rows, "" if rows else kind.missing)
+
+
+def _communication(scene: Scene) -> list[Communication | None]:
+    if scene.comparison is not None:
+        both = scene.comparison.communication
+        return [both.recorded, both.replayed] if both is not None else [None, None]
+    assert scene.summary is not None
+    return [scene.summary.communication]
+
+
+def _overlap(of: Communication | None) -> dict[str, tuple[Value, ...]]:
+    """Per step and rank."""
+    whole_ns = 0 if of is None else of.exposed_ns + of.hidden_ns
+    if of is None or not whole_ns:
+        return {}
+    parts = {"exposed: the GPU has nothing else to do": of.exposed_ns, "hidden behind computation": of.hidden_ns}
+    return {words: (ns / max(of.steps, 1), ns / whole_ns) for words, ns in parts.items()}
 
 
 def _analyses(scene: Scene) -> list[Analyses]:
@@ -76,13 +102,14 @@ def _copies(of: Analyses) -> dict[str, tuple[Value, ...]]:
     return {row.kind: (row.duration_ns, row.bytes, row.count, row.gbps, curve_text(row.over_time)) for row in of.transfers}
 
 
-def _shapes(of: Analyses) -> dict[str, tuple[Value, ...]]:
+def _rates(rows: Sequence[OpRates]) -> dict[str, tuple[Value, ...]]:
     return {
-        f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}": (
-            row.device_ns, row.calls, row.tflops, row.flops_share, row.gbps, row.bytes_share,
-        )
-        for row in of.op_shapes
-    }  # fmt: skip
+        op_label(row): (row.device_ns, row.calls, row.tflops, row.flops_share, row.gbps, row.bytes_share) for row in rows
+    }
+
+
+def _launches(row: StreamLaunches) -> tuple[Value, ...]:
+    return row.delay_median_ns, row.delay_p95_ns, row.queue_mean, row.queue_most, row.count
 
 
 def _modules(of: Analyses) -> dict[str, tuple[Value, ...]]:
@@ -119,6 +146,10 @@ def _memory(scene: Scene) -> Table:
     return Table(heads, rows, "" if rows else "no memory events are recorded")
 
 
+_RATES = (
+    Head("GPU time", Unit.TIME), Head("calls", Unit.COUNT), Head("TFLOP/s", Unit.NUMBER), Head("of peak", Unit.SHARE),
+    Head("GB/s", Unit.NUMBER), Head("of peak", Unit.SHARE),
+)  # fmt: skip
 _KINDS = {
     "idle": _Kind(
         "GPU idle, per step and GPU", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _idle, "no idle time that is known"
@@ -130,13 +161,19 @@ _KINDS = {
         _copies,
         "no copies are recorded",
     ),
-    "shapes": _Kind(
-        "op and shapes",
-        [Head("GPU time", Unit.TIME), Head("calls", Unit.COUNT), Head("TFLOP/s", Unit.NUMBER), Head("of peak", Unit.SHARE),
-         Head("GB/s", Unit.NUMBER), Head("of peak", Unit.SHARE)],
-        _shapes,
-        "no ops with GPU work are recorded",
+    "launches": _Kind(
+        "launches of stream",
+        [Head("delay", Unit.TIME), Head("95 %", Unit.TIME), Head("queue, mean", Unit.NUMBER), Head("most", Unit.COUNT),
+         Head("count", Unit.COUNT)],
+        lambda of: {f"{row.device} stream {row.stream}": _launches(row) for row in of.launches},
+        "no launches are recorded",
     ),
+    "overlap": _Kind(
+        "communication, per step and rank", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], lambda _: {},
+        "no communication between ranks is recorded",
+    ),
+    "rates": _Kind("kind of op", _RATES, lambda of: _rates(of.achieved), "no ops with GPU work are recorded"),
+    "shapes": _Kind("op and shapes", _RATES, lambda of: _rates(of.op_shapes), "no ops with GPU work are recorded"),
     "modules": _Kind(
         "module",
         [Head("GPU time", Unit.TIME), Head("forward", Unit.TIME), Head("backward", Unit.TIME), Head("own", Unit.TIME),

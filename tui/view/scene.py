@@ -34,6 +34,8 @@ from tui.view.tracks import ALL, Fold, Kind, Track, TrackKey, Tracks, folded_tra
 if TYPE_CHECKING:
     from tui.view.differences import Difference  # which knows scenes
 
+# CUTLASS launches every kernel through one of a few templates: what it is called is the argument.
+_WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
 _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 TABLE_ROWS = 1000  # of a list of changes: more nobody reads, and a table widget would take long
 
@@ -221,6 +223,9 @@ def short_name(text: str) -> str:
     """A kernel's or op's name without namespaces and template arguments, after what it computes if they tell that:
     "AddFunctor vectorized_elementwise_kernel". Of a module's call, the module: "Linear_0"."""
     name = kernel_text(text).replace("(anonymous namespace)::", "").removeprefix(PREFIX)
+    inner = _WRAPPED.match(name)
+    if inner is not None:
+        return plain(inner[1])
     bare, _, arguments = name.partition("<")
     if " " not in bare:
         name = bare.rpartition("::")[2] or name

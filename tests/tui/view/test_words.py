@@ -7,9 +7,10 @@ import pytest
 
 from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
+from traces.communication import communication
 from traces.comparison import compare
 from traces.equivalents import canonical_op
-from traces.model import NONE, Ending, Origin, StepKind, Trace
+from traces.model import NONE, Collectives, Ending, Origin, StepKind, Trace
 from tui.view.alignment import Alignment
 from tui.view.details import details
 from tui.view.differences import differences
@@ -355,6 +356,13 @@ def test_analyses_are_the_same_as_those_of_info_and_diff() -> None:
     for side, of in enumerate((both.recorded, both.replayed)):
         per_step = sum(of.idle["cuda:0"].by_reason.values()) / of.idle["cuda:0"].steps
         assert sum(float(values[2 + side] or 0) for values in idle) == pytest.approx(per_step)
+    launches = [row.values for row in table_of(pair, "launches").rows]
+    assert [values[2:6] for values in launches] == [
+        (ours.delay_median_ns, theirs.delay_median_ns, ours.delay_p95_ns, theirs.delay_p95_ns)
+        for ours, theirs in zip(both.recorded.launches, both.replayed.launches, strict=True)
+    ]
+    kinds = {row.op: (row.device_ns, row.calls, row.tflops) for row in lone.summary.analyses.achieved}
+    assert {row.values[0]: row.values[1:4] for row in table_of(lone, "rates").rows} == kinds
     shapes = table_of(lone, "shapes").rows
     assert [row.values[1] for row in shapes] == [row.device_ns for row in lone.summary.analyses.op_shapes]
     for tab in TABS:
@@ -362,6 +370,25 @@ def test_analyses_are_the_same_as_those_of_info_and_diff() -> None:
             table = table_of(scene, tab, scene.differences)
             assert table.rows or table.note or tab in ("steps", "phases", "kernels", "ops"), tab
             assert all(len(row.values) == len(table.columns) for row in table.rows), tab
+
+
+def test_launches_of_streams_that_lie_over_each_other_share_a_row() -> None:
+    recorded = training(steps=3)
+    replayed = replay_of(recorded)
+    replayed.device.stream[:] = 0
+    rows = table_of(whole(("a", recorded), ("b", replayed)), "launches").rows
+    assert [row.values[0] for row in rows] == ["cuda:0 stream 7/0"] and None not in rows[0].values
+
+
+def test_overlap_is_that_of_the_ranks_communication() -> None:
+    trace = crowd(devices=2)
+    name = [trace.strings.add("all_reduce")]
+    trace.collectives = Collectives.of(
+        rank=[0], name=name, dtype=name, group=name, group_size=[2], backend=name, bytes=[8], start_ns=[0], duration_ns=[US]
+    )
+    of = communication(trace)
+    rows = table_of(whole(("t", trace)), "overlap").rows
+    assert [row.values[1] for row in rows] == [of.exposed_ns / of.steps, of.hidden_ns / of.steps] and of.exposed_ns
 
 
 def test_a_table_as_csv_has_full_names_and_units() -> None:
@@ -373,6 +400,13 @@ def test_a_table_as_csv_has_full_names_and_units() -> None:
 
 def test_a_modules_call_is_named_by_the_module_alone() -> None:
     assert short_name("nn.Module: Linear_0") == "Linear_0"
+
+
+def test_a_wrapped_kernel_is_named_by_what_is_wrapped() -> None:
+    assert short_name("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16>(T1::Params)") == (
+        "cutlass_80_tensorop_f16_s16816gemm_relu_f16"
+    )
+    assert short_name("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<int>>(X)") == "GemmUniversal"
 
 
 def test_a_table_without_rows_says_what_is_not_there_and_blames_no_filter() -> None:
