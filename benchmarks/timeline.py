@@ -4,8 +4,9 @@ The traces are made up: 24 streams with kernels and copies and 8 rows of host ca
 for one trace and for two laid over each other: the time from starting a process (Python, numpy and textual included) on a
 saved trace file to the first picture, and the median and slowest time of a frame (32 lanes, 200 columns, kernels compared with
 their counterparts) over many zooms and places, arithmetic and styled lines included. Each frame is drawn three times from
-nothing and the middle time counts, or the slowest would be whichever a neighbour disturbed. Times are CPU times, but for the
-first picture, so that neighbours on the machine count less: of that the CPU time is told beside it, which is what an idle
+nothing: "slowest" is the slowest of all these, "at rest" the slowest of the frames' middle times, in which a neighbour that
+disturbs one drawing does not count, and "GC" what of the slowest was Python's garbage collection. Times are CPU times, but for
+the first picture, so that neighbours on the machine count less: of that the CPU time is told beside it, which is what an idle
 machine would take at most.
 
     python benchmarks/timeline.py [--events 1000000 10000000] [--first-picture-events 1000000] [--json timeline.json]
@@ -14,6 +15,7 @@ machine would take at most.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
@@ -38,6 +40,7 @@ DEVICES, STREAMS, HOST_LANES = 8, 3, 8
 LANES, COLUMNS, LABEL_COLUMNS = DEVICES * STREAMS + HOST_LANES, 200, 20
 KERNELS = ("sgemm_128x64_nn", "elementwise_kernel", "batch_norm_bw", "reduce_kernel", "multi_tensor_apply", "ncclAllReduce",
            "cat_copy", "unnamed")  # fmt: skip
+DRAWINGS = 3  # of each frame
 LINES = 100  # of the terminal: all lanes are in sight, each side of one in one line
 STEP_NS = 150_000_000
 
@@ -72,16 +75,33 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def frames(scene: Scene) -> list[float]:
-    """CPU seconds of frames over zooms from everything down to a few microseconds, each at several places."""
+def frames(scene: Scene) -> tuple[list[list[float]], dict[float, float]]:
+    """CPU seconds of each frame's three drawings, over zooms from everything down to a few microseconds, each at several
+    places; and by drawing the CPU seconds of garbage collection within it."""
     window = Window(scene, COLUMNS, LINES)
-    taken = []
+    taken, collected = [], {}
+    began_s = spent_s = 0.0
+
+    def collecting(phase: str, _: dict[str, int]) -> None:
+        nonlocal began_s, spent_s
+        if phase == "start":
+            began_s = time.process_time()
+        else:
+            spent_s += time.process_time() - began_s
+
+    gc.callbacks.append(collecting)
     while window.ns_per_column > 50:
         for place in (0.1, 0.45, 0.8):
             window.start_ns = float(round(window.axis.length_ns * place))
-            taken.append(median(frame_s(window) for _ in range(3)))
+            drawings = []
+            for _ in range(DRAWINGS):
+                spent_s = 0.0
+                drawings.append(frame_s(window))
+                collected[drawings[-1]] = spent_s
+            taken.append(drawings)
         window.zoom(0.4)
-    return taken
+    gc.callbacks.remove(collecting)
+    return taken, collected
 
 
 def frame_s(window: Window) -> float:
@@ -140,14 +160,16 @@ def main() -> None:
     if args.child:
         child(args.child)
         return
-    heads = {"events": 11, "traces": 6, "lanes": 5, "columns": 7, "first picture s (CPU)": 21, "frame ms": 9, "slowest ms": 10}
+    heads = {"events": 11, "traces": 6, "lanes": 5, "columns": 7, "first picture s (CPU)": 21, "frame ms": 9, "slowest ms": 10,
+             "GC ms": 6, "at rest ms": 10}  # fmt: skip
     print(" ".join(head.rjust(width) for head, width in heads.items()))
     results = []
     for events in args.events:
         made = [made_up(events, seed) for seed in (1, 2)]
         for count in (1, 2):
             scene = Scene.of(*((f"trace {n}", trace) for n, trace in enumerate(made[:count]))).with_host().with_counterparts()
-            times = frames(scene)
+            times, collected = frames(scene)
+            slowest = max(max(drawings) for drawings in times)
             pictures: list[tuple[float, float]] = []
             if events <= args.first_picture_events:
                 with tempfile.TemporaryDirectory() as folder:
@@ -162,14 +184,16 @@ def main() -> None:
                 "columns": COLUMNS,
                 "first_picture_s": median(wall for wall, _ in pictures) if pictures else None,
                 "first_picture_cpu_s": median(cpu for _, cpu in pictures) if pictures else None,
-                "frame_ms": 1e3 * median(times),
-                "slowest_frame_ms": 1e3 * max(times),
+                "frame_ms": 1e3 * median(time_s for drawings in times for time_s in drawings),
+                "slowest_frame_ms": 1e3 * slowest,
+                "slowest_frame_gc_ms": 1e3 * collected[slowest],
+                "slowest_frame_at_rest_ms": 1e3 * max(median(drawings) for drawings in times),
             }
             results.append(row)
             picture = f"{row['first_picture_s']:.2f} ({row['first_picture_cpu_s']:.2f})" if pictures else "-"
             print(
                 f"{events:11,} {count:6} {row['lanes']:5} {COLUMNS:7} {picture:>21} {row['frame_ms']:9.1f}"
-                f" {row['slowest_frame_ms']:10.1f}",
+                f" {row['slowest_frame_ms']:10.1f} {row['slowest_frame_gc_ms']:6.1f} {row['slowest_frame_at_rest_ms']:10.1f}",
                 flush=True,
             )
     if args.json:

@@ -35,6 +35,7 @@ _GRAINS = {
     "kernel": "kernel-grained: every op and every kernel",
     "phase": "phase-grained: the phases of each step, no kernels",
 }
+_HOST_ONLY = "the host alone: no GPU work was recorded"
 _KINDS = {
     "warmup": "warm-up",
     "steady": "clean",
@@ -54,7 +55,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         return paint(text, "bold", colour=colour)
 
     ranks = summary.ranks
-    what = _GRAINS.get(summary.grain, summary.grain)
+    what = _GRAINS.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
     lines = [heading(fit(name, width)), fit(f"  {what}{several}", width), ""]
     if not details:
@@ -126,6 +127,10 @@ def _notes(summary: Summary, width: int) -> list[str]:
 def note_sentences(summary: Summary) -> list[str]:
     """What is wrong with a trace, and what it lacks."""
     said = [f"{count_text(count)} x {kind}: {explain(kind)}" for kind, count in summary.problems.items()]
+    within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
+    if summary.steps and within_ns < summary.gpu_busy_ns / 2:
+        share = share_text(1 - within_ns / summary.gpu_busy_ns)
+        said.insert(0, f"{share} of the GPU's busy time lies outside the steps that GPU busy and idle are of")
     return [*said, f"lacks {', '.join(summary.lacks)}"] if summary.lacks else said
 
 
@@ -344,6 +349,6 @@ def _problems(summary: Summary, width: int) -> list[str]:
 
 
 def _next(summary: Summary, name: str) -> list[str]:
-    if not summary.steps and not summary.gpu_busy_ns:
+    if not summary.gpu_busy_ns and summary.grain == "kernel":
         return ["Next: nothing to replay here, for no GPU work was recorded."]
     return [f"Next: trace replay YOUR_SCRIPT.py --trace {name}", f"      trace diff {name} OTHER.msgpack"]

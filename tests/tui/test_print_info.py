@@ -12,7 +12,7 @@ from traces.model import StepKind, Trace
 from traces.old_headers import runs_of
 from traces.run import CleanSteps
 from traces.summary import summarize
-from tui.print_info import info_text
+from tui.print_info import info_text, note_sentences
 
 
 def test_a_kernel_grained_recording() -> None:
@@ -65,3 +65,18 @@ def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes() -> None:
     coloured = info_text(summary, "v100.msgpack", colour=True)
     assert "\x1b[1m" in coloured
     assert re.sub(r"\x1b\[\d+m", "", coloured) == info_text(summary, "v100.msgpack")
+
+
+def test_work_outside_of_the_steps_is_told() -> None:
+    # GIVEN an inference whose host has gone on before the GPU begins
+    trace = training(steps=1)
+    trace.device.start_ns += int(trace.steps.duration_ns[0]) * 3
+    assert any(said.startswith("100.0 % of the GPU's busy time lies outside") for said in note_sentences(summarize(trace)))
+    assert not any("outside" in said for said in note_sentences(summarize(training())))
+
+
+def test_a_recording_of_the_host_alone_is_not_said_to_hold_kernels() -> None:
+    trace = training()
+    trace.device = Trace().device
+    text = info_text(summarize(trace), "t", details=False)
+    assert "the host alone" in text and "every kernel" not in text and "nothing to replay here" in text

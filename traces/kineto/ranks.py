@@ -310,7 +310,7 @@ def _lacks(tables: Tables, steps_from: str, devices: list[Device]) -> set[str]:
     missing = {
         "host events": not len(host),
         "GPU work": not tables.device.is_work.any(),
-        "steps": steps_from in ("none", "whole"),
+        "marks of steps": steps_from in ("none", "whole"),
         "shapes": not (host.shapes != NONE).any(),
         "dtypes": not (host.dtypes != NONE).any(),
         "sequence numbers": not (host.sequence != NONE).any(),

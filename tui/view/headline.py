@@ -80,7 +80,7 @@ def _times(words: str, spread: Spread) -> str:
 
 
 def _origin(name: str, of: Summary) -> str:
-    kinds = ", ".join(dict.fromkeys(device.name for device in of.devices)) or "no GPU"
+    kinds = ", ".join(dict.fromkeys(device.name or "an unnamed GPU" for device in of.devices)) or "no GPU"
     return f"{name}: {len(of.devices)} x {kinds}" if len(of.devices) > 1 else f"{name}: {kinds}"
 
 

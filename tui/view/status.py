@@ -123,8 +123,8 @@ def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Te
     for mark, style, words in parts:
         if lines[-1].cell_len + len(words) + 2 > width:
             lines.append(Text())
-        lines[-1].append(mark, style)
-        lines[-1].append(f" {words}  ")
+        lines[-1].append(f"{mark} ", style)  # no words begin with a space: some programs that show SVG pictures drop it
+        lines[-1].append(f"{words}  ")
     most = -(-_LEGEND_COLUMNS[two] // max(width, 1))
     return Text("\n").join([*lines, *[Text()] * (most - len(lines))][:most])
 

@@ -216,8 +216,8 @@ def host_tracks(trace: Trace) -> Tracks:
         of = trace.threads[thread]
         role, number = places[thread]
         lane = Lane(host.start_ns[chosen], host.duration_ns[chosen], kinds[chosen], chosen)
-        name = _ROLES[role] + (f" {number + 1}" if number else "")
-        label = _of_rank(trace, of.rank, f"{name} thread" if not level else f"{name} +{level}")
+        place = f" {number + 1}" if number else ""
+        label = _of_rank(trace, of.rank, f"{_ROLES[role]}{place} +{level}" if level else f"{_ROLES[role]} thread{place}")
         found[TrackKey(Kind.HOST, of.rank, number * len(_ROLES) + role, level)] = Track(label, "host", lane)
     return found
 

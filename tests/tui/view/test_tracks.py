@@ -90,7 +90,7 @@ def test_threads_of_a_role_are_numbered() -> None:
     assert [track.label for track in host_tracks(trace).values()] == [
         "loader thread",
         "main thread",
-        "loader 2 thread",
+        "loader thread 2",
         "other thread",
     ]
 
