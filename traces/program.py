@@ -235,7 +235,8 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_Call]]:
 
     What is one op in one trace may be an op around several in the other (`_native_multi_head_attention`, of which a replay
     sees no more than the call): an op counts as the outermost around it whose name the other trace has for an op that launched
-    work itself.
+    work itself. An op around several of which one has its name is none (`conv2d` around the casts of autocast and
+    `cudnn_convolution`).
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
@@ -246,7 +247,7 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_Call]]:
 
 
 def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
-    """Of each op the outermost one around it that is called by another of these names; else itself."""
+    """Of each op the outermost one around it that is called by another of these names, and has no op of its own; else itself."""
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]
@@ -255,9 +256,13 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
     known = np.append(np.isin(canonical[:-1], [number[name] for name in names if name in number]), False)
     known[:-1] &= host.kind == HostKind.OP
     parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
+    at = parent[rows]
+    while (at >= 0).any():
+        known[at[canonical[at] == canonical[rows]]] = False
+        at = parent[at]
     found, at = rows.copy(), parent[rows]
     while (at >= 0).any():
-        found = np.where(known[at] & (canonical[at] != canonical[rows]), at, found)
+        found = np.where(known[at], at, found)
         at = parent[at]
     return found
 

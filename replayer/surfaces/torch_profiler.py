@@ -74,8 +74,13 @@ def install(torch_module: ModuleType) -> None:
         if self.gpu_window is not None and started() is not None:
             with open(path, encoding="utf-8") as file:
                 kineto = json.load(file)
+            told = merged(kineto, copy.deepcopy(self.gpu_window), self.gpu_shift_ns, self.gpu_ends)
+            if not self.record_shapes:
+                for event in told["traceEvents"]:
+                    for shown in ("Input Dims", "Input type"):
+                        event.get("args", {}).pop(shown, None)
             with open(path, "w", encoding="utf-8") as file:
-                json.dump(merged(kineto, copy.deepcopy(self.gpu_window), self.gpu_shift_ns, self.gpu_ends), file)
+                json.dump(told, file)
         return result
 
     activity = torch_module.profiler.ProfilerActivity

@@ -126,9 +126,7 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
     threads: dict[Any, Any] = {}
     for (name, thread), found in rows_by_name.items():
         there = own.get((name, thread)) or next((own[key] for key in own if key[0] == name), [])
-        if len(there) != len(found):
-            continue  # which of them is which is not known
-        for event, row in zip(there, found, strict=True):
+        for event, row in _paired(there, found):
             taken.add(id(event))
             ids[row.get("args", {}).get("External id")] = event.get("args", {}).get("External id")
             threads.setdefault(row["tid"], event["tid"])
@@ -200,6 +198,27 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
     for of_name in found.values():
         of_name.sort(key=lambda event: event["ts"])
     return dict(found)
+
+
+def _paired(there: list[Event], found: list[Event]) -> Iterator[tuple[Event, Event]]:
+    """Which events of a name are which, as far as that is known: where not all are in both, the k-th of the same operands."""
+    if len(there) == len(found):
+        yield from zip(there, found, strict=True)
+        return
+    kinds: dict[str, tuple[list[Event], list[Event]]] = defaultdict(lambda: ([], []))
+    for side, events in enumerate((there, found)):
+        for event in events:
+            kinds[_operands(event)][side].append(event)
+    for alike, rows in kinds.values():
+        if len(alike) == len(rows):
+            yield from zip(alike, rows, strict=True)
+
+
+def _operands(event: Event) -> str:
+    """Shapes and dtypes of the tensors, those without dimensions left out; empty where they were not recorded."""
+    args = event.get("args", {})
+    shapes, dtypes = args.get("Input Dims", ()), args.get("Input type", ())
+    return repr([pair for pair in zip(shapes, dtypes, strict=False) if pair[0]])
 
 
 def _moved(event: Event, clocks: _Clocks) -> Event:

@@ -276,7 +276,10 @@ class StreamScheduler:
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
         """The host waits for the device until `until_ns`; of the way that it has come, `after_ns` comes after the wait."""
-        thread.host_ns = max(thread.host_ns, until_ns + after_ns)
+        since_ns = thread.host_ns - after_ns
+        if until_ns > since_ns:
+            self.timeline.wait(thread.row, since_ns, until_ns)
+            thread.host_ns = until_ns + after_ns
         self.wait(thread.host_ns)
 
 

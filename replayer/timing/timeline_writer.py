@@ -52,6 +52,7 @@ _MOST_ROWS = 4 * _FLUSH_ROWS  # of a module's call that goes on: its range ends 
 
 _OP = int(HostKind.OP)
 _RANGE = int(HostKind.ANNOTATION)
+_CALL = int(HostKind.RUNTIME)
 
 # Of a row of a host op, and of device work.
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")
@@ -276,6 +277,11 @@ class Timeline:
     def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
         """Add a range that the script has named."""
         self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE))
+        self.host_rows += 1
+
+    def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
+        """Add a call in which the host waits for the device: who reads the timeline must not take that for the host's work."""
+        self._host((thread, _CALL, self.strings.add("cudaStreamSynchronize"), start_ns, end_ns - start_ns, NONE, NONE))
         self.host_rows += 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:

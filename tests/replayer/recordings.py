@@ -80,6 +80,7 @@ class Log:
         self.steps: list[tuple[int, int, int]] = []
         self.kinds: list[int] = []
         self.host: list[tuple[int, ...]] = []
+        self.waits: list[tuple[int, int, int]] = []  # for the device: thread, start, end
         self.memory_rows: list[tuple[int, ...]] = []
         self.ranges = HostRanges()
         self.nodes = array("q")
@@ -91,6 +92,9 @@ class Log:
 
     def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
         self.named.append((thread, name, start_ns, end_ns))
+
+    def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
+        self.waits.append((thread, start_ns, end_ns))
 
     def memory(self, table: Column, ops: Column, now_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]

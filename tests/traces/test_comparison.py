@@ -290,6 +290,25 @@ def test_an_op_that_is_several_in_the_other_trace_is_one_in_both() -> None:
     assert _verdict(training(steps=1), traced(with_inner=False))[0] is False
 
 
+def test_casts_that_autocast_makes_within_an_op_are_no_more_calls_of_that_op() -> None:
+    """GIVEN recorded convolutions with a cast inside WHEN a replay has both side by side THEN none of them comes more often."""
+
+    operands = "32,3,8,8;4,3,3,3"
+    made = [
+        Call("aten::conv2d", operands, 31, "cast", inner="aten::copy_"),
+        Call("aten::conv2d", operands, 40, "volta_sgemm", inner="aten::cudnn_convolution"),
+    ]
+    recorded, replayed = training(made=made), training(made=made)
+    strings, host = recorded.strings, recorded.host
+    outer = np.flatnonzero(host.name == strings.find("aten::conv2d"))
+    for first, second in zip(outer[::2].tolist(), outer[1::2].tolist(), strict=True):
+        host.duration_ns[first] = host.end_ns[second] - host.start_ns[first]
+        inner = host.parent == second
+        host.parent[inner] = first
+    replayed.host.name[replayed.host.name == replayed.strings.find("aten::conv2d")] = replayed.strings.add("aten::to")
+    assert _verdict(recorded, replayed)[0] is True
+
+
 def test_another_batch_size_is_named() -> None:
     same, reason = _verdict(training(batch=32), training(batch=64))
     assert same is False

@@ -132,8 +132,10 @@ def test_time_the_recorded_host_spent_waiting_for_the_device_is_not_waited_twice
     stage.op("aten::mm")
     site_end = stage.op("aten::_local_scalar_dense", ())
     stage.simulator.scheduler.block(stage.thread, site_end)
-    # THEN the read ends when the device ends, as it did in the recording
+    # THEN the read ends when the device ends, as it did in the recording, and the timeline tells the wait from the host's work
     assert stage.thread.host_ns - start == pytest.approx(200 * US, abs=12 * US)
+    ((thread, since_ns, until_ns),) = stage.log.waits
+    assert (thread, until_ns) == (0, stage.thread.host_ns) and until_ns - since_ns == pytest.approx(170 * US, abs=12 * US)
 
 
 def test_what_the_recorded_host_had_launched_is_charged_when_the_host_looks_in_the_midst_of_a_phase() -> None:
