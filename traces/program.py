@@ -247,7 +247,7 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_Call]]:
 
 
 def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
-    """Of each op the outermost one around it that is called by another of these names, and has no op of its own; else itself."""
+    """Of each op the outermost one around it that is called by one of these names and has no op of its own; else itself."""
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]
