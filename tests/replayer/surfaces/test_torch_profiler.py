@@ -53,7 +53,7 @@ def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:
 
 
 def test_a_scripts_own_profile_tells_waits_and_which_copy_is_which_and_no_shapes_unasked() -> None:
-    """GIVEN copies that a profiler sees in part, and waits WHEN profiled THEN each is told as it was, and shapes where asked for."""
+    """GIVEN copies that a profiler sees in part, waits WHEN profiled THEN each is told as it was, and shapes if asked for."""
 
     def body(rank: int) -> None:
         def profiled(*, record_shapes: bool) -> Trace:
