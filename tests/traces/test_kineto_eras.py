@@ -390,6 +390,45 @@ def test_inference_is_cut_into_its_batches() -> None:
     assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
 
 
+def evaluated(start: float, operands: list[list[int]], *, loader: bool) -> list[Event]:
+    """A batch that a model saw without gradient, whose first op is one on the device that only makes it ready."""
+    copy = {**kernel(int(start) + 1, start + 6, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pinned -> Device)"}
+    dims = {"Input_Dims": operands}
+    came = [op("enumerate(DataLoader)#_Iter.__next__", start, 2, cat="user_annotation")] if loader else []
+    came += [op("aten::to", start + 4, 2), call(int(start) + 1, start + 5), copy]
+    relu = [op("aten::relu", start + 14, 2, **dims), call(int(start) + 2, start + 15), kernel(int(start) + 2, start + 17)]
+    return [*came, op("aten::div", start + 7, 1), op("aten::conv2d", start + 9, 4, **dims), *relu]
+
+
+@pytest.mark.parametrize("loader", [True, False])
+@pytest.mark.parametrize("shapes", [True, False])
+def test_batches_evaluated_between_training_steps_are_steps_of_their_own(loader: bool, shapes: bool) -> None:
+    """GIVEN a training that evaluates two batches, the last one smaller WHEN no modules were recorded THEN they are told."""
+    operands = [[[n, 3, 8, 8], [4, 3, 3, 3]] if shapes else [] for n in (32, 7)]
+
+    def training(start: float) -> list[Event]:
+        events = [event for event in training_step(start) if loader or "DataLoader" not in event["name"]]
+        next(event for event in events if event["name"] == "aten::conv2d")["args"]["Input Dims"] = operands[0]
+        return events
+
+    between = evaluated(100, operands[0], loader=loader) + evaluated(120, operands[1], loader=loader)
+    kinds = ["STEADY", "EVALUATION", "EVALUATION", "STEADY"]
+    ends = [80, 120, 201, 280] if loader else [80, 129, 230, 280]
+    assert seen([*training(0), *between, *training(200)]) == ("optimizer", kinds, ends)
+    # WHEN the recording ends with them THEN none is lost
+    assert seen([*training(0), *between])[1] == kinds[:3]
+    # AND what only makes a batch ready without gradient is no batch evaluated
+    assert seen([*training(0), *evaluated(100, operands[0], loader=loader)[:-4], *training(200)])[1] == ["STEADY"] * 2
+
+
+def test_inference_without_a_loader_is_cut_where_the_next_batch_is_copied() -> None:
+    first, second = (evaluated(start, [[n, 3, 8, 8], [4, 3, 3, 3]], loader=False) for start, n in ((0, 32), (50, 7)))
+    assert seen(first + second) == ("inference", ["EVALUATION"] * 2, [54, 67])
+    # WHEN a copy in the midst of a pass is followed by other ops THEN it belongs to that pass
+    copies = [event for event in shifted(first, 20) if event["name"] not in ("aten::div", "aten::conv2d")]
+    assert seen(first + copies) == ("whole", ["EVALUATION"], [37])
+
+
 def test_a_mark_around_several_training_steps_is_cut_at_the_optimizer() -> None:
     mark = op("ProfilerStep#4", 0, 300, cat="user_annotation")
     events = [mark, *training_step(0), *training_step(100), *training_step(200)]

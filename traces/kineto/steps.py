@@ -19,7 +19,10 @@ Note [Whose steps]
     replay sees the GPU's ops alone, and both must cut alike.
 
     What the rule wants to know of modules is told by `nn.Module` rows where Python functions were recorded. Without them a
-    recording that never trains counts as one that calls a module once for each batch of its DataLoader.
+    module counts as called at the first op after a batch came, from a DataLoader or by a copy to the device, and as the same
+    one as before if that op is: of the same name, at shapes that differ in the size of the batch alone. Whether with gradient,
+    autograd's number of the op tells, where any op has one. What a recording that trains does without gradient is such a call
+    only if it does it with gradient too.
 
 Note [Kinds of imported steps]
     A step without backward and optimizer is an EVALUATION, that is inference. The first training steps are WARMUP as long as
@@ -30,6 +33,7 @@ Note [Kinds of imported steps]
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +43,20 @@ from traces.kineto.annotations import phase_of_annotation
 from traces.kineto.roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
 from traces.kineto.spans import Tables
 from traces.kineto.tables import matching
-from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, StepKind, Steps, Strings
+from traces.model import (
+    NONE,
+    Column,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    Phases,
+    Shape,
+    StepKind,
+    Steps,
+    Strings,
+    parse_shapes,
+)
 from traces.phases import PLAIN, PhaseCut, Segment, op_class
 from traces.steps import Optimizers, StepCut
 
@@ -67,6 +84,7 @@ class _Event(NamedTuple):
     seeds: bool  # an op that makes the first gradient, if a backward follows at once
     quiet: bool  # an op that autograd did not record: within the engine's run it is the engine's
     leads: bool = False  # a step of the optimizer that stepped first
+    like: int = NONE  # of an op: equal for those of its name at the same shapes, their first sizes left out
 
 
 def read_steps(tables: Tables, strings: Strings) -> tuple[Steps, Phases, str]:
@@ -108,6 +126,7 @@ class _Batches:
         self._events = events
         self._trains = any(event.name in ("engine", "optimizer") for event in events)
         self._with_gradient = bool((host.sequence != NONE).any())
+        self._trained = {event.like for event in events if not event.name and not event.quiet}
         # Outermost calls of modules on the main thread: (start, name).
         rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.PYTHON))
         rows = rows[matching(host.name[rows], _MODULE, strings)]
@@ -115,11 +134,15 @@ class _Batches:
         rows = rows[np.r_[True, host.start_ns[rows[1:]] >= ends[:-1]]] if len(rows) else rows
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
 
+    def _of_model(self, event: _Event) -> bool:
+        """Not an op that makes ready a batch without gradient: the ops of what is trained are seen with gradient too."""
+        return not (self._trains and event.quiet) or event.like in self._trained
+
     def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
         """The ends of all steps of a recording without marks, and what they are by; see Note [Whose steps]."""
         ends, begun = self._cut(first_ns, last_ns, begins_before=True)
         if any(event.leads for event in self._events):
-            return ends or [last_ns], "optimizer"
+            return ([*ends, last_ns] if begun else ends or [last_ns]), "optimizer"
         if self._trains:
             return [*self._forward_after_backward(), last_ns], "backward"
         return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
@@ -136,31 +159,33 @@ class _Batches:
         calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
         told = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
         told.sort(key=lambda one: one[0])
-        guesses = not self._trains and not self._modules
+        guesses = not self._modules
         optimizers = Optimizers()
         optimizers.add(self)  # what trains without one is left to `_forward_after_backward`
         cut = StepCut(optimizers)
         ends: list[int] = []
-        entered = called = False
+        batch_ns = NONE  # when the batch began to come that no op has taken
         for start_ns, event, module in told:
             if event is None:
                 if cut.module_called(module, self._with_gradient):
                     ends.append(start_ns)
-                called = True
             elif event.name == "loader":
                 if cut.loader_entered():
                     ends.append(start_ns)
-                entered, called = True, False
+                batch_ns = start_ns
+            elif event.name == "h2d":
+                batch_ns = start_ns if batch_ns == NONE else batch_ns
             elif event.name == "engine":
                 cut.backward()
             elif event.name == "optimizer":
                 if cut.optimizer_stepped(event.leads):
                     ends.append(min(event.end_ns, end_ns))
-                    called = False
-            elif guesses and entered and not called and not event.name and event.kind == PLAIN:
-                cut.module_called(NONE, False)
-                called = True
-        return ends, called and cut.evaluating
+                    batch_ns = NONE
+            elif guesses and batch_ns != NONE and not event.name and event.kind == PLAIN and self._of_model(event):
+                if cut.module_called(event.like, self._with_gradient and not event.quiet):
+                    ends.append(start_ns if self._trains else batch_ns)
+                batch_ns = NONE
+        return ends, cut.evaluating
 
     def _forward_after_backward(self) -> list[int]:
         found = []
@@ -299,6 +324,7 @@ def _top_events(tables: Tables, strings: Strings) -> list[_Event]:
     starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
     outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
     events = []
+    likes: dict[tuple[int, tuple[Shape, ...]], int] = {}
     for place in np.argsort(host.start_ns[tops], kind="stable").tolist():
         row = int(tops[place])
         if row in own or row in on_cpu:
@@ -315,8 +341,14 @@ def _top_events(tables: Tables, strings: Strings) -> list[_Event]:
             name = "other"
         seed = bool(seeds[place]) and not name
         leads = name == "optimizer" and name_id == first_optimizer
-        events.append(_Event(starts[place], ends[place], name, kind, seed, bool(quiet[place]), leads))
+        like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
+        events.append(_Event(starts[place], ends[place], name, kind, seed, bool(quiet[place]), leads, like))
     return events
+
+
+@lru_cache(4096)
+def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
+    return tuple(shape[1:] for shape in parse_shapes(shapes))
 
 
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
