@@ -36,6 +36,7 @@ _CALLS = {
 }
 # How Kineto sees our way of dispatching, which is no op of the script.
 OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
+_OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # which tell what was called with gradient
 _BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
 
 
@@ -128,7 +129,9 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
         there = own.get((name, thread)) or next((own[key] for key in own if key[0] == name), [])
         for event, row in _paired(there, found):
             taken.add(id(event))
-            ids[row.get("args", {}).get("External id")] = event.get("args", {}).get("External id")
+            args, told = row.setdefault("args", {}), event.get("args", {})
+            ids[args.get("External id")] = told.get("External id")
+            args |= {name: told[name] for name in _OF_AUTOGRAD if name in told}
             threads.setdefault(row["tid"], event["tid"])
             pairs[event["tid"]][0].extend((event["ts"], event["ts"] + event["dur"]))
             pairs[event["tid"]][1].extend((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))

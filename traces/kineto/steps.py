@@ -21,7 +21,7 @@ Note [Whose steps]
     What the rule wants to know of modules is told by `nn.Module` rows where Python functions were recorded. Without them a
     module counts as called at the first op after a batch came, from a DataLoader or by a copy to the device, and as the same
     one as before if that op is: of the same name, at shapes that differ in the size of the batch alone. Whether with gradient,
-    autograd's number of the op tells, where any op has one. What a recording that trains does without gradient is such a call
+    autograd's number of the op tells, where any op has one; who never trains has just not turned gradients off. What a recording that trains does without gradient is such a call
     only if it does it with gradient too.
 
 Note [Kinds of imported steps]
@@ -125,7 +125,7 @@ class _Batches:
     def __init__(self, host: HostSpans, events: list[_Event], strings: Strings) -> None:
         self._events = events
         self._trains = any(event.name in ("engine", "optimizer") for event in events)
-        self._with_gradient = bool((host.sequence != NONE).any())
+        self._with_gradient = self._trains and bool((host.sequence != NONE).any())
         self._trained = {event.like for event in events if not event.name and not event.quiet}
         # Outermost calls of modules on the main thread: (start, name).
         rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.PYTHON))

@@ -17,7 +17,7 @@ from replayer.timing.profile_window import with_launches
 from tests.replayer.ranks import run_ranks
 from traces import read_kineto
 from traces.measure import op_of
-from traces.model import DeviceKind, DeviceSpans, HostSpans, Trace
+from traces.model import NONE, DeviceKind, DeviceSpans, HostSpans, Trace
 
 
 def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:
@@ -60,6 +60,9 @@ def test_a_scripts_own_profile_tells_waits_and_which_copy_is_which_and_no_shapes
             with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=record_shapes) as made:
                 x = torch.ones(64, 3).cuda()
                 (x.half() @ torch.ones(3, 5).cuda().half()).sum()
+                with torch.no_grad():
+                    torch.relu(x)
+                torch.relu(x)
                 torch.cuda.synchronize()
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "step.json"
@@ -69,6 +72,8 @@ def test_a_scripts_own_profile_tells_waits_and_which_copy_is_which_and_no_shapes
         told = profiled(record_shapes=True)
         texts = [told.strings[name] for name in told.host.name.tolist()]
         assert texts.count("aten::copy_") == 4 and "cudaStreamSynchronize" in texts
+        of_relu = told.host.sequence[[text == "aten::relu" for text in texts]]
+        assert (of_relu != NONE).tolist() == [False, True]  # with gradient or without
         copies = told.device.launch[told.device.kind == DeviceKind.MEMCPY]
         ops = told.host.parent[copies]
         assert [told.strings[shapes] for shapes in told.host.shapes[ops].tolist()] == ["64,3;64,3", "3,5;3,5"]
