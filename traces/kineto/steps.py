@@ -21,8 +21,8 @@ Note [Whose steps]
     What the rule wants to know of modules is told by `nn.Module` rows where Python functions were recorded. Without them a
     module counts as called at the first op after a batch came, from a DataLoader or by a copy to the device, and as the same
     one as before if that op is: of the same name, at shapes that differ in the size of the batch alone. Whether with gradient,
-    autograd's number of the op tells, where any op has one; who never trains has just not turned gradients off. What a recording that trains does without gradient is such a call
-    only if it does it with gradient too.
+    autograd's number of the op tells, where any op has one; who never trains has just not turned gradients off. What a
+    recording that trains does without gradient is such a call only if it does it with gradient too.
 
 Note [Kinds of imported steps]
     A step without backward and optimizer is an EVALUATION, that is inference. The first training steps are WARMUP as long as
