@@ -81,5 +81,5 @@ def register(*, compute: bool = False) -> None:
     rnn.register(plans)
     autocast.register()
     # Without this, optimizers take the per-tensor path that no GPU would take.
-    _foreach_supported_types.append(VirtualTensor)
+    _foreach_supported_types.insert(0, VirtualTensor)  # found at once
     VirtualTensor.plan_cache = plans

@@ -31,7 +31,14 @@ from replayer.ops.layouts import moved
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import gpu, host_memory
 from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, host_keeps, make
-from replayer.tensor.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
+from replayer.tensor.known_values import (
+    fills_allocation,
+    host_values,
+    in_dtype,
+    known_values,
+    set_known_values,
+    writable_values,
+)
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import on_device
 from replayer.tensor.tensor_meta import OURS, TensorMeta
@@ -130,10 +137,10 @@ class Copies:
         known = source.allocation.known
         into = target.allocation
         if not fills_allocation(target):
-            values = known_values(source)
+            values = host_values(source)
             view = writable_values(target) if values is not None and host_keeps(here.shape, here.dtype) else None
             if view is not None and values is not None:
-                view.copy_(torch.as_tensor(values))
+                view.copy_(values)
             elif not (type(known) is type(into.known) is Uniform and known == into.known and here.dtype is there.dtype):
                 into.known = None
         elif known is None:
@@ -144,8 +151,7 @@ class Copies:
         elif isinstance(known, Uniform):
             into.known = Uniform(in_dtype(known.value, here.dtype), here.dtype) if known.dtype is there.dtype else None
         elif isinstance(known, torch.Tensor):
-            values = known_values(source) if host_keeps(here.shape, here.dtype) else None
-            set_known_values(target, values)
+            set_known_values(target, known_values(source) if host_keeps(here.shape, here.dtype) else None)
         elif isinstance(known, Truth | Matches):
             into.known = known if type(known) is Matches else Truth.ZERO_OR_ONE
         else:
@@ -227,13 +233,19 @@ class Copies:
 
     def equal(self, one: Any, other: Any) -> bool:
         """`torch.equal`: a comparison on the device whose answer the host waits for."""
-        return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other)
+        return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=False)
 
-    def allclose(self, one: Any, other: Any, *_tolerances: Any, **_options: Any) -> bool:
-        """`torch.allclose`; values that the host knows count as close if they are equal."""
-        return self._same("aten::allclose", one, other)
+    def allclose(self, one: Any, other: Any, *tolerances: Any, **options: Any) -> bool:
+        """`torch.allclose`, by which scripts check that two ways come to one result: where neither is known, they do."""
 
-    def _same(self, op: str, one: Any, other: Any) -> bool:
+        def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+            return torch.allclose(mine, theirs, *tolerances, **options)
+
+        return self._same("aten::allclose", one, other, close, unknown=gpu().assumed.improving)
+
+    def _same(
+        self, op: str, one: Any, other: Any, compare: Callable[[torch.Tensor, torch.Tensor], bool], *, unknown: bool
+    ) -> bool:
         meta = one.meta if type(one) is self._tensor_class else other.meta
         signature = self._read_signature(op, meta)
         gpu().launch(signature, meta.index)
@@ -244,8 +256,10 @@ class Copies:
             raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!")
         if one.meta is other.meta and one.allocation is other.allocation:
             return True
-        mine, theirs = known_values(one), known_values(other)
-        return mine is not None and theirs is not None and bool((torch.as_tensor(mine) == torch.as_tensor(theirs)).all())
+        mine, theirs = host_values(one), host_values(other)
+        if mine is None or theirs is None:
+            return unknown and mine is theirs
+        return compare(mine, theirs)
 
     # -- signatures -------------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,16 @@ from typing import Any
 import torch
 
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
-from replayer.tensor.known_values import fills_allocation, in_dtype, set_known_values, writable_values
+from replayer.tensor.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.value_rules import EXACT_DTYPES
 
 aten = torch.ops.aten
+
+
+def _is_unknown_mask(index: Any) -> bool:
+    return index is not None and index.dtype is torch.bool and known_values(index) is None
 
 
 class KnownContents:
@@ -110,7 +115,11 @@ class KnownContents:
 
     def index_put(self, op: Any) -> Callable[..., Any]:
         def put(target: Any, indices: Any, *rest: Any, **options: Any) -> Any:
-            return self._run(self._plans.route(op), (target, self._on_device(target, indices), *rest), options)
+            known, there = target.allocation.known, self._on_device(target, indices)
+            result = self._run(self._plans.route(op), (target, there, *rest), options)
+            if target.meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
+                target.allocation.known = known  # positions and lengths: what is not known of a mask reads as False
+            return result
 
         return put
 

@@ -31,7 +31,7 @@ aten, prim = torch.ops.aten, torch.ops.prim
 _wrap: Any = torch.Tensor._make_wrapper_subclass
 
 
-class SparseVirtualTensor(VirtualTensor):
+class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
     """`host` is the tensor on the host, `parts` has the allocations of its parts by their storages."""
 
     host: torch.Tensor

@@ -27,13 +27,13 @@ class AssumedValues:
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
         self._trained = trained
-        self._improving = improving
+        self.improving = improving
         self._step = 0
         self._asked = 0
 
     def loss(self) -> float:
         """Of any float: positive, finite, smaller after each training step."""
-        if not self._improving:
+        if not self.improving:
             return 1.0
         step = self._trained()
         if step != self._step:
@@ -42,7 +42,7 @@ class AssumedValues:
 
     def share(self) -> float:
         """How many of an unknown number of comparisons hold."""
-        return 1 - self.loss() / 2 if self._improving else 0.0
+        return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
         """How many of so many elements are counted or selected: their share, rounded half up. See Note [Loops end]."""
@@ -53,7 +53,7 @@ class AssumedValues:
     def decide(self) -> bool:
         """A condition that the host asks for. See Note [Loops end]."""
         self.note_scalar()
-        return self._improving and self._asked % PATIENCE == 0
+        return self.improving and self._asked % PATIENCE == 0
 
     def note_scalar(self) -> None:
         """The host reads a single unrecorded value."""

@@ -1,7 +1,7 @@
 """sys.excepthook: an error that comes of a package asking for NVIDIA's driver is followed by a line that says what a replay is.
 
     AssertionError: libcuda.so cannot found!
-    trace: triton asked for NVIDIA's driver or for device memory. Under a replay there is neither: ...
+    trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
 
 The error itself is the package's own and stays as it is; what the script catches it sees unchanged.
 """
@@ -17,7 +17,8 @@ from traces.patching import patch
 
 # What drivers, CUDA's runtime and C++ extensions say where there is no GPU or a tensor is not on one.
 _OF_DRIVER = re.compile(
-    r"libcuda\.so|libnvidia-ml|NVIDIA driver|CUDA driver|no CUDA-capable device|cuInit|CUDA_ERROR_|cudaError"
+    r"lib(?:cu\w+|torch_cuda|c10_cuda|nccl|nvrtc)\.so|libnvidia-ml|CUDA_HOME|NVIDIA driver|CUDA driver"
+    r"|no CUDA-capable device|cuInit|CUDA_ERROR_|cudaError"
     r"|must be (?:a |on )?(?:CUDA|GPU)|\bCUDA tensor|is_cuda\b|Pointer argument .* cannot be accessed from Triton",
     re.IGNORECASE,
 )
@@ -32,8 +33,8 @@ def install() -> None:
         before(kind, error, frames)
         if _OF_DRIVER.search(str(error)) and not str(error).startswith("CUDA error"):
             print(
-                f"trace: {package_of(frames)} asked for NVIDIA's driver or for device memory. Under a replay there is neither:"
-                " the GPU is a recording, and its tensors have no contents there. Leave this part out, or run its CPU code.",
+                f"trace: {package_of(frames)} asked for NVIDIA's driver, its libraries or device memory. A replay has none of"
+                " them: the GPU is a recording, and its tensors have no contents. Leave this part out, or run its CPU code.",
                 file=sys.stderr,
             )
 

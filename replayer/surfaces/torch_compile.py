@@ -17,7 +17,11 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from replayer.surfaces.patching import refusal
 from traces.patching import patch
+
+# Of a CUDA build only; torch._inductor.cudagraph_trees imports them where there is a GPU, and `torch.compiler.reset()` it.
+_IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 
 def install(torch_module: ModuleType) -> None:
@@ -56,3 +60,6 @@ def install(torch_module: ModuleType) -> None:
 
     compile_eagerly.__name__ = compile_eagerly.__qualname__ = "compile"
     patch(torch_module, compile=compile_eagerly)
+    for name in _IMPORTED:
+        if not hasattr(torch_module._C, name):
+            patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})

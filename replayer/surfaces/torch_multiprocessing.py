@@ -40,7 +40,12 @@ def install(torch_module: ModuleType) -> None:
     rebuild = sharing.rebuild
     rebuild.__module__, rebuild.__qualname__ = reductions.__name__, "rebuild_virtual_tensor"
     reductions.rebuild_virtual_tensor = rebuild
-    ForkingPickler.register(VirtualTensor, sharing.reduce)
+    others = reductions.reduce_tensor
+
+    def reduce_tensor(tensor: Any) -> Any:
+        return sharing.reduce(tensor) if isinstance(tensor, VirtualTensor) else others(tensor)
+
+    ForkingPickler.register(torch_module.Tensor, reduce_tensor)  # under which virtual tensors are found too: they compare equal
 
 
 def _numbered(call: Callable[..., Any]) -> Callable[..., Any]:

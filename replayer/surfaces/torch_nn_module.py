@@ -41,6 +41,9 @@ def _install_moves(torch: ModuleType) -> None:
                 fn(torch.empty(0, dtype=first.dtype, device=first.device))
         if isinstance(self, torch.jit.ScriptModule):
             future.set_overwrite_module_params_on_conversion(True)  # keeps its parameters in C++, by object
+            for name, parameter in self._parameters.items():
+                if not isinstance(parameter, torch.nn.Parameter):  # loaded from a file
+                    self._parameters[name] = torch.nn.Parameter(parameter.detach(), parameter.requires_grad)
         try:
             with set_up:
                 return apply(self, fn, recurse)

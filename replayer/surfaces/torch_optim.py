@@ -27,7 +27,7 @@ def install(torch_module: ModuleType) -> None:
 
     # Clipping gradients has lists of its own of what foreach kernels take, and asks C++ for the device.
     foreach: Any = torch_module.utils._foreach_utils
-    foreach._foreach_supported_types.append(VirtualTensor)
+    foreach._foreach_supported_types.insert(0, VirtualTensor)  # found at once
     devices = foreach._get_foreach_kernels_supported_devices
     patch(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])
     ScriptHooks(torch_module, started, optimizers()).optimizers(

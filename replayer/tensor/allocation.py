@@ -67,6 +67,7 @@ class Truth(Enum):
 
     ZERO_OR_ONE = "the result of a comparison, perhaps as numbers"
     IN_RANGE = "the result of comparing floats with bounds, which hold in a healthy run"
+    EQUAL_OR_IN_RANGE = "the result of comparing floats, which are equal or near to each other in a healthy run"
 
 
 class Matches(NamedTuple):

@@ -29,6 +29,15 @@ def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
     return None
 
 
+def host_values(tensor: Any) -> torch.Tensor | None:
+    """What the host knows a virtual tensor to contain, of its shape and dtype; None where it does not know it."""
+    known = known_values(tensor)
+    if known is None or isinstance(known, torch.Tensor):
+        return known
+    one = torch.full((), known, dtype=tensor.meta.dtype, device="cpu")
+    return one.expand(tensor.meta.shape) if tensor.meta.shape else one
+
+
 def payload(allocation: Allocation) -> torch.UntypedStorage:
     """The host storage behind an allocation under `--values compute`; zeros before the first write. Note [Payloads]."""
     known = allocation.known
@@ -133,11 +142,8 @@ class Folding:
             if at in self._written:
                 host: Any = writable_values(value, replaced=at in self._outputs)
             else:
-                host = known_values(value)
+                host = host_values(value)
                 self.assumed |= type(value.allocation.known) is Uniform and value.allocation.known.assumed
-                if host is not None and not isinstance(host, torch.Tensor):
-                    one = torch.full((), host, dtype=value.dtype, device="cpu")
-                    host = one.expand(value.shape) if value.dim() else one
             self._unknown |= host is None
             return host
         if isinstance(value, (list, tuple)):

@@ -36,12 +36,14 @@ def virtual_class(cls: Any, tensor_class: Any) -> Any:
         namespace["__torch_dispatch__"] = staticmethod(_on_plain(tensor_class))
     if hasattr(cls, "cls_to_become"):  # of parameters whose shape is not known yet
         namespace["cls_to_become"] = virtual_class(cls.cls_to_become, tensor_class)
-    return type(cls)(cls.__name__, (cls, tensor_class), namespace)
+    kind, theirs = type(tensor_class), type(cls)
+    metaclass: Any = kind if issubclass(kind, theirs) else type(theirs.__name__, (kind, theirs), {})
+    return metaclass(cls.__name__, (cls, tensor_class), namespace)
 
 
 def plain_class(tensor: Any) -> type:
     """The class that a virtual tensor has on the host."""
-    plain: type = getattr(type(tensor), "plain_class", torch.Tensor)
+    plain: type = type(tensor).plain_class
     return torch.nn.Parameter if plain is torch.Tensor and getattr(tensor, "_is_param", False) else plain
 
 

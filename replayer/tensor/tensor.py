@@ -42,8 +42,22 @@ _data: Any = torch._C.TensorBase.data
 _swap_impl: Any = torch._C._swap_tensor_impl
 
 
-class VirtualTensor(torch.Tensor):
+class _Equal(type(torch.Tensor)):  # type: ignore[misc]
+    """`type(x) == torch.Tensor` holds, as scripts and torch ask; `type(x) is torch.Tensor` cannot."""
+
+    plain_class: type[Any]
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.plain_class
+
+    def __hash__(cls) -> int:
+        return hash(cls.plain_class)
+
+
+class VirtualTensor(torch.Tensor, metaclass=_Equal):
     """Made by factories, copies and ops; see `allocation.make`."""
+
+    plain_class: ClassVar[type[Any]] = torch.Tensor  # what the script knows tensors of this class as
 
     meta: TensorMeta
     allocation: Allocation

@@ -205,7 +205,10 @@ def _nothing(made: Any, args: Any) -> Uniform | None:
 
 
 def _or(made: Any, args: Any) -> Any:
-    return Uniform(True, torch.bool) if any(_all_are(argument, True) for argument in args[:2]) else Truth.ZERO_OR_ONE
+    if any(_all_are(argument, True) for argument in args[:2]):
+        return Uniform(True, torch.bool)
+    bounds = [_is_in_range(argument) for argument in args[:2]]
+    return Truth.EQUAL_OR_IN_RANGE if sum(bounds) == 1 else Truth.ZERO_OR_ONE  # torch.isclose ors an equality with a bound
 
 
 def _all_are(operand: Any, value: bool) -> bool:
@@ -221,7 +224,9 @@ def _is_in_range(operand: Any) -> bool:
 
 
 def _all(made: Any, args: Any) -> Uniform | None:
-    return Uniform(True, torch.bool) if args[0].allocation.known is Truth.IN_RANGE else _of_uniform(made, args)
+    known = args[0].allocation.known
+    holds = type(known) is Truth and known is not Truth.ZERO_OR_ONE
+    return Uniform(True, torch.bool) if holds else _of_uniform(made, args)
 
 
 def _any(made: Any, args: Any) -> Uniform | None:
@@ -243,7 +248,8 @@ def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
         source = args[0]
         known = source.allocation.known
         elements = source.meta.numel // max(made.meta.numel, 1)
-        if type(known) is Matches or known is Truth.ZERO_OR_ONE or (known is None and source.meta.dtype is torch.bool):
+        compared = type(known) is Truth and known is not Truth.IN_RANGE
+        if type(known) is Matches or compared or (known is None and source.meta.dtype is torch.bool):
             share = gpu().assumed.share()
             value = int(share * elements + 0.5) if adds else share
             if type(known) is Matches:

@@ -26,7 +26,10 @@ def _said_after(path: str, text: str) -> str:
 
 def test_the_package_is_named_that_asks_for_the_driver() -> None:
     in_triton = _said_after("/x/site-packages/triton/backends/driver.py", "libcuda.so cannot found!")
-    assert in_triton.startswith("trace: triton asked for NVIDIA's driver or for device memory.")
+    assert in_triton.startswith("trace: triton asked for NVIDIA's driver, its libraries or device memory.")
+    built = "libcudart.so.12: cannot open shared object file: No such file or directory"
+    assert _said_after("/x/site-packages/flash_attn/__init__.py", built).startswith("trace: flash_attn asked for NVIDIA's")
+    assert "apex asked for" in _said_after("/x/site-packages/apex/amp.py", "libc10_cuda.so: cannot open shared object file")
     in_extension = _said_after("/home/me/train.py", "x must be a CUDA tensor")
     assert in_extension.startswith("trace: a C++ or CUDA extension asked for NVIDIA's driver")
 

@@ -74,6 +74,49 @@ def scripted(device: str) -> Any:
 
 
 @family.group
+def traced_convolutions(device: str) -> Any:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.ConvTranspose2d(2, 1, 3)).to(device).eval()
+    x = torch.ones(1, 1, 6, 6).to(device)
+    traced = torch.jit.trace(model, x)
+    file = io.BytesIO()
+    torch.jit.save(traced, file)
+    file.seek(0)
+    loaded = torch.jit.load(file, map_location=device)
+    kinds = [node.kind() for node in traced.inlined_graph.nodes()]
+    assert "lazy" not in f"{traced.inlined_graph} {list(traced.inlined_graph.nodes())} {list(traced.graph.inputs())}"
+    return [traced(x), torch.jit.freeze(torch.jit.script(model))(x), loaded(x * 2), kinds.count("aten::_convolution")]
+
+
+@family.group
+def traced_by_fx(device: str) -> Any:
+    from functorch.compile import aot_function, nop  # type: ignore[import-not-found]
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, weight = torch.ones(2, 3).to(device), torch.ones(3, 3).to(device)
+
+    def step(x: Any, weight: Any) -> Any:
+        weight = weight.detach().requires_grad_()
+        (grad,) = torch.autograd.grad((x @ weight * torch.tensor([1.0, 2.0, 3.0], device=device)).sum(), weight)
+        return weight - 0.1 * grad
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)).to(device)
+    start = torch.ones(3).to(device).requires_grad_()
+    aot_function(lambda x: (x.sin() * 2).sum(), fw_compiler=nop)(start).backward()
+    return [make_fx(step)(x, weight)(x, weight), make_fx(model)(x)(x), start.grad]
+
+
+@family.group
+def types_of_tensors(device: str) -> Any:
+    class Tagged(torch.Tensor):
+        pass
+
+    x, tagged = torch.ones(2).to(device), torch.ones(2).as_subclass(Tagged).to(device)
+    by_type = {torch.Tensor: "tensor", list: "list"}
+    found = [type(x) in (torch.Tensor,), type(x) in (list, Tagged), by_type[type(x)], torch.Tensor in (list, type(x))]
+    return [*found, type(tagged) in (Tagged,), type(tagged) in (torch.Tensor,)]
+
+
+@family.group
 def symbolic_trace(device: str) -> Any:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).to(device)
     traced = torch.fx.symbolic_trace(model)
@@ -116,6 +159,8 @@ def compiled(device: str) -> Any:
     def f(x: Any) -> Any:
         return (x * 2).relu().sum()
 
+    torch.compiler.reset()
+    torch.compiler.cudagraph_mark_step_begin()
     model = torch.compile(nn.Linear(4, 3).to(device), mode="reduce-overhead")
     return [f(torch.ones(3).to(device)), model(torch.ones(2, 4).to(device)).shape]
 

@@ -55,6 +55,40 @@ def itself(device: str) -> Any:
 
 
 @family.group
+def near_each_other(device: str) -> Any:
+    """Two ways to one result, whatever it is; of what is known, the tolerances decide."""
+    x = _unknown(device)
+    one, other = (x * 2).sum(1), x.sum(1) + x.sum(1)
+    torch.testing.assert_close(one, other)
+    two = torch.full((3,), 2.0, dtype=torch.float64, device=device)
+    return [torch.allclose(one, other), torch.isclose(one, other).all().item(), torch.allclose(two, two + 1e-9),
+        torch.allclose(two, two + 1), torch.allclose(two, two + 1, atol=2.0), torch.equal(two, two + 1e-9)]  # fmt: skip
+
+
+@family.group
+def numbers_written_into(device: str) -> Any:
+    """Of the tensor's own precision, and of whatever dtype they come."""
+    x, counts = torch.ones(3, dtype=torch.float64).to(device), torch.zeros(2, dtype=torch.long).to(device)
+    x[0] = 1 + 1e-9
+    x[1:] = torch.tensor(1 - 1e-9, dtype=torch.float64, device=device)
+    counts[1] = torch.tensor(2.5, device=device)
+    return [[(value - 1) * 1e9 for value in x.tolist()], counts.tolist()]
+
+
+@family.special(values=("recorded",))
+def lengths_of_what_is_generated(device: str) -> Any:
+    """The end of a sequence is looked for among unknown tokens: none is found, and the sequence is as long as it is."""
+    tokens = torch.randint(0, 9, (2, 8)).to(device) if device == "cpu" else torch.randint(0, 9, (2, 8), device=device)
+    is_end = torch.isin(tokens, torch.tensor([9], device=device))
+    ends = torch.full((2,), 8, dtype=torch.long, device=device)
+    ends[is_end.any(dim=1)] = is_end.int().argmax(dim=1)[is_end.any(dim=1)]
+    mask = (torch.arange(8, device=device).expand(2, -1) <= ends.unsqueeze(1)).int()
+    kept = [row[chosen].tolist() for row, chosen in zip(tokens.cpu(), mask.bool().cpu(), strict=True)]
+    assert [len(row) for row in kept] == [8, 8] and ends.tolist() == [8, 8]
+    return kept
+
+
+@family.group
 def counters(device: str) -> Any:
     step, seen = torch.zeros((), dtype=torch.long, device=device), torch.tensor(0, device=device)
     total = torch.zeros(1, device=device)

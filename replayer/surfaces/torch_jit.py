@@ -1,0 +1,95 @@
+"""torch.jit under replay: convolutions are traced as in C++, modules saved from the host, and graphs printed with "cuda".
+
+    torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
+
+`aten::convolution` is no op that the tracer notes; C++ calls `aten::_convolution` below it, which is. On virtual tensors the
+former is an op of its own, so while something is traced it is run as the latter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from replayer.errors import NotEmulated
+from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import BACKEND
+from traces.patching import patch
+
+
+def install(torch_module: ModuleType) -> None:
+    """Listen where C++ traces a function of Python, and where graphs are printed."""
+    c, aten, flags = torch_module._C, torch_module.ops.aten, torch_module.backends.cudnn
+    tracer = c._dispatch_key_parse("Tracer")
+    outer, inner = aten.convolution.default, aten._convolution.default
+    VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])  # of a traced module that is called
+
+    def tracing(trace: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(trace)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            dispatch: Any = VirtualTensor.__torch_dispatch__
+
+            def noted(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if func is inner:
+                    func, args = outer, args[:9]
+                elif func is outer and c._get_tracing_state() is not None:
+                    excluded = c._dispatch_tls_local_exclude_set().remove(tracer)
+                    with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded):
+                        return inner(*args, flags.benchmark, flags.deterministic, flags.enabled, flags.allow_tf32)
+                return dispatch(func, types, args, kwargs)
+
+            VirtualTensor.__torch_dispatch__ = staticmethod(noted)
+            try:
+                return trace(*args, **kwargs)
+            finally:
+                VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
+
+        return traced
+
+    for owner in (c, c.ScriptModule):
+        for name in vars(owner):
+            if re.fullmatch("_create_(function|method|graph)_(from|by)_trac(e|ing)(_with_dict)?", name):
+                patch(owner, **{name: tracing(getattr(owner, name))})
+    for cls in (torch_module.jit.RecursiveScriptModule, torch_module.jit._trace.TopLevelTracedModule):  # each has a copy
+        patch(cls, save=_from_host(cls.save), save_to_buffer=_from_host(cls.save_to_buffer))
+    patch(torch_module.jit, load=_by_host(torch_module, torch_module.jit.load))
+    for printed in (c.Graph, c.Node, c.Value):
+        patch(printed, __str__=_named(printed.__str__), __repr__=_named(printed.__repr__))
+
+
+def _from_host(save: Callable[..., Any]) -> Callable[..., Any]:
+    """C++ reads the memory behind a module's tensors: they lie on the host meanwhile, and so the file says."""
+
+    @wraps(save)
+    def saved(module: Any, *args: Any, **kwargs: Any) -> Any:
+        devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
+        if len(devices) > 1:
+            raise NotEmulated("torch.jit.save of a module on several GPUs", "save module.cpu()")
+        if devices:
+            module.cpu()
+        try:
+            return save(module, *args, **kwargs)
+        finally:
+            for device in devices:
+                module.to(device)
+
+    return saved
+
+
+def _by_host(torch_module: ModuleType, load: Callable[..., Any]) -> Callable[..., Any]:
+    """C++ would copy to a GPU of its own."""
+
+    @wraps(load)
+    def loaded(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if map_location is None or torch_module.device(map_location).type != "cuda":
+            return load(f, map_location, *args, **kwargs)
+        return load(f, "cpu", *args, **kwargs).to(map_location)
+
+    return loaded
+
+
+def _named(text: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda printed: text(printed).replace(f"device={BACKEND}:", "device=cuda:")
