@@ -52,6 +52,7 @@ def surfaces() -> tuple[ModuleType, ...]:
         torch_tensor,
         torch_tensor_subclass,
         torch_utils_data,
+        triton,
     )
 
     return (
@@ -88,6 +89,7 @@ def surfaces() -> tuple[ModuleType, ...]:
         torch_multiprocessing,
         torch_profiler,
         torch_compile,
+        triton,
     )
 
 

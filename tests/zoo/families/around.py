@@ -165,6 +165,33 @@ def compiled(device: str) -> Any:
     return [f(torch.ones(3).to(device)), model(torch.ones(2, 4).to(device)).shape]
 
 
+def _doubled_by_triton(x: Any) -> Any:
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    @triton.autotune(configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["n"])  # type: ignore[misc, unused-ignore]
+    @triton.jit  # type: ignore[misc, unused-ignore]
+    def double(x: Any, out: Any, n: Any, BLOCK: tl.constexpr) -> None:
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+    out = torch.empty_like(x)
+    double[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+    return out
+
+
+@family.special(needs="triton", values=("recorded",))
+def triton_kernels(device: str) -> Any:
+    x = torch.ones(200).to(device)
+    doubled = x * 2 if device == "cpu" else _doubled_by_triton(x)
+    return [doubled, bool(torch.isfinite(doubled).all())]
+
+
+@family.refused("the Triton kernel double under --values compute is not", needs="triton", values=("compute",))
+def triton_kernels_with_values(device: str) -> Any:
+    return _doubled_by_triton(torch.ones(200).to(device))
+
+
 @torch.library.custom_op("zoo::double", mutates_args=())
 def _double(x: torch.Tensor) -> torch.Tensor:
     return x * 2

@@ -1,0 +1,139 @@
+"""Triton under replay: a kernel is launched and takes its time, and what it would have written is unknown.
+
+    add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, by a roofline
+    triton.runtime.driver.active.get_current_target()
+
+Kernels that the recording has by that name take no time of their own: no op took them, so they are in the remainder of the
+phase. Nothing is compiled and nothing tuned: an autotuned kernel runs with its first configuration.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from replayer.errors import NotEmulated
+from replayer.op_signature import OpSignature
+from replayer.state import computing, gpu
+from replayer.tensor.tensor import VirtualTensor
+from traces.patching import patch
+
+_LAST = "triton.runtime"  # when this has been executed, all that is patched is there
+
+
+class _WhenImported(MetaPathFinder):
+    """Patches triton when the script imports it, which takes a while that most scripts need not spend."""
+
+    def __init__(self, torch_module: ModuleType) -> None:
+        self._torch = torch_module
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != _LAST:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_patch(module: ModuleType) -> None:
+                execute(module)
+                _patch(module, self._torch)
+
+            patch(spec.loader, exec_module=execute_and_patch)
+        return spec
+
+
+class _Driver:
+    """What kernels' callers ask of `triton.runtime.driver.active`."""
+
+    def __init__(self, torch_module: ModuleType) -> None:
+        self._torch: Any = torch_module
+
+    def get_current_device(self) -> int:
+        return gpu().current_device()
+
+    def get_active_torch_device(self) -> Any:
+        return self._torch.device("cuda", gpu().current_device())
+
+    def get_device_interface(self) -> Any:
+        return self._torch.cuda
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        major, minor = self._torch.cuda.get_device_capability()
+        return GPUTarget("cuda", 10 * major + minor, 32)
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotEmulated(f"triton.runtime.driver.active.{name}", "nothing is compiled; call the kernel as ever")
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch triton, now or when it is imported."""
+    if _LAST in sys.modules:
+        _patch(sys.modules[_LAST], torch_module)
+    else:
+        sys.meta_path.insert(0, _WhenImported(torch_module))
+
+
+def _patch(runtime: Any, torch_module: ModuleType) -> None:
+    kernel, tuned = runtime.jit.JITFunction, runtime.autotuner.Autotuner
+    run, tune = kernel.run, tuned.run
+
+    @wraps(run)
+    def run_virtually(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        tensors = list(_tensors((*args, *kwargs.values())))
+        if not tensors:
+            return run(self, *args, grid=grid, warmup=warmup, **kwargs)
+        name = self.fn.__name__
+        if computing():
+            raise NotEmulated(f"the Triton kernel {name} under --values compute", "replay it with recorded values, the default")
+        for hook in self.pre_run_hooks:
+            hook(*args, **kwargs)
+        if not warmup:
+            for tensor in tensors:
+                tensor.allocation.known = None
+            gpu().launch(_signature(name, tensors), tensors[0].meta.index)
+        return None
+
+    @wraps(tune)
+    def run_first(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not list(_tensors((*args, *kwargs.values()))):
+            return tune(self, *args, **kwargs)
+        self.best_config = first = self.configs[0]
+        given = {**kwargs, **first.all_kwargs()}
+        if first.pre_hook is not None:
+            first.pre_hook({**dict(zip(self.arg_names, args, strict=False)), **given})
+        return self.fn.run(*args, **given)
+
+    patch(kernel, run=run_virtually)
+    patch(tuned, run=run_first)
+    runtime.driver.set_active(_Driver(torch_module))
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    """Those on the device, also behind a descriptor or a view as another dtype."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+        else:
+            tensor = value if isinstance(value, VirtualTensor) else getattr(value, "base", None)
+            if isinstance(tensor, VirtualTensor):
+                yield tensor
+
+
+def _signature(name: str, tensors: list[Any]) -> OpSignature:
+    plans, metas = VirtualTensor.plan_cache, tuple(tensor.meta for tensor in tensors)
+    key = ("triton", name, metas)
+    signature = plans.signatures.get(key)
+    if signature is None:
+        recorded = any(text.startswith(name) for text in gpu().recording.trace.strings.texts)
+        shapes, dtypes = tuple(meta.shape for meta in metas), tuple(meta.dtype_name for meta in metas)
+        signature = plans.keep_signature(key, OpSignature(f"triton::{name}", shapes, dtypes, launches=not recorded))
+    return signature

@@ -1,0 +1,73 @@
+# mypy: allow-untyped-calls
+"""Kernels of Triton, on a stand-in for the package with the names that are patched."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from replayer.surfaces import triton
+from tests.replayer.fake_gpu import use
+from traces.model import Trace
+
+
+class JITFunction:
+    def __init__(self, fn: Any) -> None:
+        self.fn, self.pre_run_hooks = fn, [lambda *args, **kwargs: None]
+
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        return "compiled"
+
+
+class Autotuner:
+    def __init__(self, fn: JITFunction, configs: list[Any]) -> None:
+        self.fn, self.configs, self.arg_names = fn, configs, ["x", "n"]
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        return "tuned"
+
+
+def twice_kernel(x: Any, n: int) -> None:
+    """What a script decorates."""
+
+
+def _installed(recorded: list[str]) -> tuple[Any, Any]:
+    gpu: Any = use()
+    trace = Trace(grain="kernel")
+    for name in recorded:
+        trace.strings.add(name)
+    gpu.recording = SimpleNamespace(trace=trace)
+    active: list[Any] = []
+    runtime = SimpleNamespace(jit=SimpleNamespace(JITFunction=JITFunction), autotuner=SimpleNamespace(Autotuner=Autotuner))
+    runtime.driver = SimpleNamespace(set_active=active.append)
+    triton._patch(runtime, torch)
+    return gpu, active[0]
+
+
+def test_a_kernel_is_launched_and_forgets_what_it_may_write() -> None:
+    gpu, driver = _installed([])
+    x = torch.zeros(4, device="cuda")
+    JITFunction(twice_kernel).run(x, 4, grid=(1,), warmup=False)
+    launched, device = gpu.launches[-1]
+    assert (launched.op, launched.shapes, device) == ("triton::twice_kernel", ((4,),), 0)
+    assert x.tolist() != [0.0] * 4
+    assert JITFunction(twice_kernel).run(torch.zeros(4), 4, grid=(1,), warmup=False) == "compiled"
+    assert driver.get_current_device() == 0 and driver.get_current_target is not None
+
+
+def test_a_recorded_kernel_takes_no_time_of_its_own() -> None:
+    gpu, _ = _installed(["twice_kernel_0d1d"])
+    JITFunction(twice_kernel).run(torch.zeros(4, device="cuda"), 4, grid=(1,), warmup=False)
+    assert "triton::twice_kernel" not in gpu.launched
+
+
+def test_nothing_is_tuned() -> None:
+    gpu, _ = _installed([])
+    configs = [SimpleNamespace(all_kwargs=lambda: {"BLOCK": 64}, pre_hook=None), SimpleNamespace()]
+    tuned = Autotuner(JITFunction(twice_kernel), configs)
+    assert tuned.run(torch.zeros(4, device="cuda"), 4, grid=(1,), warmup=False) is None
+    assert tuned.best_config is configs[0]  # type: ignore[attr-defined]
+    assert gpu.launched[-1] == "triton::twice_kernel"
+    assert tuned.run(torch.zeros(4), 4, grid=(1,), warmup=False) == "tuned"
