@@ -1,18 +1,17 @@
 """Makes data_stalls.md and its picture: figures of "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021).
 
-    python docs/data_stalls.py [--steps 18] [--images FOLDER] [--costs FILE.json]
+    python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
 Measured on this machine: what a DataLoader's worker spends on one batch (`trace stalls`), with one and with two workers in
 turn, and the time to pin a batch. From the library: the GPU's time per batch of each network (V100). Modelled from these: all
 numbers of cores, disks and caches (`traces.loader_model`, `traces.storage_model`). Published points stand beside. It takes
-some five minutes; runs that `--costs` holds are not made again. It ends by printing how far the model is off this machine.
+some six minutes on two cores; runs that `--costs` holds are not made again. It ends by printing how far the model is off.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -64,7 +63,7 @@ PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of
 # Nanoseconds that a core of the published server spends on an image: figure 5 with one core.
 PUBLISHED_CPU_NS = 1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values())
 BATCHES = (16, 32, 64, 128, 256)
-ROUNDS = 4
+ROUNDS = 7
 # Network and workers of each run; rounds in turn, so that a busy minute of the machine meets both numbers of workers.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
@@ -76,12 +75,10 @@ class Measured:
     network: str
     workers: int
     rate: float
-    modelled: float  # workers, cores and the script's own computing
-    modelled_queued: float  # and how long workers waited for a core, for whatever else the machine did
-    queued_share: float  # of a worker's time
+    modelled: float
+    taken_cores: float  # by other programs
     cpu_ns_per_sample: float
     pin_cpu_ms: float
-    load: float  # processes that were running or ready, in the minute before the end
 
 
 @dataclass
@@ -139,17 +136,14 @@ def _stalls(folder: Path, network: str, workers: int, steps: int) -> Measured:
     if done.returncode:
         raise SystemExit(f"trace stalls ended with exit code {done.returncode}; no page was written")
     facts: dict[str, Any] = json.loads(done.stdout)
-    queued = facts["check_queued"] or facts["check"]
     return Measured(
         network,
         workers,
         rate=facts["prepared"]["samples_per_s"],
         modelled=facts["check"]["samples_per_s"],
-        modelled_queued=queued["samples_per_s"],
-        queued_share=facts["batch_queued_ns"] / facts["batch_wall_ns"],
+        taken_cores=facts["taken_cores"],
         cpu_ns_per_sample=facts["batch_cpu_ns"] / facts["batch_samples"],
         pin_cpu_ms=facts["batch_pin_cpu_ns"] / 1e6,
-        load=os.getloadavg()[0],
     )
 
 
@@ -266,25 +260,24 @@ def page(cost: Cost) -> Iterator[str]:
 def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
-        "The model reckons with workers, cores and the script's own computing; what else a machine does, it cannot know. Linux"
-        " tells how long a worker was ready and had no core: *with waits* counts that too, and so compares the rest of the"
-        " model on a busy machine. Chosen after seeing first results: waits count batch by batch, since a late batch holds up"
-        " those after it; and the script's computing is that of the steps compared, without what the first ones do once."
-        f" Images/s; each row is one run of {BATCH} images a batch.\n"
+        "What the model is given of a run: the core time of each batch in its worker, of each of the script's steps and of the"
+        " GPU's, workers and cores, and how many cores other programs had on average (/proc/stat). What it says: how all these"
+        " share the cores, how far workers run ahead, and when the script, which takes the batches in their order, gets them."
+        f" Images/s after the first steps; each row is one run of {BATCH} images a batch, with one and two workers in turn.\n"
     )
-    yield "| workers | load | measured | modelled | error | waited for a core | with waits | error |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| workers | measured | modelled | error | cores that other programs had |"
+    yield "|---|---|---|---|---|"
     for run in cost.runs:
         yield (
-            f"| {run.workers} ({run.network}) | {run.load:.1f} | {run.rate:.1f} | {run.modelled:.1f} |"
-            f" {run.modelled / run.rate - 1:+.1%} | {run.queued_share:.0%} | {run.modelled_queued:.1f} |"
-            f" {run.modelled_queued / run.rate - 1:+.1%} |"
+            f"| {run.workers} ({run.network}) | {run.rate:.1f} | {run.modelled:.1f} |"
+            f" {run.modelled / run.rate - 1:+.1%} | {run.taken_cores:.2f} |"
         )
-    yield "\n| median error | modelled | with waits |\n|---|---|---|"
+    yield "\n| | measured, median | modelled, median | error of the medians | median error |\n|---|---|---|---|---|"
     for workers, named in ((1, "1 worker"), (2, "2 workers")):
-        off = [(run.modelled / run.rate - 1, run.modelled_queued / run.rate - 1) for run in cost.runs if run.workers == workers]
-        plain, queued = (statistics.median(column) for column in zip(*off, strict=True))
-        yield f"| {named} | {plain:+.1%} | {queued:+.1%} |"
+        runs = [run for run in cost.runs if run.workers == workers]
+        rate, modelled = (statistics.median(column) for column in zip(*((run.rate, run.modelled) for run in runs), strict=True))
+        off = statistics.median(run.modelled / run.rate - 1 for run in runs)
+        yield f"| {named} | {rate:.1f} | {modelled:.1f} | {modelled / rate - 1:+.1%} | {off:+.1%} |"
 
 
 def _pinning(cost: Cost) -> Iterator[str]:
@@ -379,7 +372,7 @@ def _bars(axes: Any, columns: dict[str, dict[str, float]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=18, help="training steps of each run")
+    parser.add_argument("--steps", type=int, default=60, help="training steps of each run")
     parser.add_argument("--images", type=Path, help="a folder of folders of JPEG files [default: synthetic ones]")
     parser.add_argument("--costs", type=Path, help="take what was measured from this file, or keep it there")
     parser.add_argument("--output", type=Path, default=DOCS / "data_stalls.md")

@@ -11,6 +11,7 @@ against G is the preparation stall, what F loses against P the fetch stall. No p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,6 +24,7 @@ from traces.storage_server import Loading
 
 _NOTICEABLE = 0.02  # of a step: less than that is no stall, but a run's noise
 MOST_WORKERS = 128
+_MOST_OTHERS = 1000.0  # programs beside the script
 
 
 class Bottleneck(StrEnum):
@@ -63,7 +65,6 @@ class Stalls:
     workers: int
     batch_cpu_ns: int  # one worker's work for one batch
     batch_wall_ns: int  # while it fetched that batch
-    batch_queued_ns: int  # of `batch_wall_ns`, it waited for a core
     batch_bytes: int  # read for one batch
     batch_missed_bytes: int | None  # of it, what the cache did not hold
     batch_pin_ns: int | None
@@ -71,7 +72,7 @@ class Stalls:
     data_set_bytes: int | None  # estimated: samples of the data set times bytes per sample
     bottleneck: Bottleneck
     check: Modelled | None  # the model for this machine, to be compared with `prepared`; None without workers
-    check_queued: Modelled | None  # with the waits for a core that were measured, other programs' included; None: not measured
+    taken_cores: float  # that other programs had while `prepared` was measured, and in `check` too; 0: not told
     enough: Modelled | None  # the fewest workers, each on a core, that end the preparation stall
     by_cores: list[Modelled]
     disk_bytes_per_s: float | None  # that ends the fetch stall
@@ -129,26 +130,32 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples, workers, prefetch)
-    # What the pace was measured with: a step that waits ends soon after its batch was fetched, so that they go in one order.
-    at_pace_steps = slice(_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps)
-    fetches = [one for one in told if one.batches]
-    counted = fetches[at_pace_steps] or fetches
-    at_pace = Loading.sum(counted)
+    # Batches that are all given the mean would come sooner than they do: a worker beside the script's own computing, or a busy
+    # neighbour, spends more on a batch than another, and the script waits for each in turn. So the model for this machine
+    # gets batches and steps as they were, from the first on, and the same ones are compared.
+    at_pace_steps = range(_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps)
+    fetches = _in_rounds([one for one in told if one.batches], workers)
+    at_pace = Loading.sum(fetches[at_pace_steps.start : at_pace_steps.stop] or fetches)
     cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
     step_ns = paces[0].step_ns
-    # In its first steps a script computes what it does once: kinds of ops are met, the optimizer's state is made.
+    computing = [BatchCost(one.cpu_ns // one.batches) for one in fetches]
     scripted = [one for one in told if one.script_batches]
-    script = Loading.sum(scripted[at_pace_steps] or scripted)
-    host_ns = script.script_cpu_ns // max(script.script_batches, 1)
+    hosts_ns = [one.script_cpu_ns // one.script_batches for one in scripted] or [0]
+    hosts_ns += hosts_ns[-1:] * (at_pace_steps.stop - len(hosts_ns))  # the last step had no batch after it
+    taken = _taken(Loading.sum(scripted[at_pace_steps.start : at_pace_steps.stop]), cost.cpu_ns)
 
-    # Waits for a core differ from batch to batch, and include what sharing the cores among workers and script does.
-    queued = [BatchCost((one.cpu_ns + min(one.queued_ns, one.wall_ns)) // one.batches) for one in counted]
+    def modelled(run: LoaderRun, workers: int, cores: int) -> Modelled:
+        return Modelled(workers, cores, samples / run.step_ns * 1e9, run.wait_ns / run.step_ns)
 
-    def modelled(count: int, on: int, costs: list[BatchCost], host_ns: int = 0) -> Modelled:
-        run: LoaderRun = loaded(costs, workers=count, cores=on, step_ns=step_ns, host_ns=host_ns, prefetch=prefetch)
-        return Modelled(count, on, samples / run.step_ns * 1e9, run.wait_ns / run.step_ns)
+    def elsewhere(count: int) -> Modelled:
+        return modelled(loaded(cost, workers=count, cores=count, step_ns=step_ns, prefetch=prefetch), count, count)
 
-    queued_ns = min(at_pace.queued_ns, at_pace.wall_ns) // at_pace.batches  # short fetches: the two clocks differ
+    def here(others: float) -> LoaderRun:
+        return loaded(
+            computing, workers=workers, cores=cores, step_ns=step_ns, host_ns=hosts_ns, prefetch=prefetch, steps=at_pace_steps,
+            others=others,
+        )  # fmt: skip
+
     missed = None if cold is None or not cold.batches else cold.missed_bytes // cold.batches
     pin_ns = cached.pin_ns // cached.pinned if cached.pinned else None
     notes = []
@@ -171,23 +178,48 @@ def stalls_of(
         workers=workers,
         batch_cpu_ns=cost.cpu_ns,
         batch_wall_ns=at_pace.wall_ns // at_pace.batches,
-        batch_queued_ns=queued_ns,
         batch_bytes=cached.read_bytes // batches,
         batch_missed_bytes=missed,
         batch_pin_ns=pin_ns,
         batch_pin_cpu_ns=cached.pin_cpu_ns // cached.pinned if cached.pinned else None,
         data_set_bytes=cached.data_set_samples * cached.read_bytes // cached.samples if cached.data_set_samples else None,
         bottleneck=_bottleneck(paces[0], paces[1], late, pin_ns),
-        check=modelled(workers, cores, [cost], host_ns) if workers else None,
-        check_queued=modelled(workers, workers + 1, queued, host_ns) if workers and queued_ns else None,
-        enough=next(
-            (found for count in range(1, MOST_WORKERS) if (found := modelled(count, count, [cost])).wait_share < _NOTICEABLE),
-            None,
-        ),
-        by_cores=[modelled(count, count, [cost]) for count in core_counts],
+        check=modelled(_beside_others(here, taken), workers, cores) if workers else None,
+        taken_cores=taken,
+        enough=next((found for count in range(1, MOST_WORKERS) if (found := elsewhere(count)).wait_share < _NOTICEABLE), None),
+        by_cores=[elsewhere(count) for count in core_counts],
         disk_bytes_per_s=None if missed is None else missed / min(paces[1].step_ns, step_ns) * 1e9,
         notes=notes,
     )
+
+
+def _taken(script: Loading, batch_cpu_ns: int) -> float:
+    """Cores that other programs took from the script and its workers, on average; 0 where the system does not tell."""
+    own_ns = script.script_cpu_ns + script.script_batches * batch_cpu_ns
+    return max(script.machine_cpu_ns - own_ns, 0) / max(script.script_wall_ns, 1)
+
+
+def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
+    """The run beside so many other programs that they get the cores which they really had: by halving, for they get more the
+    more they are."""
+    few, many = 0.0, 0.01
+    while many < _MOST_OTHERS and run(many).others_cores < taken:
+        few, many = many, 2 * many
+    for _ in range(8):
+        middle = (few + many) / 2
+        few, many = (few, middle) if run(middle).others_cores >= taken else (middle, many)
+    return run(few)
+
+
+def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
+    """In the order in which the loader hands batches out, one of each worker in turn; what is left of an epoch's last round
+    is not in it. Each worker's own batches come in their order; workers that began a new epoch are others."""
+    by_worker: dict[int, list[Loading]] = {}
+    for one in fetches:
+        by_worker.setdefault(one.process, []).append(one)
+    own = list(by_worker.values())
+    epochs = [own[begin : begin + workers] for begin in range(0, len(own) - workers + 1, max(workers, 1))]
+    return [one for epoch in epochs for in_turn in zip(*epoch, strict=False) for one in in_turn] or fetches
 
 
 def _of_training(told: list[Loading]) -> list[Loading]:

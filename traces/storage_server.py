@@ -34,7 +34,6 @@ class Loading:
     samples: int = 0
     wall_ns: int = 0  # while a batch was fetched from its data set and collated
     cpu_ns: int = 0  # of the process from one fetch to the next: handing over included
-    queued_ns: int = 0  # of `wall_ns`, ready to compute but without a core (Linux; 0 elsewhere)
     stored_bytes: int = 0  # that this machine's own storage delivered meanwhile, having them in no cache
     waited_ns: int = 0  # of `wall_ns`, for the modelled disk
     read_bytes: int = 0
@@ -55,6 +54,8 @@ class Loading:
     pin_cpu_ns: int = 0  # of `pin_ns`, what the thread that pins computed
     script_batches: int = 0  # that the script got from a loader with workers
     script_cpu_ns: int = 0  # of the script's process from one of these to the next
+    script_wall_ns: int = 0  # from one of these to the next
+    machine_cpu_ns: int = 0  # in `script_wall_ns`, of all programs on the cores that the script may use (Linux; 0 elsewhere)
 
     def add(self, told: Loading) -> None:
         for field in fields(self):

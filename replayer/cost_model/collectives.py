@@ -92,6 +92,17 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
     return size_bytes * factors.get(name, 1.0)
 
 
+# Gloo over TCP between two processes of one machine: an all-reduce of one number, and of 1 to 24 MiB, as measured on two cores
+# with PyTorch 2.13. Between machines with 10 Gbit/s, 1.1 GB/s were measured (discuss.pytorch.org/t/194008).
+_GLOO_LATENCY_NS = 100_000
+_GLOO_BYTES_PER_S = 1.5e9
+
+
+def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
+    """What an operation of gloo's takes on the host once all ranks are there; `size_bytes` as in `wire_bytes`."""
+    return round(_GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / _GLOO_BYTES_PER_S * 1e9)
+
+
 def ring_steps(name: str, ranks: int) -> int:
     """How often a ring of ranks passes data on before the last one has it all, as NCCL counts (src/graph/tuning.cc)."""
     if ranks <= 1:

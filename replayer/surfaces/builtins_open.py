@@ -119,14 +119,13 @@ def _counted(torch: Any, fetch: Any, fetching: _Fetch, storage: StorageClient) -
         in_worker = torch.utils.data.get_worker_info() is not None
         cpu_clock = time.process_time_ns if in_worker else time.thread_time_ns
         begin_ns, begin_cpu_ns = time.monotonic_ns(), cpu_clock()
-        begin_queued_ns, begin_stored_bytes = _queued_ns(), _stored_bytes()
+        begin_stored_bytes = _stored_bytes()
         loading = fetching.loading = Loading(batches=1)
         try:
             batch = fetch(fetcher, indices)
         finally:
             fetching.loading = None
         loading.wall_ns = time.monotonic_ns() - begin_ns
-        loading.queued_ns = _queued_ns() - begin_queued_ns
         loading.stored_bytes = _stored_bytes() - begin_stored_bytes
         end_cpu_ns = cpu_clock()
         loading.cpu_ns = end_cpu_ns - (before_ns.get(os.getpid(), begin_cpu_ns) if in_worker else begin_cpu_ns)
@@ -140,13 +139,17 @@ def _counted(torch: Any, fetch: Any, fetching: _Fetch, storage: StorageClient) -
     return counted
 
 
-def _queued_ns() -> int:
-    """How long this thread was ready to run and had no core: Linux counts it (Documentation/scheduler/sched-stats.rst)."""
+def _machine_cpu_ns() -> int:
+    """What all programs have computed on the cores that this process may use, and what a host machine took from these: user,
+    nice, system, irq, softirq and steal of /proc/stat (Linux, man 5 proc), of some 10 ms each."""
     try:
-        with _open("/proc/thread-self/schedstat", "rb") as file:
-            return int(file.read().split()[1])
-    except (OSError, IndexError):
+        with _open("/proc/stat", encoding="ascii") as file:
+            rows = [line.split() for line in file if line.startswith("cpu")]
+        ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    except (OSError, AttributeError):
         return 0
+    ticks = sum(int(row[column]) for row in rows if row[0] in ours for column in (1, 2, 3, 6, 7, 8))
+    return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def _stored_bytes() -> int:
@@ -191,14 +194,16 @@ def _with_script_time(torch: Any, next_data: Any, storage: StorageClient) -> Any
                 for worker in iterator._workers:
                     storage.note(Loading(evaluates=worker.pid))
             return next_data(iterator)
-        before_ns, iterator._script_cpu_ns = getattr(iterator, "_script_cpu_ns", None), None
+        before, iterator._script_clocks = getattr(iterator, "_script_clocks", None), None
         batch = next_data(iterator)
-        now_ns = time.process_time_ns()
-        if before_ns is not None and not evaluated:
+        now = time.process_time_ns(), time.monotonic_ns(), _machine_cpu_ns()
+        if before is not None and not evaluated:
+            script_cpu_ns, script_wall_ns, machine_cpu_ns = (end - begin for begin, end in zip(before, now, strict=True))
             counts = Loading(workers=iterator._num_workers, prefetch=iterator._prefetch_factor)
-            storage.note(replace(counts, script_batches=1, script_cpu_ns=now_ns - before_ns))
+            times = {"script_cpu_ns": script_cpu_ns, "script_wall_ns": script_wall_ns, "machine_cpu_ns": machine_cpu_ns}
+            storage.note(replace(counts, script_batches=1, **times))
         evaluated = False
-        iterator._script_cpu_ns = now_ns
+        iterator._script_clocks = now
         return batch
 
     return next_batch

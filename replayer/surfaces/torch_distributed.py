@@ -9,7 +9,8 @@ the ranks, which C++ does by reading tensors, is done here.
 
 Note [Gloo and tensors on the device]
     Gloo copies CUDA tensors to the host, communicates there and copies back. So does a replay, and waits for each step:
-    copies take recorded time, the communication takes what it takes on this machine.
+    copies take recorded time, the communication takes what it takes on this machine. On a clock that stands still that is
+    nothing; there the ranks of a collective wait for the last of them, and then for what `cost_model/collectives.py` says.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from replayer.cost_model.collectives import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
 from replayer.state import gpu, rank, set_makes_reducer, set_rank, started
 from replayer.tensor.known_values import known_values
@@ -205,7 +207,10 @@ def _host_communication(torch_module: ModuleType) -> None:
             host_args = [on_host(arg, place >= outputs) for place, arg in enumerate(args)]
             result = op(*host_args, **{name: on_host(value) for name, value in kwargs.items()})
             work = result[-1] if isinstance(result, list | tuple) else result
-            torch_module._C._distributed_c10d.Work.unbox(work).wait()
+            c10d.Work.unbox(work).wait()
+            if pairs and not gpu().clock.flows:
+                group = next(arg for arg in args if isinstance(arg, torch_module.ScriptObject))
+                charge(c10d.ProcessGroup.unbox(group), op, sum(host.nbytes for _, host in pairs))
             for device, host in pairs:
                 copy_(device, host)
                 if not known:  # what was placed there for unknown values is no result
@@ -214,6 +219,19 @@ def _host_communication(torch_module: ModuleType) -> None:
 
         return call
 
+    began_ns: dict[str, int] = {}  # by group: this rank's clock at its first collective; all ranks are there at one moment
+
+    def charge(group: Any, op: Any, size_bytes: int) -> None:
+        here = gpu()
+        name, now_ns = op._schema.name.removeprefix("c10d::"), here.host_now_ns()
+        if name not in ("send", "recv_"):
+            begin_ns = began_ns.setdefault(group.group_name, now_ns)
+            passed_ns = torch_module.tensor([now_ns - begin_ns])
+            group.allreduce([passed_ns], torch_module.distributed.ReduceOp.MAX).wait()
+            now_ns = begin_ns + int(passed_ns)
+        here.simulator.scheduler.block(here.thread(), now_ns + gloo_ns(_NAMES.get(name, name), size_bytes, group.size()))
+
+    c10d = torch_module._C._distributed_c10d
     to_copy, copy_ = torch_module.ops.aten._to_copy.default, torch_module.ops.aten.copy_.default
     cpu = torch_module.device("cpu")
     ops = torch_module.ops.c10d
@@ -230,6 +248,9 @@ def _with_devices(result: Any, pairs: list[tuple[Any, Any]]) -> Any:
         return type(result)(_with_devices(item, pairs) for item in result)
     return next((device for device, host in pairs if result is host), result)
 
+
+# How `cost_model/collectives.py` names operations whose bytes differ from what one rank sends once.
+_NAMES = {"allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce"}
 
 # The ops of torch.distributed's C++ process groups: those that write what they read, and those whose first argument is written.
 _HOST_OPS = (

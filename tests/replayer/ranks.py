@@ -69,6 +69,7 @@ def run_ranks(
     timeout_s: float = 20.0,
     backend: str = "nccl",
     fails: Callable[[int], bool] = lambda rank: False,
+    clock: Callable[[], Clock] = VirtualClock,
 ) -> list[Trace]:
     """Rank 0 is this process. Raises AssertionError with the tracebacks of the others that failed and should not have."""
     recorded = trace if trace is not None else small_recording()
@@ -78,10 +79,10 @@ def run_ranks(
         for rank in range(1, size):
             child = os.fork()
             if not child:
-                _as_child(rank, size, folder, recorded, timeout_s, backend, body)
+                _as_child(rank, size, folder, recorded, timeout_s, backend, body, clock())
             children[rank] = child
         try:
-            path = begin(0, size, folder, recorded, VirtualClock(), timeout_s, backend)
+            path = begin(0, size, folder, recorded, clock(), timeout_s, backend)
             body(0)
             played = [end(path)]
         except BaseException:
@@ -103,11 +104,11 @@ def run_ranks(
 
 
 def _as_child(
-    rank: int, size: int, folder: Path, trace: Trace, timeout_s: float, backend: str, body: Callable[[int], None]
+    rank: int, size: int, folder: Path, trace: Trace, timeout_s: float, backend: str, body: Callable[[int], None], clock: Clock
 ) -> None:
     signal.alarm(_CHILD_SECONDS)
     try:
-        path = begin(rank, size, folder, trace, VirtualClock(), timeout_s, backend)
+        path = begin(rank, size, folder, trace, clock, timeout_s, backend)
         body(rank)
         end(path)
     except BaseException:

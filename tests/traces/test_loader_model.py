@@ -67,3 +67,19 @@ def test_batches_that_differ_hold_up_those_after_them() -> None:
     costs = [BatchCost(cpu_ns=100_000_000), BatchCost(cpu_ns=300_000_000)]
     assert loaded(costs, workers=1, cores=1, step_ns=1_000).step_ns == pytest.approx(200_000_000, rel=0.01)
     assert loaded(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
+
+
+def test_other_programs_share_the_cores_and_are_told_what_they_had() -> None:
+    """GIVEN 100 ms of computing for each batch and one core, WHEN three others always compute THEN each has a quarter of it."""
+    run = loaded(BatchCost(100 * MS), workers=1, cores=1, step_ns=1, others=3)
+    assert run.step_ns == pytest.approx(400 * MS, rel=0.01) and run.others_cores == pytest.approx(0.75, rel=0.01)
+    idle = loaded(BatchCost(100 * MS), workers=1, cores=2, step_ns=1, others=0.5)
+    assert idle.step_ns == pytest.approx(100 * MS, rel=0.01) and idle.others_cores == pytest.approx(0.5)
+
+
+def test_the_steps_that_are_asked_for_are_those_that_count() -> None:
+    """GIVEN batches of which the first two take long, and a script whose first step does."""
+    costs = [BatchCost(1000 * MS)] * 2 + [BatchCost(100 * MS)] * 8
+    ahead = loaded(costs, workers=1, cores=2, step_ns=1, host_ns=[500 * MS] + [0] * 9, steps=range(4, 8))
+    assert ahead.step_ns == pytest.approx(100 * MS, rel=0.01)
+    assert loaded(costs, workers=1, cores=2, step_ns=1, steps=range(0, 2)).step_ns == pytest.approx(1000 * MS, rel=0.01)

@@ -64,21 +64,24 @@ def test_workers_and_a_disk_that_would_end_the_stalls() -> None:
     assert found.check is not None and found.check.samples_per_s == pytest.approx(found.prepared.samples_per_s, rel=0.01)
 
 
-def test_waiting_for_a_core_counts_where_it_was_measured_and_whole_rounds_of_workers_are_compared() -> None:
-    """GIVEN two workers that end their batches together, after 200 ms of computing and 200 ms without a core."""
-    durations = np.array([400, 0] * 15) * MS
-    starts = np.cumsum([0, *durations])[:-1]
-    columns = {
-        "rank": [0] * 30, "number": list(range(30)), "start_ns": starts, "duration_ns": durations,
-        "kind": [int(StepKind.STEADY)] * 30, "recorded_step": [0] * 30,
-    }  # fmt: skip
-    fetches = [
-        Loading(batches=1, samples=64, cpu_ns=200 * MS, wall_ns=400 * MS, queued_ns=200 * MS, workers=2) for _ in range(30)
-    ]
-    found = stalls_of(run_of(1), Trace(steps=Steps.of(**columns)), fetches, 2, [])
-    assert found.prepared.step_ns == 200 * MS
-    assert found.check is not None and found.check.samples_per_s == pytest.approx(640, rel=0.01)
-    assert found.check_queued is not None and found.check_queued.samples_per_s == pytest.approx(320, rel=0.01)
+def test_the_model_for_this_machine_gets_each_batch_as_it_was_and_the_cores_that_others_left() -> None:
+    """GIVEN two workers of which one needs 300 ms for a batch and the other 100, told in the order in which they were done
+    WHEN other programs had nothing, or one of two cores."""
+
+    def told(machine_cores: float) -> list[Loading]:
+        fetches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=1) for _ in range(15)]
+        fetches += [Loading(batches=1, samples=64, cpu_ns=300 * MS, workers=2, process=2) for _ in range(15)]
+        machine_ns = round(machine_cores * 200 * MS)
+        return fetches + [Loading(script_batches=1, script_wall_ns=200 * MS, machine_cpu_ns=machine_ns) for _ in range(29)]
+
+    alone = stalls_of(run_of(1), run_of(150), told(1.0), 2, [])
+    assert alone.taken_cores == 0
+    assert alone.check is not None and alone.check.samples_per_s == pytest.approx(
+        64 / 0.150, rel=0.02
+    )  # waits for the slow one
+    beside = stalls_of(run_of(1), run_of(200), told(2.0), 2, [])
+    assert beside.taken_cores == pytest.approx(1.0)
+    assert beside.check is not None and beside.check.samples_per_s == pytest.approx(64 / 0.200, rel=0.03)  # 400 ms of a core
 
 
 def test_evaluation_does_not_count_and_neither_does_what_a_script_computes_at_first() -> None:

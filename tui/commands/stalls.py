@@ -113,12 +113,17 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
         full = tempfile.gettempdir()
         raise TraceError(f"{full} is full, where the runs are kept; let TMPDIR name another folder") from error
     cold = (traces[2], loadings[2]) if asked.disk else (None, None)
-    found = stalls_of(traces[0], traces[1], loadings[1], os.cpu_count() or 1, list(asked.cores), *cold)
+    found = stalls_of(traces[0], traces[1], loadings[1], _cores(), list(asked.cores), *cold)
     if asked.json:
         print(to_json(as_json(found) | {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}))
     else:
         print("\n".join(text(found, asked)))
     return 0
+
+
+def _cores() -> int:
+    """That this process and those that it starts may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run(
@@ -164,21 +169,14 @@ def text(found: Stalls, asked: StallsRun) -> list[str]:
     else:
         lines.append("modelled: no number of workers up to 128 ends the preparation stall")
     if found.check is not None:
-        lines.append(
-            f"the model for this machine ({found.check.workers} workers, {found.check.cores} cores): {_off(found, found.check)}"
-        )
-    if found.check_queued is not None:
-        waited = share_text(found.batch_queued_ns / found.batch_wall_ns)
-        lines.append(f"a worker waited {waited} of its time for a core; with that counted: {_off(found, found.check_queued)}")
+        off = 100 * (found.check.samples_per_s / found.prepared.samples_per_s - 1)
+        here = f"{found.check.workers} workers, {found.check.cores} cores, of which other programs had {found.taken_cores:.2f}"
+        modelled = f"{found.check.samples_per_s:.1f} samples/s, {off:+.1f} % from what was measured"
+        lines.append(f"the model for this machine ({here}): {modelled}")
     if found.by_cores:
         head = ["modelled, a worker per core", "samples/s", "of a step waiting"]
         lines += ["", *table(head, _modelled(found.by_cores), width=88)]
     return [*lines, *found.notes]
-
-
-def _off(found: Stalls, model: Modelled) -> str:
-    off = model.samples_per_s / found.prepared.samples_per_s - 1
-    return f"{model.samples_per_s:.1f} samples/s, {100 * off:+.1f} % from what was measured"
 
 
 def _disk_text(asked: StallsRun) -> str:

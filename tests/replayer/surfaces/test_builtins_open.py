@@ -154,7 +154,7 @@ def test_workers_tell_what_they_load() -> None:
         client.close()
     told = Loading.sum(server.told)
     assert (told.batches, told.workers, told.script_batches, told.read_bytes) == (6, 2, 5, 120_000)
-    assert told.cpu_ns > 0 and 0 <= told.queued_ns < told.wall_ns
+    assert told.cpu_ns > 0
 
 
 def test_loaders_that_a_script_evaluates_with_are_told_apart() -> None:
