@@ -18,12 +18,14 @@ from enum import StrEnum
 import numpy as np
 
 from traces.loader_model import BatchCost, LoaderRun, loaded
-from traces.measure import phase_times
-from traces.model import StepKind, Trace, TraceError
+from traces.measure import device_time_by_origin, phase_times
+from traces.model import Origin, StepKind, Trace, TraceError
 from traces.storage_server import Loading
 
 _NOTICEABLE = 0.02  # of a step: less than that is no stall, but a run's noise
 MOST_WORKERS = 128
+_ESTIMATED = (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE)
+_BUSY = 0.1  # of a step, that no loader can save
 _MOST_OTHERS = 1000.0  # programs beside the script
 
 
@@ -59,6 +61,7 @@ class Stalls:
     """Of one script. Shares are of a step's time."""
 
     gpu: Pace
+    estimated_share: float  # of the GPU's time: not recorded for such an op, but scaled, or by curves and data sheets
     prepared: Pace
     fetched: Pace | None  # None where no storage was modelled
     batch_samples: float
@@ -159,6 +162,8 @@ def stalls_of(
     missed = None if cold is None or not cold.batches else cold.missed_bytes // cold.batches
     pin_ns = cached.pin_ns // cached.pinned if cached.pinned else None
     notes = []
+    if step_ns > paces[1].step_ns * (1 + _BUSY):
+        notes.append("A batch that is ready in memory took longer than data that is loaded: this machine was busy. Run again.")
     if not cached.read_bytes:
         notes.append("No file was read through Python's open while loading: storage that C or C++ reads is not seen.")
     elif cached.stored_bytes > 0.05 * cached.read_bytes:
@@ -172,6 +177,7 @@ def stalls_of(
         notes.append(f"Whether {share:.0%} of the files left the cache cannot be told on their file system.")
     return Stalls(
         gpu=paces[0],
+        estimated_share=_estimated_share(gpu),
         prepared=paces[1],
         fetched=late,
         batch_samples=samples,
@@ -191,6 +197,11 @@ def stalls_of(
         disk_bytes_per_s=None if missed is None else missed / min(paces[1].step_ns, step_ns) * 1e9,
         notes=notes,
     )
+
+
+def _estimated_share(trace: Trace) -> float:
+    times = device_time_by_origin(trace)
+    return sum(times.get(origin, 0) for origin in _ESTIMATED) / max(sum(times.values()), 1)
 
 
 def _taken(script: Loading, batch_cpu_ns: int) -> float:

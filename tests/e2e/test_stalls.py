@@ -77,6 +77,7 @@ def test_preparation_that_is_too_slow_is_named_with_the_workers_that_would_do(tm
     done = stalls(tmp_path, "--cores", "1,4", "train.py", "0.005")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Preparing batches on the CPU sets the pace")
+    assert "ESTIMATE" not in done.stdout
     assert "end the preparation stall" in done.stdout and "modelled, a worker per core" in done.stdout
 
 
@@ -151,5 +152,6 @@ def test_a_network_that_the_library_lacks_is_estimated_where_asked(tmp_path: Pat
     done = stalls(tmp_path, "--estimate", *words)
     assert done.returncode == 0, done.stderr
     assert "data cached" in done.stdout
+    assert "the GPU's own pace, estimated)" in done.stdout and "ESTIMATE: " in done.stdout
     [line] = {line for line in done.stderr.splitlines() if "the library has nothing" in line}
     assert "estimated" in line

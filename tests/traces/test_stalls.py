@@ -121,3 +121,8 @@ def test_files_that_were_not_seen_are_said() -> None:
     unseen.read_bytes = 0
     [note] = stalls_of(run_of(20), run_of(20), [unseen], 2, []).notes
     assert "not seen" in note
+
+
+def test_a_machine_that_was_busy_in_the_first_run_is_said() -> None:
+    assert "this machine was busy" in "".join(stalls_of(run_of(30), run_of(20), [loading(10)], 2, []).notes)
+    assert not stalls_of(run_of(20), run_of(20), [loading(10)], 2, []).notes

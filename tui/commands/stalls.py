@@ -36,6 +36,7 @@ from tui.trace_names import find_trace
 # A SATA SSD at its interface's rate, and a hard disk of 7,200 turns a minute: 4.2 ms for half a turn, as much for the arm.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, latency in ns
 OWN_DISK = "own"  # this machine's, with each file dropped from its page cache before it is read
+_NOTICEABLE_ESTIMATE = 0.01  # of the GPU's time
 _RATE = re.compile(
     r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
 )
@@ -155,11 +156,17 @@ def _run(
 
 def text(found: Stalls, asked: StallsRun) -> list[str]:
     """What people read."""
-    rows = [["data ready in memory (the GPU's own pace)", *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
+    estimated = found.estimated_share > _NOTICEABLE_ESTIMATE
+    own_pace = f"data ready in memory (the GPU's own pace{', estimated' if estimated else ''})"
+    rows = [[own_pace, *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
     if found.fetched is not None:
         cached = f", {asked.cached:.0%} cached ({asked.policy})" if asked.cached else ", nothing cached"
         rows.append([f"behind {_disk_text(asked)}{cached}", *_pace(found.fetched)])
-    lines = [_verdict(found), "", *table(["measured here", "step", "of it waiting", "samples/s"], rows, width=88), ""]
+    head = ["here, on an estimated GPU" if estimated else "measured here", "step", "of it waiting", "samples/s"]
+    lines = [_verdict(found), "", *table(head, rows, width=88), ""]
+    if estimated:
+        share = share_text(found.estimated_share)
+        lines.append(f"ESTIMATE: {share} of the GPU's time is scaled, or by curves and data sheets; the rest was measured")
     worker = f"one batch of {found.batch_samples:.0f} samples costs a worker {time_text(found.batch_cpu_ns)} of a core"
     lines.append(f"{worker}, reads {size_text(found.batch_bytes)}" + _pinned(found))
     if found.disk_bytes_per_s is not None:
