@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from traces.loader_model import BatchCost, LoaderRun, loaded
 from traces.measure import device_time_by_origin, phase_times
@@ -63,9 +64,10 @@ class Stalls:
     gpu: Pace
     estimated_share: float  # of the GPU's time: not recorded for such an op, but scaled, or by curves and data sheets
     prepared: Pace
-    fetched: Pace | None  # None where no storage was modelled
+    fetched: Pace | None  # None where no storage was modelled, or no file was seen to be read from it
     batch_samples: float
-    workers: int
+    step_batches: int  # that the script takes for a step
+    workers: int  # of all loaders that a step takes batches of
     batch_cpu_ns: int  # one worker's work for one batch
     batch_wall_ns: int  # while it fetched that batch
     batch_bytes: int  # read for one batch
@@ -104,14 +106,18 @@ def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
     return unsteady + (steps - unsteady) % max(workers, 1)
 
 
-def pace(trace: Trace, batch_samples: float, workers: int, prefetch: int = 2) -> Pace:
+def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
+    return np.flatnonzero((trace.steps.kind != StepKind.EVALUATION) & (trace.steps.kind != StepKind.INCOMPLETE))
+
+
+def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
     """Of the training steps after those that lived on what was prefetched. Raises TraceError where too few are left."""
-    rows = np.flatnonzero((trace.steps.kind != StepKind.EVALUATION) & (trace.steps.kind != StepKind.INCOMPLETE))
+    rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
     wait_ns = 0 if waits is None else int(waits.host_ns[at_pace].mean())
     step_ns = int(trace.steps.duration_ns[at_pace].mean())
-    return Pace(len(rows), step_ns, wait_ns, batch_samples / step_ns * 1e9)
+    return Pace(len(rows), step_ns, wait_ns, step_samples / step_ns * 1e9)
 
 
 def stalls_of(
@@ -127,25 +133,28 @@ def stalls_of(
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
     told = _of_training(told)
     cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(_of_training(told_cold))
-    workers, prefetch = cached.workers, cached.prefetch or 2
+    workers, prefetch = _workers(told) or cached.workers, cached.prefetch or 2
+    if cold is not None and not cold.read_bytes:
+        fetched = cold = None  # nothing went through the storage, so that its run shows nothing
     batches, samples = cached.batches, cached.samples / max(cached.batches, 1)
-    paces = [pace(trace, samples, workers, prefetch) for trace in (gpu, prepared)]
+    step_batches = _step_batches(cached, prepared)
+    paces = [pace(trace, samples * step_batches, workers, prefetch) for trace in (gpu, prepared)]
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
-    late = None if fetched is None else pace(fetched, samples, workers, prefetch)
+    late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
     # Batches that are all given the mean would come sooner than they do: a worker beside the script's own computing, or a busy
     # neighbour, spends more on a batch than another, and the script waits for each in turn. So the model for this machine
     # gets batches and steps as they were, from the first on, and the same ones are compared.
-    at_pace_steps = range(_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps)
+    first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in told if one.batches], workers)
-    at_pace = Loading.sum(fetches[at_pace_steps.start : at_pace_steps.stop] or fetches)
+    at_pace = Loading.sum(fetches[first:last] or fetches)
     cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
-    step_ns = paces[0].step_ns
+    step_ns = paces[0].step_ns // step_batches  # of each batch
     computing = [BatchCost(one.cpu_ns // one.batches) for one in fetches]
     scripted = [one for one in told if one.script_batches]
     hosts_ns = [one.script_cpu_ns // one.script_batches for one in scripted] or [0]
-    hosts_ns += hosts_ns[-1:] * (at_pace_steps.stop - len(hosts_ns))  # the last step had no batch after it
-    taken = _taken(Loading.sum(scripted[at_pace_steps.start : at_pace_steps.stop]), cost.cpu_ns)
+    hosts_ns += hosts_ns[-1:] * (last - len(hosts_ns))  # the last step had no batch after it
+    taken = _taken(Loading.sum(scripted[first:last]), cost.cpu_ns)
 
     def modelled(run: LoaderRun, workers: int, cores: int) -> Modelled:
         return Modelled(workers, cores, samples / run.step_ns * 1e9, run.wait_ns / run.step_ns)
@@ -155,14 +164,14 @@ def stalls_of(
 
     def here(others: float) -> LoaderRun:
         return loaded(
-            computing, workers=workers, cores=cores, step_ns=step_ns, host_ns=hosts_ns, prefetch=prefetch, steps=at_pace_steps,
-            others=others,
+            computing, workers=workers, cores=cores, step_ns=step_ns, host_ns=hosts_ns, prefetch=prefetch,
+            steps=range(first, last), others=others,
         )  # fmt: skip
 
     missed = None if cold is None or not cold.batches else cold.missed_bytes // cold.batches
     pin_ns = cached.pin_ns // cached.pinned if cached.pinned else None
     notes = []
-    if step_ns > paces[1].step_ns * (1 + _BUSY):
+    if paces[0].step_ns > paces[1].step_ns * (1 + _BUSY):
         notes.append("A batch that is ready in memory took longer than data that is loaded: this machine was busy. Run again.")
     if not cached.read_bytes:
         notes.append("No file was read through Python's open while loading: storage that C or C++ reads is not seen.")
@@ -181,6 +190,7 @@ def stalls_of(
         prepared=paces[1],
         fetched=late,
         batch_samples=samples,
+        step_batches=step_batches,
         workers=workers,
         batch_cpu_ns=cost.cpu_ns,
         batch_wall_ns=at_pace.wall_ns // at_pace.batches,
@@ -189,14 +199,30 @@ def stalls_of(
         batch_pin_ns=pin_ns,
         batch_pin_cpu_ns=cached.pin_cpu_ns // cached.pinned if cached.pinned else None,
         data_set_bytes=cached.data_set_samples * cached.read_bytes // cached.samples if cached.data_set_samples else None,
-        bottleneck=_bottleneck(paces[0], paces[1], late, pin_ns),
+        bottleneck=_bottleneck(paces[0], paces[1], late, pin_ns and pin_ns * step_batches),
         check=modelled(_beside_others(here, taken), workers, cores) if workers else None,
         taken_cores=taken,
         enough=next((found for count in range(1, MOST_WORKERS) if (found := elsewhere(count)).wait_share < _NOTICEABLE), None),
         by_cores=[elsewhere(count) for count in core_counts],
-        disk_bytes_per_s=None if missed is None else missed / min(paces[1].step_ns, step_ns) * 1e9,
+        disk_bytes_per_s=None if missed is None else missed * step_batches / min(paces[1].step_ns, paces[0].step_ns) * 1e9,
         notes=notes,
     )
+
+
+def _step_batches(cached: Loading, prepared: Trace) -> int:
+    """How many batches the script takes for a step: several where it accumulates gradients, or has several loaders."""
+    got = cached.script_batches + 1 if cached.script_batches else cached.batches
+    return max(round(got / max(len(_training_steps(prepared)), 1)), 1)
+
+
+def _workers(told: list[Loading]) -> int:
+    """Of the loader, or of all that are used in turn: others that a script uses rarely have less than half of its batches."""
+    by_loader: dict[int, Loading] = {}
+    for one in told:
+        if one.script_batches:
+            by_loader.setdefault(one.loader, Loading()).add(one)
+    most = max((one.script_batches for one in by_loader.values()), default=0)
+    return sum(one.workers for one in by_loader.values() if 2 * one.script_batches > most)
 
 
 def _estimated_share(trace: Trace) -> float:

@@ -44,6 +44,7 @@ class Loading:
     kept: int = 0  # of `dropped`, what it had in memory all the same
     untold: int = 0  # of `dropped`, where the system cannot tell (a file system in memory)
     data_set_samples: int = 0  # len() of the data set, where it has one
+    loader: int = 0  # which one of the script's process the batch is of
     workers: int = 0  # of the loader
     prefetch: int = 0  # batches that it has in hand for each worker
     process: int = 0  # the worker's, which fetched this
@@ -71,7 +72,7 @@ class Loading:
 
 
 # Told again and again: the largest counts.
-_SIZES = ("data_set_samples", "workers", "prefetch", "process", "evaluation", "evaluates")
+_SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evaluation", "evaluates")
 
 
 class StorageServer:

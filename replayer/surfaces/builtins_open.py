@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import bz2
 import io
 import os
 import resource
+import tarfile
 import threading
 import time
 from dataclasses import replace
@@ -101,6 +103,8 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
 
     patch(builtins, open=open_data)
     patch(io, open=open_data)  # pathlib's
+    patch(bz2, _builtin_open=open_data)
+    patch(tarfile, bltn_open=open_data, _LowLevelFile=_low_level_file(tarfile, open_data))
     fetch: Any = torch_module.utils.data._utils.fetch
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         patch(fetcher, fetch=_counted(torch_module, fetcher.fetch, fetching, storage))
@@ -108,6 +112,17 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     patch(pinning, pin_memory=_timed_pinning(pinning.pin_memory, storage))
     iterator: Any = torch_module.utils.data.dataloader._MultiProcessingDataLoaderIter
     patch(iterator, _next_data=_with_script_time(torch_module, iterator._next_data, storage))
+
+
+def _low_level_file(tar: Any, open_data: Any) -> Any:
+    """What a tar archive that is read as a stream ("r|") opens by os.open."""
+    opened = tar._LowLevelFile
+
+    @wraps(opened)
+    def open_stream(name: Any, mode: str) -> Any:
+        return open_data(name, "rb", 0) if mode == "r" else opened(name, mode)
+
+    return open_stream
 
 
 def _counted(torch: Any, fetch: Any, fetching: _Fetch, storage: StorageClient) -> Any:
@@ -183,10 +198,11 @@ def _with_script_time(torch: Any, next_data: Any, storage: StorageClient) -> Any
     """`next_data` of a loader with workers; what the script's process computed since the batch before is told, and which
     workers load for a script that evaluates: steps are those of training."""
     evaluated = False  # since the batch before
+    before = (0, 0, 0)  # clocks at the batch before, of whichever loader
 
     @wraps(next_data)
     def next_batch(iterator: Any) -> Any:
-        nonlocal evaluated
+        nonlocal evaluated, before
         if not torch.is_grad_enabled():
             evaluated = True
             if not getattr(iterator, "_evaluates", False):
@@ -194,16 +210,15 @@ def _with_script_time(torch: Any, next_data: Any, storage: StorageClient) -> Any
                 for worker in iterator._workers:
                     storage.note(Loading(evaluates=worker.pid))
             return next_data(iterator)
-        before, iterator._script_clocks = getattr(iterator, "_script_clocks", None), None
         batch = next_data(iterator)
         now = time.process_time_ns(), time.monotonic_ns(), _machine_cpu_ns()
-        if before is not None and not evaluated:
+        if hasattr(iterator, "_has_given") and not evaluated:
             script_cpu_ns, script_wall_ns, machine_cpu_ns = (end - begin for begin, end in zip(before, now, strict=True))
-            counts = Loading(workers=iterator._num_workers, prefetch=iterator._prefetch_factor)
+            of_loader = id(iterator._index_sampler)  # which all of a loader's iterators share
+            counts = Loading(loader=of_loader, workers=iterator._num_workers, prefetch=iterator._prefetch_factor)
             times = {"script_cpu_ns": script_cpu_ns, "script_wall_ns": script_wall_ns, "machine_cpu_ns": machine_cpu_ns}
             storage.note(replace(counts, script_batches=1, **times))
-        evaluated = False
-        iterator._script_clocks = now
+        evaluated, iterator._has_given, before = False, True, now
         return batch
 
     return next_batch

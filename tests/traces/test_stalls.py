@@ -126,3 +126,23 @@ def test_files_that_were_not_seen_are_said() -> None:
 def test_a_machine_that_was_busy_in_the_first_run_is_said() -> None:
     assert "this machine was busy" in "".join(stalls_of(run_of(30), run_of(20), [loading(10)], 2, []).notes)
     assert not stalls_of(run_of(20), run_of(20), [loading(10)], 2, []).notes
+
+
+@pytest.mark.parametrize(("loaders", "workers"), [([1], 2), ([1, 2], 4)])
+def test_a_step_of_several_batches_has_all_their_samples(loaders: list[int], workers: int) -> None:
+    """GIVEN gradients of four batches of 64 that are accumulated, or four batches of two loaders with two workers each, WHEN a
+    worker needs 100 ms for a batch THEN two cores are done with a step's in 200 ms."""
+    batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % workers) for at in range(120)]
+    batches += [Loading(script_batches=1, loader=loaders[at % len(loaders)], workers=2) for at in range(119)]
+    found = stalls_of(run_of(40), run_of(200), batches, 2, [8])
+    assert (found.step_batches, found.workers, found.batch_samples) == (4, workers, 64)
+    assert found.prepared.samples_per_s == pytest.approx(4 * 64 / 0.2)
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(4 * 64 / 0.2, rel=0.05)
+    assert found.enough is not None and found.enough.workers == 10  # 400 ms of work in 40 ms
+
+
+def test_storage_through_which_nothing_was_read_is_no_stall() -> None:
+    unseen = Loading(batches=30, samples=30 * 64, cpu_ns=30 * MS, wall_ns=30 * MS, workers=2)
+    found = stalls_of(run_of(100), run_of(100), [unseen], 2, [], run_of(150), [unseen])
+    assert (found.fetched, found.fetch_share, found.disk_bytes_per_s) == (None, None, None)
+    assert found.bottleneck is Bottleneck.GPU

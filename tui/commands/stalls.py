@@ -163,11 +163,13 @@ def text(found: Stalls, asked: StallsRun) -> list[str]:
         cached = f", {asked.cached:.0%} cached ({asked.policy})" if asked.cached else ", nothing cached"
         rows.append([f"behind {_disk_text(asked)}{cached}", *_pace(found.fetched)])
     head = ["here, on an estimated GPU" if estimated else "measured here", "step", "of it waiting", "samples/s"]
-    lines = [_verdict(found), "", *table(head, rows, width=88), ""]
+    lines = [_verdict(found, bool(asked.disk)), "", *table(head, rows, width=88), ""]
     if estimated:
         share = share_text(found.estimated_share)
         lines.append(f"ESTIMATE: {share} of the GPU's time is scaled, or by curves and data sheets; the rest was measured")
     worker = f"one batch of {found.batch_samples:.0f} samples costs a worker {time_text(found.batch_cpu_ns)} of a core"
+    if found.step_batches > 1:
+        lines.append(f"a step takes {found.step_batches} batches, of {found.workers} workers in all")
     lines.append(f"{worker}, reads {size_text(found.batch_bytes)}" + _pinned(found))
     if found.disk_bytes_per_s is not None:
         lines.append(f"a disk of {found.disk_bytes_per_s / 1e6:.0f} MB/s would end the fetch stall")
@@ -202,10 +204,11 @@ def _pinned(found: Stalls) -> str:
     return "" if found.batch_pin_ns is None else f", and is pinned in {time_text(found.batch_pin_ns)}"
 
 
-def _verdict(found: Stalls) -> str:
+def _verdict(found: Stalls, has_disk: bool) -> str:
     fetch = found.fetch_share
+    unknown = "no file was seen to be read" if has_disk else "no --disk given"
     shares = f"preparation stall {share_text(found.preparation_share)} of a step" + (
-        f", fetch stall {share_text(fetch)}" if fetch is not None else f", fetch stall {ABSENT} (no --disk given)"
+        f", fetch stall {share_text(fetch)}" if fetch is not None else f", fetch stall {ABSENT} ({unknown})"
     )
     reasons = {
         "gpu": "The GPU sets the pace: data does not hold it up",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,3 +220,26 @@ def test_workers_that_persist_end_with_the_first_batch() -> None:
     for _ in range(2):
         assert len(list(loader)) == 3
     assert set(multiprocessing.active_children()) == before
+
+
+@pytest.mark.parametrize("mode", ["r", "r:bz2", "r|", "r|*"])
+def test_archives_that_open_their_file_themselves_are_read_from_the_storage(mode: str) -> None:
+    folder = data_folder()
+    packed = folder / "all.tar"
+    with tarfile.open(packed, "w:bz2" if "bz2" in mode else "w") as archive:
+        for file in sorted(folder.glob("*.bin")) or sorted(folder.iterdir())[:3]:
+            if file != packed:
+                archive.add(file, arcname=file.name)
+    use()
+    storage: Any = Storage()
+    builtins_open.install(torch, storage)
+
+    def first_member(_: Path) -> bytes:
+        with tarfile.open(packed, mode) as archive:  # type: ignore[call-overload]
+            for member in archive:
+                if (content := archive.extractfile(member)) is not None:
+                    return bytes(content.read())
+        return b""
+
+    assert len(list(DataLoader(Files(folder, first_member), batch_size=1))) > 0
+    assert storage.loading.read_bytes > 0
