@@ -76,7 +76,7 @@ class Tables(Widget):
     Tables #filtering Static { width: 9; }
     Tables #filter { border: none; height: 1; padding: 0; width: 1fr; }
     Tables #name { height: auto; max-height: 3; color: $text-muted; }
-    Tables.below #name { max-height: 1; }
+    Tables.below #name { max-height: 2; }
     """
 
     class Chosen(Message):
@@ -197,7 +197,8 @@ class Tables(Widget):
         more = len(table.rows) - len(self._shown) if table is not None else 0
         if more:
             text = f"{count_text(more)} more rows are not shown, but copied and saved; {text}"
-        self.query_one("#name", Static).update(Text(plain(text)))
+        # "void " would stand alone on the first line, for the name behind it is a word too long for the rest of it.
+        self.query_one("#name", Static).update(Text(plain(text).removeprefix("void ")))
 
     # --- what happens to it ---
 

@@ -384,6 +384,8 @@ class Window:
         wanted = [n for n in here if side is None or self.lines[n].part.value == side]
         if here:
             self.line = (wanted or here)[0]
+        elif self.lines:  # the row is gone: to the first line of the one that is there now
+            self._to_row(self.lines[self.line].row)
         self._keep_line_in_sight()
 
     def _bounded(self, span: float) -> float:

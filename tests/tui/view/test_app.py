@@ -365,6 +365,9 @@ async def test_folding_pinning_filtering_and_moving_rows(app: ViewApp, pilot: Pi
     # only rows whose names hold a text
     await pilot.press("ampersand", *"GPU", "enter")
     assert labels() == ["rank 1 GPU", "rank 2 GPU", "rank 3 GPU"] and "3 rows with GPU" in said(app)
+    window.line = next(n for n, line in enumerate(window.lines) if window.scene.rows[line.row].label == "rank 2 GPU")
+    await pilot.press("ampersand", *["backspace"] * 3, *"rank 3", "enter")
+    assert labels() == ["rank 3 GPU"] and window.lines[window.line].head  # whose row has gone, the cursor, is at another's head
     await pilot.press("escape")
     assert len(labels()) == 5
     # what is hidden is shown when somebody goes there
