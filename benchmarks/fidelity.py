@@ -5,7 +5,8 @@ and compares step by step with the recorded step that drove it. Prints a row per
 
     python benchmarks/fidelity.py --traces ../shared/traces [--only v100] [--runs 3] [--json f.json] [--markdown page.md]
 
-With `--only` the figures of other recordings that lie in the JSON stay in it and on the page.
+With `--only` the figures of other recordings that lie in the JSON stay in it and on the page, so that rows can be made one by
+one; `runs` says of how many runs each is.
 
 Columns, each the median over runs of the median over steps, replay against recording. The first two replayed steps of a
 training are left out: recordings begin when gradients, momentum and DistributedDataParallel's buckets are there. Kernels of
@@ -130,6 +131,7 @@ class Figures:
     memory: float | None = None
     host_ns: float | None = None
     host_worst_ns: float | None = None
+    runs: int = 1
     waited_ns: int = 0  # taken out of the recorded step: for work from before the recording
     phase_name: str = ""
     coverage: dict[str, float] = field(default_factory=dict)
@@ -347,6 +349,7 @@ def medians(runs: list[Figures]) -> Figures:
         values = [getattr(run, column.name) for run in runs]
         if column.name not in ("phase_name", "coverage") and None not in values:
             setattr(result, column.name, median(values))
+    result.runs = len(runs)
     return result
 
 
@@ -360,7 +363,7 @@ def time(value_ns: float | None) -> str:
     return f"{value_ns / 1e6:.1f} ms" if abs(value_ns) >= 1e6 else f"{value_ns / 1e3:.0f} µs"
 
 
-HEADER = tuple("recording step error phase busy idle order first start p99 memory coverage host why".split())
+HEADER = tuple("recording step error phase busy idle order first start p99 memory coverage host runs why".split())
 
 
 def row(case: Case, found: Figures) -> list[str]:
@@ -382,20 +385,20 @@ def row(case: Case, found: Figures) -> list[str]:
         percent(found.memory),
         coverage,
         f"{time(found.host_ns)} ({time(found.host_worst_ns)})",
+        str(found.runs),
         "; ".join(filter(None, (waited, case.why))),
     ]
 
 
-def markdown(rows: list[list[str]], runs: int) -> str:
+def markdown(rows: list[list[str]]) -> str:
     """The table as a page of documentation."""
     missing = [case.recording for case in CASES if case.recording not in {cells[0] for cells in rows}]
     lines = [
         "# How near replays come",
         "",
-        f"Printed by `python benchmarks/fidelity.py --runs {runs} --markdown docs/fidelity.md`; its docstring says what the"
-        " columns are. Each row is a program",
-        "of `benchmarks/programs` on the recording that real hardware made of it. This machine's own time is left out"
-        " (`--clock recorded`).",
+        "Printed by `python benchmarks/fidelity.py --markdown docs/fidelity.md`; its docstring says what the columns are.",
+        "Each row is a program of `benchmarks/programs` on the recording that real hardware made of it. This machine's own time",
+        "is left out (`--clock recorded`).",
         "",
         "Left out: the first two replayed steps of a training, kernels of collectives, work from before the recording began",
         "and the host's waits for it, all ranks but the first.",
@@ -407,7 +410,6 @@ def markdown(rows: list[list[str]], runs: int) -> str:
         "first may be a read of the step before, which a recording's first step lacks). With `--clock recorded` times do not"
         " depend on this machine,",
         "so one run is as good as several, but for `host`, which goes by what else the machine does.",
-        f"Runs behind each row: {runs}.",
         *([f"Not measured when this page was written: {', '.join(missing)}."] if missing else []),
         "",
         "| " + " | ".join(HEADER) + " |",
@@ -447,7 +449,7 @@ def main() -> None:
                 args.json.write_text(json.dumps(facts, indent=1))
             if args.markdown:
                 told = [row(of, Figures(**facts[of.recording])) for of in CASES if of.recording in facts]
-                args.markdown.write_text(markdown(told, args.runs))
+                args.markdown.write_text(markdown(told))
 
 
 def measured(case: Case, recording: Path, folder: Path, runs: int) -> Figures:

@@ -16,6 +16,7 @@ from contiguous by its kernels only.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -25,13 +26,20 @@ import numpy as np
 
 from traces.equivalents import canonical_op
 from traces.measure import PhaseTimes, launch_phases, launch_steps, op_of, phase_times, work_rows
-from traces.model import NONE, TABLES, Column, HostKind, Shape, StepKind, Trace, parse_shapes
+from traces.model import NONE, TABLES, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.workload import Likeness, compare_workloads
 
 # How much of the two multisets must agree (twice the common part over the sum of both). Another release of PyTorch left
 # more than nine tenths of ResNet-50's shapes alike; one more or less layer in ten of a model is another program.
 SAME_SHAPES = 0.8
 SAME_NAMES = 0.75
+SAME_NAMES_ALONE = 0.9  # where there are no shapes
+
+# By how much the shares of work in half precision may differ where only names of kernels tell dtypes: mixed precision is mixed.
+OTHER_HALF_SHARE = 0.5
+_HALVES = ("float16", "bfloat16")
+_HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
+_SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 
 # What a training step cannot do without: the phases that two traces of one program share whatever their grain.
 _ESSENTIAL = ("forward", "backward", "optimizer")
@@ -108,12 +116,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
     names = _likeness((c.canonical for c in ours), (c.canonical for c in theirs), steps)
     # Shapes are judged where most calls have them.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
-        reason = f"{_percent(names)} of the ops with GPU work have the same names (shapes were not recorded)"
-        if names >= SAME_NAMES:
-            if update := _other_update(recorded, other):
-                return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, update)
-            return Verdict(Sameness.SAME_PROGRAM, Evidence.OP_NAMES, reason)
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"other ops: only {reason}")
+        return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
     shapes = _likeness((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
     if names < SAME_NAMES:
         reason = f"only {_percent(names)} of the ops with GPU work in forward and loss have the same names"
@@ -133,6 +136,60 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, update)
     reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
     return Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names")
+
+
+def _by_names_alone(
+    recorded: tuple[Trace, list[_Call]],
+    other: tuple[Trace, list[_Call]],
+    names: float,
+    steps: tuple[int, int],
+    rows: tuple[Column, Column],
+) -> Verdict:
+    """Where shapes were not recorded: each trace with its calls, `names` alike by this share, and rows of its steps.
+
+    What names of ops do not tell, the batch size and dtypes, the sizes of copies to the device and the names of kernels may.
+    """
+    (a, ours), (b, theirs) = recorded, other
+    reason = f"{_percent(names)} of the ops with GPU work have the same names (shapes were not recorded)"
+    if names < SAME_NAMES_ALONE:
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"other ops: only {reason}")
+    if number := _other_numbers(ours, theirs, steps):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"the same ops, but not as often: {number}")
+    if update := _other_update(a, b):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, update)
+    copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
+    if all(copied) and _likeness(*copied, steps) < SAME_SHAPES:
+        largest = [f"{max(sizes):,}" for sizes in copied]
+        told = f"the same ops, but copies to the device of other sizes: up to {largest[0]} bytes recorded, {largest[1]} here"
+        return Verdict(Sameness.OTHER_SHAPES, Evidence.OP_NAMES, told)
+    here, there = _half_share(a, ours, rows[0]), _half_share(b, theirs, rows[1])
+    if here is not None and there is not None and abs(here - there) > OTHER_HALF_SHARE:
+        told = f"{_percent(here)} of the work in half precision recorded, {_percent(there)} here"
+        return Verdict(Sameness.OTHER_DTYPES, Evidence.OP_NAMES, f"the same ops, but other dtypes: {told}")
+    return Verdict(Sameness.SAME_PROGRAM, Evidence.OP_NAMES, reason)
+
+
+def _work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
+    """Rows of the device's work of this kind in these steps; without any, all of it."""
+    rows = work_rows(trace)
+    inside = np.isin(launch_steps(trace)[rows], steps) if len(steps) else np.ones(len(rows), bool)
+    return np.asarray(rows[(trace.device.kind[rows] == kind) & inside])
+
+
+def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
+    """Sizes of the copies from the host to the device in these steps, as far as they were recorded."""
+    rows = _work_of(trace, steps, DeviceKind.MEMCPY)
+    told = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
+    return [size for size, name in told if size >= 0 and "HtoD" in trace.strings[name]]
+
+
+def _half_share(trace: Trace, calls: list[_Call], steps: Column) -> float | None:
+    """The share of calls on 16-bit numbers: by their dtypes, else of kernels, by their names; None where neither tells."""
+    told = [call.dtype in _HALVES for call in calls if call.dtype in _FLOATING]
+    if not told:
+        names = [trace.strings[name] for name in trace.device.name[_work_of(trace, steps, DeviceKind.KERNEL)].tolist()]
+        told = [bool(half) for half, single in ((_HALF.search(n), _SINGLE.search(n)) for n in names) if half or single]
+    return sum(told) / len(told) if told else None
 
 
 def _identical(recorded: Trace, other: Trace) -> bool:
@@ -188,15 +245,22 @@ def _dtype_likeness(ours: list[_Call], theirs: list[_Call], steps: tuple[int, in
 
 
 def _other_numbers(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> str:
-    """An example, if ops that both have come more or less often in one: a model with another number of layers. Else ""."""
-    a, b = (Counter((call.canonical, call.shape) for call in calls if call.shape) for calls in (ours, theirs))
+    """An example, if ops that both have come more or less often in one: a model with another number of layers. Else "".
+
+    By name alone where not both have shapes.
+    """
+    shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
+    a, b = (
+        Counter((call.canonical, call.shape if shaped else None) for call in calls if call.shape or not shaped)
+        for calls in (ours, theirs)
+    )
     each = {key: (a[key] / steps[0], b[key] / steps[1]) for key in a.keys() & b.keys()}
     apart = {key: abs(here - there) for key, (here, there) in each.items()}
     if sum(apart.values()) <= SAME_NUMBERS * sum(map(max, each.values())):
         return ""
     (name, shape), _ = max(apart.items(), key=lambda item: item[1])
     here, there = each[name, shape]
-    return f"e.g. {name} {_by(shape or ())} {here:.3g} times a step recorded, {there:.3g} here"
+    return f"e.g. {' '.join(filter(None, (name, _by(shape or ()))))} {here:.3g} times a step recorded, {there:.3g} here"
 
 
 def _other_update(recorded: Trace, other: Trace) -> str:

@@ -151,7 +151,8 @@ class SegmentMatcher:
         self.recorded = recorded
         self.position_ns = 0  # active host time of the recorded segment up to which the script has come
         self.open_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
-        self.deferred: list[OpSignature] = []  # ops without a counterpart, if the phase's remainder may stand for them
+        # Ops without a counterpart, each with its row of the timeline, if the phase's remainder may stand for them.
+        self.deferred: list[tuple[OpSignature, int]] = []
         # More calls than that are not the phase's own kernels under other names: a loop that never ends a step, say.
         self.may_defer = max(_OTHER_NAMES, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0

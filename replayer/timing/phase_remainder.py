@@ -30,7 +30,6 @@ from replayer.recording.recorded_step import Kernel
 from replayer.timing.matcher import ForwardLikeness, SegmentMatcher
 from replayer.timing.scheduler import HostThread, StreamScheduler
 from replayer.timing.stream import VirtualStream
-from traces.model import NONE
 
 _LITTLE = 0.2
 _OVER_ESTIMATE = 4  # by so many times an estimate may be too short
@@ -81,8 +80,8 @@ class PhaseRemainder:
                 if unmatched:
                     self._play(lane, thread, unmatched, stream)
                 lane.deferred = []
-            for signature in lane.deferred:
-                self._scheduler.estimate(stream, signature, thread.host_ns, NONE)
+            for signature, row in lane.deferred:
+                self._scheduler.estimate(stream, signature, thread.host_ns, row)
             lane.deferred = []
         recorded = segment.recorded.lanes if segment.recorded is not None else {}
         unvisited = (lane for ordinal, lane in recorded.items() if ordinal not in segment.lanes and not lane.predicted)
@@ -110,9 +109,9 @@ class PhaseRemainder:
         of_ops_ns = segment.step.step.work_ns(below_ops)
         if not segment.calls or of_ops_ns <= _LITTLE * segment.recorded.work_ns:
             return True
-        if of_ops_ns <= _OVER_ESTIMATE * sum(self._scheduler.cost(op)[0] for op in segment.deferred):
+        if of_ops_ns <= _OVER_ESTIMATE * sum(self._scheduler.cost(op)[0] for op, _ in segment.deferred):
             return True
-        return len(below_ops) <= _PER_TENSOR * sum(max(len(op.shapes), 1) for op in segment.deferred)
+        return len(below_ops) <= _PER_TENSOR * sum(max(len(op.shapes), 1) for op, _ in segment.deferred)
 
     def _beyond_ns(self, segment: SegmentMatcher) -> int:
         """By how much more has been charged in a segment of one device than the recorded work that its ops have taken."""

@@ -158,7 +158,7 @@ class Simulator:
         stats.miss(signature.op, signature.shapes)
         of_rest = segment.open_ns > 0 and not tracker.remainder.other
         if of_rest and copy is None and len(segment.deferred) < segment.may_defer:
-            segment.deferred.append(signature)
+            segment.deferred.append((signature, row))
         else:
             self.scheduler.estimate(stream, signature, launch_ns, row, copy)
 
@@ -318,7 +318,7 @@ class Simulator:
         thread.after_wait_ns = 0
         of_rest = segment.open_ns > 0 and not self.tracker.remainder.other
         if of_rest and copy is None and len(segment.deferred) < segment.may_defer:
-            segment.deferred.append(signature)
+            segment.deferred.append((signature, row))
             return stream.ready_ns
         thread.host_ns = max(thread.host_ns, stream.room_at_ns())
         if thread.host_ns - now_ns > _AHEAD_NS:

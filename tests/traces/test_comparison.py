@@ -360,6 +360,35 @@ def test_without_shapes_the_names_decide() -> None:
     assert _verdict(recorded, alien)[0] is False
 
 
+def test_without_shapes_numbers_of_ops_sizes_of_copies_and_names_of_kernels_tell_programs_apart() -> None:
+    """GIVEN a recording without shapes and dtypes WHEN a script does the same ops THEN what else there is to see decides."""
+
+    def seen(made: list[Call], dtype: str = "") -> Trace:
+        trace = training(made=made)
+        if dtype:
+            trace.host.dtypes[:] = trace.strings.add(dtype)
+        else:
+            trace.host.shapes[:] = trace.host.dtypes[:] = NONE
+        return trace
+
+    def judged(other: Trace) -> Sameness:
+        return same_program(recorded, other, np.arange(4), np.arange(4)).sameness
+
+    made = calls(32)
+    recorded = seen(made)
+    assert judged(seen(made, "float32")) is Sameness.SAME_PROGRAM
+    # WHEN one convolution more THEN another program
+    assert judged(seen([*made, replace(made[1], start_us=40)], "float32")) is Sameness.OTHER_PROGRAM
+    # WHEN its batch has another size THEN other shapes
+    larger = seen(made, "float32")
+    larger.device.bytes[larger.device.kind == DeviceKind.MEMCPY] = 5_000
+    assert judged(larger) is Sameness.OTHER_SHAPES
+    # WHEN it computes in half precision, and the recorded kernels are called by single THEN other dtypes
+    assert judged(seen(made, "float16")) is Sameness.OTHER_DTYPES
+    recorded = seen([replace(call, kernel=call.kernel.replace("sgemm", "h884gemm")) for call in made])
+    assert judged(seen(made, "float16")) is Sameness.SAME_PROGRAM and judged(seen(made, "float32")) is Sameness.OTHER_DTYPES
+
+
 def test_phases_and_times_that_agree_are_no_evidence() -> None:
     # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))

@@ -66,6 +66,20 @@ def test_what_was_not_recorded_of_another_program_is_estimated_when_it_is_called
     assert sum(charged_ns[origin] for origin in estimated) > before_ns
 
 
+def test_what_is_estimated_when_its_phase_ends_belongs_to_the_op_that_was_called() -> None:
+    """GIVEN ops that the remainder might have stood for WHEN it turns out not to THEN each op has its own estimated work."""
+    stage = recorded()
+    stage.within("zero_grad")
+    for _ in range(9):
+        stage.op("aten::mm")
+    for _ in range(4):
+        stage.op("aten::tanh", (64, 64))
+    stage.within("backward")
+    estimated = [row for row in stage.log.device if row["origin"] not in (Origin.EXACT, Origin.PHASE)]
+    names = [stage.log.strings[stage.log.host[row["launch"]][2]] for row in estimated if row["launch"] != NONE]
+    assert names == ["aten::tanh"] * 4
+
+
 def test_a_forward_pass_under_other_names_alone_is_another_program() -> None:
     stage = recorded()
     for _ in range(2):
