@@ -32,8 +32,7 @@ from traces.workload import Likeness, compare_workloads
 # How much of the two multisets must agree (twice the common part over the sum of both). Another release of PyTorch left
 # more than nine tenths of ResNet-50's shapes alike; one more or less layer in ten of a model is another program.
 SAME_SHAPES = 0.8
-SAME_NAMES = 0.75
-SAME_NAMES_ALONE = 0.9  # where there are no shapes
+SAME_NAMES = 0.9  # of a small network another activation leaves 0.82
 
 # By how much the shares of work in half precision may differ where only names of kernels tell dtypes: mixed precision is mixed.
 OTHER_HALF_SHARE = 0.5
@@ -151,7 +150,7 @@ def _by_names_alone(
     """
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names (shapes were not recorded)"
-    if names < SAME_NAMES_ALONE:
+    if names < SAME_NAMES:
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"other ops: only {reason}")
     if number := _other_numbers(ours, theirs, steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"the same ops, but not as often: {number}")

@@ -21,6 +21,10 @@ Note [Another call of the recorded step]
     calls are the recorded ones (four fifths of the last call's ops were matched at their own shapes), the recorded step holds
     another one if the same ops, as often, are left of it; the script's step then goes on as well.
 
+Note [Waits between phases]
+    The recorder takes what a script does after it left a phase for a part of the next one: `torch.cuda.synchronize()` after
+    `backward()`, say. So where a recording tells phases alone, the next phase's time began when the last one was left.
+
 Note [Cells]
     Where the library's cells tell the times (`RecordedRun.cells`), there is no recorded step: what a phase takes on the device
     is asked for when it begins, that of the forward pass when the script calls its model. Nothing is known of the host's pace,
@@ -71,6 +75,8 @@ class StepTracker:
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
         self._begun_ns = self._begun_device_ns = 0
+        self._by_phases = recording.trace.grain == "phase" and recording.cells is None
+        self._left_ns = NONE  # when the host left the phase under way, or the step before; see Note [Waits between phases]
         self._wall_ns = scheduler.clock.now_ns()  # when the step's own host work began
         self._loader_ns = 0
         self._stands_in_loader = False  # the clock is paused, for the loader under way
@@ -167,6 +173,8 @@ class StepTracker:
         """The host's time in a loader is real."""
         if name == "loader":
             self._leave_loader(thread, now_ns)
+        elif self._by_phases:
+            self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
         """What came before the first batch is not part of the first step."""
@@ -233,11 +241,12 @@ class StepTracker:
                 device_ns -= min(self._before_backward_ns, device_ns // 10)
                 self._before_backward_ns = 0
             self.segment.recorded = self._of_cell(name, device_ns, origin)
-        self._begun_ns = thread.host_ns
-        self._begun_device_ns = self._scheduler.mark(thread.host_ns)
+        self._begun_ns = thread.host_ns if self._left_ns == NONE or self.segment.recorded is None else self._left_ns
+        self._left_ns = NONE
+        self._begun_device_ns = self._scheduler.mark(self._begun_ns)
         self._regions.enter(self.segment, self._begun_ns, self._begun_device_ns)
         if self._step_start_ns == NONE:
-            self._step_start_ns = thread.host_ns
+            self._step_start_ns = self._begun_ns
             self._scheduler.stats.restart()
         self.segment.charged_before_ns = sum(self._scheduler.stats.charged_ns.values())
         return self.segment
@@ -275,11 +284,13 @@ class StepTracker:
         self._drop_if_another(segment)
         scheduler, recorded = self._scheduler, segment.recorded
         thread.host_ns = max([thread.host_ns, *(lane.thread.host_ns for lane in segment.lanes.values() if lane.thread)])
-        due_ns = thread.host_ns
+        due_ns, left_ns = thread.host_ns, NONE
         self._uses_gpu |= segment.ops > 0
         if recorded is not None and self._uses_gpu:  # a script without GPU work gets none of the recorded time
-            if recorded.phase_grained:  # its host time includes waiting for the device
+            if recorded.phase_grained or (self._by_phases and segment.name != "loader"):  # its host time includes waiting
                 self._top_up(segment, 1.0)
+                if self._left_ns != NONE:
+                    left_ns = max(self._left_ns, self._begun_ns + recorded.host_ns)
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
             else:
                 self.remainder.charge(segment, thread)
@@ -296,13 +307,15 @@ class StepTracker:
         thread.host_ns = max(due_ns, now_ns)
         self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops
         self._regions.leave(len(self._done))
-        mark_ns = scheduler.mark(thread.host_ns)
+        self._left_ns = left_ns
+        end_ns = thread.host_ns if left_ns == NONE else left_ns
+        mark_ns = scheduler.mark(end_ns)
         origin = recorded.origin if recorded is not None and recorded.phase_grained else Origin.EXACT
         if recorded is not None and recorded.device_ns == COUNTED_ELSEWHERE_NS:
             self._before_backward_ns += mark_ns - self._begun_device_ns
         elif segment.name == "forward":
             self._before_backward_ns = 0
-        self._done.append((segment.name, self._begun_ns, thread.host_ns, self._begun_device_ns, mark_ns, int(origin)))
+        self._done.append((segment.name, self._begun_ns, end_ns, self._begun_device_ns, mark_ns, int(origin)))
 
     def _drop_if_another(self, segment: SegmentMatcher) -> None:
         """What the script trains may have become known since the phase began: at the call of its model."""
@@ -372,6 +385,7 @@ class StepTracker:
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
         scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
         self._step_start_ns = thread.host_ns
+        self._left_ns = thread.host_ns if self._by_phases else NONE
         self._count(keep=self.number > 0 and not (evaluation and self.trained))
         recorded = self._recording.steps[self.number :][:1]
         self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.errors import NotExact
 from replayer.timing.matcher import StepMatcher
-from tests.replayer.recordings import US, Op, Stage, make_recording
+from tests.replayer.recordings import US, Op, Stage, make_recording, phase_recording
 from traces.model import Origin, StepKind, Trace
 
+MS = 1_000 * US
 PHASES = [("loader", 0, 100), ("forward", 100, 200), ("backward", 200, 400), ("optimizer", 400, 450)]
 OPS = [
     Op("aten::mm", 110, 20, kernel=(118, 50)),
@@ -327,6 +329,29 @@ def test_a_host_that_waits_in_the_midst_of_a_phase_grained_phase_does_not_wait_i
         stage.within("optimizer")
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     assert [end - start for start, end, _ in stage.log.steps] == [310 * US] * 3
+
+
+@pytest.mark.parametrize("after", ["backward", "optimizer"])
+def test_a_wait_after_a_phase_is_the_next_ones_as_recorded(after: str) -> None:
+    """GIVEN recorded phases of which the one after `after` holds a wait WHEN the script waits there THEN just that passes."""
+    lengths_ms = {"zero_grad": 10, "forward": 100, "backward": 50, "optimizer": 40}
+    lengths_ms[{"backward": "optimizer", "optimizer": "zero_grad"}[after]] += 300
+    trace = phase_recording(lengths_ms)
+    late = trace.phases.name == trace.strings.find(after)
+    trace.phases.device_end_ns = np.where(late, trace.phases.end_ns + 300 * MS, trace.phases.start_ns + MS)
+    stage = Stage(trace)
+    for _ in range(3):
+        for name in ("zero_grad", "forward", "backward", "optimizer"):
+            if name == "forward":
+                stage.op("aten::mm")
+                continue
+            stage.within(name, *(() if name == "zero_grad" else ("aten::mm",)))
+            if name == after == "backward":
+                stage.simulator.scheduler.block(stage.thread, stage.simulator.scheduler.mark(stage.thread.host_ns))
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+        if after == "optimizer":
+            stage.simulator.scheduler.block(stage.thread, stage.simulator.scheduler.mark(stage.thread.host_ns))
+    assert {(end - start) // MS for start, end, _ in stage.log.steps[1:]} == {500}
 
 
 def test_a_loop_that_never_ends_a_step_goes_on_taking_the_recorded_times() -> None:
