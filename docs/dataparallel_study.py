@@ -22,6 +22,7 @@ STUDY = DOCS.parent / "examples" / "dataparallel_study.py"
 VGG16 = DOCS / "dataparallel_study_vgg16.jsonl"
 sys.path.insert(0, str(DOCS.parent))
 
+from docs.pages import say_made  # noqa: E402
 from traces.library.catalogue import cell  # noqa: E402
 from traces.library.cells import NotMeasured  # noqa: E402
 
@@ -80,6 +81,7 @@ def main() -> None:
         if name == "times":
             beside = "\n".join(beside_the_library(results)) + "\n"
             page.write_text(with_table(page.read_text(), "library", beside))
+    say_made(page)
 
 
 def beside_the_library(results: Path) -> Iterator[str]:

@@ -5,9 +5,18 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+_BEGIN_S = time.monotonic()  # this is imported as a page's command begins
+
+
+def say_made(output: Path) -> None:
+    """How long the page's command took, measurements that were kept from an earlier run left out."""
+    print(f"{output} was made in {(time.monotonic() - _BEGIN_S) / 60:.1f} min", file=sys.stderr)
 
 
 def write(lines: Iterable[str], draw: Callable[[Path], None], output: Path) -> None:
@@ -18,3 +27,4 @@ def write(lines: Iterable[str], draw: Callable[[Path], None], output: Path) -> N
         draw(drawn)
         for made in (drawn, text):
             made.replace(output.parent / made.name)
+    say_made(output)

@@ -162,11 +162,11 @@ def _leave(session: ReplaySession) -> NoReturn:
 def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
     """Write the timeline's end."""
     gpu.stop()
-    if session.config.steps:
-        logs = [device.memory.requests.to_json() for device in gpu.devices if device.memory.requests is not None]
-        told = json.dumps({"rank": state.rank().number, "ended": gpu.simulator.tracker.number, "devices": logs})
-        (session.out / f"{REQUESTS}-{os.getpid()}.json").write_text(told, encoding="utf-8")
     try:
+        if session.config.steps:
+            logs = [device.memory.requests.to_json() for device in gpu.devices if device.memory.requests is not None]
+            told = json.dumps({"rank": state.rank().number, "ended": gpu.simulator.tracker.number, "devices": logs})
+            (session.out / f"{REQUESTS}-{os.getpid()}.json").write_text(told, encoding="utf-8")
         gpu.timeline.close(_header(gpu, trace, session))
     except (OSError, TraceError) as failure:
         print(f"trace: the replay's timeline could not be written: {failure}", file=sys.stderr)

@@ -108,6 +108,24 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         stalls_command.run(stalls_command.StallsRun(["train.py"], gpu="v100"), [])
 
 
+@pytest.mark.parametrize("size", ["4k", "16k"])
+def test_a_disk_that_fills_up_during_a_run_is_named_and_nothing_is_compared(tmp_path: Path, size: str) -> None:
+    """GIVEN a folder for temporary files on a file system of this size, which needs a namespace of our own."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a file system in a namespace of his own")
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "1").write_bytes(bytes(10_000))
+    save(phase_recording({"forward": 10, "backward": 15, "optimizer": 3}), tmp_path / "t.msgpack")
+    command = f"mount -t tmpfs -o size={size} tmpfs small; TMPDIR={small} exec {sys.executable} -m tui.cli stalls"
+    words = ["unshare", "-rm", "sh", "-c", f"{command} --trace t.msgpack --json train.py 0.0001"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == f"trace: {small} is full, where the runs are kept; let TMPDIR name another folder"
+
+
 def test_a_script_without_a_loader_and_one_that_dies_end_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("import torch\ntorch.ones(3).cuda().sum().item()\n")
     done = stalls(tmp_path, "plain.py")

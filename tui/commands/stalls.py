@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Collection
@@ -36,6 +37,7 @@ from tui.trace_names import find_trace
 # A SATA SSD at its interface's rate, and a hard disk of 7,200 turns a minute: 4.2 ms for half a turn, as much for the arm.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, latency in ns
 OWN_DISK = "own"  # this machine's, with each file dropped from its page cache before it is read
+_LEAST_FREE_BYTES = 16_384  # a timeline's last piece may take as much
 _NOTICEABLE_ESTIMATE = 0.01  # of the GPU's time
 _RATE = re.compile(
     r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
@@ -144,6 +146,8 @@ def _run(
         # The script's own output is narration here: stdout is for the figures.
         result = run_child({"replayer": session}, asked.script, stdout=sys.stderr.fileno())
     socket.unlink()
+    if shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # whatever the script made of it
     if result.returncode:
         return Trace(), server.told, result.returncode
     timelines = timelines_in(out)
