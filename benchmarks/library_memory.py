@@ -30,11 +30,13 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -57,6 +59,8 @@ BATCHES = (16, 32)  # at which the networks are run
 SMALLEST, EVERY = (1, 2, 4, 8), 16
 ROOM = Capacity(1 << 50, 0, "")
 PLAIN = parse_settings("")
+NEAR = 0.03
+STEP_BYTES = 8 << 20  # how finely a limit is explained
 
 
 def requests_of(networks: Sequence[str], release: str) -> dict[str, ScaledRequests]:
@@ -96,7 +100,7 @@ def split(log: RequestLog) -> list[RequestLog]:
     return cells
 
 
-def compare(every: bool, work: tuple[str, ScaledRequests, list[Cell]]) -> dict[str, Any]:
+def compare(every: bool, work: tuple[str, ScaledRequests, list[Cell]]) -> dict[str, list[dict[str, Any]]]:
     """One network, on cards with the same release: errors of peaks, and where each card is full."""
     network, scaled, cells = work
     measured: dict[int, list[tuple[str, int]]] = {}
@@ -110,15 +114,62 @@ def compare(every: bool, work: tuple[str, ScaledRequests, list[Cell]]) -> dict[s
         peaks += [{"gpu": gpu, "network": network, "batch": batch, "ours": ours, "published": peak} for gpu, peak in of_cards]
     full = []
     for cell in cells:
-        if cell.out_of_memory_batch is not None:
-            ours = largest_batch(partial(fits, scaled, card_of(cell.gpu.device)), cell.out_of_memory_batch) + 1
-            row = {"gpu": cell.gpu.name, "network": network, "ours": ours, "published": cell.out_of_memory_batch}
-            full.append({**row, "hooks": int(cell.memory_batches[-1])})  # the largest that fitted with hooks
+        published, card = cell.out_of_memory_batch, card_of(cell.gpu.device)
+        if published is not None:
+            row = {"gpu": cell.gpu.name, "network": network, "published": published, "major": card.architecture.major}
+            row["ours"] = full_at(partial(fits, scaled, card, card.eager_context_bytes), published)
+            row["hooks"] = int(cell.memory_batches[-1])  # the largest that fitted with hooks
+            full.append(row | {"explained_bytes": explained(scaled, card, published) - card.context_bytes})
     return {"peaks": peaks, "full": full}
 
 
-def fits(scaled: ScaledRequests, card: Card, batch: int) -> bool:
-    capacity = Capacity(card.memory_bytes, card.eager_context_bytes, "")
+def judge(kernels_mib: dict[tuple[int, int], int], work: tuple[str, ScaledRequests, list[Cell]]) -> list[dict[str, Any]]:
+    """Where each card is full with what the other half of the networks says of loaded kernels, by half and capability."""
+    network, scaled, cells = work
+    full = []
+    for cell in cells:
+        published, card = cell.out_of_memory_batch, card_of(cell.gpu.device)
+        other = 1 - half_of(network)
+        if published is not None and (other, card.architecture.major) in kernels_mib:
+            outside = card.context_bytes + (kernels_mib[other, card.architecture.major] << 20)
+            ours = full_at(partial(fits, scaled, card, outside), published)
+            full.append({"gpu": cell.gpu.name, "network": network, "ours": ours, "published": published})
+    return full
+
+
+def half_of(network: str) -> int:
+    """Every second network by name."""
+    return catalogue.models("v100").index(network) % 2
+
+
+def kernels_of(full: Sequence[dict[str, Any]]) -> dict[int, int]:
+    """What loaded kernels take by capability, in MiB: the median over what explains where each card was full."""
+    by_major: dict[int, list[int]] = {}
+    for row in full:
+        by_major.setdefault(row["major"], []).append(row["explained_bytes"])
+    return {major: round(statistics.median(found) / (10 << 20)) * 10 for major, found in sorted(by_major.items())}
+
+
+def full_at(fits: Callable[[int], bool], near: int) -> int:
+    """The first batch that does not fit where batches grow one by one: a larger one may fit again."""
+    largest = largest_batch(fits, near)
+    return next((batch for batch in range(int(0.85 * largest), largest + 1) if not fits(batch)), largest + 1)
+
+
+def explained(scaled: ScaledRequests, card: Card, full: int) -> int:
+    """How many bytes taken outside of PyTorch make this the first batch that does not fit: the middle of those that do."""
+    ends = []
+    for batch in (full - 1, full):
+        low, high = 0, card.memory_bytes
+        while high - low > STEP_BYTES:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(scaled, card, middle, batch) else (low, middle)
+        ends.append(low)
+    return sum(ends) // 2
+
+
+def fits(scaled: ScaledRequests, card: Card, outside_bytes: int, batch: int) -> bool:
+    capacity = Capacity(card.memory_bytes, outside_bytes, "")
     return run_requests(scaled.at(batch), capacity, PLAIN, has_optional=card.uses_winograd).fits
 
 
@@ -137,17 +188,43 @@ def show(peaks: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]]) -> Non
     for name in [*names, "all"]:
         of_peaks = errors([row for row in peaks if name in (row["gpu"], "all")])
         of_full = errors([row for row in full if name in (row["gpu"], "all")])
-        near = sum(error <= 0.03 for error in of_full)
+        near = sum(error <= NEAR for error in of_full)
         print(
             f"{name:10}{len(of_peaks):7}{quantile(of_peaks, 0.5)}{quantile(of_peaks, 0.9)}{quantile(of_peaks, 1)}"
             f"   {len(of_full):5}{near:12}{quantile(of_full, 0.5)}{quantile(of_full, 1)}"
         )
-    far = [row for row in full if abs(row["ours"] / row["published"] - 1) > 0.03]
+    far = [row for row in full if abs(row["ours"] / row["published"] - 1) > NEAR]
     for row in sorted(far, key=lambda row: -abs(row["ours"] / row["published"] - 1)):
-        print(
-            f"{row['gpu']}/{row['network']}: full at batch {row['ours']}, published {row['published']}"
-            f" (with hooks and cudnn.benchmark {row['hooks']} fitted)"
-        )
+        print(f"{row['gpu']}/{row['network']}: full at batch {row['ours']}, published {row['published']}; {beside(row)}")
+
+
+def beside(row: dict[str, Any]) -> str:
+    """What else was published of a limit: the runs for memory, larger networks on the card, the times before it was full."""
+    cell, batch = catalogue.cell(row["gpu"], row["network"]), row["published"]
+    needed = peak_at(cell, batch)
+    others = [catalogue.cell(row["gpu"], name) for name in catalogue.models(row["gpu"])]
+    larger = [of.model for of in others if of.last_batch >= batch and peak_at(of, batch) > needed]
+    per_image = cell.rest_ns / cell.batches
+    before = per_image[int(0.7 * len(per_image)) : int(0.8 * len(per_image))]
+    slower = statistics.median(per_image[-5:].tolist()) / statistics.median(before.tolist()) - 1
+    told = [f"run by itself, with hooks and cudnn.benchmark, {row['hooks']} fitted", f"its last steps: {100 * slower:+.0f} %"]
+    return "; ".join([*told, *([f"{' and '.join(larger)} took more there and fitted"] if larger else [])])
+
+
+def peak_at(cell: Cell, batch: int) -> float:
+    """The published peak nearest to a batch, in proportion."""
+    at = int(np.abs(cell.memory_batches - batch).argmin())
+    return float(cell.peak_bytes[at]) * batch / int(cell.memory_batches[at])
+
+
+def show_folds(full: Sequence[dict[str, Any]], folded: Sequence[dict[str, Any]], fitted: dict[int, dict[int, int]]) -> None:
+    """Limits by figures of the networks themselves, and by those of the other half."""
+    print(f"\nkernels that are loaded, in MiB by compute capability: {kernels_of(full)} over all networks,")
+    print(f"{fitted[0]} over every second one, {fitted[1]} over the others")
+    for text, rows in (("with those of traces/cards.py", full), ("with those of the other half", folded)):
+        of = errors(rows)
+        near = sum(error <= NEAR for error in of)
+        print(f"full, {text:30}{len(of):5}, within 3 %{near:5}, median{quantile(of, 0.5)}, most{quantile(of, 1)}")
 
 
 def main() -> None:
@@ -159,20 +236,25 @@ def main() -> None:
     gpus = [gpu.name for gpu in catalogue.gpus() if (catalogue.BUNDLED / f"{gpu.name}.cells").exists()]
     networks = args.networks.split(",") if args.networks else catalogue.models(gpus[0])
     peaks, full = [], []
+    everything: list[tuple[str, ScaledRequests, list[Cell]]] = []
     releases = {gpu: str(catalogue.cell(gpu, networks[0]).provenance["torch"]) for gpu in gpus}
     for release in sorted(set(releases.values())):
         cards = [gpu for gpu in gpus if releases[gpu] == release]
         scaled = requests_of(networks, release)
-        work = [(network, scaled[network], [catalogue.cell(gpu, network) for gpu in cards]) for network in networks]
-        with ProcessPoolExecutor(2) as pool:
-            for found in pool.map(partial(compare, args.all), work):
-                peaks += found["peaks"]
-                full += found["full"]
+        everything += [(network, scaled[network], [catalogue.cell(gpu, network) for gpu in cards]) for network in networks]
+    with ProcessPoolExecutor(2) as pool:
+        for found in pool.map(partial(compare, args.all), everything):
+            peaks += found["peaks"]
+            full += found["full"]
+        fitted = {half: kernels_of([row for row in full if half_of(row["network"]) == half]) for half in (0, 1)}
+        by_half = {(half, major): mib for half, of in fitted.items() for major, mib in of.items()}
+        folded = [row for rows in pool.map(partial(judge, by_half), everything) for row in rows]
     show(peaks, full)
+    show_folds(full, folded, fitted)
     median = statistics.median(errors(peaks))
     print(f"{len(peaks)} peaks: {100 * median:.2f} % in the median")
     if args.json:
-        args.json.write_text(json.dumps({"peaks": peaks, "full": full}))
+        args.json.write_text(json.dumps({"peaks": peaks, "full": full, "folded": folded}))
 
 
 if __name__ == "__main__":

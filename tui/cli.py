@@ -591,7 +591,8 @@ def fit(
         typer.Option(
             "--batch-option",
             metavar="--OPTION",
-            help="The script's option for its batch size, to find the largest. [default: a usual name among its arguments]",
+            help="The script's option for its batch size, to find the largest: an option, the name of NAME=8, or which of its"
+            " arguments it is, counted from 1. [default: a usual name among its arguments or in its text]",
         ),
     ] = "",
     verify: Annotated[bool, typer.Option("--verify", help="Run the script at each limit, and at one more.")] = False,

@@ -70,6 +70,19 @@ def test_a_step_takes_time_though_the_host_never_waits(tmp_path: Path) -> None:
     assert 10_000 < inferring["step_ns"] < t4["step_ns"] / 3  # no gradients, no optimizer
 
 
+def test_a_step_on_two_gpus_in_one_process_takes_what_the_busiest_takes(tmp_path: Path) -> None:
+    loop = TRAIN[: TRAIN.index("optimizer =")].replace("4096", "8192") + (
+        "model = nn.DataParallel(model)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for i in range(9):\n    x = torch.zeros(batch_size, 512, device='cuda')\n"
+        "    optimizer.zero_grad()\n    model(x).sum().backward()\n    optimizer.step()\n"
+    )
+    (tmp_path / "train.py").write_text(loop)
+    words = ["--gpus", "t4", "--json", "train.py", "--batch-size", "16384"]
+    one, two = (json.loads(run(tmp_path, *count, *words).stdout)["gpus"][0] for count in ([], ["--count", "2"]))
+    assert two["step_estimated"] and 0.5 < two["step_ns"] / one["step_ns"] < 0.9
+
+
+
 def test_a_card_without_tf32_reserves_what_its_convolutions_take(tmp_path: Path) -> None:
     """GIVEN a convolution of 128 channels in fp32 WHEN its workspace fits the T4 THEN it is reserved there."""
     (tmp_path / "infer.py").write_text(

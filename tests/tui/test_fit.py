@@ -33,13 +33,13 @@ class Script:
     """A script by what it does: takes the place of `run_child`."""
 
     def __init__(self, **how: Any) -> None:
-        usual = {"code": 0, "steps": 4, "drift": 0, "default": 8, "said": b"", "most": 1 << 20, "torch": True}
+        usual = {"code": 0, "steps": 4, "drift": 0, "default": 8, "said": b"", "most": 1 << 20, "times": 1, "torch": True}
         self.how: dict[str, Any] = usual | how
         self.batches: list[int] = []
 
     def __call__(self, rooms: Any, words: Sequence[str], *, stderr: int, **rest: Any) -> ChildResult:
         given = next((word for before, word in pairwise(words) if before == "-b"), self.how["default"])
-        batch, out = min(int(given), self.how["most"]), rooms["replayer"].out
+        batch, out = min(int(given) * self.how["times"], self.how["most"]), rooms["replayer"].out
         self.batches.append(batch)
         if self.how["said"]:
             with open(stderr, "wb", closefd=False) as stream:
@@ -159,10 +159,37 @@ def test_no_run_is_made_for_a_card_that_nobody_knows(script: Any) -> None:
         (["a.py", "-b", "8", "x"], "-b", ["a.py", "-b", "16", "x"]),
         (["a.py", "--batch-size=8"], "--batch-size", ["a.py", "--batch-size=16"]),
         (["-m", "a"], "--bs", ["-m", "a", "--bs", "16"]),
+        (["a.py", "8", "x"], "1", ["a.py", "16", "x"]),
+        (["-m", "a", "x", "8"], "2", ["-m", "a", "x", "16"]),
+        (["a.py", "data.batch=8"], "data.batch", ["a.py", "data.batch=16"]),
+        (["a.py"], "data.batch", ["a.py", "data.batch=16"]),
     ],
 )
 def test_the_batch_size_is_changed_among_the_words(words: list[str], option: str, changed: list[str]) -> None:
     assert fit._with_batch(words, option, 16) == changed
+
+
+def test_an_argument_that_the_script_has_not_is_no_batch(script: Any) -> None:
+    ran = script()
+    with pytest.raises(TraceError, match="the script has no argument 2"):
+        run(Fit(["train.py", "8"], "v100", batch_option="2"))
+    assert ran.batches == [8]
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_an_option_by_a_usual_name_is_found_in_the_scripts_text(script: Any, tmp_path: Path, quote: str) -> None:
+    ran = script()
+    (tmp_path / "train.py").write_text(f"parser.add_argument({quote}-b{quote}, type=int, default=8)")
+    run(Fit([str(tmp_path / "train.py")], "v100"))
+    assert ran.batches == [8, 4]
+
+
+def test_an_option_that_makes_other_batches_than_it_says_tells_of_no_further_ones(
+    script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script(default=12, times=3)
+    run(Fit(["train.py"], "v100", batch_option="-b", json=True))
+    assert "-b 18 makes batches of 54, and what makes those of 36 is not told" in " ".join(told(capsys)["notes"])
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:

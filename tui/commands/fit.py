@@ -83,7 +83,7 @@ class _Run:
 
 def run(fit: Fit) -> int:
     cards = [find_card(name) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
-    option = fit.batch_option or next((word for word in _BATCH_OPTIONS if _given(fit.script, word) is not None), "")
+    option = fit.batch_option.removesuffix("=") or _usual_option(fit.script)
     first = _run(fit, fit.script, cards[0])
     need = _need(fit, first, option)
     scaled: list[ScaledRequests] = []
@@ -129,7 +129,7 @@ def _run(fit: Fit, words: list[str], card: Card) -> _Run:
         traces = [load(path, is_ours=True) for path in out.glob("replay-*.msgpack")]
         workloads = [trace.workload for trace in traces if trace.workload is not None]
     workload = max(workloads, key=lambda of: of.parameters or 0, default=WorkloadSignature())
-    return _Run(logs, workload, steps, ended, traces[0] if len(traces) == len(logs) == 1 else None)
+    return _Run(logs, workload, steps, ended, traces[0] if len(traces) == 1 else None)
 
 
 def _machine(card: Card, count: int) -> Trace:
@@ -147,7 +147,7 @@ def _need(fit: Fit, first: _Run, option: str) -> Need:
     given = _given(fit.script, option) if option else None
     notes = []
     if not first.steps:
-        notes.append(f"the script took {counted(first.ended, 'evaluation step')} and no training step: that needs more")
+        notes.append(f"the script took {counted(first.ended, 'evaluation step')} and no training step: training needs more")
     elif first.steps < fit.steps:
         notes.append(f"the script ended after {counted(first.steps, 'training step')}: what it needs later is not known")
     elif any(map(_changes, first.logs)):
@@ -182,6 +182,8 @@ def _scaled(fit: Fit, first: _Run, need: Need, option: str, card: Card) -> tuple
     why = ""
     if first.batch is not None and second.batch == first.batch:
         why = f"{option} does not change the batch, which is {first.batch} here and there"
+    elif _given(fit.script, option) is None and second.batch not in (None, other):
+        why = f"{option} {other} makes batches of {second.batch}, and what makes those of {batch} is not told"
     elif len(first.logs) != len(second.logs):
         why = "another batch size uses another number of GPUs"
     else:
@@ -231,8 +233,20 @@ def _fit(logs: Sequence[RequestLog], capacity: Capacity, card: Card) -> bool:
     return all(run_requests(log, capacity, has_optional=card.uses_winograd).fits for log in logs)
 
 
+def _usual_option(words: Sequence[str]) -> str:
+    """The option for the batch size by a usual name, among the script's words, else in its text; "" if there is none."""
+    if given := next((option for option in _BATCH_OPTIONS if _given(words, option) is not None), ""):
+        return given
+    script = Path(words[0])
+    text = script.read_text(encoding="utf-8", errors="replace") if script.suffix == ".py" and script.is_file() else ""
+    return next((option for option in _BATCH_OPTIONS if f'"{option}"' in text or f"'{option}'" in text), "")
+
+
 def _given(words: Sequence[str], option: str) -> str | None:
-    """The value that the script's own words give an option; None if they do not."""
+    """The value that the script's own words give an option; None if they do not. A number is the position of a word."""
+    if option.isdigit():
+        at = _place(words, option)
+        return words[at] if at < len(words) else None
     for at, word in enumerate(words[1:], start=1):
         if word == option and at + 1 < len(words):
             return words[at + 1]
@@ -241,9 +255,19 @@ def _given(words: Sequence[str], option: str) -> str | None:
     return None
 
 
+def _place(words: Sequence[str], position: str) -> int:
+    """Where the script's first argument, second... is among the words."""
+    return int(position) + (words[0] == "-m")
+
+
 def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
-    """The script's words with another batch size."""
+    """The script's words with another batch size. What is no option by its name is set as `batch=8`."""
     changed = list(words)
+    if option.isdigit():
+        if (place := _place(words, option)) >= len(words):
+            raise TraceError(f"--batch-option {option}: the script has no argument {option}")
+        changed[place] = str(batch)
+        return changed
     for at, word in enumerate(words[1:], start=1):
         if word == option and at + 1 < len(words):
             changed[at + 1] = str(batch)
@@ -251,4 +275,4 @@ def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
         if word.startswith(option + "="):
             changed[at] = f"{option}={batch}"
             return changed
-    return [*changed, option, str(batch)]
+    return [*changed, *([option, str(batch)] if option.startswith("-") else [f"{option}={batch}"])]

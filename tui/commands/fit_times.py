@@ -105,7 +105,7 @@ class KnownTimes:
 
     def _estimated_ns(self, card: Card) -> float | None:
         """The GPU's time of a training step, without the first one, which makes the optimizer's state; of an evaluation step
-        where none is trained."""
+        where none is trained. Of several GPUs that of the busiest."""
         if self._timeline is None:
             return None
         from replayer.prediction.conditions import Conditions  # with torch, which is not needed where the library tells
@@ -124,7 +124,8 @@ class KnownTimes:
             return None
         since_ns, until_ns = int(phases.device_start_ns.min()), int(phases.device_end_ns.max())
         within = trace.device.is_work & (trace.device.start_ns >= since_ns) & (trace.device.start_ns < until_ns)
-        return float(np.sum(durations_ns[within])) / int(steady.sum())
+        by_device = np.bincount(trace.device.device[within], weights=durations_ns[within])
+        return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
 
     @cached_property
     def _timeline(self):  # type: ignore[no-untyped-def]  # its type is torch's side
