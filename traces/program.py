@@ -228,7 +228,10 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
         Likeness.OTHER_MODEL: Sameness.OTHER_PROGRAM,
         Likeness.CANNOT_BE_TOLD: Sameness.CANNOT_BE_TOLD,
     }[match.likeness]
-    return Verdict(sameness, Evidence.WORKLOAD_SIGNATURE, "; ".join(match.reasons))
+    reason = "; ".join(match.reasons)
+    if match.likeness is Likeness.OTHER_BATCH_SIZE:
+        reason = f"{sameness.value}, {reason}"
+    return Verdict(sameness, Evidence.WORKLOAD_SIGNATURE, reason)
 
 
 def _took_time(times: PhaseTimes) -> bool:

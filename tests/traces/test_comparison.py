@@ -413,7 +413,7 @@ def test_workload_signatures_decide_where_there_are_no_kernels() -> None:
     assert {c.verdict.evidence for c in (same, batch, model)} == {Evidence.WORKLOAD_SIGNATURE}
     assert same.within_tolerance and same.verdict.reason == "the same parameters, parameter bytes, modules, inputs, optimizer"
     assert batch.verdict.sameness is Sameness.OTHER_BATCH_SIZE and batch.within_tolerance is False
-    assert batch.verdict.reason == "inputs 32x8 float32 recorded, 8x8 float32 here"
+    assert batch.verdict.reason == "same model, another batch size, inputs 32x8 float32 recorded, 8x8 float32 here"
     assert model.verdict.sameness is Sameness.OTHER_PROGRAM
     assert model.verdict.reason == "parameters 100 recorded, 60 here; parameter bytes 400 recorded, 240 here"
     # WHEN the same model goes backward twice a step THEN that is another program
