@@ -15,10 +15,8 @@ Note [What a context takes]
     A context sets local memory aside for every thread that the card can hold at a time: 2 KiB each. That gives 320 MiB for a
     TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394) and 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with CUDA 13.0:
     426, github.com/unslothai/unsloth-zoo/pull/1053). Kernels come on top: since CUDA 11.7 only those that are used, some tens of MiB
-    that are left out here; before, all of them at once, the more the newer the card. Of the latter the M40's is measured: 10 753
-    MiB were left of it (the messages in the log of GPEmu's runs, profiler/compute/profile.log). The others are a fit: with
-    what is given here for each compute capability the largest error is least of where GPEmu's networks but the VGGs ran out of
-    memory (benchmarks/library_memory.py). Of AMD's cards nothing is known: 0.
+    that are left out here; before, all of them at once, the more the newer the card (benchmarks/library_memory.py has them by
+    compute capability). Of AMD's cards nothing is known: 0.
 
 Peaks are dense ones. Memory is what CUDA told for such a card in public logs and in our recordings, else what the card's
 name says. A device is one GPU as PyTorch counts them: half a K80 or MI250, a quarter of an A16.
@@ -42,7 +40,6 @@ _GIB = 1024 * _MIB
 
 
 _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
-_EAGER_KERNELS_MIB = {3: 380, 5: 590, 6: 730, 7: 1200, 8: 1800}  # by compute capability, major
 
 
 class Link(NamedTuple):
@@ -143,12 +140,6 @@ class Card:
         """What a CUDA context takes of the memory before any kernel is loaded. See Note [What a context takes]."""
         of = self.architecture
         return 0 if of.name else self.multi_processors * of.max_threads * _CONTEXT_BYTES_PER_THREAD
-
-    @property
-    def eager_context_bytes(self) -> int:
-        """What context and kernels took together as long as all of PyTorch's and cuDNN's kernels were loaded at once: CUDA
-        before 11.7. See Note [What a context takes]."""
-        return self.context_bytes + (0 if self.architecture.name else _EAGER_KERNELS_MIB[min(self.architecture.major, 8)] * _MIB)
 
     @property
     def uses_winograd(self) -> bool:

@@ -138,5 +138,4 @@ def test_a_context_takes_2_kib_for_each_thread_of_the_card() -> None:
     """Measured: github.com/pytorch/pytorch/issues/28394 and github.com/unslothai/unsloth-zoo/pull/1053."""
     assert find_card("titan v").context_bytes == 320 << 20
     assert find_card("rtx 6000 ada").context_bytes == 426 << 20
-    assert find_card("mi300x").context_bytes == find_card("mi300x").eager_context_bytes == 0
-    assert all(card.eager_context_bytes > card.context_bytes for card in CARDS if not card.architecture.name)
+    assert find_card("mi300x").context_bytes == 0
