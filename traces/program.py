@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,6 +43,9 @@ _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 
 # What a training step cannot do without: the phases that two traces of one program share whatever their grain.
 _ESSENTIAL = ("forward", "backward", "optimizer")
+
+# How many of the ops must be followed by the same one; another release leaves 0.95 and more.
+SAME_ORDER = 0.7
 
 # By how much the numbers of ops that both have may differ: one layer more or less among 24 comes to 0.04.
 SAME_NUMBERS = 0.03
@@ -94,6 +98,7 @@ class _Call:
     None where they were not recorded."""
 
     step: int
+    thread: int
     name: str
     canonical: str
     shape: Shape | None
@@ -131,6 +136,8 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
     if number := _other_numbers(ours, theirs, steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, f"the same ops, but not as often: {number}")
+    if (order := _order_likeness(ours, theirs, steps)) < SAME_ORDER:
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, _reordered(order))
     if update := _other_update(recorded, other):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, update)
     reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
@@ -154,6 +161,8 @@ def _by_names_alone(
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"other ops: only {reason}")
     if number := _other_numbers(ours, theirs, steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"the same ops, but not as often: {number}")
+    if (order := _order_likeness(ours, theirs, steps)) < SAME_ORDER:
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, _reordered(order))
     if update := _other_update(a, b):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, update)
     copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
@@ -247,7 +256,8 @@ def _dtype_likeness(ours: list[_Call], theirs: list[_Call], steps: tuple[int, in
 
 
 def _other_numbers(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> str:
-    """An example, if ops that both have come more or less often in one: a model with another number of layers. Else "".
+    """An example, if ops that both have come more or less often in one: a model with another number of layers; or if one has
+    ops that the other lacks, and none in their place: dropout. Else "".
 
     By name alone where not both have shapes.
     """
@@ -258,11 +268,36 @@ def _other_numbers(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int
     )
     each = {key: (a[key] / steps[0], b[key] / steps[1]) for key in a.keys() & b.keys()}
     apart = {key: abs(here - there) for key, (here, there) in each.items()}
+    if lone := _lone_ops(ours, theirs, steps):
+        return lone
     if sum(apart.values()) <= SAME_NUMBERS * sum(map(max, each.values())):
         return ""
     (name, shape), _ = max(apart.items(), key=lambda item: item[1])
     here, there = each[name, shape]
     return f"e.g. {' '.join(filter(None, (name, _by(shape or ()))))} {here:.3g} times a step recorded, {there:.3g} here"
+
+
+def _lone_ops(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> str:
+    """The most frequent name that only one has, if it has more such calls than the other: what another release renamed is as
+    often in both. Else ""."""
+    a, b = (Counter(call.canonical for call in calls) for calls in (ours, theirs))
+    lone = [{name: count / n for name, count in x.items() if name not in y} for x, y, n in ((a, b, steps[0]), (b, a, steps[1]))]
+    here, there = (sum(counts.values()) for counts in lone)
+    if abs(here - there) <= SAME_NUMBERS * max(a.total() / steps[0], b.total() / steps[1]):
+        return ""
+    counts, where = (lone[0], "recorded alone") if here > there else (lone[1], "here alone")
+    name = max(counts, key=lambda of: counts[of])
+    return f"{name} {counts[name]:.3g} times a step {where}"
+
+
+def _order_likeness(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> float:
+    """How far each op is followed by the same one as in the other trace."""
+    a, b = ([(x.canonical, y.canonical) for x, y in pairwise(calls) if x.thread == y.thread] for calls in (ours, theirs))
+    return _likeness(a, b, steps) if a and b else 1.0
+
+
+def _reordered(order: float) -> str:
+    return f"the same ops, but in another order: {_percent(order)} are followed by the same one"
 
 
 def _other_update(recorded: Trace, other: Trace) -> str:
@@ -359,7 +394,8 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_Call]:
         shapes, dtypes = (int(host.shapes[told]), int(host.dtypes[told])) if told >= 0 else (NONE, NONE)
         if shapes not in largest:
             largest[shapes] = max(parse_shapes(strings[shapes]), key=lambda s: (np.prod(s), s), default=None)
-        calls.append(_Call(number, strings[name], canonical[name], largest[shapes], _dtype(strings[dtypes])))
+        thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
+        calls.append(_Call(number, thread, strings[name], canonical[name], largest[shapes], dtype))
     return calls
 
 

@@ -389,6 +389,25 @@ def test_without_shapes_numbers_of_ops_sizes_of_copies_and_names_of_kernels_tell
     assert judged(seen(made, "float16")) is Sameness.SAME_PROGRAM and judged(seen(made, "float32")) is Sameness.OTHER_DTYPES
 
 
+@pytest.mark.parametrize("shapes", [True, False])
+def test_another_order_and_ops_that_only_one_has_are_another_program(shapes: bool) -> None:
+    """GIVEN layers of three ops WHEN two change places, or an op more follows each THEN it is another program."""
+
+    def layers(*names: str) -> Trace:
+        ops = [name for _ in range(3) for name in names]
+        made = [Call(f"aten::{name}", "4,4", 31 + place, name) for place, name in enumerate([*ops, "mean", "sum"])]
+        trace = training(made=made)
+        trace.host.duration_ns[:] = np.minimum(trace.host.duration_ns, 100)
+        if not shapes:
+            trace.host.shapes[:] = NONE
+        return trace
+
+    recorded = layers("conv", "norm", "relu")
+    assert _verdict(recorded, layers("conv", "norm", "relu"))[0] is True
+    assert "another order" in _verdict(recorded, layers("norm", "conv", "relu"))[1]
+    assert _verdict(recorded, layers("conv", "norm", "relu", "dropout"))[0] is False
+
+
 def test_phases_and_times_that_agree_are_no_evidence() -> None:
     # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
