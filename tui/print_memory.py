@@ -40,11 +40,16 @@ def _summed(of: DeviceMemory) -> bool:
 
 
 def memory_sentences(memory: Mapping[str, DeviceMemory]) -> list[str]:
-    """What a peak leaves out; and of each device that was given a size, or ran out of memory, whether there was enough."""
+    """What a peak leaves out, and whether there was enough."""
     said = []
     if any(map(_summed, memory.values())):
         said.append("Summed up where totals were not recorded: what was held from before is missing.")
-    return said + [_fit(device, of) for device, of in memory.items() if _is_asked(of)]
+    return said + fit_sentences(memory)
+
+
+def fit_sentences(memory: Mapping[str, DeviceMemory]) -> list[str]:
+    """Of each device that was given a size, or ran out of memory, whether there was enough."""
+    return [_fit(device, of) for device, of in memory.items() if _is_asked(of)]
 
 
 def _is_asked(of: DeviceMemory) -> bool:

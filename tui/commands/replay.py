@@ -43,7 +43,7 @@ from tui.figures import counted, share_text
 from tui.narration import ending_text, explain_empty_run, hint_misplaced_option, say
 from tui.outputs import require_place_for, write_json
 from tui.print_diff import diff_text
-from tui.print_memory import memory_sentences
+from tui.print_memory import fit_sentences
 from tui.replay_progress import telling_steps
 from tui.sizes import sizes
 from tui.terminal import is_quiet, look
@@ -220,10 +220,11 @@ def _keep(replay: Replay, replayed: Trace, comparison: Comparison) -> None:
 
 
 def _tell(replay: Replay, result: ChildResult, replayed: Trace, comparison: Comparison, is_estimate: bool) -> None:
-    if result.returncode:
-        fitted = " ".join(memory_sentences(comparison.memory))
-        ending = f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared. {fitted}"
-        say(ending.rstrip(), is_error=bool(fitted))
+    if result.returncode:  # the script's own error says why, and comes last; a signal leaves none
+        if result.returncode > 128:
+            say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared.")
+        for sentence in fit_sentences(comparison.memory):
+            say(sentence, is_error=True)
         return
     if not _did_gpu_work(replayed):
         explain_empty_run(result, "replayed", "did no work on the GPU")

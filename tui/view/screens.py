@@ -57,6 +57,7 @@ class HelpScreen(ModalScreen[None]):
     CSS = (
         _BOX.format(name="HelpScreen", width=124).replace("90%", "100%")
         + "HelpScreen TabbedContent { height: auto; } HelpScreen Tabs { height: 2; } HelpScreen TabPane { padding: 0 1; }"
+        + "HelpScreen Tab { color: $foreground 80%; }"
     )
     BINDINGS = [
         ("escape,enter,q,question_mark", "dismiss", "close"),
