@@ -11,11 +11,17 @@ Note [Gloo and tensors on the device]
     Gloo copies CUDA tensors to the host, communicates there and copies back. So does a replay, and waits for each step:
     copies take recorded time, the communication takes what it takes on this machine. On a clock that stands still that is
     nothing; there the ranks of a collective wait for the last of them, and then for what `cost_model/collectives.py` says.
+
+Note [Gloo's threads and the interpreter's lock]
+    A thread of gloo's that lets go of an operation on tensors of Python's, as these copies are, needs the interpreter's lock.
+    DistributedDataParallel's Reducer holds that lock when its end ends the group, which waits for these threads. So a group
+    does not end before its process does.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -146,6 +152,8 @@ def _joining(c10d: Any, make: Callable[..., Any]) -> Callable[..., Any]:
                 group.use_for_cpu(backend)
             gpu().join(group.settle)
             atexit.register(lambda: group.leave(failed=hasattr(sys, "last_value")))
+        else:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # see Note [Gloo's threads and the interpreter's lock]
         return group, store
 
     return new_group

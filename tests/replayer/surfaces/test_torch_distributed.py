@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -139,6 +140,18 @@ def test_gloo_communicates_by_way_of_the_host() -> None:
     names = Counter(traces[0].strings[name] for name in traces[0].device.name.tolist())
     assert sum(count for name, count in names.items() if "DtoH" in name) >= 2
     assert not any("nccl" in name for name in names)
+
+
+def test_a_group_of_gloo_outlives_what_uses_it() -> None:
+    """Its end waits for threads that may wait for the interpreter's lock, which who ends it holds."""
+
+    def body(rank: int) -> None:
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        world = weakref.ref(dist.group.WORLD)
+        dist.destroy_process_group()
+        assert world() is not None
+
+    run_ranks(2, body, backend="gloo")
 
 
 def test_on_a_clock_that_stands_still_gloo_takes_what_its_transfer_does_after_the_last_rank() -> None:
