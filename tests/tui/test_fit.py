@@ -184,6 +184,19 @@ def test_an_option_by_a_usual_name_is_found_in_the_scripts_text(script: Any, tmp
     assert ran.batches == [8, 4]
 
 
+def test_a_usual_name_in_the_text_that_is_no_option_costs_nothing(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("print('-b')")
+    plain, failing = Script(), Script(code=2, steps=0)
+    runs = lambda rooms, words, **rest: (failing if "-b" in words else plain)(rooms, words, **rest)  # noqa: E731
+    monkeypatch.setattr(fit, "run_child", runs)
+    assert run(Fit([str(tmp_path / "train.py")], "v100", json=True)) == 0
+    facts = told(capsys)
+    assert facts["gpus"][0]["fits"] and facts["batch_option"] is None
+    assert "-b is in the script's text, and with -b 4 it failed" in " ".join(facts["notes"])
+
+
 def test_an_option_that_makes_other_batches_than_it_says_tells_of_no_further_ones(
     script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

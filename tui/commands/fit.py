@@ -178,7 +178,13 @@ def _scaled(fit: Fit, first: _Run, need: Need, option: str, card: Card) -> tuple
     batch = need.batch
     assert batch is not None
     other = batch // 2 or 2
-    second = _run(fit, _with_batch(fit.script, option, other), card)
+    try:
+        second = _run(fit, _with_batch(fit.script, option, other), card)
+    except TraceError:
+        if fit.batch_option or _given(fit.script, option) is not None:
+            raise
+        why = f"{option} is in the script's text, and with {option} {other} it failed"  # a word that is no option of its
+        return [], replace(need, option="", notes=[*need.notes, f"the largest batch cannot be told: {why}"])
     why = ""
     if first.batch is not None and second.batch == first.batch:
         why = f"{option} does not change the batch, which is {first.batch} here and there"
