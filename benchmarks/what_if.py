@@ -3,10 +3,10 @@
     python benchmarks/what_if.py ../shared/published ../shared/traces [--rows gpu,links,...] [--json what_if.json]
 
 Rows: `gpu` (other GPUs), `unseen` (their tables hidden), `network` (other networks on the V100), `batch`, `networks_batch`,
-`folds` (the same, with what was fitted to networks chosen by others), `forward` (a public model's forward pass at other
-batches), `links` (all-reduce), `dataparallel`. Everything is asked of the product's own commands; truths are read from the
-folder of published measurements. `network`, `networks_batch` and `dataparallel` run torchvision's models and need it installed
-(`--python` names an interpreter that has it), some seconds for each network and batch.
+`folds` (the same, with what was fitted to networks chosen by others), `other_boards` (the same elsewhere), `forward` (a public
+model's forward pass at other batches), `links` (all-reduce), `dataparallel`. Everything is asked of the product's own commands;
+truths are read from the folder of published measurements. `network`, `networks_batch` and `dataparallel` run torchvision's
+models and need it installed (`--python` names an interpreter that has it), some seconds for each network and batch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import sys
 import tempfile
 from ast import literal_eval
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from statistics import mean, median
@@ -36,11 +36,12 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.cost_tables import all_reduce_rows, efficiency  # noqa: E402
-from benchmarks.what_if_recordings import ops_of, training_recording  # noqa: E402
-from replayer.cost_model import op_costs  # noqa: E402
+from benchmarks.cost_tables import all_reduce_rows, efficiency, write_all_reduce  # noqa: E402
+from benchmarks.what_if_recordings import RecordedOp, ops_of, training_recording  # noqa: E402
+from replayer.cost_model import all_reduce, op_costs  # noqa: E402
 from replayer.cost_model.collectives import CollectiveCosts  # noqa: E402
 from replayer.cost_model.efficiency import ELSEWHERE  # noqa: E402
+from replayer.prediction import parallel  # noqa: E402
 from replayer.prediction.conditions import EXPECTED, Conditions  # noqa: E402
 from replayer.prediction.predict import Predictor, predict  # noqa: E402
 from traces.cards import card_of  # noqa: E402
@@ -48,6 +49,7 @@ from traces.file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
 from traces.measure import busy_ns  # noqa: E402
 from traces.model import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace, shapes_text  # noqa: E402
+from traces.op_cost import itemsize  # noqa: E402
 from tui.cli import run as run_command  # noqa: E402
 
 PROGRAM = Path(__file__).parent / "programs" / "torchvision_train.py"
@@ -247,18 +249,51 @@ def unseen_rows(args: argparse.Namespace) -> list[Row]:
 # --- links
 
 
-def link_rows(args: argparse.Namespace) -> list[Row]:
+def link_cases(args: argparse.Namespace, is_judged: Callable[[int, int], bool] = lambda row, ranks: True) -> list[Case]:
     cases = []
     for card, by_ranks in all_reduce_rows(args.published).items():
         for ranks, (sizes, times_ns) in by_ranks.items():
             costs = CollectiveCosts(card)
-            for size, ns in zip(sizes.tolist(), times_ns.tolist(), strict=True):
-                took_ns = costs.next("all_reduce", int(size), ranks).duration_ns
-                cases.append(Case(f"{card}, {ranks} ranks, {int(size) >> 20} MiB", took_ns, ns))
+            for row, (size, ns) in enumerate(zip(sizes.tolist(), times_ns.tolist(), strict=True)):
+                if is_judged(row, ranks):
+                    took_ns = costs.next("all_reduce", int(size), ranks).duration_ns
+                    cases.append(Case(f"{card}, {ranks} ranks, {int(size) >> 20} MiB", took_ns, ns))
+    return cases
+
+
+@contextlib.contextmanager
+def links_without(args: argparse.Namespace, is_hidden: Callable[[int, int], bool]) -> Iterator[None]:
+    """The table of all-reduce as it would be without some rows: of (row, ranks)."""
+    installed, measured = all_reduce.TABLE, all_reduce_rows(args.published)
+    for by_ranks in measured.values():
+        for ranks, (sizes, times_ns) in list(by_ranks.items()):
+            kept = np.array([not is_hidden(row, ranks) for row in range(len(sizes))])
+            by_ranks[ranks] = sizes[kept], times_ns[kept]
+            if not kept.any():
+                del by_ranks[ranks]
+    with tempfile.TemporaryDirectory() as folder:
+        all_reduce.TABLE = Path(folder) / "all_reduce.json"
+        write_all_reduce(measured, all_reduce.TABLE)
+        all_reduce.forget()
+        yield
+    all_reduce.TABLE = installed
+    all_reduce.forget()
+
+
+def link_rows(args: argparse.Namespace) -> list[Row]:
+    cases = link_cases(args)
     buckets = [case for case in cases if int(case.name.split()[-2]) <= 25]
+    with links_without(args, lambda row, _: row % 2 == 1):
+        sizes = link_cases(args, lambda row, _: row % 2 == 1)
+    ranks = []
+    for hidden in range(3, 9):
+        with links_without(args, lambda _, ranks, hidden=hidden: ranks == hidden):  # type: ignore[misc]
+            ranks += link_cases(args, lambda _, ranks, hidden=hidden: ranks == hidden)  # type: ignore[misc]
     return [
         Row("all-reduce, 1 MiB to 1 GiB, 2 to 8 ranks, V100 and A100", "5 %, none over 15 %", cases),
         Row("of these buckets of 1 to 25 MiB", "5 %, none over 15 %", buckets),
+        Row("blind: every second size hidden", "5 %, none over 15 %", sizes),
+        Row("blind: a number of ranks hidden, 3 to 8", "-", ranks),
     ]
 
 
@@ -332,21 +367,37 @@ def _in_ns(seconds: tuple[float, float]) -> tuple[float, float]:
     return seconds[0] * 1e9, seconds[1] * 1e9
 
 
-def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
-    """See the protocol: the recording has the measured times of batch 32, and the host's pace of batch 1."""
-    truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
+def own_batch_cases(args: argparse.Namespace, board: str, batches: tuple[int, ...]) -> list[Case]:
+    """See the protocol: the recording has the measured times of batch 32 on that board, and the host's pace of batch 1."""
+    truth = measured_times(args.published, board.replace(" ", "_"))
     cases = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "recording.msgpack"
-        for name, trace in recordings(args):
-            whole, host = (_in_ns(truth[name, batch]) for batch in (32, 1))
-            save(training_recording(ops_of(trace), BOARD, trace.workload, whole, host), path)
-            for batch in (8, 16, 64, 96, 128):
-                if (name, batch) in truth:
-                    step = command("predict", str(path), "--batch", str(batch))["step"]
-                    ratio = step["predicted_ns"] / step["recorded_ns"]
-                    cases.append(Case(f"{name}, batch {batch}", ratio, sum(truth[name, batch]) / sum(truth[name, 32])))
+    for name, trace in recordings(args):
+        if (name, 32) not in truth:
+            continue
+        whole, host = (_in_ns(truth[name, batch]) for batch in (32, 1))
+        there = trace if board == BOARD else predict(trace, Conditions(gpu=board)).trace
+        predictor = Predictor(training_recording(ops_of(there), card_of(board).names[0], trace.workload, whole, host))
+        for batch in batches:
+            if (name, batch) in truth:
+                step = predictor.predict(Conditions(batch=batch)).step
+                ratio = step.predicted_ns / step.recorded_ns
+                cases.append(Case(f"{name}, batch {batch}", ratio, sum(truth[name, batch]) / sum(truth[name, 32])))
+    return cases
+
+
+_BATCHES = (8, 16, 64, 96, 128)
+
+
+def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
+    cases = own_batch_cases(args, BOARD, _BATCHES)
     return [Row("networks on the V100, batch 8 to 128 over their own batch 32", "5 %", cases)]
+
+
+def other_boards_rows(args: argparse.Namespace) -> list[Row]:
+    boards = "NVIDIA A100-SXM4-40GB", "Quadro RTX 6000", "Tesla P100-PCIE-16GB", "Tesla M40", "Tesla K80"
+    rows = [Row(f"blind: the same on the {board}", "5 %", own_batch_cases(args, board, _BATCHES)) for board in boards]
+    between = Row("blind: batch 12, 24, 48, 80 and 112 on the V100", "5 %", own_batch_cases(args, BOARD, (12, 24, 48, 80, 112)))
+    return [between, Row("blind: the same on five other boards", "5 %", [case for row in rows for case in row.cases]), *rows]
 
 
 _LAWS = (1.0, 1.0), (0.75, 1.0), (0.5, 0.95), (0.25, 0.9)  # how much the curve counts, and the plain power of the batch
@@ -361,7 +412,7 @@ def folds_rows(args: argparse.Namespace) -> list[Row]:
     for name, trace in recordings(args):
         whole, host = (_in_ns(truth[name, batch]) for batch in (32, 1))
         predictor = Predictor(training_recording(ops_of(trace), BOARD, trace.workload, whole, host))
-        batches = [batch for batch in (8, 16, 64, 96, 128) if (name, batch) in truth]
+        batches = [batch for batch in _BATCHES if (name, batch) in truth]
         for law in _LAWS:
             op_costs.CURVE_COUNTS, op_costs.GROWTH = law
             steps = [predictor.predict(Conditions(batch=batch)).step for batch in batches]
@@ -376,75 +427,136 @@ def folds_rows(args: argparse.Namespace) -> list[Row]:
             ])  # fmt: skip
     op_costs.CURVE_COUNTS, op_costs.GROWTH = installed
 
-    def error(law: tuple[float, float], but: int) -> float:
-        return mean(abs(case.error) for n, own in enumerate(cases[law]) if n % _FOLDS != but for case in own)
-
-    best = [min(_LAWS, key=lambda law: error(law, fold)) for fold in range(_FOLDS)]
-    judged = [case for n in range(len(cases[_LAWS[0]])) for case in cases[best[n % _FOLDS]][n]]
-    chosen = ", ".join(f"{counts:g}/{growth:g}" for counts, growth in dict.fromkeys(best))
+    judged, chosen = folded(cases, mean)
     return [Row(f"the same in {_FOLDS} folds, the law of growth ({chosen}) chosen by the other networks", "5 %", judged)]
 
 
 # The model cuts its sequences to the longest of the batch, which no recording of another batch can tell: so it is given.
-_LENGTHS = {2: 53, 512: 128}
+_LENGTHS = {2: 53, 32: 71, 512: 128}
+
+
+def forward_cases(args: argparse.Namespace, pairs: list[tuple[int, int]]) -> list[Case]:
+    traces = {batch: read_kineto(args.traces / f"a100_particle_fwd_bs{batch}.json.gz") for batch in _LENGTHS}
+    cases = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recording.msgpack"
+        for recorded, batch in pairs:
+            save(traces[recorded], path)
+            length = f"{_LENGTHS[recorded]}={_LENGTHS[batch]}"
+            facts = command("predict", str(path), "--batch", str(batch), "--length", length)
+            cases.append(Case(f"batch {recorded} to {batch}", facts["busy"]["predicted_ns"], busy_ns(traces[batch])))
+    return cases
 
 
 def forward_rows(args: argparse.Namespace) -> list[Row]:
-    traces = {batch: read_kineto(args.traces / f"a100_particle_fwd_bs{batch}.json.gz") for batch in (2, 32, 512)}
-    cases = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "batch32.msgpack"
-        save(traces[32], path)
-        for batch in (2, 512):
-            facts = command("predict", str(path), "--batch", str(batch), "--length", f"71={_LENGTHS[batch]}")
-            cases.append(Case(f"batch {batch}", facts["busy"]["predicted_ns"], busy_ns(traces[batch])))
-    return [Row("forward pass of a particle transformer from batch 32, sequence length given", "5 %", cases)]
+    others = [(2, 32), (2, 512), (512, 2), (512, 32)]
+    return [
+        Row("forward pass of a particle transformer from batch 32, sequence length given", "5 %",
+            forward_cases(args, [(32, 2), (32, 512)])),
+        Row("blind: from batch 2 and 512", "5 %", forward_cases(args, others)),
+    ]  # fmt: skip
+
+
+_REPLICAS = 0.8, 1.1, 1.4, 1.7, 2.0  # forward passes of host time
+
+
+def dataparallel_cases(args: argparse.Namespace, precision: str) -> dict[float, list[list[Case]]]:
+    """t(n)/t(1) at 12 images per GPU by host time of a replica and network; the recording of one GPU is the network's ops with
+    the measured t(1)."""
+    times: dict[tuple[str, str, int], float] = {}
+    for row in rows_of(args.published / "dataparallel_train.csv.gz"):
+        if row["precision"] == precision:
+            times[row["gpu"], row["model"], int(row["gpus"])] = float(row["median_ms"]) * 1e6
+    paces = measured_times(args.published, BOARD.replace(" ", "_"))  # at batch 1: the host's
+    gpus = sorted({gpu for gpu, _, _ in times})
+    slower = {  # its host than GPEmu's, by the network that keeps it busiest
+        gpu: min(ns / 1e9 / sum(paces[name, 1]) for (other, name, count), ns in times.items() if other == gpu and count == 1)
+        for gpu in gpus
+    }
+    dtype = {"float": "float32", "half": "float16", "double": "float64"}[precision]
+    cases: dict[float, list[list[Case]]] = {host: [] for host in _REPLICAS}
+    args.networks = args.networks or sorted({model for _, model, _ in times})
+    for name, trace in recordings(args):
+        forward_ns, rest_ns = _in_ns(paces[name, 1])
+        own: dict[float, list[Case]] = {host: [] for host in _REPLICAS}
+        for gpu in gpus:
+            one = predict(trace, Conditions(gpu=gpu, batch=12)).trace
+            ops, whole_ns = _in_precision(ops_of(one), gpu, dtype), times[gpu, name, 1]
+            busy = [sum(op.ns for op in ops if (op.phase == "forward") == first) for first in (True, False)]
+            host = forward_ns * slower[gpu], rest_ns * slower[gpu]
+            parts = [max(both) for both in zip(busy, host, strict=True)]
+            whole = whole_ns * parts[0] / sum(parts), whole_ns * parts[1] / sum(parts)
+            workload = one.workload
+            if workload is not None and workload.parameter_bytes:
+                workload = replace(workload, parameter_bytes=workload.parameter_bytes * itemsize(dtype) // 4)
+            predictor = Predictor(training_recording(ops, card_of(gpu).names[0], workload, whole, host))
+            for count in (2, 4):
+                prediction = predictor.predict(Conditions(gpus=count, batch=12 * count))
+                assert prediction.parallel is not None
+                replicas_ns = prediction.parallel.parts_ns["replicas made by the host"]
+                for times_forward in _REPLICAS:
+                    step_ns = prediction.step.predicted_ns + replicas_ns * (times_forward / parallel.REPLICA - 1)
+                    measured = times[gpu, name, count] / whole_ns
+                    own[times_forward].append(Case(f"{name}, {count} x {gpu}", step_ns / whole_ns, measured))
+        for times_forward, found in own.items():
+            cases[times_forward].append(found)
+    return cases
+
+
+def _in_precision(ops: list[RecordedOp], gpu: str, dtype: str) -> list[RecordedOp]:
+    """The same in another precision, by the cost model."""
+    if dtype == "float32":
+        return ops
+    costs = op_costs.OpCosts(card_of(gpu))
+
+    def ns(op: RecordedOp) -> int:
+        before, after = (costs.plain(op.name, op.shapes, of).ns for of in (op.dtype, dtype))
+        return max(int(op.ns * after / before), 1)
+
+    return [replace(op, dtype=dtype, ns=ns(op)) for op in ops]
 
 
 def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
-    """t(n)/t(1) in fp32 at 12 images per GPU; the recording of one GPU is the network's ops with the measured t(1)."""
-    times: dict[tuple[str, str, int], float] = {}
-    for row in rows_of(args.published / "dataparallel_train.csv.gz"):
-        if row["precision"] == "float":
-            times[row["gpu"], row["model"], int(row["gpus"])] = float(row["median_ms"]) * 1e6
-    paces = measured_times(args.published, "Tesla_V100-PCIE-32GB")  # at batch 1: the host's
-    slower = {  # its host than GPEmu's, by the network that keeps it busiest
-        gpu: min(ns / 1e9 / sum(paces[name, 1]) for (other, name, count), ns in times.items() if other == gpu and count == 1)
-        for gpu in {gpu for gpu, _, _ in times}
-    }
-    cases = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "one.msgpack"
-        args.networks = args.networks or sorted({model for _, model, _ in times})
-        for name, trace in recordings(args):
-            forward_ns, rest_ns = (1e9 * seconds for seconds in paces[name, 1])
-            for gpu in sorted({gpu for gpu, _, _ in times}):
-                one = predict(trace, Conditions(gpu=gpu, batch=12)).trace
-                ops, whole_ns = ops_of(one), times[gpu, name, 1]
-                busy = [sum(op.ns for op in ops if (op.phase == "forward") == first) for first in (True, False)]
-                host = forward_ns * slower[gpu], rest_ns * slower[gpu]
-                parts = [max(both) for both in zip(busy, host, strict=True)]
-                whole = whole_ns * parts[0] / sum(parts), whole_ns * parts[1] / sum(parts)
-                save(training_recording(ops, card_of(gpu).names[0], one.workload, whole, host), path)
-                for count in (2, 4):
-                    step = command("predict", str(path), "--gpus", str(count), "--batch", str(12 * count))["step"]
-                    measured = times[gpu, name, count] / whole_ns
-                    cases.append(Case(f"{name}, {count} x {gpu}", step["predicted_ns"] / whole_ns, measured))
-    right = sum((case.predicted > 1) == (case.measured > 1) for case in cases)
+    by_replica = dataparallel_cases(args, "float")
+    cases = [case for own in by_replica[parallel.REPLICA] for case in own]
     pairs = [case for case in cases if ", 2 x" in case.name]
     fours = [case for case in cases if ", 4 x" in case.name]
-    return [
-        Row(
-            f"nn.DataParallel t(2)/t(1), t(4)/t(1); right side of 1 in {right} of {len(cases)}", "median 10 %", cases, "median"
-        ),
-        Row("of these t(2)/t(1)", "median 10 %", pairs, "median"),
-        Row("of these t(4)/t(1)", "median 10 %", fours, "median"),
+    folds, chosen = folded(by_replica, median)
+    goal = "median 10 %"
+    title = f"the same in {_FOLDS} folds, a replica's host time ({chosen}) chosen by the other networks"
+    rows = [
+        Row(f"nn.DataParallel t(2)/t(1), t(4)/t(1); {_right_side(cases)}", goal, cases, "median"),
+        Row("of these t(2)/t(1)", goal, pairs, "median"),
+        Row("of these t(4)/t(1)", goal, fours, "median"),
+        Row(title, goal, folds, "median"),
     ]
+    for precision in ("half", "double"):
+        own = [case for cases in dataparallel_cases(args, precision)[parallel.REPLICA] for case in cases]
+        rows.append(Row(f"blind: in {precision} precision; {_right_side(own)}", goal, own, "median"))
+    return rows
+
+
+def _right_side(cases: list[Case]) -> str:
+    right = sum((case.predicted > 1) == (case.measured > 1) for case in cases)
+    return f"right side of 1 in {right} of {len(cases)}"
+
+
+def folded(cases: Mapping[Any, list[list[Case]]], of: Callable[[Iterable[float]], float]) -> tuple[list[Case], str]:
+    """The cases of each fold of networks by what suits the other networks best, and what was chosen; `cases` are by choice and
+    network."""
+
+    def error(choice: Any, but: int) -> float:
+        return of([abs(case.error) for n, own in enumerate(cases[choice]) if n % _FOLDS != but for case in own])
+
+    best = [min(cases, key=lambda choice: error(choice, fold)) for fold in range(_FOLDS)]
+    count = len(next(iter(cases.values())))
+    chosen = ", ".join(str(choice).strip("()").replace(", ", "/") for choice in dict.fromkeys(best))
+    return [case for n in range(count) for case in cases[best[n % _FOLDS]][n]], chosen
 
 
 ROWS = {
     "gpu": gpu_rows, "unseen": unseen_rows, "network": network_rows, "batch": batch_rows,
-    "networks_batch": networks_batch_rows, "folds": folds_rows,
+    "networks_batch": networks_batch_rows, "folds": folds_rows, "other_boards": other_boards_rows,
     "forward": forward_rows, "links": link_rows, "dataparallel": dataparallel_rows,
 }  # fmt: skip
 

@@ -69,8 +69,8 @@ def training_recording(
     for step in range(STEPS):
         begins.append(now_ns)
         for part, whole_ns, own_ns in zip(parts, measured_ns, host_ns, strict=True):
-            durations = _durations(part, whole_ns, own_ns)
             ready_ns, pace_ns = now_ns, min(own_ns, whole_ns) / max(len(part), 1)
+            durations = _durations(part, whole_ns, own_ns, pace_ns)
             begun_ns, end_ns = now_ns, now_ns + int(whole_ns)
             for i, (op, duration_ns) in enumerate(zip(part, durations, strict=True)):
                 launch_ns = begun_ns + int(i * pace_ns)
@@ -110,14 +110,17 @@ def training_recording(
     return trace
 
 
-def _durations(part: Sequence[RecordedOp], whole_ns: float, own_ns: float) -> list[int]:
-    """What the kernels of a part take."""
-    busy_ns = sum(op.ns for op in part)
-    room_ns = whole_ns - _LATENCY_NS
-    times = room_ns / max(busy_ns, 1)
+def _durations(part: Sequence[RecordedOp], whole_ns: float, own_ns: float, pace_ns: float) -> list[int]:
+    """What the kernels of a part take: as much longer or shorter as ends the part in time, though each waits for its launch."""
+    took_ns = np.array([op.ns for op in part], dtype=np.float64)
+    room_ns = whole_ns - _LATENCY_NS - pace_ns * np.arange(len(part))
+    left_ns = took_ns[::-1].cumsum()[::-1]  # of each kernel and those after it
     if whole_ns <= _HOST_BOUND * own_ns:
-        times = min(times, 1.0)
-    return [max(int(op.ns * times), 1) for op in part]
+        times = min(room_ns[0] / max(left_ns[0], 1), 1.0) if len(part) else 1.0
+    else:
+        times = (room_ns / np.maximum(left_ns, 1)).min(initial=np.inf)
+    lasting: list[int] = np.maximum(took_ns * times, 1).astype(int).tolist()
+    return lasting
 
 
 def _phases(trace: Trace, found: Iterable[tuple[int, str, int, int]], begins: Sequence[int], ends: Sequence[int]) -> Phases:

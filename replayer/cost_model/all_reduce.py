@@ -28,7 +28,7 @@ import numpy.typing as npt
 from traces.cards import Card, card_of
 from traces.model import Origin
 
-_TABLE = Path(__file__).with_name("all_reduce.json")
+TABLE = Path(__file__).with_name("all_reduce.json")
 
 _SWITCHED_GBPS = 200  # links that lead from each GPU to any other at once (NVSwitch, xGMI between all) are at least that fast
 
@@ -68,6 +68,12 @@ class AllReduceCurve:
         return float(np.exp(np.interp(np.log(size_bytes), np.log(sizes), np.log(times_ns))))
 
 
+def forget() -> None:
+    """Read the table anew, and work everything out by it."""
+    _curve.cache_clear()
+    _measured.cache_clear()
+
+
 @cache
 def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     own = {card_of(name): points for name, points in _measured().items()}
@@ -90,7 +96,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
 
 @cache
 def _measured() -> dict[str, dict[int, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]]:
-    curves = json.loads(_TABLE.read_text())["curves"]
+    curves = json.loads(TABLE.read_text())["curves"]
     found: dict[str, dict[int, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]] = {}
     for name, by_ranks in curves.items():
         for ranks, points in by_ranks.items():

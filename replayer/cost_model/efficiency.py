@@ -3,24 +3,30 @@
 `efficiency.npz` holds small networks for each kind of work (two hidden layers), made by benchmarks/cost_tables.py from
 NeuSight's measurements of five GPUs (source and commit are in the file). Inputs are the work's sizes and what the data sheet
 says of them on this GPU (`features`); the output is by how many times the work takes longer than its roofline. A measured GPU
-has an embedding of its own, all others share one that was learned from all of them: so what is known of a GPU without
-measurements is how GPUs use their peaks at such sizes.
+has an embedding of its own, others take that of the nearest one: so what is known of a GPU without measurements is how a GPU
+of its design uses its peaks at such sizes.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-Note [Alike GPUs]
-    A card of the same architecture with the same number of multiprocessors is the measured one in another form (SXM, more
-    memory): it shares its embedding, and its own data sheet says the rest. That is a CURVE, not a table.
+Note [The nearest GPU]
+    Libraries have kernels for generations of GPUs. So a GPU without measurements goes by a measured one of its design: with
+    Volta came multiprocessors of four schedulers that start one instruction each. Of these the nearest counts: by compute
+    capability, major before minor, then by the number of multiprocessors. Its own data sheet says the rest.
 
 Note [Sustained clocks]
     A board that a slot feeds (75 W and less, no fan) cannot keep up the clock that its data sheet's peak is told for. At that
     peak it would have to make more of a watt than the largest board of its process does; as power grows at least with the
-    square of a clock, the clock is taken to fall by the root of that. So a T4 has 5.6 of its 8.1 TFLOP/s.
+    square of a clock, the clock is taken to fall by the root of that. So a T4 has 5.6 of its 8.1 TFLOP/s. What its products
+    and convolutions were measured to take says how hot it was, not how large they are: a T4's become slower along the list
+    of measurements, and a P4 makes a third of the TFLOP/s in one list that it makes in another. So of these boards only what
+    goes by the memory is taken from measurements.
 
 Note [Shared lanes]
-    Of the fp32 lanes of compute capability 8.6, 8.9 and 12.0 every second one also does the integers, which address and count
-    in any kernel. Their data sheets count all of them; products reach about 0.7 of that (an RTX 3090 some 25 of 35.6 TFLOP/s).
+    A multiprocessor starts four warps' instructions in a clock. Where it has 128 fp32 lanes (compute capability 8.6, 8.9 and
+    from 9.0 on) multiplications alone take all four, and every load and address between them costs some; where it has 64, they
+    fit beside them. Data sheets count all lanes. Products reach about 0.75 of that: a 4070 Ti makes 29.2 of 40.1 TFLOP/s where
+    an A100 makes 18.9 of 19.5 (github.com/Yinghan-Li/YHs_Sample/issues/4).
 """
 
 from __future__ import annotations
@@ -44,7 +50,9 @@ Floats = npt.NDArray[np.float64]
 _INSTALLED = Path(__file__).with_name("efficiency.npz")
 ELSEWHERE = "TRACE_EFFICIENCY"  # an environment variable: another file to use, to judge curves that were fitted without a GPU
 
-ROWS_KINDS = ("elementwise", "elementwise1", "softmax", "layer_norm")
+# The kinds of work that go by their bytes, and how many tensors of fp32 the measured operators read and write.
+ROWS_TENSORS = {"elementwise": 3, "elementwise1": 2, "softmax": 2, "layer_norm": 2}
+ROWS_KINDS = tuple(ROWS_TENSORS)
 
 # By kind of work (op_work.py), the network that tells its efficiency.
 NETS = {
@@ -52,7 +60,7 @@ NETS = {
 }  # fmt: skip
 
 # See Note [Shared lanes].
-_SHARED_LANES, _SHARED_LANES_REACHED = frozenset({(8, 6), (8, 9), (12, 0)}), 0.7
+_SHARED_LANES_REACHED = 0.75
 
 # Boards fed by their slot: watts, and the largest board of their process (16, 12, 5 nm) with its watts; data sheets.
 _SLOT_POWERED = {
@@ -61,7 +69,7 @@ _SLOT_POWERED = {
     "NVIDIA L4": (72, "NVIDIA GeForce RTX 4090", 450),
 }
 
-# Beyond these a curve is not learned from anything: work of larger sizes is as efficient as the largest measured.
+# Beyond these a curve is not learned from anything: work of larger sizes is as efficient as so much of it.
 _LIMITS = {
     "matmul": (1024, 16_384, 65_536, 65_536),
     "conv3": (256, 2048, 2048, 65_536),
@@ -78,7 +86,9 @@ def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops:
         sizes: as in op_work.py, a column each.
         peaks: of the GPU: GFLOP/s, GB/s, multiprocessors; a column each.
     """
-    log = np.log2(np.clip(sizes, 1, np.array(_LIMITS[net], dtype=np.float64)))
+    within = np.clip(sizes, 1, np.array(_LIMITS[net], dtype=np.float64))
+    part = (within / np.maximum(sizes, 1)).prod(1)
+    sizes, flops, moved_bytes, log = within, flops * part, moved_bytes * part, np.log2(within)
     flops_time, bytes_time = np.log2(np.maximum(flops, 1) / peaks[:, 0]), np.log2(moved_bytes / peaks[:, 1])
     bytes_time = np.clip(bytes_time, 0, 27)
     if net == "rows":
@@ -113,9 +123,14 @@ def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
     """GFLOP/s of a unit that the card can keep up, GB/s, multiprocessors."""
     tflops = card.tflops.get(unit, card.tflops["fp32"]) * _sustained(card)
     of = card.architecture
-    if (unit == "fp32" or unit not in card.tflops) and not of.name and (of.major, of.minor) in _SHARED_LANES:
+    if (unit == "fp32" or unit not in card.tflops) and not of.name and (of.major, of.minor) > (8, 0):
         tflops *= _SHARED_LANES_REACHED
     return tflops * 1e3, card.memory_gbps, float(card.multi_processors)
+
+
+def is_slot_powered(card: Card) -> bool:
+    """See Note [Sustained clocks]."""
+    return card.names[0] in _SLOT_POWERED
 
 
 @cache
@@ -135,7 +150,7 @@ def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, floa
 
 @dataclass(frozen=True)
 class _Net:
-    """One network: weights as numpy arrays, and a row of `embeddings` per measured GPU and one for all others, the last."""
+    """One network: weights as numpy arrays, and a row of `embeddings` per measured GPU."""
 
     mean: Floats
     scale: Floats
@@ -199,15 +214,20 @@ class EfficiencyCurves:
 
 @cache
 def _embedding(gpus: tuple[str, ...], card: Card) -> tuple[int, Origin]:
-    """The row of `embeddings` for this card. See Note [Alike GPUs]."""
-    for i, name in enumerate(gpus):
-        if card_of(name) == card:
-            return i, Origin.PUBLISHED
-    for i, name in enumerate(gpus):
-        like = card_of(name)
-        if (like.architecture, like.multi_processors) == (card.architecture, card.multi_processors):
-            return i, Origin.CURVE
-    return len(gpus), Origin.CURVE
+    """The row of `embeddings` for this card. See Note [The nearest GPU]."""
+    cards = [card_of(name) for name in gpus]
+    nearest = min(range(len(cards)), key=lambda i: _distance(cards[i], card))
+    return nearest, Origin.PUBLISHED if cards[nearest] == card else Origin.CURVE
+
+
+_VOLTA = 7  # compute capability
+
+
+def _distance(one: Card, other: Card) -> tuple[int, ...]:
+    a, b = one.architecture, other.architecture
+    of_one_design = (a.major >= _VOLTA) == (b.major >= _VOLTA)
+    apart = abs(a.major - b.major), abs(a.minor - b.minor), abs(one.multi_processors - other.multi_processors)
+    return (one != other, not of_one_design, *apart)
 
 
 @cache

@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from math import exp, inf, log, log2
 from typing import NamedTuple
 
-from replayer.cost_model.efficiency import NETS, ROWS_KINDS, EfficiencyCurves, peaks_of, roofline_ns
+from replayer.cost_model.efficiency import NETS, ROWS_KINDS, ROWS_TENSORS, EfficiencyCurves, peaks_of, roofline_ns
 from replayer.cost_model.op_work import Shapes, Work, is_part, op_work
 from traces.cards import Card
 from traces.machine import DEFAULT_SETTINGS, Settings
@@ -49,6 +49,9 @@ _DEPTHWISE = {"depthwise": (1.6, 0.2), "depthwise_backward": (2.0, 0.64)}
 
 # Of an op's bytes up to the size of the L2 cache, the share that need not come from memory.
 _FROM_CACHE = 0.5
+
+# Rows or columns that a kernel of a matrix library computes at least (sgemm_32x128 and so on).
+_NARROWEST_TILE = 32
 
 # See Note [Along the batch].
 CURVE_COUNTS = 0.5
@@ -178,11 +181,12 @@ class OpCosts:
         return known
 
     def _worked_out(self, work: Work) -> tuple[float, Origin]:
+        work = _in_tiles(work)
         unit = work.unit if work.unit in self.card.tflops else "fp32"
         peaks = peaks_of(self.card, unit)
         least_ns = roofline_ns(work.flops, work.size_bytes, peaks)
         if work.kind in NETS:
-            slower, origin = self._curves.slower(work.kind, work.sizes, work.size_bytes, work.flops, self.card, unit)
+            slower, origin = self._curves.slower(work.kind, _as_learned(work), work.size_bytes, work.flops, self.card, unit)
             if work.kind not in ROWS_KINDS and unit != "fp32":
                 slower, origin = _on_tensor_cores(work, slower), Origin.ROOFLINE
             elif work.item_bytes != 4:
@@ -194,6 +198,24 @@ class OpCosts:
         # What the op before has just written is still in the L2 cache, as far as it fits there.
         missed_bytes = work.size_bytes - _FROM_CACHE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * _BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
+
+
+def _in_tiles(work: Work) -> Work:
+    """A grouped convolution as one product of all groups, in tiles that a narrow group fills in part."""
+    if work.kind not in ("conv", "conv_weight") or work.sizes[0] == 1:
+        return work
+    groups, rows, columns, depth = work.sizes
+    computed = max(rows, _NARROWEST_TILE)
+    return work._replace(sizes=(1, groups * computed, columns, depth), flops=work.flops * computed // rows)
+
+
+def _as_learned(work: Work) -> tuple[int, ...]:
+    """Sizes by which a curve knows it: of what goes by its bytes, those of a measured operator that moves as many."""
+    tensors = ROWS_TENSORS.get(work.kind)
+    if tensors is None:
+        return work.sizes
+    columns = work.sizes[1]
+    return max(work.size_bytes // (4 * tensors * columns), 1), columns
 
 
 def _amount(works: list[Work]) -> float:

@@ -28,7 +28,7 @@ _FIRST_BUCKET_BYTES = 1 << 20  # its first one
 
 # Host time of torch.nn.parallel.replicate per replica over that of a forward pass. Six networks take 0.8 to 2.1 times as long
 # on a CPU (benchmarks/programs/replicate_host.py); of that range, what the published ratios of several GPUs suggest.
-_REPLICA = 1.4
+REPLICA = 1.4
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
     parts = {
         "parameters copied": copy_ns,
         "gradients copied": copy_ns,
-        "replicas made by the host": conditions.gpus * _REPLICA * forward_ns,
+        "replicas made by the host": conditions.gpus * REPLICA * forward_ns,
     }
     return Parallel("nn.DataParallel", conditions.gpus, one_ns + sum(parts.values()), parts, parameters)
 

@@ -82,7 +82,7 @@ class Scaling:
         open_rows = []
         for row in np.flatnonzero(work).tolist():
             call = calls[row]
-            told = ratios.of_copy(row) if device.kind[row] != DeviceKind.KERNEL else ratios.of(call) if call else None
+            told = ratios.of_copy(row, call) if device.kind[row] != DeviceKind.KERNEL else ratios.of(call) if call else None
             if told is None:
                 open_rows.append(row)
                 continue
@@ -222,15 +222,20 @@ class _Ratios:
             new[row] = known[key]
         return new
 
-    def of_copy(self, row: int) -> tuple[float, Origin]:
-        """Copies from and to the host go by bytes, over the recorded bus; within a device also by its memory's bandwidth."""
+    def of_copy(self, row: int, call: Call | None) -> tuple[float, Origin]:
+        """Copies go by the bytes of the op that makes them; from and to the host over the recorded bus, within a device by its
+        memory's bandwidth."""
         device, strings = self._trace.device, self._trace.strings
         name = strings[int(device.name[row])]
-        with_host = "HtoD" in name or "Host" in name or "DtoH" in name
-        ratio = self._batches if "HtoD" in name or "HostToDevice" in name else 1.0
-        if self._new is not None and not with_host:
+        to_device, to_host = "HtoD" in name or "HostToDevice" in name, "DtoH" in name or "DeviceToHost" in name
+        ratio = self._batches if to_device else 1.0
+        if call is not None and self._shapes is not None:
+            grown = self._shapes.at(self._batch, call.op, call.shapes, call.phase)
+            ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
+        if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        return ratio, Origin.MEASURED if ratio == 1.0 else Origin.SCALED
+        # That a bus stays what it was is no measurement of the new conditions.
+        return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 
 _BEYOND_SHEETS = 1.5  # times as much as two data sheets differ, libraries may

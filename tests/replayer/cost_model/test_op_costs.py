@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.cost_model.efficiency import peaks_of
+from replayer.cost_model.efficiency import EfficiencyCurves, peaks_of
 from replayer.cost_model.op_costs import OpCosts
 from replayer.cost_model.op_work import OutputPlaces, Work, op_work
 from traces.cards import card_of
@@ -138,5 +138,19 @@ def test_a_convolution_grows_by_curve_and_by_a_plain_law() -> None:
 
 def test_shared_lanes_do_not_reach_their_data_sheet() -> None:
     a6000 = card_of("NVIDIA RTX A6000")
-    assert peaks_of(a6000)[0] == pytest.approx(0.7 * a6000.tflops["fp32"] * 1e3)
+    assert peaks_of(a6000)[0] == pytest.approx(0.75 * a6000.tflops["fp32"] * 1e3)
     assert peaks_of(a6000, "fp16")[0] == a6000.tflops["fp16"] * 1e3 and peaks_of(A100)[0] == A100.tflops["fp32"] * 1e3
+
+
+def test_narrow_groups_fill_tiles_in_part() -> None:
+    """Groups of 8 outputs are computed as 32, so no faster than four times as much work."""
+    image, weight = (32, 256, 56, 56), (256, 8, 3, 3)
+    flops = 2 * 32 * 56 * 56 * 256 * 8 * 9
+    assert OpCosts(V100).plain("convolution", (image, weight), "float32").ns > 4 * flops / peaks_of(V100)[0]
+
+
+def test_a_gpu_without_measurements_goes_by_the_nearest_one() -> None:
+    work = ("matmul", (1, 4096, 4096, 4096), 3 * 4096 * 4096 * 4, 2 * 4096**3)
+    slower, origin = EfficiencyCurves.installed().slower(*work, card_of("Tesla T4"))
+    volta, measured = EfficiencyCurves.installed().slower(*work, V100)
+    assert (origin, measured) == (Origin.CURVE, Origin.PUBLISHED) and slower == pytest.approx(volta, rel=0.3)
