@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
-from traces.kineto import read_kineto_bytes
+from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.annotations import phase_of_annotation
 from traces.machine import DeviceProperties
 from traces.model import NONE, DeviceKind, HostKind, StepKind, Trace, TraceImportError
@@ -429,11 +430,14 @@ def test_inference_without_a_loader_is_cut_where_the_next_batch_is_copied() -> N
     assert seen(first + copies) == ("whole", ["EVALUATION"], [37])
 
 
-def test_a_mark_around_several_training_steps_is_cut_at_the_optimizer() -> None:
+def test_a_mark_around_several_training_steps_is_cut_at_the_optimizer(tmp_path: Path) -> None:
     mark = op("ProfilerStep#4", 0, 300, cat="user_annotation")
     events = [mark, *training_step(0), *training_step(100), *training_step(200)]
     assert seen(events) == ("batches", ["STEADY"] * 3, [80, 180, 300])
     assert imported(events).steps.number.tolist() == [4, 5, 6]
+    # BUT not where who set it knew that it is one: of two trainers, whose optimizers are of one class
+    (tmp_path / "ours.json").write_bytes(orjson.dumps({"traceEvents": events}))
+    assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == [4]
 
 
 def test_training_without_an_optimizers_range_is_cut_before_each_forward_pass() -> None:

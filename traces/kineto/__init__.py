@@ -25,16 +25,17 @@ from traces.model import Trace
 __all__ = ["read_kineto", "read_kineto_bytes"]
 
 
-def read_kineto(path: str | os.PathLike[str]) -> Trace:
+def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
     """Import a recording: a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) of them, one per rank.
 
+    `marks_are_steps`: who set the marks knew where steps end, as our recorder does; none holds several.
     What cannot be read is counted by kind in the trace's `problems`. Raises TraceImportError if nothing can, or if the files
     are not told apart by their ranks.
     """
     path = Path(path)
     problems: Counter[str] = Counter()
     with _collector_off():
-        return assemble(recordings_in(path, problems), problems, strangers=holds_several(path))
+        return assemble(recordings_in(path, problems), problems, strangers=holds_several(path), marks_are_steps=marks_are_steps)
 
 
 def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:

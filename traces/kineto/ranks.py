@@ -63,8 +63,10 @@ class _Recording:
         return distributed.world_size if distributed is not None else None
 
 
-def assemble(sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False) -> Trace:
-    """Make the trace out of the texts of files.
+def assemble(
+    sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False, marks_are_steps: bool = False
+) -> Trace:
+    """Make the trace out of the texts of files; `marks_are_steps` as in `read_kineto`.
 
     With `strangers`, files that are no recordings are skipped, counted and named in `provenance["skipped_files"]`, as long as
     one is left. Raises TraceImportError if none can be read, or if it cannot be told which ranks they are.
@@ -78,7 +80,7 @@ def assemble(sources: Iterable[Source], problems: Counter[str], *, strangers: bo
             document = parse(source.text, found, source.label, Piece.of)
             _refuse_pair(source, document)
             for rank, events in _by_rank(document.events).items():
-                recordings.append(_read_rank(source, replace(document, events=events), rank, found))
+                recordings.append(_read_rank(source, replace(document, events=events), rank, found, marks_are_steps))
             del document  # before the next is read: it is several times the size of what is kept
         except TraceImportError as error:
             if not strangers:
@@ -198,7 +200,9 @@ def _refuse_pair(source: Source, document: Document) -> None:
         )
 
 
-def _read_rank(source: Source, document: Document, rank: int | None, problems: Counter[str]) -> _Recording:
+def _read_rank(
+    source: Source, document: Document, rank: int | None, problems: Counter[str], marks_are_steps: bool
+) -> _Recording:
     """`rank`: as the events say, in a file that holds several."""
     told = document.header.get("distributedInfo")
     distributed = told if isinstance(told, dict) else {}
@@ -224,7 +228,7 @@ def _read_rank(source: Source, document: Document, rank: int | None, problems: C
     if notes:
         return _Recording(_from_export(tables, strings, notes), source.name, rank, notes)
     devices, row_of_device, visible = read_devices(header, tables)
-    steps, phases, steps_from = read_steps(tables, strings)
+    steps, phases, steps_from = read_steps(tables, strings, marks_are_steps)
     for table in (tables.device, tables.memory, phases):
         table.device = _renumbered(table.device, row_of_device)
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]

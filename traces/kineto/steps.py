@@ -87,14 +87,15 @@ class _Event(NamedTuple):
     like: int = NONE  # of an op: equal for those of its name at the same shapes, their first sizes left out
 
 
-def read_steps(tables: Tables, strings: Strings) -> tuple[Steps, Phases, str]:
+def read_steps(tables: Tables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
+    """`marks_are_steps`: marks hold one batch each, see Note [Whose steps]."""
     events = _top_events(tables, strings)
-    steps, source = _find_steps(tables.host, events, strings)
+    steps, source = _find_steps(tables.host, events, strings, marks_are_steps)
     steps.kind = _kinds(steps, events)
     return steps, _read_phases(steps, events, tables, strings), source
 
 
-def _find_steps(host: HostSpans, events: list[_Event], strings: Strings) -> tuple[Steps, str]:
+def _find_steps(host: HostSpans, events: list[_Event], strings: Strings, marks_are_steps: bool) -> tuple[Steps, str]:
     on_main = np.flatnonzero((host.thread == 0) & (host.kind != HostKind.PYTHON))
     if not len(on_main):
         return Steps.empty(), "none"
@@ -104,7 +105,7 @@ def _find_steps(host: HostSpans, events: list[_Event], strings: Strings) -> tupl
     if len(marks):
         numbers = [int(match[1]) if (match := STEP_MARK.match(strings[i])) else NONE for i in host.name[marks].tolist()]
         windows = list(zip(host.start_ns[marks].tolist(), host.end_ns[marks].tolist(), strict=True))
-        cut = [[*batches.between(begin, end), end] for begin, end in windows]
+        cut = [[*([] if marks_are_steps else batches.between(begin, end)), end] for begin, end in windows]
         starts = [start for (begin, _), ends in zip(windows, cut, strict=True) for start in (begin, *ends[:-1])]
         ends = [end for own in cut for end in own]
         if len(ends) > len(marks):

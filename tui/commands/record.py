@@ -150,7 +150,7 @@ def _whole(part: _Part) -> Trace:
         return recording
     numbers = recording.run_of(recording.ranks[0]).profiler.steps
     try:
-        profile = without_folders(read_kineto(part.profile))
+        profile = without_folders(read_kineto(part.profile, marks_are_steps=True))
     except TraceError:  # cut by the end of the process or of the disk
         recording.problems["unreadable-profile"] = 1
         return recording
