@@ -64,7 +64,7 @@ MOST_US_PER_OP, LEAST_TIMES_CHEAPER = 15.0, 8.0  # required while idle and while
 class IdleGpu(FakeGpu):
     """Does nothing: what is left is the tensors' own cost, their memory included."""
 
-    def launch(self, signature: Any, device: int) -> None:
+    def launch_by(self, caller: Any, signature: Any) -> None:
         pass
 
     def copy(self, signature: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:

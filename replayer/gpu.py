@@ -217,7 +217,7 @@ class VirtualGpu:
         self._keep_requests = keep_requests
         self._step_ended = step_ended
         self._works_somewhere = False  # the first device that a stream is asked of is the script's home
-        self._local = threading.local()
+        self.local = threading.local()  # of a thread: `thread`, and its `callers` by device, once it has used the GPU
         self._lock = threading.RLock()
         self._looking = _Looking(self, self._lock)
         self._in_our_time = _InOurTime(clock)
@@ -257,26 +257,25 @@ class VirtualGpu:
     def launch(self, signature: OpSignature, device: int) -> None:
         """The op's kernels go on this thread's current stream of `device`; see Note [Played in batches]."""
         if signature.launches:
-            try:
-                caller = self._local.callers[device]
-            except (AttributeError, KeyError):  # this thread's first use
-                caller = self._caller(self.thread(), device)
-            ahead_ns = self.clock.ahead_ns
-            pending = self._pending
-            pending += (caller, signature, self.clock.now_ns() if ahead_ns is None else perf_counter_ns() + ahead_ns)
-            if len(pending) >= self._batch:
-                self.flush()
+            self.launch_by(self.caller(device), signature)
+
+    def launch_by(self, caller: Caller, signature: OpSignature) -> None:
+        """`launch` of an op that reaches the device, for who knows the caller."""
+        ahead_ns = self.clock.ahead_ns
+        pending = self._pending
+        pending += (caller, signature, self.clock.now_ns() if ahead_ns is None else perf_counter_ns() + ahead_ns)
+        if len(pending) >= self._batch:
+            self.flush()
 
     def _number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
         """See Note [Numbered steps]. Of what a CUDA graph captures none are noted: it is not played when it is called."""
-        numbers, launch = self._numbers, self.launch
+        numbers, launch = self._numbers, self.launch_by
 
-        def launch_numbered(signature: OpSignature, device: int) -> None:
-            if signature.launches:
-                numbers.append(node_number())
-            launch(signature, device)
+        def launch_numbered(caller: Caller, signature: OpSignature) -> None:
+            numbers.append(node_number())
+            launch(caller, signature)
 
-        self.launch = launch_numbered  # type: ignore[method-assign]
+        self.launch_by = launch_numbered  # type: ignore[method-assign]
 
     def flush(self) -> None:
         """Play what has been launched."""
@@ -396,10 +395,10 @@ class VirtualGpu:
 
     def thread(self) -> HostThread:
         """The calling host thread, made at first use."""
-        thread: HostThread | None = getattr(self._local, "thread", None)
+        thread: HostThread | None = getattr(self.local, "thread", None)
         if thread is None:
-            thread = self._local.thread = self._threads.begin(self.clock.now_ns())
-            self._local.callers = thread.callers
+            thread = self.local.thread = self._threads.begin(self.clock.now_ns())
+            self.local.callers = thread.callers
         return thread
 
     @property
@@ -418,7 +417,7 @@ class VirtualGpu:
         Only for clocks on which waiting takes no time; on the machine's a script that is ahead sees its own pace, see
         `_AHEAD_NS` in simulator.py. Without effect in a thread that did not use the device.
         """
-        thread: HostThread | None = getattr(self._local, "thread", None)
+        thread: HostThread | None = getattr(self.local, "thread", None)
         if thread is not None:
             self.flush()
             self.simulator.scheduler.wait(thread.host_ns)
@@ -452,12 +451,12 @@ class VirtualGpu:
     def set_device(self, index: int) -> None:
         self.thread().device = index
 
+    def caller(self, device: int) -> Caller:
+        """The calling thread on its current stream of `device`: `local.callers[device]` once it has used that."""
+        return self._caller(self.thread(), device)
+
     def current_stream(self, device: int) -> VirtualStream:
-        try:
-            caller: Caller = self._local.callers[device]
-        except (AttributeError, KeyError):  # this thread's first use
-            caller = self._caller(self.thread(), device)
-        return caller.stream
+        return self.caller(device).stream
 
     def set_stream(self, stream: VirtualStream) -> None:
         """Make `stream` the current one of its device, and its device the current one."""
@@ -750,7 +749,7 @@ class VirtualGpu:
         if tracker.trained != self._trained:
             self._trained = tracker.trained
             if self._trained >= _NUMBERED_STEPS:
-                vars(self).pop("launch", None)
+                vars(self).pop("launch_by", None)
             for device in self.devices:
                 device.allocator.end_step()
         if self._step_ended is not None and tracker.number != self._ended:

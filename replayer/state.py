@@ -184,10 +184,6 @@ def set_masks_are_full(now: bool) -> None:
     _STATE.masks_are_full = now
 
 
-def capturing() -> bool:
-    """Whether a CUDA graph is being captured: what an op gives now, it need not give at a replay."""
-    return _STATE.capturing
-
-
 def set_capturing(now: bool) -> None:
+    """Say whether a CUDA graph is being captured: what an op gives now, it need not give at a replay."""
     _STATE.capturing = now

@@ -1,9 +1,9 @@
 """Steps that request and free device memory exactly as earlier steps did, and so need not be executed by the allocator.
 
     cycle = detector.end_step(memory, events)           # None, or the steps so far if they repeat the allocator's state
-    cycle.requests[cycle.at]    # the handle of the next request, or None where a free comes next
-    cycle.follow(freed)         # whether these frees come next
-    cycle.catch_up(memory)                              # execute everything after all
+    frees, size_bytes, stream, handle = cycle.requests[at]  # what comes next: these frees, then this request
+    cycle.done(at, freed)       # how many events these are, if so far all came as in the cycle
+    cycle.catch_up(memory, done)                        # execute so many of them after all
 
 Note [Allocation cycles]
     In its steady state a training script requests and frees the same memory in each step, in the same order, and after one
@@ -35,6 +35,11 @@ _MAX_STEPS = 4  # of a cycle
 # number of the next op in the step.
 Event = tuple["AllocationHandle", int, int, int, int]
 
+# What comes next in a cycle: frees in this order, then a request of so many bytes for a stream, which gets this handle. After
+# its last request there are frees alone.
+Expected = tuple[list["AllocationHandle"], int, int, "AllocationHandle | None"]
+NO_REQUEST = -1  # bytes that nobody requests
+
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
     """The events as rows of a trace's memory table (device, 0, bytes, address, allocated, reserved).
@@ -52,8 +57,7 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 class AllocationCycle:
     """A sequence of requests and frees that leaves the allocator in the state in which it began.
 
-    `requests[at]` is what comes next, if that is a request: the allocator compares it itself and counts `at` up, for a call
-    costs as much as the comparison.
+    `requests` are compared by the allocator itself, which counts them, for a call costs as much as the comparison.
 
     Args:
         steps: the events of each step of the cycle.
@@ -68,7 +72,6 @@ class AllocationCycle:
         self._ops = np.array([event[4] for event in events], np.int64)
         self._totals = totals
         self._repetitions = 0  # complete ones
-        self.at = 0  # index of the next event
         self._rows_taken = 0
         # The cycle frees what the repetition before it has left allocated. When recorded, these were other handles at the same
         # addresses; from now on they are those that the cycle itself leaves allocated at its end.
@@ -80,46 +83,56 @@ class AllocationCycle:
                 own.add(id(handle))
             else:
                 left.pop(address, None)
-        handles = [handle if id(handle) in own else left[address] for handle, _, address, _, _ in events]
-        # One of the two per event is None; after the last event both are.
-        self.requests = [handle if event[1] > 0 else None for handle, event in zip(handles, events, strict=True)] + [None]
-        self._frees = [handle if event[1] < 0 else None for handle, event in zip(handles, events, strict=True)]
+        self._handles = [handle if id(handle) in own else left[address] for handle, _, address, _, _ in events]
+        self.requests: list[Expected] = []
+        self.begins = [0]  # of each entry of `requests` the index of its first event
+        frees: list[AllocationHandle] = []
+        for at, (handle, event) in enumerate(zip(self._handles, events, strict=True)):
+            if event[1] < 0:
+                frees.append(handle)
+            else:
+                self.requests.append((frees, handle.size_bytes, handle.stream, handle))
+                self.begins.append(at + 1)
+                frees = []
+        self.requests.append((frees, NO_REQUEST, 0, None))
 
-    def follow(self, freed: list[AllocationHandle]) -> bool:
-        """Empty the queue `freed` if its frees are the next events; False, and nothing taken, if they are not."""
-        taken = freed[:]  # a finalizer may append more at any time
-        end = self.at + len(taken)
-        if taken != self._frees[self.at : end]:
-            return False
-        del freed[: len(taken)]
-        self.at = end
-        return True
+    def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
+        """The number of events until now, `at` requests and `freed` since the last of them; None if those are other frees."""
+        queued = freed[:]  # a finalizer may append more at any time
+        return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
-    def take_rows(self) -> tuple[Column, Column]:
+    def take_rows(self, done: int) -> tuple[Column, Column]:
         """The memory table's rows of the events since the last call, and before which op of the step each came."""
-        taken = slice(self._rows_taken, self.at)
-        self._rows_taken = self.at
+        taken = slice(self._rows_taken, done)
+        self._rows_taken = done
         return self._rows[taken], self._ops[taken]
 
-    def end_step(self) -> bool:
-        """A step has ended, and its rows have been taken: False if no step of the cycle ends here."""
-        if self.at not in self._step_ends:
+    def frees_taken(self, at: int) -> int:
+        """How many of the frees since the last request have been given as rows."""
+        return max(self._rows_taken - self.begins[at], 0)
+
+    def is_step_end(self) -> bool:
+        """Whether a step of the cycle ends with the last row that was taken."""
+        return self._rows_taken in self._step_ends
+
+    def repeat(self) -> bool:
+        """Begin anew if the last row has been taken; whether it has."""
+        if self._rows_taken < len(self._rows):
             return False
-        if self.at == len(self._rows):
-            self._repetitions += 1
-            self.at = self._rows_taken = 0
+        self._repetitions += 1
+        self._rows_taken = 0
         return True
 
-    def catch_up(self, memory: DeviceMemory) -> None:
-        """Bring the allocator from the state at the cycle's beginning to the current one."""
+    def catch_up(self, memory: DeviceMemory, done: int) -> None:
+        """Bring the allocator from the state at the cycle's beginning to that after `done` events of it."""
         memory.raise_totals([self._repetitions * total for total in self._totals])
-        for requested, freed in zip(self.requests[: self.at], self._frees[: self.at], strict=True):
-            if freed is not None:
-                memory.free(freed.block)
-            elif requested is not None:
-                block = memory.malloc(requested.size_bytes, requested.stream)
-                assert block is not None and block.address == requested.address
-                requested.block = block
+        for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
+            if size_bytes < 0:
+                memory.free(handle.block)
+            else:
+                block = memory.malloc(handle.size_bytes, handle.stream)
+                assert block is not None and block.address == handle.address
+                handle.block = block
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from replayer.memory.allocation_cycles import AllocationCycle, CycleDetector, Event, memory_rows
+from replayer.memory.allocation_cycles import NO_REQUEST, AllocationCycle, CycleDetector, Event, Expected, memory_rows
 from replayer.memory.blocks import Block, UsedStream
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
@@ -31,6 +31,7 @@ from traces.model import Column
 
 USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save
 _MAX_STEP_EVENTS = 30_000  # of a step that is kept for comparison
+_NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
 class AllocationHandle:
@@ -81,32 +82,35 @@ class TensorAllocator:
         self._step_is_complete = True  # `_events` holds all of this step
         self._detector = CycleDetector()
         self._cycle: AllocationCycle | None = None  # followed instead of executing requests
+        self._expected = _NO_CYCLE  # its requests
+        self._at = 0  # how many of them have come
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
         """Device memory for `stream`; None for 0 bytes. Raises OutOfMemory."""
-        if size_bytes <= 0:
-            return None
         self._lock.acquire()  # each tensor comes through here, and `with` costs twice as much
         try:
-            cycle = self._cycle
-            if cycle is not None:
-                if not self._freed or cycle.follow(self._freed):
-                    expected = cycle.requests[cycle.at]
-                    if expected is not None and expected.size_bytes == size_bytes and expected.stream == stream:
-                        cycle.at += 1
-                        return expected
-                self._leave_cycle()
-            if self._freed:
-                self._execute_frees()
-            memory = self._memory
-            block = memory.malloc(size_bytes, stream)
-            assert block is not None
-            handle = AllocationHandle(self, size_bytes, stream, block)
-            op = self._places.now() - self._begun
-            self._events.append((handle, block.size_bytes, block.address, memory.reserved_bytes, op))
-            return handle
+            frees, expected_bytes, expected_stream, handle = self._expected[self._at]
+            if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
+                self._at += 1
+                if frees:
+                    del self._freed[: len(frees)]  # a finalizer may have appended more
+                return handle
+            return self._execute(size_bytes, stream) if size_bytes > 0 else None
         finally:
             self._lock.release()
+
+    def _execute(self, size_bytes: int, stream: int) -> AllocationHandle:
+        """A request that is not the next of a cycle."""
+        self._leave_cycle()
+        if self._freed:
+            self._execute_frees()
+        memory = self._memory
+        block = memory.malloc(size_bytes, stream)
+        assert block is not None
+        handle = AllocationHandle(self, size_bytes, stream, block)
+        op = self._places.now() - self._begun
+        self._events.append((handle, block.size_bytes, block.address, memory.reserved_bytes, op))
+        return handle
 
     def try_malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
         """Memory that the caller can do without; None where there is no room, which is not counted as out of memory."""
@@ -147,8 +151,9 @@ class TensorAllocator:
         """Execute the frees so far, and pass on the rows of all that was executed."""
         with self._lock:
             if self._cycle is not None:
-                if self._cycle.follow(self._freed):
-                    self._note_rows(*self._cycle.take_rows())
+                done = self._cycle.done(self._at, self._freed)
+                if done is not None:
+                    self._note_rows(*self._cycle.take_rows(done))
                     return
                 self._leave_cycle()
             self._execute_frees()
@@ -162,11 +167,16 @@ class TensorAllocator:
             if self._memory.requests is not None:
                 self._memory.requests.step_ends()
             if self._cycle is not None:
-                if not self._cycle.end_step():
+                if not self._cycle.is_step_end():
                     self._leave_cycle()
+                elif self._cycle.repeat():
+                    del self._freed[: len(self._expected[self._at][0])]
+                    self._at = 0
                 return
             if USE_CYCLES:
                 self._cycle = self._detector.end_step(self._memory, self._events if self._step_is_complete else None)
+                if self._cycle is not None:
+                    self._expected = self._cycle.requests
             self._events, self._noted, self._step_is_complete = [], 0, True
 
     def _execute_frees(self) -> None:
@@ -181,9 +191,13 @@ class TensorAllocator:
     def _leave_cycle(self) -> None:
         """Execute what was only compared so far."""
         if self._cycle is not None:
-            cycle, self._cycle = self._cycle, None
-            self._note_rows(*cycle.take_rows())
-            cycle.catch_up(self._memory)
+            cycle, at = self._cycle, self._at
+            self._cycle, self._expected, self._at = None, _NO_CYCLE, 0
+            frees = cycle.frees_taken(at)  # they are still in the queue
+            done = cycle.begins[at] + frees
+            self._note_rows(*cycle.take_rows(done))
+            cycle.catch_up(self._memory, done)
+            del self._freed[:frees]
             self._forget_steps()
 
     def _forget_steps(self) -> None:

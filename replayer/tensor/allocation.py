@@ -87,7 +87,8 @@ class Allocation:
     def __del__(self) -> None:
         block = self.block
         if block is not None:
-            block.allocator.free(block)
+            free = block.allocator.free  # by a name: the interpreter calls an attribute of an instance more slowly
+            free(block)
 
     @property
     def address(self) -> int:

@@ -42,28 +42,37 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             made: Any = wrap(*meta.wrapping)
             made.__dict__ = {"meta": meta, "allocation": source.allocation}  # Note [A dictionary at once], here and below
             return made
-        route = routes.get(id(func))
-        if route is None:
+        try:
+            route = routes[id(func)]
+        except KeyError:
             route = plans.route(func)
         if route.special is not None and not ignore_handler:
             return route.special(*args, **kwargs)
         gpu = _STATE.gpu or state.gpu()
-        find = route.finders[len(args)]
-        if find is None:
-            find = route.finder(len(args))
-        plan = find(args, kwargs)
+        plan = route.finders[len(args)](args, kwargs)
         if plan is None:
             if len(types) > 1 and not all(issubclass(each, plans.tensor_class) for each in types):
                 return NotImplemented  # a subclass that holds tensors, such as a jagged one: it is asked next
             if kwargs and plans.leaves_device(kwargs):
                 return plans.run_elsewhere(route.func, args, kwargs)
             plan = plans.learn(route, args, kwargs, gpu)
-        device = plan.device
         kind = plan.kind
         result: Any
+        if kind == view:
+            meta = plan.meta
+            if _STATE.inference_mode_used:
+                return make_view(meta, args[plan.at])
+            result = wrap(*meta.wrapping)
+            result.__dict__ = {"meta": meta, "allocation": args[plan.at].allocation}
+            return result
+        device = plan.device
+        try:
+            caller = gpu.local.callers[device]
+        except (AttributeError, KeyError):  # this thread's first use
+            caller = gpu.caller(device)
         if kind == new:
             try:
-                block = gpu.devices[device].allocator.malloc(plan.size_bytes, gpu.current_stream(device).number)
+                block = gpu.devices[device].allocator.malloc(plan.size_bytes, caller.stream.number)
             except OutOfMemory as full:
                 raise full.to_torch() from None
             allocation = Allocation()
@@ -74,20 +83,17 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             result.__dict__ = {"meta": meta, "allocation": allocation}
         elif kind == same:
             result = args[plan.at]
-        elif kind == view:
-            meta = plan.meta
-            if _STATE.inference_mode_used:
-                result = make_view(meta, args[plan.at])
-            else:
-                result = wrap(*meta.wrapping)
-                result.__dict__ = {"meta": meta, "allocation": args[plan.at].allocation}
         else:
-            result = plan.results(gpu, args, kwargs)
-        for at in plan.written:
-            args[at].allocation.known = None
-        if plan.set_values is not None:
-            plan.set_values(result, args, kwargs)
-        gpu.launch(plan.signature, device)
+            result = plan.results(gpu, caller, args, kwargs)
+        written = plan.written
+        if written is not None:
+            for at in written:
+                args[at].allocation.known = None
+            if plan.set_values is not None:
+                plan.set_values(result, args, kwargs)
+        signature = plan.signature
+        if signature.launches:
+            gpu.launch_by(caller, signature)
         return result
 
     def run(route: Any, args: Any, kwargs: Any) -> Any:

@@ -65,7 +65,7 @@ class Kind(IntEnum):
 
     NEW = 0  # one new tensor
     SAME = 1  # a positional argument itself, and nothing reshaped
-    VIEW = 2  # a view of a positional argument
+    VIEW = 2  # a view of a positional argument, and nothing written
     OTHER = 3
 
 
@@ -73,6 +73,7 @@ class Kind(IntEnum):
 class Plan:
     """What one call does. `writes` names the arguments written into: (position or name, whether it is a list). What the host
     knows of those at the positions `written` is forgotten; where that is not all, `set_values` says what it knows afterwards.
+    `written` is None of calls that change no content.
 
     One class with a `kind`, not one per outcome: dispatch reads its attributes at every op, and the interpreter reads those of
     one class faster than those of several.
@@ -83,18 +84,19 @@ class Plan:
     outcome: Outcome
     writes: tuple[tuple[int | str, bool], ...]
     reshaped: tuple[Reshaped, ...]
-    written: tuple[int, ...] = ()
+    written: tuple[int, ...] | None = None
     set_values: Callable[[Any, Any, Any], None] | None = field(init=False, default=None)  # of (results, args, kwargs)
     kind: int = field(init=False, default=Kind.OTHER)
     meta: Any = field(init=False, default=None)  # of NEW and VIEW
     size_bytes: int = field(init=False, default=0)  # of NEW
     kept: bool = field(init=False, default=True)  # False: the sizes of its results hold for this call only
     at: int = field(init=False, default=0)  # of SAME and VIEW: the argument's position
-    results: Callable[[Any, Any, Any], Any] | None = field(init=False, default=None)  # of OTHER: from (gpu, args, kwargs)
+    # of OTHER: from (gpu, caller, args, kwargs)
+    results: Callable[[Any, Any, Any, Any], Any] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         outcome = self.outcome
-        if self.reshaped:
+        if self.reshaped or (isinstance(outcome, View) and self.writes):
             return
         if isinstance(outcome, New):
             self.kind, self.meta, self.size_bytes = int(Kind.NEW), *outcome
@@ -102,7 +104,7 @@ class Plan:
             self.kind, self.at = int(Kind.SAME if isinstance(outcome, Same) else Kind.VIEW), outcome.of[0]
             self.meta = outcome.meta if isinstance(outcome, View) else None
 
-    def make_by(self, results: Callable[[Any, Any, Any], Any]) -> None:
+    def make_by(self, results: Callable[[Any, Any, Any, Any], Any]) -> None:
         """Let `results` make what the call returns."""
         self.kind, self.results = int(Kind.OTHER), results
 

@@ -5,7 +5,7 @@ calls. So the first call of an op with arguments of this metadata is inferred an
 new tensor with some metadata, a view of an argument, an argument itself, or a constant.
 
     route = plans.route(torch.ops.aten.relu.default)
-    plan = route.finder(len(args))(args, kwargs)    # None if it was not learned yet
+    plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
     plan.outcome   # New(meta, 96)
 """
 
@@ -41,15 +41,13 @@ class Route:
         self.special = special  # a handler that replaces the plan altogether (copies and reads), or None
         self._tensor_class = tensor_class
         # what finds a plan, by the number of positional arguments:
-        self.finders: list[plan_keys.Keyer | None] = [None] * (len(func._schema.arguments) + 1)
+        self.finders: list[plan_keys.Keyer] = [partial(self._find, n) for n in range(len(func._schema.arguments) + 1)]
         self._keyers: dict[int, plan_keys.Keyer] = {}
 
-    def finder(self, count: int) -> plan_keys.Keyer:
-        """What finds the plan of a call with `count` positional arguments, or None."""
-        made = self.finders[count]
-        if made is None:
-            made = self.finders[count] = plan_keys.keyer(self.func, count, self._tensor_class, self.plans.get)
-        return made
+    def _find(self, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compile what finds the plan of a call with `count` positional arguments; used by the first such call."""
+        self.finders[count] = find = plan_keys.keyer(self.func, count, self._tensor_class, self.plans.get)
+        return find(args, kwargs)
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> plan_keys.Key:
         """Under what the plan of this call is kept."""
@@ -122,7 +120,7 @@ class PlanCache:
             run = self.run_other_layout
             signature = OpSignature(route.func._schema.name, (), (), launches=False)
             plan = Plan(signature, gpu.current_device(), Constant(None), (), ())
-            plan.make_by(lambda gpu, args, kwargs: run(route.func, args, kwargs))
+            plan.make_by(lambda gpu, caller, args, kwargs: run(route.func, args, kwargs))
         if not plan.kept:
             return plan
         if self._count >= PLANS_LIMIT:

@@ -2,10 +2,12 @@
 
 Tensors count by metadata; integers, bools, dtypes, devices and names by value; scalars that cannot change a shape by type only,
 so that Adam's bias corrections or a decaying learning rate do not grow the cache. The schema says how to
-read an op's arguments; that is compiled once per op and number of arguments to one Python expression:
+read an op's arguments; that is compiled once per op and number of arguments to a Python function:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
-    lambda a, k: (2, a[0].meta if type(a[0]) is V else key_of_tensor(a[0]), a[1].meta if type(a[1]) is V else ...)
+    def key(a, k):
+        a0, a1, = a
+        return (2, a0.meta if type(a0) is V else key_of_tensor(a0), a1.meta if type(a1) is V else key_of_tensor(a1))
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ Keyer = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 # Whole numbers in these decide a shape although their schema calls them Scalar.
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 
-
 def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Callable[[Key], Any] | None = None) -> Keyer:
     """A function from (args, kwargs) of `func`, called with `count` positional arguments, to its key.
 
@@ -32,7 +33,7 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)
-    parts = [_expression(str(argument.type), f"a[{i}]", by_value) for i, argument in enumerate(func._schema.arguments[:count])]
+    parts = [_expression(str(argument.type), f"a{i}", by_value) for i, argument in enumerate(func._schema.arguments[:count])]
     parts = [part for part in parts if part]
 
     def key_of(value: Any) -> Any:
@@ -42,16 +43,18 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
         """A number in a tensor's place ("x + 2") counts by its type."""
         return key_of(value) if isinstance(value, torch.Tensor) else type(value)
 
-    # `type(x) is V` per tensor instead of catching AttributeError: an exception costs more than all of the key.
-    read = f"{count}, {''.join(part + ', ' for part in parts)}"
-    found = "get" if get else ""
-    source = f"lambda a, k: {found}(({read}*options(k)) if k else ({read}))"
-
     def options(kwargs: dict[str, Any]) -> list[Any]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    names = {"V": tensor_class, "key_of": key_of, "key_of_tensor": key_of_tensor, "options": options, "get": get}
-    made: Keyer = eval(source, names)
+    # `type(x) is V` per tensor instead of catching AttributeError: an exception costs more than all of the key.
+    read = f"{count}, {''.join(part + ', ' for part in parts)}"
+    unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
+    found = "get" if get else ""
+    source = f"def key(a, k):\n {unpack}\n return {found}(({read}*options(k)) if k else ({read}))"
+    names: dict[str, Any] = {"V": tensor_class, "key_of": key_of, "key_of_tensor": key_of_tensor}
+    names |= {"options": options, "get": get}
+    exec(source, names)
+    made: Keyer = names["key"]
     return made
 
 
@@ -66,6 +69,8 @@ def _plain_keyer(
         for kind, value in zip(kinds, args, strict=False):
             if kind in ("float", "Scalar", "number") and not by_value:
                 parts.append(type(value))  # a whole number for a float argument is no other call
+            elif kind == "List[number]" and not by_value:
+                parts.append(tuple(map(type, value)))
             elif kind == "Tensor" and not isinstance(value, torch.Tensor):
                 parts.append(type(value))
             elif kind not in ("Generator", "Optional[Generator]"):
@@ -92,6 +97,8 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
         return f"None if {at} is None else tuple({at})"
     if kind in ("float", "Scalar", "number") and not by_value:
         return f"type({at})"
+    if kind == "List[number]" and not by_value:
+        return f"tuple(map(type, {at}))"
     if kind in ("Generator", "Optional[Generator]"):
         return ""
     return f"key_of({at})"

@@ -1,7 +1,7 @@
 """How a call's results are made where that is more than one new tensor, a view or an argument.
 
     complete(plan, func, workspaces)
-    plan.results(gpu, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
+    plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
 
 A plan is completed once, when it is learned; the functions here close over what does not change from call to call.
 """
@@ -15,24 +15,27 @@ import torch
 
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.workspaces import ScratchScope, use_scratch
-from replayer.state import capturing
+from replayer.state import _STATE
 from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view, new_tensor, wrapper
 from replayer.tensor.plan import Constant, Kind, New, Outcome, Plan, Reshaped, Same, Several, View, argument_at
 from replayer.tensor.value_rules import Rule, forget_written, value_rule
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
+    from replayer.timing.scheduler import Caller
 
-Results = Callable[[Any, Any, Any], Any]
+Results = Callable[[Any, Any, Any, Any], Any]
 Workspaces = tuple[tuple[int, ...], ...]  # as recording/workspaces.py gives them: sizes before the first output and after each
 
 
 def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:
     """Decide how the plan's results are made. `workspaces` is the memory that the op takes for itself."""
     rule = value_rule(func, plan)
-    plan.written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
-    if rule is not None or len(plan.written) < len(plan.writes):
+    written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
+    if rule is not None or len(written) < len(plan.writes):
         plan.written, plan.set_values = (), _values_setter(plan, rule)
+    elif written:
+        plan.written = written
     if plan.kind != Kind.OTHER and not workspaces:
         return
     outputs = _new_tensors(plan.outcome)
@@ -63,8 +66,8 @@ def _freed_at_once(sizes: tuple[int, ...]) -> bool:
 def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
     """Several new tensors, or None among them: `new_tensor` for each, without a call for each."""
 
-    def results(gpu: VirtualGpu, args: Any, kwargs: Any) -> list[Any]:
-        malloc, stream = gpu.devices[device].allocator.malloc, gpu.current_stream(device).number
+    def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> list[Any]:
+        malloc, stream = gpu.devices[device].allocator.malloc, caller.stream.number
         made: list[Any] = []
         for new in outputs:
             if new is None:
@@ -95,8 +98,8 @@ def _new_with_workspaces(plan: Plan, outputs: tuple[New | None, ...], workspaces
     steps = tuple(zip(between, outputs, strict=True))
     last = (*after, *(size for rest in sizes for size in rest))
 
-    def results(gpu: VirtualGpu, args: Any, kwargs: Any) -> Any:
-        allocator, stream = gpu.devices[device].allocator, gpu.current_stream(device).number
+    def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> Any:
+        allocator, stream = gpu.devices[device].allocator, caller.stream.number
         made: list[Any] = []
         try:
             for needed, new in steps:
@@ -116,7 +119,7 @@ def _values_setter(plan: Plan, rule: Rule | None) -> Rule:
     """The host sets the values by `rule`; of what a CUDA graph will compute again and again it knows nothing."""
 
     def set_values(made: Any, args: Any, kwargs: Any) -> None:
-        if rule is None or capturing():
+        if rule is None or _STATE.capturing:
             forget_written(plan, args, kwargs)
         else:
             rule(made, args, kwargs)
@@ -128,11 +131,11 @@ def _general(plan: Plan, workspaces: Workspaces) -> Results:
     """Any outcome, with any workspaces; arguments are reshaped."""
     device, outcome, op = plan.device, plan.outcome, plan.signature.op
 
-    def results(gpu: VirtualGpu, args: Any, kwargs: Any) -> Any:
+    def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> Any:
         for change in plan.reshaped:
             _reshape(gpu, change, args, kwargs)
         if workspaces:
-            scratch = ScratchScope(gpu.devices[device].allocator, gpu.current_stream(device).number, op, workspaces)
+            scratch = ScratchScope(gpu.devices[device].allocator, caller.stream.number, op, workspaces)
             try:
                 scratch.after_output()
                 result = _build(outcome, gpu, device, args, kwargs, scratch)

@@ -41,7 +41,6 @@ class SurfaceGpu(FakeGpu):
         self.worked_ns = 0
         self.replayed: list[CapturedGraph] = []
         self.streams: list[VirtualStream] = []
-        self._streams: dict[int, VirtualStream] = {}
         for device in self.devices:
             recorded = Device(0, device.index, name, properties=DeviceProperties(**properties))
             device.name, device.properties = name, known_properties(recorded)
@@ -49,12 +48,9 @@ class SurfaceGpu(FakeGpu):
     def work(self, stream: VirtualStream, duration_ns: int) -> None:
         stream.push(self.now_ns, 0, 0, duration_ns)
 
-    def current_stream(self, device: int) -> VirtualStream:
-        return self._streams.get(device, self.devices[device].default_stream)
-
     def set_stream(self, stream: VirtualStream) -> None:
         self.set_device(stream.device)
-        self._streams[stream.device] = stream
+        self.local.call_on(stream)
 
     def new_stream(self, device: int, priority: int = 0) -> VirtualStream:
         self.streams.append(VirtualStream(device, len(self.streams) + 1, priority))

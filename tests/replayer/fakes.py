@@ -10,6 +10,7 @@ from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
 from replayer.recording.assumed_values import AssumedValues
 from replayer.recording.workspaces import WorkspaceSequence
+from replayer.timing.scheduler import Caller, HostThread
 from replayer.timing.stream import VirtualStream
 from traces.cards import UNKNOWN_CARD
 from traces.machine import DeviceProperties, Machine
@@ -44,6 +45,10 @@ class FakeGpu:
         self.assumed = AssumedValues(lambda: 0)
         self.blas = BlasWorkspaces(self.machine, [8] * devices)
         self._current = 0
+        thread = HostThread(0, 0)
+        for device in self.devices:
+            thread.call_on(device.default_stream)
+        self.local = thread
 
     def device_count(self) -> int:
         return len(self.devices)
@@ -55,11 +60,17 @@ class FakeGpu:
         self._current = index
 
     def current_stream(self, device: int) -> VirtualStream:
-        return self.devices[device].default_stream
+        return self.caller(device).stream
+
+    def caller(self, device: int) -> Caller:
+        return self.local.callers[device]
 
     def launch(self, signature: OpSignature, device: int) -> None:
         if signature.launches:
-            self.launches.append((signature, device))
+            self.launch_by(self.caller(device), signature)
+
+    def launch_by(self, caller: Caller, signature: OpSignature) -> None:
+        self.launches.append((signature, caller.stream.device))
 
     def copying(self) -> AbstractContextManager[None]:
         return nullcontext()

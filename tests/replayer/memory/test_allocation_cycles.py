@@ -33,7 +33,8 @@ class Other:
 class Twin:
     """The same program on DeviceMemory directly and through a TensorAllocator."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle_every: int = 0) -> None:
+        self.settle_every = settle_every  # so many moves; 0: at the steps' ends only
         self.rows: list[tuple[int, ...]] = []
         self.expected: list[tuple[int, ...]] = []
         self.at_once, self.behind = DeviceMemory(0, CAPACITY_BYTES), DeviceMemory(0, CAPACITY_BYTES)
@@ -62,11 +63,13 @@ class Twin:
 
     def step(self, moves: list[Move], kept: int) -> None:
         """Some moves, after which all but the latest few allocations are freed; the step's end."""
-        for size, which in moves:
+        for number, (size, which) in enumerate(moves, 1):
             if size is not None:
                 self.malloc(size, which)
             elif which < len(self.live):
                 self.free(which)
+            if self.settle_every and not number % self.settle_every:
+                self.allocator.settle()
         while len(self.live) > kept:
             self.free(0)
         self.allocator.end_step()
@@ -77,11 +80,11 @@ class Twin:
         assert self.rows == self.expected
 
 
-@given(steps, steps, st.integers(0, 4), st.integers(0, 6), st.integers(0, 3))
+@given(steps, steps, st.integers(0, 4), st.integers(0, 6), st.integers(0, 3), st.integers(0, 4))
 def test_steps_that_come_again_and_again_give_the_same_addresses_statistics_and_rows(
-    usual: list[Move], other: list[Move], kept: int, compare_after: int, interruption: int
+    usual: list[Move], other: list[Move], kept: int, compare_after: int, interruption: int, settle_every: int
 ) -> None:
-    twin = Twin()
+    twin = Twin(settle_every)
     # WHEN the usual step repeats often enough to be a cycle, then something else happens, in the middle of it or after it
     for i in range(8):
         twin.step(usual, kept)
