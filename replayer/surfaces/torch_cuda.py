@@ -180,6 +180,10 @@ def install(torch_module: ModuleType) -> None:
         gpu().set_device(index)
         return before
 
+    def maybe_exchange_device(index: int) -> int:
+        """The same: no context is there that changing the device would make. torch.compile knows the two by identity."""
+        return exchange_device(index)
+
     def arch_flags() -> str:
         """The architectures of the recorded devices: that build had kernels for them."""
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
@@ -197,7 +201,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_getDevice=lambda: gpu().current_device(),
         _cuda_setDevice=set_device,
         _cuda_exchangeDevice=exchange_device,
-        _cuda_maybeExchangeDevice=exchange_device,
+        _cuda_maybeExchangeDevice=maybe_exchange_device,
         _cuda_hasPrimaryContext=lambda index: cuda.is_initialized(),
         _cuda_canDeviceAccessPeer=lambda device, peer: device != peer,
         _cuda_getArchFlags=arch_flags,
@@ -221,7 +225,7 @@ def install(torch_module: ModuleType) -> None:
         cuda,
         _is_in_bad_fork=in_bad_fork,
         _exchange_device=exchange_device,
-        _maybe_exchange_device=exchange_device,
+        _maybe_exchange_device=maybe_exchange_device,
         _cudart=VirtualCudart(),
         _CudaDeviceProperties=DeviceProperties,
         _get_device_properties=properties_of,

@@ -41,7 +41,7 @@ def test_the_error_of_a_package_that_wants_the_driver_is_followed_by_its_name_an
         pytest.skip("this machine has NVIDIA's driver")
     *_, error, said = done.stderr.strip().splitlines()
     assert done.returncode == 1 and error.startswith("OSError: libcuda.so.1")
-    assert said.startswith("trace: fastkernels asked for NVIDIA's driver or for device memory. Under a replay there is neither")
+    assert said.startswith("trace: fastkernels asked for NVIDIA's driver, its libraries or device memory.")
     script.write_text(begin + "try:\n    fastkernels.launch(x)\nexcept OSError:\n    print(x.sum().item())")
     caught = replay(script, cwd=tmp_path)
     assert (caught.returncode, "trace: fastkernels" in caught.stderr) == (0, False)
