@@ -134,14 +134,19 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         counts = [Counter(call.dtype for call in calls if call.dtype).most_common(1)[0][0] for calls in (ours, theirs)]
         reason = f"same ops and shapes, other dtypes ({_percent(dtypes)} alike): mostly {counts[0]} recorded, {counts[1]} here"
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
-    if number := _other_numbers(ours, theirs, steps):
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, f"the same ops, but not as often: {number}")
-    if (order := _order_likeness(ours, theirs, steps)) < SAME_ORDER:
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, _reordered(order))
-    if update := _other_update(recorded, other):
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, update)
+    if made := _otherwise_made((recorded, ours), (other, theirs), steps):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, made)
     reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
     return Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names")
+
+
+def _otherwise_made(recorded: tuple[Trace, list[_Call]], other: tuple[Trace, list[_Call]], steps: tuple[int, int]) -> str:
+    """Why two traces with ops of the same names are of other programs: numbers, order, optimizer; "" where they agree."""
+    (a, ours), (b, theirs) = recorded, other
+    if number := _other_numbers(ours, theirs, steps):
+        return f"the same ops, but not as often: {number}"
+    order = _order_likeness(ours, theirs, steps)
+    return _reordered(order) if order < SAME_ORDER else _other_update(a, b)
 
 
 def _by_names_alone(
@@ -159,12 +164,8 @@ def _by_names_alone(
     reason = f"{_percent(names)} of the ops with GPU work have the same names (shapes were not recorded)"
     if names < SAME_NAMES:
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"other ops: only {reason}")
-    if number := _other_numbers(ours, theirs, steps):
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"the same ops, but not as often: {number}")
-    if (order := _order_likeness(ours, theirs, steps)) < SAME_ORDER:
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, _reordered(order))
-    if update := _other_update(a, b):
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, update)
+    if made := _otherwise_made(recorded, other, steps):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, made)
     copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
     if all(copied) and _likeness(*copied, steps) < SAME_SHAPES:
         largest = [f"{max(sizes):,}" for sizes in copied]

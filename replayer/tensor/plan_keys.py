@@ -25,6 +25,7 @@ Keyer = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 # Whole numbers in these decide a shape although their schema calls them Scalar.
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 
+
 def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Callable[[Key], Any] | None = None) -> Keyer:
     """A function from (args, kwargs) of `func`, called with `count` positional arguments, to its key.
 
