@@ -3,16 +3,17 @@
 `efficiency.npz` holds small networks for each kind of work (two hidden layers), made by benchmarks/cost_tables.py from
 NeuSight's measurements of five GPUs (source and commit are in the file). Inputs are the work's sizes and what the data sheet
 says of them on this GPU (`features`); the output is by how many times the work takes longer than its roofline. A measured GPU
-has an embedding of its own, others take that of the nearest one: so what is known of a GPU without measurements is how a GPU
-of its design uses its peaks at such sizes.
+has an embedding of its own, others go by the mean of all: so what is known of a GPU without measurements is how GPUs use their
+peaks at such sizes.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-Note [The nearest GPU]
-    Libraries have kernels for generations of GPUs. So a GPU without measurements goes by a measured one of its design: with
-    Volta came multiprocessors of four schedulers that start one instruction each. Of these the nearest counts: by compute
-    capability, major before minor, then by the number of multiprocessors. Its own data sheet says the rest.
+Note [GPUs without measurements]
+    A card of the same design with the same number of multiprocessors is a measured one in another form (SXM, more memory): its
+    own data sheet says the rest. Any other takes the mean (of logarithms) of what the curves of all measured GPUs say, asked
+    with its own data sheet. One GPU alone is a tenth more or less efficient than another (a V100 than an A100 or a P100), and
+    that does not follow how near their designs are.
 
 Note [Sustained clocks]
     A board that a slot feeds (75 W and less, no fan) cannot keep up the clock that its data sheet's peak is told for. At that
@@ -200,34 +201,24 @@ class EfficiencyCurves:
     ) -> tuple[float, Origin]:
         """By how many times work takes longer than its roofline on this card, and how well that is known."""
         net = NETS[kind]
-        gpu, origin = self._gpu(net, card)
+        gpus, origin = _told_by(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)
         row = np.array([sizes], dtype=np.float64)
         moved, work = np.array([size_bytes], dtype=np.float64), np.array([flops], dtype=np.float64)
         inputs = features(net, index, row, np.maximum(moved, 1), work, np.array([peaks_of(card, unit)]))
-        return float(np.exp(np.mean([of.log_slower(inputs, gpu)[0] for of in self._nets[net]]))), origin
-
-    def _gpu(self, net: str, card: Card) -> tuple[int, Origin]:
-        gpus: list[str] = self.about["gpus"][net]
-        return _embedding(tuple(gpus), card)
+        logs = [of.log_slower(inputs, gpu)[0] for of in self._nets[net] for gpu in gpus]
+        return float(np.exp(np.mean(logs))), origin
 
 
 @cache
-def _embedding(gpus: tuple[str, ...], card: Card) -> tuple[int, Origin]:
-    """The row of `embeddings` for this card. See Note [The nearest GPU]."""
+def _told_by(gpus: tuple[str, ...], card: Card) -> tuple[tuple[int, ...], Origin]:
+    """The rows of `embeddings` that tell of this card. See Note [GPUs without measurements]."""
     cards = [card_of(name) for name in gpus]
-    nearest = min(range(len(cards)), key=lambda i: _distance(cards[i], card))
-    return nearest, Origin.PUBLISHED if cards[nearest] == card else Origin.CURVE
-
-
-_VOLTA = 7  # compute capability
-
-
-def _distance(one: Card, other: Card) -> tuple[int, ...]:
-    a, b = one.architecture, other.architecture
-    of_one_design = (a.major >= _VOLTA) == (b.major >= _VOLTA)
-    apart = abs(a.major - b.major), abs(a.minor - b.minor), abs(one.multi_processors - other.multi_processors)
-    return (one != other, not of_one_design, *apart)
+    if card in cards:
+        return (cards.index(card),), Origin.PUBLISHED
+    design = card.architecture, card.multi_processors
+    alike = [i for i, like in enumerate(cards) if (like.architecture, like.multi_processors) == design]
+    return tuple(alike[:1] or range(len(cards))), Origin.CURVE
 
 
 @cache
