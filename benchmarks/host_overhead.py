@@ -51,7 +51,7 @@ from replayer.gpu import VirtualGpu  # noqa: E402
 from replayer.surfaces import install_all  # noqa: E402
 from replayer.tensor.tensor import VirtualTensor  # noqa: E402
 from replayer.timing.clock import VirtualClock  # noqa: E402
-from replayer.timing.timeline_writer import Timeline  # noqa: E402
+from replayer.timing.timeline_writer import TimelineWriter  # noqa: E402
 from tests.replayer.fakes import FakeGpu  # noqa: E402
 from traces.file import TraceStream, load  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
@@ -232,7 +232,7 @@ def start_replaying(recording: Path, folder: Path) -> int:
     trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
     if trace.grain == "phase":
         trace.workload = None  # its phases are charged whatever is trained: that is the path to be measured
-    timeline = Timeline(TraceStream(folder / "timeline.msgpack"), trace)
+    timeline = TimelineWriter(TraceStream(folder / "timeline.msgpack"), trace)
     gpu = VirtualGpu(trace, min(trace.ranks), VirtualClock(), timeline, strict=False, pad_loader=False)
     state.start(lambda: gpu)
     return len(trace.steps)

@@ -55,7 +55,7 @@ sys.path.insert(0, str(ROOT))
 
 from replayer.memory.capacity import Capacity  # noqa: E402
 from replayer.memory.fit import ScaledRequests, largest_batch, run_requests  # noqa: E402
-from replayer.memory.request_log import REQUESTS, Kind, RequestLog  # noqa: E402
+from replayer.memory.request_log import REQUESTS, RequestKind, RequestLog  # noqa: E402
 from replayer.memory.settings import parse_settings  # noqa: E402
 from traces.cards import Card, card_of  # noqa: E402
 from traces.configuration import ReplayConfig, ReplaySession  # noqa: E402
@@ -104,9 +104,9 @@ def split(log: RequestLog) -> list[RequestLog]:
     """The requests of each cell: the program empties the cache after both its batch sizes, and when the network is gone."""
     cells, entries, before, made, emptied = [], [], 0, 0, 0
     for entry in log.entries:
-        made += entry.kind in (Kind.REQUEST, Kind.OPTIONAL)
-        entries.append(entry._replace(value=entry.value - before) if entry.kind == Kind.FREE else entry)
-        emptied += entry.kind == Kind.EMPTY_CACHE
+        made += entry.kind in (RequestKind.REQUEST, RequestKind.OPTIONAL)
+        entries.append(entry._replace(value=entry.value - before) if entry.kind == RequestKind.FREE else entry)
+        emptied += entry.kind == RequestKind.EMPTY_CACHE
         if emptied == 3:
             cells.append(RequestLog(entries))
             entries, before, emptied = [], made, 0

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from replayer import backend, state
-from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, Transfers
+from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, CopyCosts
 from replayer.cost_model.roofline import data_sheet_speed
 from replayer.state import host_memory
 from replayer.surfaces import install_all
@@ -71,7 +71,7 @@ def pinning(images: int) -> dict[str, Any]:
     }
 
 
-def copying(transfers: Transfers, images: int) -> dict[str, Any]:
+def copying(transfers: CopyCosts, images: int) -> dict[str, Any]:
     """ms of the batch's copy to the device, pinned and pageable, and where the figures come from."""
     size_bytes = images * 3 * 224 * 224 * 4
     facts: dict[str, Any] = {"images": images}
@@ -104,7 +104,7 @@ def main() -> None:
     traces = {"no recorded copies": Trace()} | {name: load(find(name)) for name in args.trace}
     for name, trace in traces.items():
         device = trace.devices[0].name if trace.devices else ""
-        transfers = Transfers.of(trace, data_sheet_speed(device))
+        transfers = CopyCosts.of(trace, data_sheet_speed(device))
         published = f"published: {PUBLISHED_PINNED_GBPS} and {PUBLISHED_PAGEABLE_GBPS} GB/s"
         print(f"\ncopies to the virtual device, ms: {name} ({published})")
         print(f"  {'images':>6} {'pinned':>8} {'published':>10} {'pageable':>9} {'published':>10}   origin")

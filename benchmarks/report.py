@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.timeline import made_up
-from tui.html_report import Side, report_html
+from tui.html_report import NamedTrace, report_html
 
 
 def main() -> None:
@@ -23,9 +23,9 @@ def main() -> None:
     told = parser.parse_args()
     sides = [made_up(told.events, seed) for seed in (0, 1)]
     start_s = time.perf_counter()
-    one = report_html([Side("made up", sides[0])])
+    one = report_html([NamedTrace("made up", sides[0])])
     one_s = time.perf_counter() - start_s
-    both = report_html([Side("a", sides[0]), Side("b", sides[1])])
+    both = report_html([NamedTrace("a", sides[0]), NamedTrace("b", sides[1])])
     both_s = time.perf_counter() - start_s - one_s
     figures = {"events": told.events, "one_s": one_s, "both_s": both_s, "one_bytes": len(one), "both_bytes": len(both)}
     print(f"{told.events:,} events, one trace: {one_s:.1f} s, {len(one) / 1e3:.0f} kB")

@@ -129,7 +129,7 @@ def child(paths: list[str]) -> None:
 
     reading = stages(paths)  # as the command does
     from tui.view.app import ViewApp
-    from tui.view.timeline import Timeline
+    from tui.view.timeline import TimelineView
 
     class Watched(ViewApp):
         def _arrived(self, stage: Any) -> None:
@@ -138,7 +138,7 @@ def child(paths: list[str]) -> None:
                 self.call_after_refresh(self.seen)
 
         def seen(self) -> None:
-            timeline = self.query_one(Timeline)
+            timeline = self.query_one(TimelineView)
             if any(c in timeline.render_line(2).text for c in "▁▂▃▄▅▆▇█"):
                 print(time.time(), time.process_time(), flush=True)
                 self.exit(0)

@@ -28,7 +28,7 @@ from replayer.surfaces import builtins_open, install_all, nvidia_smi, sys_except
 from replayer.surfaces.time import PatchedTime
 from replayer.tensor.node_numbers import node_numbers
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
-from replayer.timing.timeline_writer import Timeline
+from replayer.timing.timeline_writer import TimelineWriter
 from traces.configuration import ReplayConfig, ReplaySession
 from traces.deferred_signals import at_exit
 from traces.file import TraceStream, load
@@ -123,7 +123,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
         trace,
         rank=rank.recorded(trace.ranks),
         clock=_clock(config, patched_time),
-        timeline=Timeline(TraceStream(path), trace, devices=devices_for(devices, config.gpus), live=session.live),
+        timeline=TimelineWriter(TraceStream(path), trace, devices=devices_for(devices, config.gpus), live=session.live),
         strict=config.strict,
         pad_loader=config.loader == "recorded",
         memory_bytes=config.gpu_memory_bytes,

@@ -40,8 +40,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import TYPE_CHECKING, Any
 
-from replayer.cost_model.collectives import Call, CollectiveCosts, Times, Transfer
-from replayer.cost_model.copies import Copy, Transfers
+from replayer.cost_model.collectives import CollectiveCosts, GroupOperation, Times, Transfer
+from replayer.cost_model.copies import Copy, CopyCosts
 from replayer.errors import NotEmulated
 from replayer.memory import cudnn_workspaces
 from replayer.memory.caching_allocator import DeviceMemory
@@ -76,7 +76,7 @@ from traces.steps import Optimizers
 from traces.workload_observer import WorkloadObserver
 
 if TYPE_CHECKING:
-    from replayer.timing.timeline_writer import Timeline
+    from replayer.timing.timeline_writer import TimelineWriter
 
 # Phases entered by name whose time a cell of the library holds; see Note [The host's time in a cell].
 _OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})
@@ -159,7 +159,7 @@ class VirtualGpu:
         trace: Trace,
         rank: int,
         clock: Clock,
-        timeline: Timeline,
+        timeline: TimelineWriter,
         *,
         strict: bool,
         pad_loader: bool,
@@ -197,7 +197,7 @@ class VirtualGpu:
         self.machine = trace.machine_of(rank)
         self._threads = HostThreads()
         self.simulator.scheduler.row_of = self._threads.row_of
-        self._transfers = Transfers.of(trace, self.recording.speed, link_gbps)
+        self._transfers = CopyCosts.of(trace, self.recording.speed, link_gbps)
         self.collective_costs = CollectiveCosts.of(trace)
         self._peers: list[Callable[[bool], None]] = []  # settle what goes on between this process and others
         self._workspaces = Workspaces.of(trace, self.recording, rank)
@@ -616,7 +616,7 @@ class VirtualGpu:
             self.simulator.tracker.settle(thread)
             return max(self._now(thread) + self.recording.latency_ns, self._current(thread, device).ready_ns)
 
-    def communicate(self, stream: VirtualStream, call: Call, transfer: Transfer, label: str, times_ns: Times) -> None:
+    def communicate(self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times) -> None:
         """Put an operation between ranks on `stream`, from when this rank was ready until the data had come."""
         with self._looking:
             start_ns, end_ns = max(times_ns.ready, stream.ready_ns), times_ns.end

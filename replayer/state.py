@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
 
 
-class _State:
+class _ReplayerState:
     """What this process has: how to make the GPU, and the GPU once made."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _State:
         self.lock = threading.RLock()
 
 
-_STATE = _State()
+_STATE = _ReplayerState()
 os.register_at_fork(after_in_child=_STATE.after_fork)
 
 

@@ -97,6 +97,25 @@ def test_imports_in_the_replayer_run_down_the_floors() -> None:
     assert not upward
 
 
+def classes_of(source: str) -> Iterator[str]:
+    """The name of every class in the source, wherever it stands, without the underscore of private ones."""
+    yield from (node.name.lstrip("_") for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+
+
+def test_the_reader_of_classes_sees_them_all() -> None:
+    assert sorted(classes_of("class _A:\n    class B: ...\ndef f():\n    class C(A): ...\n")) == ["A", "B", "C"]
+
+
+def test_the_name_of_a_class_means_one_thing() -> None:
+    """Whoever looks for a class by its name finds one, private or not, in whatever room: the same idea is the same class."""
+    where: dict[str, list[str]] = {}
+    for room in ROOMS:
+        for file in sorted((ROOT / room).rglob("*.py")):
+            for name in classes_of(file.read_text(encoding="utf-8")):
+                where.setdefault(name, []).append(str(file.relative_to(ROOT)))
+    assert {name: files for name, files in where.items() if len(files) > 1} == {}
+
+
 def test_the_library_imports_itself_at_the_top_of_its_modules_only() -> None:
     """Note [Whose module is it]: where another distribution is called `traces`, a later `from traces` would find that."""
     for file in sorted((ROOT / "traces").rglob("*.py")):

@@ -13,12 +13,12 @@ from types import ModuleType
 from typing import Any
 
 from tracer import state
-from tracer.clock import Clock
+from tracer.boundary_events import BoundaryEvents
+from tracer.clock import EpochClock
 from tracer.flight_recorder import FlightRecorder
-from tracer.marks import Marks
-from tracer.output import Output
+from tracer.output import RecordingFile
 from tracer.profile import Profiler
-from tracer.provenance import Facts
+from tracer.provenance import ProcessFacts
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from tracer.surfaces import install_all
@@ -42,17 +42,17 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     if torch.utils.data.get_worker_info() is not None:
         return None
     config, out = session.config, session.out
-    clock = Clock()
+    clock = EpochClock()
     rank = int(os.environ.get("RANK", "0"))
     in_depth = config.grain == "kernel"
     profile = out.with_name(f"{out.name}.{os.getpid()}.profile.json") if in_depth else None
     distributed = torch.distributed.is_available()
     recorder = Recorder(
-        output=Output(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
-        marks=Marks(torch.cuda, clock),
+        output=RecordingFile(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
+        events=BoundaryEvents(torch.cuda, clock),
         schedule=Schedule(config.warmup, config.clean, config.profiled if in_depth else 0),
         profiler=Profiler(torch, profile, _say, config.stacks, ModuleRanges(torch)),
-        facts=Facts(torch, rank, as_json(config)),
+        facts=ProcessFacts(torch, rank, as_json(config)),
         clock=clock,
         rank=rank,
         optimizers=state.optimizers(),

@@ -3,7 +3,7 @@
 The epoch is looked up once and the monotonic clock counts from there, as torch.profiler does, so that its recording and
 ours can be laid over each other.
 
-    clock = Clock()
+    clock = EpochClock()
     clock.now_ns()  # 1_790_000_000_000_000_000
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 
 
-class Clock:
+class EpochClock:
     """Wall time as whole nanoseconds; `perf_ns` is the raw counter for measuring our own cost."""
 
     perf_ns = staticmethod(time.perf_counter_ns)

@@ -1,16 +1,16 @@
-"""Collectives that the script called, written at once or when the GPU has passed the marks around them.
+"""Collectives that the script called, written at once or when the GPU has passed the events around them.
 
     calls.add(CollectiveCall("all_reduce", "float32", "0", 2, "nccl", 400, start_ns, end_ns), rank, begin, end)
     pending = calls.open(call, rank, begin, works=1)      # asynchronous
     calls.waited(pending, before, after)                  # a stream waits for it
-    calls.write_done()      # those whose marks have been read
+    calls.write_done()      # those whose events have been read
 
-Without marks the duration is that of the call. With marks it is the time between them on the stream that waited for the
+Without events the duration is that of the call. With events it is the time between them on the stream that waited for the
 collective: from when this rank's input was ready until the result was.
 
 Note [Whether a stream stalled]
-    The mark after a wait is an upper bound of when the collective ended, and exact only if the stream really stalled for it.
-    A stream that does not stall passes from the mark before the wait to the one after it at once if it is behind the host,
+    The event after a wait is an upper bound of when the collective ended, and exact only if the stream really stalled for it.
+    A stream that does not stall passes from the event before the wait to the one after it at once if it is behind the host,
     else when the host has recorded the latter. So it stalled if the GPU took longer from one to the other than the host; both
     are differences on one clock. Otherwise the collective lasted at most until then: `Ending.BY`.
 """
@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tracer.marks import Mark
-from tracer.output import Output
-from tracer.provenance import Facts
+from tracer.boundary_events import BoundaryEvent
+from tracer.output import RecordingFile
+from tracer.provenance import ProcessFacts
 from traces.model import NONE, Ending
 
 # An idle stream passes from one event to the next in less time; the resolution of both clocks is finer.
@@ -45,14 +45,14 @@ class CollectiveCall(NamedTuple):
 class PendingCollective:
     """An asynchronous collective. It holds neither works nor tensors, so that it does not keep them alive."""
 
-    def __init__(self, call: CollectiveCall, rank: int, begin: Mark, works: int) -> None:
+    def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
         self.works = works  # how many of its works were not waited for yet
-        self.waits: list[tuple[Mark | None, Mark]] = []
+        self.waits: list[tuple[BoundaryEvent | None, BoundaryEvent]] = []
 
     @property
     def is_passed(self) -> bool:
-        """Whether the GPU has passed all its marks, as far as those have been read."""
+        """Whether the GPU has passed all its events, as far as those have been read."""
         return all(after.time_ns != NONE for _, after in self.waits)
 
     def duration(self) -> tuple[int, Ending]:
@@ -67,15 +67,22 @@ class PendingCollective:
 class CollectiveWriter:
     """Writes rows of the table `collectives`, in the order in which their durations become known."""
 
-    def __init__(self, output: Output, facts: Facts) -> None:
+    def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output
         self._facts = facts
         self._open: set[PendingCollective] = set()
         self._ended: deque[PendingCollective] = deque()
         self._given_up: deque[PendingCollective] = deque()
 
-    def add(self, call: CollectiveCall, rank: int, begin: Mark | None, end: Mark | None, ending: Ending = Ending.SEEN) -> None:
-        """A call has returned. The collective ended with it or with the mark after it, unless `ending` says otherwise."""
+    def add(
+        self,
+        call: CollectiveCall,
+        rank: int,
+        begin: BoundaryEvent | None,
+        end: BoundaryEvent | None,
+        ending: Ending = Ending.SEEN,
+    ) -> None:
+        """A call has returned. The collective ended with it or with the event after it, unless `ending` says otherwise."""
         if begin is None or end is None or begin.device != end.device:
             self.write(call, rank, call.end_ns - call.start_ns, ending)
         else:
@@ -83,14 +90,14 @@ class CollectiveWriter:
             pending.waits.append((None, end))
             self._ended.append(pending)
 
-    def open(self, call: CollectiveCall, rank: int, begin: Mark, works: int) -> PendingCollective:
+    def open(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> PendingCollective:
         """An asynchronous call has returned with `works` torch.distributed.Work objects to wait for."""
         pending = PendingCollective(call, rank, begin, works)
         self._open.add(pending)
         return pending
 
-    def waited(self, pending: PendingCollective, before: Mark | None, after: Mark | None) -> None:
-        """One of the works was waited for between these marks; None where no mark could be taken."""
+    def waited(self, pending: PendingCollective, before: BoundaryEvent | None, after: BoundaryEvent | None) -> None:
+        """One of the works was waited for between these events; None where no event could be taken."""
         if before is None or after is None or not before.device == after.device == pending.begin.device:
             self.give_up(pending)
             return
@@ -105,7 +112,7 @@ class CollectiveWriter:
         self._given_up.append(pending)
 
     def write_done(self) -> None:
-        """Write, in order, the collectives whose marks were read, and those given up."""
+        """Write, in order, the collectives whose events were read, and those given up."""
         while self._given_up:
             self._write_unseen(self._given_up.popleft())
         while self._ended and self._ended[0].is_passed:

@@ -28,7 +28,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from tracer.clock import Clock
+from tracer.clock import EpochClock
 from tracer.collectives import CollectiveCall
 from traces.model import NONE
 from traces.operations import SCALAR_TYPES, bytes_of, function_of
@@ -84,7 +84,7 @@ class _Ring:
 class FlightRecorder:
     """Reads the ring buffers of the process groups. The recorder's lock guards all methods but `called`."""
 
-    def __init__(self, torch: Any, clock: Clock) -> None:
+    def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
         self.spent_ns = 0  # on reads, and on writing what they found
         self._torch, self._clock = torch, clock

@@ -1,6 +1,6 @@
 """The recorder's file: rows are gathered and appended twice a second, so that a killed run loses half a second.
 
-    output = Output(path, clock)
+    output = RecordingFile(path, clock)
     row = output.add("steps", rank=0, number=0, start_ns=100, duration_ns=50, kind=0)
     output.flush(header)        # a Trace without tables: devices, threads, provenance so far; None: as before
     output.close(header)
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tracer.clock import Clock
+from tracer.clock import EpochClock
 from traces.deferred_signals import deferred_signals
 from traces.file import TraceStream
 from traces.model import TABLES, Strings, Table, Trace, TraceError
@@ -24,10 +24,10 @@ from traces.model import TABLES, Strings, Table, Trace, TraceError
 _FLUSH_NS = 500_000_000
 
 
-class Output:
+class RecordingFile:
     """Gathers rows as dicts and streams them out. Not for several threads at once; the recorder's lock guards it."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path
         self.strings = Strings()
         self.failed = False

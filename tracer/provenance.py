@@ -1,6 +1,6 @@
 """Where a recording comes from: everything that is needed to judge it, and nothing that names a person or a machine.
 
-    facts = Facts(torch, rank=0, options={"grain": "kernel"})
+    facts = ProcessFacts(torch, rank=0, options={"grain": "kernel"})
     facts.device_row(0)     # the row of cuda:0 in `facts.devices`, listed at its first mention
     facts.machine()         # Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, ...), what a replay reads
     facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), likewise
@@ -25,9 +25,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from traces.machine import DeviceProperties, Machine, Settings
+from traces.machine import DeviceProperties, Machine, TorchSettings
 from traces.model import Device
-from traces.run import RECORDER, Loader, ProfilerUse, RecorderCost, Run, Script
+from traces.run import RECORDER, LoaderSettings, ProfilerUse, RecorderCost, Run, Script
 
 # What changes how PyTorch uses a GPU.
 _SETTINGS = re.compile(
@@ -41,7 +41,7 @@ _ABSURD_BYTES = 1 << 50
 _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
-class Facts:
+class ProcessFacts:
     """One process's facts. Those about the GPU are taken when the script has used it, never earlier."""
 
     def __init__(self, torch: ModuleType, rank: int, options: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Facts:
         self._is_distributed = False
         self._models: list[weakref.ref[Any]] = []
         self._reducers: list[dict[str, Any]] = []
-        self._loaders: list[Loader] = []
+        self._loaders: list[LoaderSettings] = []
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._oom_text: str | None = None
         self._versions: dict[str, Any] = {}  # those that only a process that uses its GPU can tell
@@ -101,7 +101,7 @@ class Facts:
         """Changes whenever there is more to tell than new figures."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
-    def loader(self, loader: object, describe: Callable[[], Loader]) -> int:
+    def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
         """The number of a DataLoader."""
         number = self._loader_numbers.get(loader)
         if number is None:
@@ -131,7 +131,7 @@ class Facts:
             system=f"{platform.system()} {platform.machine()}",
             processors=os.cpu_count(),
             oom_text=self._oom_text,
-            settings=Settings(
+            settings=TorchSettings(
                 tf32_matmul=_allows_tf32(torch.backends.cuda.matmul),
                 tf32_cudnn=_allows_tf32(torch.backends.cudnn),
                 cudnn_benchmark=bool(torch.backends.cudnn.benchmark),

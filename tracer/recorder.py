@@ -1,8 +1,8 @@
 """The recorder: cuts a running script into steps and phases, and records what the host waited for and read.
 
-The surfaces report to it what the script does; it takes a mark on the GPU at each boundary (`marks.py`), and writes steps,
-phases, values, batches, parts and collectives as they are done (`output.py`). It costs a few microseconds per boundary and
-counts them. The same `ScriptCut` cuts a replay.
+The surfaces report to it what the script does; it takes an event on the GPU at each boundary (`boundary_events.py`), and
+writes steps, phases, values, batches, parts and collectives as they are done (`output.py`). It costs a few microseconds per
+boundary and counts them. The same `ScriptCut` cuts a replay.
 
     recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
     recorder.optimizer_stepped(is_first=True)      # a step has ended
@@ -17,19 +17,19 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
-from tracer.clock import Clock
+from tracer.boundary_events import BoundaryEvent, BoundaryEvents
+from tracer.clock import EpochClock
 from tracer.collectives import CollectiveCall, CollectiveWriter, PendingCollective
 from tracer.flight_recorder import FlightRecorder
-from tracer.marks import Mark, Marks
-from tracer.output import Output
+from tracer.output import RecordingFile
 from tracer.profile import Profiler
-from tracer.provenance import Facts
+from tracer.provenance import ProcessFacts
 from tracer.schedule import Schedule
-from tracer.step_writer import EndedStep, Found, Part, Read, StepWriter
+from tracer.step_writer import EndedStep, Found, PhasePart, Read, StepWriter
 from traces.deferred_signals import deferred_signals
 from traces.model import NONE, BatchKind, Ending, Shape, Thread, Trace, shapes_text
 from traces.phases import ASIDE, LOSS, PLAIN
-from traces.run import Loader
+from traces.run import LoaderSettings
 from traces.script_cut import CutStep, ScriptCut
 from traces.steps import Optimizers
 from traces.workload_observer import WorkloadObserver
@@ -64,12 +64,12 @@ class Recorder:
 
     def __init__(
         self,
-        output: Output,
-        marks: Marks,
+        output: RecordingFile,
+        events: BoundaryEvents,
         schedule: Schedule,
         profiler: Profiler,
-        facts: Facts,
-        clock: Clock,
+        facts: ProcessFacts,
+        clock: EpochClock,
         rank: int,
         optimizers: Optimizers,
         flight: FlightRecorder | None = None,
@@ -82,7 +82,7 @@ class Recorder:
         self.flight = flight
         self.cost_ns = 0
         self.closed = False
-        self._output, self._marks, self._schedule, self._profiler, self._facts = output, marks, schedule, profiler, facts
+        self._output, self._events, self._schedule, self._profiler, self._facts = output, events, schedule, profiler, facts
         self._rank = rank
         self._lock = threading.RLock()
         self._script = ScriptCut[int](self, optimizers)  # threads by `threading.get_ident()`
@@ -91,9 +91,9 @@ class Recorder:
         self._thread_rows: dict[int | str, int] = {self._script_thread: 0}  # by role or identity
         self._number = 0
         self._start_ns = NONE  # of the current step; NONE before the first event of the first step
-        self._at: dict[int, Mark] = {}
-        self._taken: list[Mark] = []
-        self._parts: list[Part] = []
+        self._at: dict[int, BoundaryEvent] = {}
+        self._taken: list[BoundaryEvent] = []
+        self._parts: list[PhasePart] = []
         self._pending: deque[EndedStep] = deque()
         self._steps_ns = 0  # time in steps so far
         self._reads: list[Read] = []  # since the last step ended
@@ -165,19 +165,19 @@ class Recorder:
     # --- what ScriptCut reports (traces/script_cut.py)
 
     def segment_begins(self, thread: int, name: str, now_ns: int) -> None:
-        """Take a mark if the segment begins now: not if the phase before was left earlier, where there is one already."""
+        """Take an event if the segment begins now: not if the phase before was left earlier, where there is one already."""
         segments = self._script.segments
         if not segments and self._start_ns != NONE:
-            return  # a step's first segment begins with the step, whose mark there is
+            return  # a step's first segment begins with the step, whose event there is
         if self._start_ns == NONE:
             self._start_ns = now_ns
         if not segments or segments[-1].end_ns == now_ns:
-            self._mark(now_ns)
+            self._take_event(now_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Take a mark; the loader's segment goes on until the next one begins."""
+        """Take an event; the loader's segment goes on until the next one begins."""
         if name != "loader":
-            self._mark(now_ns)
+            self._take_event(now_ns)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
         """The first step begins with what comes next."""
@@ -190,19 +190,19 @@ class Recorder:
     def more_recorded(self) -> None:
         """No recording is followed."""
 
-    def _mark(self, now_ns: int) -> None:
-        mark = self._marks.take()
-        if mark is not None:
-            self._at[now_ns] = mark
-            self._taken.append(mark)
+    def _take_event(self, now_ns: int) -> None:
+        event = self._events.take()
+        if event is not None:
+            self._at[now_ns] = event
+            self._taken.append(event)
 
     def step_ends(self, thread: int, step: CutStep) -> None:
-        """Keep the step until the GPU has passed its marks, and write those whose marks it has passed."""
+        """Keep the step until the GPU has passed its events, and write those whose events it has passed."""
         now_ns, left_ns, segments = step.end_ns, step.left_ns, step.segments
         if not step.is_evaluation and left_ns is not None and left_ns in self._at:
             self._at[now_ns] = self._at[left_ns]  # the GPU's step ended where the optimizer was left, whatever came since
         else:
-            self._mark(now_ns)
+            self._take_event(now_ns)
         if segments:
             start_ns = self._start_ns if self._start_ns != NONE else segments[0].start_ns
             # A step begins where the one before ended; what it did before its first event belongs to its first segment.
@@ -226,7 +226,7 @@ class Recorder:
             self._look()
         if self._profiler.paused or looked:  # that takes time that is no step's
             self._start_ns = self.clock.now_ns()
-            self._mark(self._start_ns)
+            self._take_event(self._start_ns)
         elif last is not None:
             self._at[now_ns] = last
         self._note_script_thread(thread)
@@ -300,7 +300,7 @@ class Recorder:
             bytes=size_bytes,
         )
 
-    def loader_of(self, loader: object, describe: Callable[[], Loader]) -> int:
+    def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
         """The number of a DataLoader, described at its first batch."""
         return self._facts.loader(loader, describe)
 
@@ -320,46 +320,46 @@ class Recorder:
         return self._profiler.active
 
     @_costed
-    def begin_part(self, stream: Any = None) -> tuple[int, Mark | None]:
+    def begin_part(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
         """The beginning of a part, for `end_part`. Without a module's call it shows that a forward pass begins."""
         now_ns = self.clock.now_ns()
         self._script.op(threading.get_ident(), PLAIN, now_ns)
         return now_ns, self._take(stream)
 
     @_costed
-    def end_part(self, name: str, begun: tuple[int, Mark | None], stream: Any = None, thread: str = "") -> None:
+    def end_part(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
         """`thread` is the role of a thread that is created for each part; see `_thread`."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
-        self._parts.append(Part(name, self._thread(thread), start_ns, self.clock.now_ns(), begin, self._take(stream)))
+        self._parts.append(PhasePart(name, self._thread(thread), start_ns, self.clock.now_ns(), begin, self._take(stream)))
 
-    def _take(self, stream: Any) -> Mark | None:
-        mark = self._marks.take(stream)
-        if mark is not None:
-            self._taken.append(mark)
-        return mark
+    def _take(self, stream: Any) -> BoundaryEvent | None:
+        event = self._events.take(stream)
+        if event is not None:
+            self._taken.append(event)
+        return event
 
     @_costed
-    def begin_call(self, stream: Any) -> Mark | None:
-        """A collective is about to be called, or waited for, on this stream. Returns the mark before it."""
+    def begin_call(self, stream: Any) -> BoundaryEvent | None:
+        """A collective is about to be called, or waited for, on this stream. Returns the event before it."""
         return self._take(stream)
 
     @_costed
     def communicated(
-        self, call: CollectiveCall, begin: Mark | None = None, stream: Any = None, ending: Ending = Ending.SEEN
+        self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
-        """It has returned and is done for the host; with a mark `begin` it ends where the stream is now."""
+        """It has returned and is done for the host; with an event `begin` it ends where the stream is now."""
         self._collectives.add(call, self._rank, begin, None if begin is None else self._take(stream), ending)
         self._write_collectives()
 
     @_costed
-    def communicates(self, call: CollectiveCall, begin: Mark, works: int) -> PendingCollective:
+    def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
         """It has returned and is asynchronous, with so many works to wait for. The result is for `waited_for`."""
         return self._collectives.open(call, self._rank, begin, works)
 
     @_costed
-    def waited_for(self, pending: PendingCollective, before: Mark | None, stream: Any) -> None:
-        """The stream has waited for one of the works of a collective, since the mark `before`."""
+    def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
+        """The stream has waited for one of the works of a collective, since the event `before`."""
         self._collectives.waited(pending, before, None if before is None else self._take(stream))
         self._write_collectives()
 
@@ -368,7 +368,7 @@ class Recorder:
         self._collectives.give_up(pending)
 
     def _write_collectives(self) -> None:
-        if not self._pending and self._marks.settle(self._taken):
+        if not self._pending and self._events.settle(self._taken):
             self._taken.clear()  # without steps they would pile up
         self._collectives.write_done()
 
@@ -376,7 +376,7 @@ class Recorder:
 
     def _write_done(self, wait: bool = False) -> None:
         """Write the steps that the GPU has finished, in order."""
-        while self._pending and self._marks.settle(self._pending[0].taken, wait):
+        while self._pending and self._events.settle(self._pending[0].taken, wait):
             self._step_writer.write(self._pending.popleft(), self._rank)
         self._collectives.write_done()
 
@@ -436,7 +436,7 @@ class Recorder:
             self._script.stop(self._script_thread, self.clock.now_ns())
             self._profiler.stop()
             self._write_done(wait=True)
-            if self._marks.settle(self._taken):  # but not for a rank that never comes
+            if self._events.settle(self._taken):  # but not for a rank that never comes
                 self._collectives.write_done()
             self._collectives.write_open()
             self._look(last=True)

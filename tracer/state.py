@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracer.recorder import Recorder
 
 
-class _State:
+class _RecorderState:
     def __init__(self) -> None:
         self.make: Callable[[], Recorder | None] | None = None
         self.recorder: Recorder | None = None
@@ -28,7 +28,7 @@ class _State:
         self.recorder = None
 
 
-_STATE = _State()
+_STATE = _RecorderState()
 os.register_at_fork(after_in_child=_STATE.after_fork)
 
 

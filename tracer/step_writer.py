@@ -1,4 +1,4 @@
-"""Writes the rows of a step once the GPU has passed its marks.
+"""Writes the rows of a step once the GPU has passed its events.
 
     writer = StepWriter(output, facts)
     writer.write(step, rank=0)      # rows of steps, phases, parts, values and sizes
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracer.marks import Mark
-from tracer.output import Output
-from tracer.provenance import Facts
+from tracer.boundary_events import BoundaryEvent
+from tracer.output import RecordingFile
+from tracer.provenance import ProcessFacts
 from traces.model import NONE, Origin, StepKind
 from traces.phases import Segment
 
@@ -20,37 +20,37 @@ Found = tuple[int, int, int]  # string ids of the op and the searched shape, and
 
 
 @dataclass
-class Part:
+class PhasePart:
     """A region of nn.DataParallel within a phase: scatter, one replica's parallel_apply..."""
 
     name: str
     thread: int
     start_ns: int
     end_ns: int
-    begin: Mark | None
-    end: Mark | None
+    begin: BoundaryEvent | None
+    end: BoundaryEvent | None
 
 
 @dataclass
 class EndedStep:
-    """A step that has ended on the host; the GPU may not have passed its marks yet."""
+    """A step that has ended on the host; the GPU may not have passed its events yet."""
 
     number: int
     kind: StepKind
     start_ns: int
     end_ns: int
     segments: Sequence[Segment]
-    marks: dict[int, Mark]  # by host time of the boundary
-    taken: list[Mark]  # these and those of parts, in the order in which they were taken
-    parts: list[Part]
+    events: dict[int, BoundaryEvent]  # by host time of the boundary
+    taken: list[BoundaryEvent]  # these and those of parts, in the order in which they were taken
+    parts: list[PhasePart]
     reads: list[Read]
     found: list[Found] = field(default_factory=list)
 
 
 class StepWriter:
-    """Writes steps whose marks have been read."""
+    """Writes steps whose events have been read."""
 
-    def __init__(self, output: Output, facts: Facts) -> None:
+    def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output
         self._facts = facts
         self._reads = 0
@@ -73,7 +73,7 @@ class StepWriter:
                 start_ns=segment.start_ns,
                 duration_ns=segment.end_ns - segment.start_ns,
                 origin=Origin.MEASURED,
-                **self._device_times(step.marks.get(segment.start_ns), step.marks.get(segment.end_ns)),
+                **self._device_times(step.events.get(segment.start_ns), step.events.get(segment.end_ns)),
             )
         for part in step.parts:
             inside = (i for i, segment in enumerate(step.segments) if segment.start_ns <= part.start_ns < segment.end_ns)
@@ -103,7 +103,7 @@ class StepWriter:
                 self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)
             self._reads += 1
 
-    def _device_times(self, begin: Mark | None, end: Mark | None) -> dict[str, int]:
+    def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> dict[str, int]:
         if begin is None or end is None or begin.device != end.device:
             return {}
         return {

@@ -116,7 +116,7 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _LikeCalls:
     """All calls of one op at one shape that were recorded alike; `compared_shapes` may be those of calls recorded otherwise."""
 
     op: str
@@ -129,7 +129,7 @@ class _Call:
     device_ns: int
 
 
-def _calls(trace: Trace) -> Iterator[_Call]:
+def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     rows = work_rows(trace)
     op = op_of(trace)[rows]
     rows, op = rows[op >= 0], op[op >= 0]
@@ -157,7 +157,7 @@ def _calls(trace: Trace) -> Iterator[_Call]:
         output = _consumed(trace, int(example[place]), parsed) if kind == "convolution" and parsed else None
         is_half = strings[name].endswith(_HALVES)
         compared = compared_text(kind, text) if is_told else text
-        yield _Call(kind, compared, floating, parsed, output, is_half, int(counts[place]), int(device_ns[place]))
+        yield _LikeCalls(kind, compared, floating, parsed, output, is_half, int(counts[place]), int(device_ns[place]))
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:
@@ -195,7 +195,7 @@ def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...]) -> Shape | None
     return None
 
 
-def _flops(call: _Call) -> tuple[int, bool]:
+def _flops(call: _LikeCalls) -> tuple[int, bool]:
     """Of one call, and whether that is an upper bound."""
     wide = [shape for shape in call.parsed if len(shape) > 2]
     if call.op == "convolution" and len(wide) >= 2:
@@ -217,12 +217,12 @@ def _convolution_flops(output: Shape, weight: Shape) -> int:
     return 2 * prod(output) * prod(weight[1:])
 
 
-def _bytes(call: _Call) -> int:
+def _bytes(call: _LikeCalls) -> int:
     """What has to be moved at least: inputs once, and the output once."""
     return size_bytes((*call.parsed, (_output_elements(call),)), call.dtype)
 
 
-def _output_elements(call: _Call) -> int:
+def _output_elements(call: _LikeCalls) -> int:
     """Of one call; 0 where that is not known, or too few to count."""
     wide = [shape for shape in call.parsed if len(shape) > 1]
     if call.op in MATMULS and len(wide) >= 2:

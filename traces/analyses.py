@@ -19,7 +19,7 @@ from traces.launches import StreamLaunches, launch_figures
 from traces.model import Trace
 from traces.modules import ModuleTime, module_times
 from traces.stragglers import RankLateness, stragglers
-from traces.transfers import Transfers, transfers
+from traces.transfers import TransferSum, transfers
 
 MOST_ROWS = 500  # of a table; who compares two finds the counterpart of each that matters
 
@@ -30,7 +30,7 @@ class Analyses:
 
     idle: dict[str, IdleTime]  # by device label
     launches: list[StreamLaunches]
-    transfers: list[Transfers]
+    transfers: list[TransferSum]
     achieved: list[OpRates]  # by kind of op
     op_shapes: list[OpRates]  # by kind of op, shapes and dtype
     modules: list[ModuleTime]

@@ -1,7 +1,7 @@
 """Which kernels and ops were added, are gone, take longer or shorter: two traces compared by name, per step.
 
     changes(recorded, other, [0, 1, 2], [0, 1]).kernels.longer[0]
-    # Change("volta_sgemm_128x64_nn", recorded_count=4.0, replayed_count=4.0, recorded_ns=1200000, replayed_ns=1500000)
+    # NameChange("volta_sgemm_128x64_nn", recorded_count=4.0, replayed_count=4.0, recorded_ns=1200000, replayed_ns=1500000)
 
 Counts and times are means per step over the chosen steps, so that traces of different length compare fairly.
 """
@@ -22,7 +22,7 @@ _NEGLIGIBLE_NS = 1000  # per step; a smaller difference is not listed
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NameChange:
     """One name in both traces, per step. An op's count is how many of it had device work."""
 
     name: str
@@ -36,10 +36,10 @@ class Change:
 class ChangeLists:
     """Up to `top` names each, the largest difference of time first."""
 
-    added: list[Change] = field(default_factory=list)
-    gone: list[Change] = field(default_factory=list)
-    longer: list[Change] = field(default_factory=list)
-    shorter: list[Change] = field(default_factory=list)
+    added: list[NameChange] = field(default_factory=list)
+    gone: list[NameChange] = field(default_factory=list)
+    longer: list[NameChange] = field(default_factory=list)
+    shorter: list[NameChange] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ def _classified(
     recorded: dict[str, _Total], other: dict[str, _Total], tolerance: float, top: int, key: Callable[[str], str] = str
 ) -> ChangeLists:
     ours, theirs = _merged(recorded, key), _merged(other, key)
-    lists: dict[str, list[Change]] = {"added": [], "gone": [], "longer": [], "shorter": []}
+    lists: dict[str, list[NameChange]] = {"added": [], "gone": [], "longer": [], "shorter": []}
     for name in ours.keys() | theirs.keys():
         a, b = ours.get(name, _NOTHING), theirs.get(name, _NOTHING)
-        change = Change(
+        change = NameChange(
             a.name or b.name, round(a.count, 3), round(b.count, 3), round(a.duration_ns), round(b.duration_ns)
         )
         difference_ns = b.duration_ns - a.duration_ns
@@ -138,5 +138,5 @@ def _merged(totals: dict[str, _Total], key: Callable[[str], str]) -> dict[str, _
     return merged
 
 
-def _size(change: Change) -> tuple[int, str]:
+def _size(change: NameChange) -> tuple[int, str]:
     return -abs(change.replayed_ns - change.recorded_ns), change.name

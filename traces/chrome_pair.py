@@ -18,7 +18,7 @@ import numpy as np
 
 from traces.chrome import write_events
 from traces.chrome_events import Event, RankEvents
-from traces.counterparts import Change, Counterparts, counterparts, paired_steps
+from traces.counterparts import Counterparts, KernelChange, counterparts, paired_steps
 from traces.export_notes import PAIR_KEY
 from traces.measure import window_ns
 from traces.model import NONE, Trace
@@ -81,7 +81,7 @@ class _PairEvents:
         both = np.flatnonzero((self._found.first != NONE) & (self._found.second != NONE))
         columns = (self._found.first, self._found.second, self._found.change, self._found.change_ns)
         for number, (ours, theirs, change, change_ns) in enumerate(zip(*(c[both].tolist() for c in columns), strict=True)):
-            told = Change(change).name.lower().replace("_", " ")
+            told = KernelChange(change).name.lower().replace("_", " ")
             flow: dict[str, Any] = {"cat": "counterpart", "name": told, "id": _ARROWS + number}
             yield {"ph": "s", **flow, **self._place(0, ours), "args": {"longer_us": change_ns / 1000}}
             yield {"ph": "f", "bp": "e", **flow, **self._place(1, theirs)}

@@ -109,7 +109,7 @@ class ValueReads:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class MemoryComparison:
     """Peaks of one device in both traces; of a device that a replay used also how much memory there was.
 
     Sources are those of `measure.MemoryPeak`. A step's rise is over what was held when it began. `fits` is False if the
@@ -151,7 +151,7 @@ class Comparison:
     host: HostFigures
     values: ValueReads
     events_never_recorded: int | None  # of a replay: events that its script waited for
-    memory: dict[str, DeviceMemory]
+    memory: dict[str, MemoryComparison]
     missing: list[MissingOp]
     changes: Changes
     clock: str | None  # of a replay: "wall", or "virtual": waits for the GPU took no time, so loading data was not real
@@ -401,7 +401,7 @@ def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | No
     return {kind: times.get(kind, 0) / total for kind in kinds} if total else None
 
 
-def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[str, DeviceMemory]:
+def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[str, MemoryComparison]:
     """Peaks by device; of a replay's devices that were used also how much memory there was, and whether it was enough."""
     a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
     rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
@@ -417,9 +417,9 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
                 "fits": not use.ooms,
             }
     return {
-        device: DeviceMemory(
-            recorded_peak_bytes=a[device].allocated_bytes if device in a else None,
-            replayed_peak_bytes=b[device].allocated_bytes if device in b else None,
+        device: MemoryComparison(
+            recorded_peak_bytes=a[device].peak_allocated_bytes if device in a else None,
+            replayed_peak_bytes=b[device].peak_allocated_bytes if device in b else None,
             recorded_source=a[device].source if device in a else None,
             replayed_source=b[device].source if device in b else None,
             recorded_step_rise_bytes=rises_a.get(device),

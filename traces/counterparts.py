@@ -3,7 +3,7 @@
     pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] rows of both traces' steps
     found = counterparts(recorded, replayed, pairs)
     found.first[7], found.second[7]                   # rows of the two device tables; NONE where one has none
-    found.change[7]                                   # Change.LONGER
+    found.change[7]                                   # KernelChange.LONGER
 
 Within a pair of steps, work is compared in the order of its launches. The k-th of an op's calls with these shapes in this phase
 that runs a kernel of this name goes with the k-th; what is left over after that goes by less: without the shapes, the phase,
@@ -31,7 +31,7 @@ SAME_NS = 1_000  # profilers write whole microseconds: less is no difference eit
 StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE where one has no such step
 
 
-class Change(IntEnum):
+class KernelChange(IntEnum):
     """How the second trace's kernel differs from its counterpart."""
 
     SAME = 0
@@ -53,7 +53,7 @@ class Counterparts:
     step: Column
     first: Column
     second: Column
-    change: Column  # Change
+    change: Column  # KernelChange
     change_ns: Column  # of the second trace's time over the first's
     certain: Column
 
@@ -101,7 +101,7 @@ def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
 def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
     """The device work of the paired steps, pair by pair; of traces without steps, of everything."""
     texts: dict[object, int] = {}
-    sides = [_Work.of(trace, [pair[side] for pair in pairs], texts) for side, trace in enumerate((first, second))]
+    sides = [_LaunchedWork.of(trace, [pair[side] for pair in pairs], texts) for side, trace in enumerate((first, second))]
     left = [np.arange(len(work.row)) for work in sides]
     found: list[tuple[Column, Column, bool]] = []
     for columns in _LEVELS:
@@ -125,7 +125,7 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
         step=np.concatenate([sides[0].step[a], sides[0].step[left[0]], sides[1].step[left[1]]]),
         first=np.concatenate([ours, gone, np.full(len(new), NONE)]),
         second=np.concatenate([theirs, np.full(len(gone), NONE), new]),
-        change=np.concatenate([change, np.full(len(gone), Change.GONE), np.full(len(new), Change.NEW)]).astype(np.uint8),
+        change=np.r_[change, np.full(len(gone), KernelChange.GONE), np.full(len(new), KernelChange.NEW)].astype(np.uint8),
         change_ns=np.concatenate([change_ns, -first.device.duration_ns[gone], second.device.duration_ns[new]]),
         certain=np.concatenate([certain, np.zeros(len(gone) + len(new), dtype=bool)]),
     )
@@ -189,7 +189,7 @@ _LEVELS = (
 
 
 @dataclass(frozen=True)
-class _Work:
+class _LaunchedWork:
     """One side's device work, pair of steps by pair, in order of launch. Names are numbers that both sides share."""
 
     row: Column
@@ -202,7 +202,7 @@ class _Work:
     duration_ns: Column
 
     @classmethod
-    def of(cls, trace: Trace, steps: Sequence[int], texts: dict[object, int]) -> _Work:
+    def of(cls, trace: Trace, steps: Sequence[int], texts: dict[object, int]) -> _LaunchedWork:
         rows = work_rows(trace)
         rows = rows[np.lexsort((trace.device.start_ns[rows], launch_time_ns(trace)[rows]))]
         rows, pair = _by_pair(trace, rows, steps)
@@ -290,7 +290,7 @@ def _one_key(*pairs: tuple[Column, Column]) -> list[Column]:
 
 
 def _changed(duration_ns: Column, change_ns: Column, same_name: Column) -> Column:
-    """The Change of pairs that have both sides."""
+    """The KernelChange of pairs that have both sides."""
     alike = np.abs(change_ns) <= np.maximum(SAME_SHARE * duration_ns, SAME_NS)
-    found = np.where(change_ns > 0, Change.LONGER, Change.SHORTER)
-    return np.where(same_name, np.where(alike, Change.SAME, found), Change.OTHER_KERNEL)
+    found = np.where(change_ns > 0, KernelChange.LONGER, KernelChange.SHORTER)
+    return np.where(same_name, np.where(alike, KernelChange.SAME, found), KernelChange.OTHER_KERNEL)

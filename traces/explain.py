@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from traces.changes import Change
+from traces.changes import NameChange
 from traces.comparison import Comparison
 from traces.idle import IdleTime
 
@@ -149,7 +149,7 @@ def _communication(comparison: Comparison) -> Iterator[Reason]:
 
 def _kernels(comparison: Comparison) -> Iterator[Reason]:
     lists = comparison.changes.kernels
-    changed: list[Change] = [*lists.added, *lists.gone, *lists.longer, *lists.shorter]
+    changed: list[NameChange] = [*lists.added, *lists.gone, *lists.longer, *lists.shorter]
     changed.sort(key=lambda change: -abs(change.replayed_ns - change.recorded_ns))
     for change in changed[:_MOST_KERNELS]:
         calls = f"{change.recorded_count:g} -> {change.replayed_count:g} a step"

@@ -62,7 +62,7 @@ def loaded(
         steps = range(12 * workers, 36 * workers)
     costs = [cost] if isinstance(cost, BatchCost) else list(cost)
     hosts_ns = [host_ns] if isinstance(host_ns, int) else list(host_ns)
-    run = _Run(costs, workers, cores, step_ns, hosts_ns, disk, prefetch, others)
+    run = _Simulation(costs, workers, cores, step_ns, hosts_ns, disk, prefetch, others)
     while len(run.ended_ns) < steps.start:
         run.go_on()
     begin_ns, begin_others_ns = run.now_ns, run.others_ns
@@ -73,7 +73,7 @@ def loaded(
     return LoaderRun(round(span_ns / len(steps)), waited_ns // len(steps), (run.others_ns - begin_others_ns) / span_ns)
 
 
-class _Run:
+class _Simulation:
     """Events in their order: a worker's part is read or computed, a step of the script ends."""
 
     def __init__(

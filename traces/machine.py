@@ -67,7 +67,7 @@ UNKNOWN_PROPERTIES = DeviceProperties()
 
 
 @dataclass(frozen=True)
-class Settings:
+class TorchSettings:
     """Settings of PyTorch that change what runs on a GPU, as they were when the recording was made."""
 
     tf32_matmul: bool | None = None  # torch.backends.cuda.matmul.allow_tf32
@@ -77,7 +77,7 @@ class Settings:
     allocator: str | None = None  # PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF
 
 
-DEFAULT_SETTINGS = Settings()
+DEFAULT_SETTINGS = TorchSettings()
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Machine:
     system: str | None = None  # "Linux x86_64"
     processors: int | None = None
     oom_text: str | None = None  # how this PyTorch words an out-of-memory error
-    settings: Settings = DEFAULT_SETTINGS
+    settings: TorchSettings = DEFAULT_SETTINGS
 
     @property
     def release(self) -> tuple[int, int] | None:

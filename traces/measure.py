@@ -210,7 +210,7 @@ def _last_of_chain(following: Column) -> Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkSum:
     """A row of a table of kernels or ops: `count` is how many kernels, or how many ops with device work."""
 
     name: str
@@ -218,13 +218,13 @@ class Work:
     device_ns: int
 
 
-def kernel_table(trace: Trace) -> list[Work]:
+def kernel_table(trace: Trace) -> list[WorkSum]:
     """Kernels, copies and memsets by name, most device time first."""
     spans = trace.device.take(work_rows(trace))
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))
 
 
-def op_table(trace: Trace, *, outermost: bool = False) -> list[Work]:
+def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
     """Ops by name with the device time of the work they launched, most first; work without an op is left out."""
     rows = work_rows(trace)
     op = op_of(trace, outermost=outermost)[rows]
@@ -242,8 +242,8 @@ class MemoryPeak:
     "summed"    allocations minus frees since the recording began: what was held before and never freed is not in it
     """
 
-    allocated_bytes: int
-    reserved_bytes: int | None
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
     source: str
 
 
@@ -307,12 +307,12 @@ def _sum_by(index: Column, values: Column, size: int) -> Column:
     return sums
 
 
-def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> list[Work]:
+def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> list[WorkSum]:
     names, index = np.unique(name, return_inverse=True)
     times = _sum_by(index, duration_ns, len(names))
     counts = _sum_by(index, counted.astype(np.int64), len(names))
     columns = zip(names.tolist(), counts.tolist(), times.tolist(), strict=True)
-    rows = [Work(trace.strings[name], count, time_ns) for name, count, time_ns in columns]
+    rows = [WorkSum(trace.strings[name], count, time_ns) for name, count, time_ns in columns]
     return sorted(rows, key=lambda row: (-row.device_ns, -row.count, row.name))
 
 

@@ -16,8 +16,18 @@ from dataclasses import replace
 from typing import Any
 
 from traces.configuration import ReplayConfig
-from traces.machine import Machine, Settings, hip_version, runtime_version
-from traces.run import CleanSteps, HostFigures, Loader, ProfilerUse, RecorderCost, ReplayNotes, Run, Script, distributed_of
+from traces.machine import Machine, TorchSettings, hip_version, runtime_version
+from traces.run import (
+    CleanSteps,
+    HostFigures,
+    LoaderSettings,
+    ProfilerUse,
+    RecorderCost,
+    ReplayNotes,
+    Run,
+    Script,
+    distributed_of,
+)
 from traces.typed_json import fitting
 
 # Keys of the provenance that became fields of Machine, Device and Run; "ranks" holds, by rank, what differs from the first.
@@ -85,7 +95,7 @@ def machine_in(facts: Mapping[str, Any]) -> Machine:
         system=told("system", str),
         processors=told("processors", int),
         oom_text=told("oom_text", str),
-        settings=Settings(
+        settings=TorchSettings(
             tf32_matmul=told("matmul", bool, tf32) if isinstance(tf32, Mapping) else None,
             tf32_cudnn=told("cudnn", bool, tf32) if isinstance(tf32, Mapping) else None,
             cudnn_benchmark=told("cudnn_benchmark", bool),
@@ -101,7 +111,7 @@ def _run(facts: Mapping[str, Any]) -> Run:
     return replace(
         fitting(Run, {name: facts.get(name) for name in ("source", "clock", "argv")}),
         script=fitting(Script, facts["script"]) if isinstance(facts.get("script"), Mapping) else None,
-        loaders=tuple(fitting(Loader, loader) for loader in loaders) if isinstance(loaders, list) else (),
+        loaders=tuple(fitting(LoaderSettings, loader) for loader in loaders) if isinstance(loaders, list) else (),
         recorder=fitting(RecorderCost, facts["recorder"]) if isinstance(facts.get("recorder"), Mapping) else None,
         profiler=fitting(ProfilerUse, facts.get("profiler")),
         clean=fitting(CleanSteps, facts["clean"]) if isinstance(facts.get("clean"), Mapping) else None,

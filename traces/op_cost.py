@@ -2,7 +2,7 @@
 
     flops("mm", ((1024, 512), (512, 256)))                  # 268435456
     size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440
-    compute_unit("convolution", "float32", Settings())      # "tf32"
+    compute_unit("convolution", "float32", TorchSettings())      # "tf32"
 
 Ops are canonical ones (`traces.equivalents`). Recordings hold no outputs, so all is worked out from inputs alone.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
-from traces.machine import DEFAULT_SETTINGS, Settings
+from traces.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model import Shape
 
 _ITEMSIZE = {
@@ -56,7 +56,7 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
     return sum(map(prod, shapes)) * itemsize(dtype)
 
 
-def compute_unit(op: str, dtype: str, settings: Settings = DEFAULT_SETTINGS) -> str:
+def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
     """The units on which a matrix product or convolution of this dtype runs: a key of `Card.tflops`.
 
     float32 runs as TF32 where the recorded script allowed it. PyTorch's defaults since 1.12: in cuDNN's convolutions and

@@ -32,13 +32,13 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class PeakMemory:
+class HeldAtPeak:
     time_ns: int
     held: list[Held]
     by_size: bool
 
 
-def held_at_peak(trace: Trace, device: int) -> PeakMemory | None:
+def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
     """Of a row of `trace.devices`; None without memory events there."""
     events = trace.memory.take(trace.memory.device == device)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
@@ -56,7 +56,7 @@ def held_at_peak(trace: Trace, device: int) -> PeakMemory | None:
         count, size = sums.get(key[:2], (0, 0))
         sums[key[:2]] = count + 1, size + key[2]
     held = [Held(*key, count, size) for key, (count, size) in sums.items()]
-    return PeakMemory(time_ns, sorted(held, key=lambda one: (-one.bytes, one.op, one.phase)), by_size)
+    return HeldAtPeak(time_ns, sorted(held, key=lambda one: (-one.bytes, one.op, one.phase)), by_size)
 
 
 def _not_freed(events: MemoryEvents, by_size: bool) -> Column:

@@ -14,7 +14,7 @@ import numpy as np
 
 from traces.measure import steady_steps, step_windows
 from traces.model import NONE, Batches, BatchKind, Column, Ending, StepKind, Trace
-from traces.run import Loader
+from traces.run import LoaderSettings
 from traces.spread import median
 from traces.time_windows import TimeWindows
 
@@ -29,7 +29,7 @@ class StepsOfKind:
 class InputPipeline:
     """Waits for batches and pinning of batches; figures are None where none was recorded."""
 
-    loaders: list[Loader]
+    loaders: list[LoaderSettings]
     waits: int
     wait_median_ns: int | None
     wait_total_ns: int

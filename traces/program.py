@@ -93,7 +93,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _DeviceOp:
     """One op with device work. `shape` is its largest input and `dtype` its first floating input's, else its first input's;
     None where they were not recorded."""
 
@@ -140,7 +140,9 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
     return Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names")
 
 
-def _otherwise_made(recorded: tuple[Trace, list[_Call]], other: tuple[Trace, list[_Call]], steps: tuple[int, int]) -> str:
+def _otherwise_made(
+    recorded: tuple[Trace, list[_DeviceOp]], other: tuple[Trace, list[_DeviceOp]], steps: tuple[int, int]
+) -> str:
     """Why two traces with ops of the same names are of other programs: numbers, order, optimizer; "" where they agree."""
     (a, ours), (b, theirs) = recorded, other
     if number := _other_numbers(ours, theirs, steps):
@@ -150,8 +152,8 @@ def _otherwise_made(recorded: tuple[Trace, list[_Call]], other: tuple[Trace, lis
 
 
 def _by_names_alone(
-    recorded: tuple[Trace, list[_Call]],
-    other: tuple[Trace, list[_Call]],
+    recorded: tuple[Trace, list[_DeviceOp]],
+    other: tuple[Trace, list[_DeviceOp]],
     names: float,
     steps: tuple[int, int],
     rows: tuple[Column, Column],
@@ -192,7 +194,7 @@ def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
     return [size for size, name in told if size >= 0 and "HtoD" in trace.strings[name]]
 
 
-def _half_share(trace: Trace, calls: list[_Call], steps: Column) -> float | None:
+def _half_share(trace: Trace, calls: list[_DeviceOp], steps: Column) -> float | None:
     """The share of calls on 16-bit numbers: by their dtypes, else of kernels, by their names; None where neither tells."""
     told = [call.dtype in _HALVES for call in calls if call.dtype in _FLOATING]
     if not told:
@@ -249,14 +251,14 @@ def _took_time(times: PhaseTimes) -> bool:
     return bool(times.host_ns.any() or (times.device_ns is not None and times.device_ns.any()))
 
 
-def _dtype_likeness(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> float:
+def _dtype_likeness(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> float:
     """Of ops whose dtypes both traces have; 1 where there are none."""
     known = {call.canonical for call in ours if call.dtype} & {call.canonical for call in theirs if call.dtype}
     a, b = ([(c.canonical, c.dtype) for c in calls if c.dtype and c.canonical in known] for calls in (ours, theirs))
     return _likeness(a, b, steps) if known else 1.0
 
 
-def _other_numbers(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> str:
+def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """An example, if ops that both have come more or less often in one: a model with another number of layers; or if one has
     ops that the other lacks, and none in their place: dropout. Else "".
 
@@ -278,7 +280,7 @@ def _other_numbers(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int
     return f"e.g. {' '.join(filter(None, (name, _by(shape or ()))))} {here:.3g} times a step recorded, {there:.3g} here"
 
 
-def _lone_ops(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> str:
+def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """The most frequent name that only one has, if it has more such calls than the other: what another release renamed is as
     often in both. Else ""."""
     a, b = (Counter(call.canonical for call in calls) for calls in (ours, theirs))
@@ -291,7 +293,7 @@ def _lone_ops(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) ->
     return f"{name} {counts[name]:.3g} times a step {where}"
 
 
-def _order_likeness(ours: list[_Call], theirs: list[_Call], steps: tuple[int, int]) -> float:
+def _order_likeness(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> float:
     """How far each op is followed by the same one as in the other trace."""
     a, b = ([(x.canonical, y.canonical) for x, y in pairwise(calls) if x.thread == y.thread] for calls in (ours, theirs))
     return _likeness(a, b, steps) if a and b else 1.0
@@ -332,7 +334,7 @@ def _backward_passes(trace: Trace) -> int | None:
     return int(np.median(counts[counts > 0])) if counts.any() else None
 
 
-def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_Call]]:
+def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
     """The calls of traces with their ops that launched work, each called by what both traces know.
 
     What is one op in one trace may be an op around several in the other (`_native_multi_head_attention`, of which a replay
@@ -383,7 +385,7 @@ def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
     return op, step[keep][first]
 
 
-def _calls(trace: Trace, op: Column, step: Column) -> list[_Call]:
+def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
     """These ops in order of their starts."""
     order = np.argsort(trace.host.start_ns[op], kind="stable")
     strings, host = trace.strings, trace.host
@@ -396,7 +398,7 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_Call]:
         if shapes not in largest:
             largest[shapes] = max(parse_shapes(strings[shapes]), key=lambda s: (np.prod(s), s), default=None)
         thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
-        calls.append(_Call(number, thread, strings[name], canonical[name], largest[shapes], dtype))
+        calls.append(_DeviceOp(number, thread, strings[name], canonical[name], largest[shapes], dtype))
     return calls
 
 
@@ -423,9 +425,9 @@ def _likeness(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tuple
     return 2 * common / whole if whole else 0.0
 
 
-def _example(ours: list[_Call], theirs: list[_Call]) -> str:
+def _example(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
     """The first op of both first steps whose largest input differs."""
-    waiting: dict[str, list[_Call]] = {}
+    waiting: dict[str, list[_DeviceOp]] = {}
     for call in theirs:
         if call.step == theirs[0].step and call.shape is not None:
             waiting.setdefault(call.canonical, []).append(call)

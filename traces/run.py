@@ -30,7 +30,7 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Loader:
+class LoaderSettings:
     """What of a DataLoader decides how fast it is, under the names of its arguments; `workers` is `num_workers`."""
 
     workers: int | None = None
@@ -164,7 +164,7 @@ class Run:
     clock: str = ""  # "unix": times count from 1970; else what they count from
     script: Script | None = None
     argv: tuple[str, ...] | None = None  # of the script, without paths
-    loaders: tuple[Loader, ...] = ()
+    loaders: tuple[LoaderSettings, ...] = ()
     recorder: RecorderCost | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)
     clean: CleanSteps | None = None

@@ -17,7 +17,8 @@ from traces.communication import Communication, communication
 from traces.json_facts import as_json
 from traces.machine import Machine
 from traces.measure import (
-    Work,
+    MemoryPeak,
+    WorkSum,
     busy_by_device,
     busy_by_stream,
     busy_ns,
@@ -88,13 +89,6 @@ class StepSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class PeakMemory:
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int | None
-    source: str  # as in measure.MemoryPeak
-
-
-@dataclass(frozen=True, slots=True)
 class Summary:
     """See the module. Medians are over the steps that `steady_steps` takes; times are nanoseconds.
 
@@ -124,10 +118,10 @@ class Summary:
     input_pipeline: InputPipeline | None
     collectives: list[CollectiveTotals]
     communication: Communication | None
-    kernels: list[Work]
-    ops: list[Work]
-    calls: list[Work]
-    memory: dict[str, PeakMemory]
+    kernels: list[WorkSum]
+    ops: list[WorkSum]
+    calls: list[WorkSum]
+    memory: dict[str, MemoryPeak]
     lacks: list[str]
     problems: dict[str, int]
     machine: Machine  # of the first rank, as all that comes from its run
@@ -217,10 +211,7 @@ def summarize(trace: Trace) -> Summary:
         kernels=kernel_table(trace)[:TOP],
         ops=op_table(trace)[:TOP],
         calls=op_table(trace, outermost=True)[:TOP],
-        memory={
-            trace.device_label(row): PeakMemory(peak.allocated_bytes, peak.reserved_bytes, peak.source)
-            for row, peak in memory_peaks(trace).items()
-        },
+        memory={trace.device_label(row): peak for row, peak in memory_peaks(trace).items()},
         lacks=list(trace.lacks),
         problems=dict(trace.problems),
         machine=trace.machine_of(trace.ranks[0]),

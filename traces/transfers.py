@@ -1,6 +1,6 @@
 """What copies move: by kind in all, and over time.
 
-    transfers(trace)[0]             # Transfers("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
+    transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): gigabytes per second in each of the parts of the trace's time
 
 Bytes per nanosecond are gigabytes per second. The rate of a kind is its bytes over the time that its copies took, as the
@@ -21,7 +21,7 @@ PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Transfers:
+class TransferSum:
     """Copies or memsets of one kind, summed over devices; those of unknown size are counted, and are in no other figure."""
 
     kind: str
@@ -32,7 +32,7 @@ class Transfers:
     over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty where no size is known
 
 
-def transfers(trace: Trace, parts: int = PARTS) -> list[Transfers]:
+def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
     """By kind, most bytes first; with the rate in each of so many equal parts of the trace's time."""
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
@@ -41,7 +41,7 @@ def transfers(trace: Trace, parts: int = PARTS) -> list[Transfers]:
         sized = spans.take((spans.bytes != NONE) & (spans.duration_ns > 0))
         moved, took_ns = int(sized.bytes.sum()), int(sized.duration_ns.sum())
         rate = moved / took_ns if took_ns else None
-        found.append(Transfers(kind, len(spans), moved, took_ns, rate, _rates(sized, start_ns, edges)))
+        found.append(TransferSum(kind, len(spans), moved, took_ns, rate, _rates(sized, start_ns, edges)))
     return sorted(found, key=lambda of: (-of.bytes, of.kind))
 
 

@@ -20,6 +20,7 @@ import typer
 from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 
+from traces.storage_model import CachePolicy
 from tui.argv import ScriptCommand
 from tui.completion import trace_names
 from tui.errors import line_for
@@ -70,18 +71,18 @@ class Grain(StrEnum):
     phase = "phase"
 
 
-class Loader(StrEnum):
+class LoaderChoice(StrEnum):
     real = "real"
     recorded = "recorded"
 
 
-class Values(StrEnum):
+class ValuesChoice(StrEnum):
     recorded = "recorded"
     constant = "constant"
     compute = "compute"
 
 
-class Clock(StrEnum):
+class ClockChoice(StrEnum):
     wall = "wall"
     virtual = "virtual"
     recorded = "recorded"
@@ -89,11 +90,6 @@ class Clock(StrEnum):
 
 class By(StrEnum):
     function = "function"
-
-
-class CachePolicy(StrEnum):
-    lru = "lru"
-    minio = "minio"
 
 
 TraceArgument = Annotated[
@@ -374,11 +370,11 @@ def replay(
     ] = None,
     details: DetailsOption = False,
     loader: Annotated[
-        Loader,
+        LoaderChoice,
         typer.Option(
             "--loader", rich_help_panel=TIME, help="Waits for data: as this machine loads, or padded to the recorded waits."
         ),
-    ] = Loader.real,
+    ] = LoaderChoice.real,
     strict: Annotated[
         bool,
         typer.Option(
@@ -386,23 +382,23 @@ def replay(
         ),
     ] = False,
     values: Annotated[
-        Values,
+        ValuesChoice,
         typer.Option(
             "--values",
             rich_help_panel=TIME,
             help="What tensors hold: the values that were recorded, and else those of a run that makes progress; or else 1.0, 0"
             " and False (constant); or what this CPU computes (compute).",
         ),
-    ] = Values.recorded,
+    ] = ValuesChoice.recorded,
     clock: Annotated[
-        Clock,
+        ClockChoice,
         typer.Option(
             "--clock",
             rich_help_panel=TIME,
             help="Really wait for the GPU; only move the clock that the script reads (virtual); or leave this machine's"
             " own time out altogether (recorded).",
         ),
-    ] = Clock.wall,
+    ] = ClockChoice.wall,
     view: Annotated[
         bool,
         typer.Option(
@@ -729,7 +725,7 @@ def stalls(
     ] = "0%",
     policy: Annotated[
         CachePolicy, typer.Option("--policy", help="What the cache does: evict what was read longest ago, or never evict.")
-    ] = CachePolicy.lru,
+    ] = CachePolicy.LRU,
     cores: Annotated[
         str, typer.Option("--cores", metavar="N,N", help="Also model machines of so many cores, a worker on each: 1,2,4,8.")
     ] = "",
@@ -746,7 +742,7 @@ def stalls(
 
     assert isinstance(context.command, ScriptCommand)
     asked = StallsRun(
-        script, trace, gpu, estimate, disk, share(cached, "--cached"), str(policy), counts_of(cores), steps, json
+        script, trace, gpu, estimate, disk, share(cached, "--cached"), policy, counts_of(cores), steps, json
     )
     return run(asked, context.command.option_names(context))
 

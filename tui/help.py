@@ -108,7 +108,7 @@ def _page(command: Command | Group, ctx: Context) -> str:
     """The whole page, for the terminal that stdout is."""
     seen = look(sys.stdout)
     width = min(shutil.get_terminal_size((100, 24)).columns, _WIDEST)
-    page = _Page(width, seen["colour"])
+    page = _HelpPage(width, seen["colour"])
     page.usage(ctx.command_path, " ".join(command.collect_usage_pieces(ctx)))
     page.text(command.help or "")
     if isinstance(command, Group):
@@ -137,7 +137,7 @@ def _first_sentence(text: str) -> str:
     return sentence if sentence.endswith("?") else sentence + "."
 
 
-class _Page:
+class _HelpPage:
     def __init__(self, width: int, colour: bool) -> None:
         self.lines: list[str] = []
         self._width, self._colour = width, colour

@@ -1,6 +1,6 @@
 """`trace report`: one page about a trace, or about two side by side, that needs nothing but itself.
 
-    page = report_html([Side("v100.msgpack", recorded), Side("replay.msgpack", replayed)])
+    page = report_html([NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)])
     Path("report.html").write_text(page)
 
 No script, no font, no address: charts are SVG within the page, colours follow light and dark, and it prints. Curves are thinned
@@ -27,7 +27,7 @@ from tui.print_analyses import REASONS, analysis_rows, idle_sentence
 from tui.print_communication import exposure_sentence
 from tui.print_diff import COVERAGE, verdict_sentences, warning_sentences
 from tui.print_info import collective_rows, note_sentences, provenance_facts
-from tui.svg_charts import Line, line_chart, paired_bars, stacked_bars
+from tui.svg_charts import ChartLine, line_chart, paired_bars, stacked_bars
 
 _POINTS = 800  # of a curve
 _MOST_DOTS = 2_000  # steps
@@ -35,7 +35,7 @@ _IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in e
 
 
 @dataclass
-class Side:
+class NamedTrace:
     """A trace and what people call it."""
 
     name: str
@@ -46,7 +46,7 @@ class Side:
         self.summary = summarize(self.trace)
 
 
-def report_html(sides: Sequence[Side], tolerance: float = 0.05) -> str:
+def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
     """The page about one trace, or about two: a recording and a replay, or another recording."""
     comparison = None
     if len(sides) > 1:
@@ -73,7 +73,7 @@ def report_html(sides: Sequence[Side], tolerance: float = 0.05) -> str:
     return f"{page}<style>{_STYLE}</style></head><body><main>{''.join(filter(None, body))}</main></body></html>\n"
 
 
-def _head(sides: Sequence[Side], labels: Sequence[str], comparison: Comparison | None) -> str:
+def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
     """The verdict, four figures, and what to know of them."""
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
@@ -125,7 +125,7 @@ def _busy(summary: Summary) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def _steps_chart(sides: Sequence[Side], labels: Sequence[str], comparison: Comparison | None) -> str:
+def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
     lines = []
     own, numbers, x_label = step_axis(sides)
     for label, letter, steps, number in zip(labels, "ab", own, numbers, strict=False):
@@ -134,7 +134,7 @@ def _steps_chart(sides: Sequence[Side], labels: Sequence[str], comparison: Compa
         faded = frozenset(number[other].astype(float).tolist())
         if len(steps) > _MOST_DOTS:
             number, time_ms = _thinned(number, time_ms, _POINTS)
-        lines.append(Line(label, number, time_ms, letter, has_dots=True, faded=faded))
+        lines.append(ChartLine(label, number, time_ms, letter, has_dots=True, faded=faded))
     band = None
     if comparison is not None and comparison.steps.noise_floor and comparison.steps.recorded_median_ns:
         middle = comparison.steps.recorded_median_ns / 1e6
@@ -151,7 +151,7 @@ def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> 
     return {name: [of.median_ns] for summary in summaries for name, of in summary.phases.items()}
 
 
-def step_axis(sides: Sequence[Side]) -> tuple[list[Steps], list[Column], str]:
+def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], str]:
     """The steps of each side's first rank, where they lie, and what that axis is called; two traces count on their own."""
     found = []
     for side in sides:
@@ -166,7 +166,7 @@ def _phases_chart(times: Mapping[str, list[int | None]], labels: Sequence[str]) 
     return paired_bars([(name, of, [time_text(time_ns) for time_ns in of]) for name, of in times.items()], labels)
 
 
-def _idle_chart(sides: Sequence[Side], labels: Sequence[str]) -> str:
+def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
     rows = []
     for label, side in zip(labels, sides, strict=True):
         for device, of in list(side.summary.analyses.idle.items())[:8]:
@@ -176,7 +176,7 @@ def _idle_chart(sides: Sequence[Side], labels: Sequence[str]) -> str:
     return stacked_bars(rows, _IDLE_COLOURS, {"busy": "GPU busy", **REASONS}) if rows else ""
 
 
-def _memory_chart(sides: Sequence[Side], labels: Sequence[str]) -> str:
+def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
     """Of the device that holds the most on each side, from its first event on."""
     lines, limit = [], None
     for label, letter, side in zip(labels, "ab", sides, strict=False):
@@ -187,7 +187,7 @@ def _memory_chart(sides: Sequence[Side], labels: Sequence[str]) -> str:
             continue
         row, curve = max(curves, key=lambda pair: int(pair[1].allocated_bytes.max()))
         time_ms, held = _thinned((curve.time_ns - curve.time_ns[0]) / 1e6, curve.allocated_bytes / 2**30, _POINTS)
-        lines.append(Line(f"{label} {trace.device_label(row)}", time_ms, held, letter, is_stepped=True))
+        lines.append(ChartLine(f"{label} {trace.device_label(row)}", time_ms, held, letter, is_stepped=True))
         size = trace.devices[row].total_memory_bytes
         if size != NONE and limit is None:
             limit = (f"the device's {size_text(size)}", size / 2**30)
@@ -233,7 +233,7 @@ def _coverage(comparison: Comparison | None) -> Iterable[str]:
     yield _section("Not in the recording", _table(["op", "shapes", "calls"], missing))
 
 
-def _kernels(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
+def _kernels(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
     for label, side in zip(labels, sides, strict=True):
         busy_ns = side.summary.gpu_busy_ns
         rows = [
@@ -245,7 +245,7 @@ def _kernels(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
         yield _section(title, _table(["kernel", "count", "time", "of busy"], rows))
 
 
-def _collectives(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
+def _collectives(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
     for label, side in zip(labels, sides, strict=True):
         exposure = exposure_sentence(side.summary.communication)
         note = f"<p class=note>{_text(exposure[:1].upper() + exposure[1:])}.</p>" if exposure else ""
@@ -253,14 +253,14 @@ def _collectives(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
         yield _section("Collectives" + (f", {label}" if len(sides) > 1 else ""), cells and cells + note)
 
 
-def _analyses(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
+def _analyses(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
     for label, side in zip(labels, sides, strict=True):
         for title, head, rows in analysis_rows(side.summary.analyses):
             if rows and not title.startswith("GPU idle"):
                 yield _section(title + (f", {label}" if len(sides) > 1 else ""), _table(head, rows))
 
 
-def _provenance(sides: Sequence[Side], labels: Sequence[str]) -> Iterable[str]:
+def _provenance(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
     for label, side in zip(labels, sides, strict=True):
         rows = [[key, value] for key, value in provenance_facts(side.summary)[:60]]
         rows += [["lacks", ", ".join(side.summary.lacks)]] if side.summary.lacks else []

@@ -1,6 +1,6 @@
 """`trace plot`: one figure about a trace, or about two, by matplotlib: for a paper or a slide, as SVG, PNG or PDF.
 
-    draw("memory", [Side("v100.msgpack", recorded), Side("replay.msgpack", replayed)], Path("memory.pdf"))
+    draw("memory", [NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)], Path("memory.pdf"))
 
 matplotlib is the extra [plots]; without it a line says how to get it.
 """
@@ -17,7 +17,7 @@ from traces.comparison import compare
 from traces.measure import memory_curve
 from traces.model import NONE, StepKind, TraceError
 from tui.figures import fit, size_text
-from tui.html_report import Side, phase_times, step_axis
+from tui.html_report import NamedTrace, phase_times, step_axis
 from tui.print_analyses import REASONS
 from tui.view.aggregates import kernel_totals
 from tui.view.scene import Scene, short_name
@@ -33,7 +33,7 @@ _KERNELS = 12
 SUFFIXES = (".svg", ".png", ".pdf")
 
 
-def draw(what: str, sides: Sequence[Side], path: Path) -> None:
+def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
     """Write the figure. Raises TraceError where matplotlib is missing or the traces have nothing of the kind."""
     try:
         import matplotlib
@@ -57,7 +57,7 @@ def draw(what: str, sides: Sequence[Side], path: Path) -> None:
             plt.close(figure)
 
 
-def _steps(axes: Axes, sides: Sequence[Side]) -> bool:
+def _steps(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     """Each step's time; steps that count less are hollow, and the first trace's quartiles are shaded."""
     from matplotlib.ticker import MaxNLocator
 
@@ -77,7 +77,7 @@ def _steps(axes: Axes, sides: Sequence[Side]) -> bool:
     return bool(axes.lines)
 
 
-def _phases(axes: Axes, sides: Sequence[Side]) -> bool:
+def _phases(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     comparison = compare(sides[0].trace, sides[1].trace) if len(sides) > 1 else None
     times = phase_times([side.summary for side in sides], comparison)
     names = list(times)
@@ -92,7 +92,7 @@ def _phases(axes: Axes, sides: Sequence[Side]) -> bool:
     return bool(names)
 
 
-def _idle(axes: Axes, sides: Sequence[Side]) -> bool:
+def _idle(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     rows = [(side.name, device, of) for side in sides for device, of in side.summary.analyses.idle.items()]
     left = np.zeros(len(rows))
     kinds = {"busy": ("GPU busy", _BUSY_COLOUR)}
@@ -109,7 +109,7 @@ def _idle(axes: Axes, sides: Sequence[Side]) -> bool:
     return bool(rows)
 
 
-def _memory(axes: Axes, sides: Sequence[Side]) -> bool:
+def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     """Of the device that holds the most on each side, from its first event on; the limit where it is in sight."""
     highest = 0.0
     for side, colour in zip(sides, _COLOURS, strict=False):
@@ -129,7 +129,7 @@ def _memory(axes: Axes, sides: Sequence[Side]) -> bool:
     return highest > 0
 
 
-def _kernels(axes: Axes, sides: Sequence[Side]) -> bool:
+def _kernels(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     """Those with the most GPU time in any of the traces."""
     scene = Scene.of(*((side.name, side.trace) for side in sides))
     tables = [{name: of.total_ns / 1e6 for name, of in totals.items()} for totals in compared_totals(scene, kernel_totals)]

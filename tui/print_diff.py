@@ -69,7 +69,7 @@ def diff_text(
 
     The names are what people say. `next_step` is what to type for more.
     """
-    page = _Page(comparison, width, colour)
+    page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), ""]
     if not details:
         lines += [*page.figures(), *page.warnings()]
@@ -162,7 +162,7 @@ def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
     return said
 
 
-class _Page:
+class _DiffPage:
     def __init__(self, comparison: Comparison, width: int, colour: bool) -> None:
         self.of = comparison
         self.width = width

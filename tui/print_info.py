@@ -10,7 +10,7 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
-from traces.measure import Work
+from traces.measure import WorkSum
 from traces.summary import Summary
 from traces.typed_json import to_json
 from tui.figures import (
@@ -316,7 +316,7 @@ def _recorder(summary: Summary, width: int) -> list[str]:
     return ["  " + fit(text, width - 2)]
 
 
-def _work(summary: Summary, work: list[Work], head: str, width: int) -> list[str]:
+def _work(summary: Summary, work: list[WorkSum], head: str, width: int) -> list[str]:
     busy_ns = summary.gpu_busy_ns
     rows = [
         [

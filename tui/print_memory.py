@@ -1,8 +1,8 @@
 """Memory as text: the peaks of a recording and its replay, and whether the replay fitted into the memory there was.
 
-    peak_rows({"cuda:0": DeviceMemory(recorded_peak_bytes=2 << 30, replayed_peak_bytes=2 << 30, ...)})
+    peak_rows({"cuda:0": MemoryComparison(recorded_peak_bytes=2 << 30, replayed_peak_bytes=2 << 30, ...)})
     # [["cuda:0", "2.0 GiB", "2.0 GiB", "same"]]
-    memory_sentences({"cuda:0": DeviceMemory(capacity_bytes=8 << 30, fits=True, ...)})
+    memory_sentences({"cuda:0": MemoryComparison(capacity_bytes=8 << 30, fits=True, ...)})
     # ["cuda:0: fits into 8.0 GiB: at most 5.7 GiB reserved and 512.0 MiB outside of PyTorch, 1.8 GiB left."]
 """
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from tui.figures import ABSENT, size_text
 
 if TYPE_CHECKING:
-    from traces.comparison import DeviceMemory
+    from traces.comparison import MemoryComparison
 
 
-def peak_rows(memory: Mapping[str, DeviceMemory]) -> list[list[str]]:
+def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
     """Device, recorded peak, replayed peak, change. Where totals are missing also how far a step rises, which needs none."""
     rows = []
     for device, of in memory.items():
@@ -35,11 +35,11 @@ def _row(label: str, a: int | None, b: int | None) -> list[str]:
     return [label, size_text(a), size_text(b), change]
 
 
-def _summed(of: DeviceMemory) -> bool:
+def _summed(of: MemoryComparison) -> bool:
     return "summed" in (of.recorded_source, of.replayed_source)
 
 
-def memory_sentences(memory: Mapping[str, DeviceMemory]) -> list[str]:
+def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
     """What a peak leaves out, and whether there was enough."""
     said = []
     if any(map(_summed, memory.values())):
@@ -47,16 +47,16 @@ def memory_sentences(memory: Mapping[str, DeviceMemory]) -> list[str]:
     return said + fit_sentences(memory)
 
 
-def fit_sentences(memory: Mapping[str, DeviceMemory]) -> list[str]:
+def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
     """Of each device that was given a size, or ran out of memory, whether there was enough."""
     return [_fit(device, of) for device, of in memory.items() if _is_asked(of)]
 
 
-def _is_asked(of: DeviceMemory) -> bool:
+def _is_asked(of: MemoryComparison) -> bool:
     return of.capacity_bytes is not None and bool(of.fits is False or of.capacity_given)
 
 
-def _fit(device: str, of: DeviceMemory) -> str:
+def _fit(device: str, of: MemoryComparison) -> str:
     capacity, outside, reserved = of.capacity_bytes or 0, of.outside_bytes or 0, of.reserved_peak_bytes or 0
     needed = f"at most {size_text(reserved)} reserved" + (f" and {size_text(outside)} outside of PyTorch" if outside else "")
     if of.fits is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from replayer.prediction.conditions import short
-from replayer.prediction.predict import Both, Prediction
+from replayer.prediction.predict import PredictedTime, Prediction
 from tui.figures import ABSENT, counted, paint, share_text, size_text, table, time_text
 
 _BAR = 40
@@ -87,10 +87,10 @@ def _asked(prediction: Prediction, *, swept: bool = False) -> str:
     return " ".join(word for word in words if word) or "as recorded"
 
 
-def _sides(title: str, figures: dict[str, Both], width: int) -> list[str]:
+def _sides(title: str, figures: dict[str, PredictedTime], width: int) -> list[str]:
     rows = [[name, time_text(both.recorded_ns), time_text(both.predicted_ns), _change(both)] for name, both in figures.items()]
     return table([title, "recorded", "predicted", "change"], rows, width=width)
 
 
-def _change(both: Both) -> str:
+def _change(both: PredictedTime) -> str:
     return f"{both.predicted_ns / both.recorded_ns - 1:+.0%}" if both.recorded_ns else ABSENT

@@ -1,7 +1,7 @@
 """Charts as SVG for a page: lines over time, pairs of bars, stacked bars. Colours are the page's variables, so that they follow
 light and dark; text is text, and nothing is fetched.
 
-    line_chart([Line("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
+    line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
 """
 
@@ -27,7 +27,7 @@ _PLAIN = {
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """`side` is "a" or "b": the page's colour. `faded` are x values of points that count less (warm-up)."""
 
     name: str
@@ -40,7 +40,7 @@ class Line:
 
 
 def line_chart(
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     *,
     x_label: str,
     y_label: str,

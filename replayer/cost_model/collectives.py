@@ -55,7 +55,7 @@ class Place(NamedTuple):
     nth: int
 
 
-class Call(NamedTuple):
+class GroupOperation(NamedTuple):
     """An operation between ranks as this rank called it."""
 
     name: str

@@ -4,7 +4,7 @@ A kind is a direction and, between host and device, whether the host's side is p
 ("Memcpy HtoD (Pageable -> Device)"). A kind that this trace has is fitted from its copies; what it lacks is taken from
 published figures, else from data sheets.
 
-    transfers = Transfers.of(trace, speed)
+    transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
 """
 
@@ -28,7 +28,7 @@ _FITTED_FROM_BYTES = 65_536  # below, latency rather than bandwidth is what a co
 
 _HOST = ("h2d", "d2h")  # the directions with a host's side
 
-Kind = tuple[str, bool]  # "h2d", "d2h", "d2d" or "p2p"; whether the host's side is pinned (False without one)
+CopyKind = tuple[str, bool]  # "h2d", "d2h", "d2d" or "p2p"; whether the host's side is pinned (False without one)
 
 # By parts of a copy's name in recordings, of Kineto and of its AMD counterpart.
 _DIRECTIONS = {
@@ -54,12 +54,12 @@ class Copy(NamedTuple):
     others: frozenset[int]  # strings of the recording that name copies between host and device of other kinds
 
 
-class Transfers:
+class CopyCosts:
     """What copies of each kind take; times in nanoseconds."""
 
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
         # Bytes per nanosecond. The study's figures are of copies to the device; the others are as good a guess as any.
-        self._bandwidths: dict[Kind, tuple[float, Origin]] = {
+        self._bandwidths: dict[CopyKind, tuple[float, Origin]] = {
             ("h2d", True): (PUBLISHED_PINNED_GBPS, Origin.PUBLISHED),
             ("h2d", False): (PUBLISHED_PAGEABLE_GBPS, Origin.PUBLISHED),
             ("d2h", True): (PUBLISHED_PINNED_GBPS, Origin.ROOFLINE),
@@ -67,19 +67,19 @@ class Transfers:
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),  # read and written
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
-        self._latencies_ns: dict[Kind, int] = {}  # what a copy of nothing takes, where small copies were recorded
-        self._others: dict[Kind, frozenset[int]] = {}
+        self._latencies_ns: dict[CopyKind, int] = {}  # what a copy of nothing takes, where small copies were recorded
+        self._others: dict[CopyKind, frozenset[int]] = {}
 
     @classmethod
-    def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> Transfers:
+    def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
         """Fit from the copies of `trace`: the median bandwidth over those of 64 KiB and more. A link's may be given."""
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
         copies = (device.kind == DeviceKind.MEMCPY) & (device.duration_ns > 0)
         rows = zip(*(column[copies].tolist() for column in (device.name, device.bytes, device.duration_ns)), strict=True)
-        rates: dict[Kind, list[float]] = {}
-        small_ns: dict[Kind, list[int]] = {}
-        kinds: dict[int, list[Kind]] = {}
+        rates: dict[CopyKind, list[float]] = {}
+        small_ns: dict[CopyKind, list[int]] = {}
+        kinds: dict[int, list[CopyKind]] = {}
         for name, size_bytes, duration_ns in rows:
             if name not in kinds:
                 kinds[name] = _kinds(trace.strings[name])
@@ -129,7 +129,7 @@ def directions_of(trace: Trace) -> dict[int, str]:
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}
 
 
-def _kinds(name: str) -> list[Kind]:
+def _kinds(name: str) -> list[CopyKind]:
     """The kinds that a recorded copy may be of: both, where its name does not say what the host's side is."""
     direction = next((direction for mark, direction in _DIRECTIONS.items() if mark in name), None)
     if direction is None:

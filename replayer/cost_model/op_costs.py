@@ -31,9 +31,9 @@ from math import exp, inf, log, log2
 from typing import NamedTuple
 
 from replayer.cost_model.efficiency import NETS, ROWS_KINDS, ROWS_TENSORS, EfficiencyCurves, peaks_of, roofline_ns
-from replayer.cost_model.op_work import Shapes, Work, is_part, op_work
+from replayer.cost_model.op_work import OpWork, Shapes, is_part, op_work
 from traces.cards import Card
-from traces.machine import DEFAULT_SETTINGS, Settings
+from traces.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model import Origin
 
 _TENSOR_REACHED = 0.7
@@ -92,14 +92,14 @@ class _Learned(NamedTuple):
 class OpCosts:
     """Estimates for one GPU."""
 
-    def __init__(self, card: Card, settings: Settings = DEFAULT_SETTINGS, floor_ns: int = 0) -> None:
+    def __init__(self, card: Card, settings: TorchSettings = DEFAULT_SETTINGS, floor_ns: int = 0) -> None:
         self.card = card
         self.settings = settings
         self.floor_ns = floor_ns
         self._curves = EfficiencyCurves.installed()
         self._learned: dict[str, list[_Learned]] = {}  # by the kind of the first piece of work
         self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}  # by op, dtype and shapes: of its first call
-        self._known: dict[Work, tuple[float, Origin]] = {}
+        self._known: dict[OpWork, tuple[float, Origin]] = {}
 
     def learn(self, samples: Iterable[Sample]) -> None:
         """Hold the estimates against recorded ops; those at which a kernel's shortest time is all that shows say nothing, nor
@@ -156,7 +156,7 @@ class OpCosts:
             return ratio
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
-    def _slower_than_told(self, op: str, works: list[Work]) -> float | None:
+    def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
         """See Note [The nearest recorded ops]."""
         place = _place(works)
         total = weights = 0.0
@@ -170,17 +170,17 @@ class OpCosts:
             nearest = min(nearest, far)
         return total / weights * exp(-nearest / _TOLD) if weights > 0 else None
 
-    def _ns(self, works: list[Work]) -> tuple[float, Origin]:
+    def _ns(self, works: list[OpWork]) -> tuple[float, Origin]:
         told = [self._of(work) for work in works]
         return sum(ns for ns, _ in told) or 1.0, max((origin for _, origin in told), key=_UNCERTAIN.index)
 
-    def _of(self, work: Work) -> tuple[float, Origin]:
+    def _of(self, work: OpWork) -> tuple[float, Origin]:
         known = self._known.get(work)
         if known is None:
             known = self._known[work] = self._worked_out(work)
         return known
 
-    def _worked_out(self, work: Work) -> tuple[float, Origin]:
+    def _worked_out(self, work: OpWork) -> tuple[float, Origin]:
         work = _in_tiles(work)
         unit = work.unit if work.unit in self.card.tflops else "fp32"
         peaks = peaks_of(self.card, unit)
@@ -200,7 +200,7 @@ class OpCosts:
         return roofline_ns(work.flops, missed_bytes, peaks) * _BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 
 
-def _in_tiles(work: Work) -> Work:
+def _in_tiles(work: OpWork) -> OpWork:
     """A grouped convolution as one product of all groups, in tiles that a narrow group fills in part."""
     if work.kind not in ("conv", "conv_weight") or work.sizes[0] == 1:
         return work
@@ -209,7 +209,7 @@ def _in_tiles(work: Work) -> Work:
     return work._replace(sizes=(1, groups * computed, columns, depth), flops=work.flops * computed // rows)
 
 
-def _as_learned(work: Work) -> tuple[int, ...]:
+def _as_learned(work: OpWork) -> tuple[int, ...]:
     """Sizes by which a curve knows it: of what goes by its bytes, those of a measured operator that moves as many."""
     tensors = ROWS_TENSORS.get(work.kind)
     if tensors is None:
@@ -218,12 +218,12 @@ def _as_learned(work: Work) -> tuple[int, ...]:
     return max(work.size_bytes // (4 * tensors * columns), 1), columns
 
 
-def _amount(works: list[Work]) -> float:
+def _amount(works: list[OpWork]) -> float:
     """How much there is to do: arithmetic, or bytes where there is none."""
     return sum(work.flops for work in works) or sum(work.size_bytes for work in works) or 1.0
 
 
-def _on_tensor_cores(work: Work, slower: float) -> float:
+def _on_tensor_cores(work: OpWork, slower: float) -> float:
     """See Note [Units that were not measured]."""
     aligned = work.unit in ("tf32", "fp64") or all(size % 8 == 0 for size in work.sizes[-2:])
     return slower / _TENSOR_REACHED * (1.0 if aligned else _UNALIGNED)
@@ -232,12 +232,12 @@ def _on_tensor_cores(work: Work, slower: float) -> float:
 _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
 
 
-def _class(op: str, works: list[Work]) -> str:
+def _class(op: str, works: list[OpWork]) -> str:
     """Which recorded ops say something of an op: those of its kind of work; where that is only bytes, the same op."""
     return works[0].kind if works[0].kind not in _BY_BYTES else op
 
 
-def _layer(works: list[Work]) -> list[tuple[int, ...]]:
+def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
     """What of an op does not depend on the batch: columns and depth of products, channels and windows of convolutions."""
     fixed = {
         "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2),
@@ -246,7 +246,7 @@ def _layer(works: list[Work]) -> list[tuple[int, ...]]:
     return [tuple(work.sizes[i] for i in fixed.get(work.kind, ())) for work in works]
 
 
-def _place(works: list[Work]) -> tuple[float, ...]:
+def _place(works: list[OpWork]) -> tuple[float, ...]:
     """Where an op lies among others of its kind: logarithms of its sizes, rows counting for less, and of its window's use."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)

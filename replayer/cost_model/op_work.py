@@ -1,6 +1,6 @@
 """What an op does, as a kind of work with sizes, from its shapes: the form in which tables and curves hold measurements.
 
-    op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [Work("matmul", (1, 32, 1000, 2048), ...)]
+    op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
 
 An op is one or several pieces of work: a convolution's backward pass is two, of which the recording cannot tell the times
 apart.
@@ -34,7 +34,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
-from traces.machine import DEFAULT_SETTINGS, Settings
+from traces.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model import Shape
 from traces.op_cost import compute_unit, itemsize
 
@@ -63,7 +63,7 @@ _PICTURE_CHANNELS = 4  # at most; a convolution that reads so few is a network's
 _COLUMNS = 4096  # in the middle of the measured ones
 
 
-class Work(NamedTuple):
+class OpWork(NamedTuple):
     """One piece of work; see the module for its sizes."""
 
     kind: str
@@ -75,8 +75,8 @@ class Work(NamedTuple):
 
 
 def op_work(
-    op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: Settings = DEFAULT_SETTINGS
-) -> list[Work]:
+    op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
+) -> list[OpWork]:
     """The work of a canonical op with these inputs; of `outputs` those that are known and not aliased."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
@@ -89,7 +89,7 @@ def op_work(
         works = [_convolution(image, weight, places, unit, item)]
         if any(shape == weight[:1] for shape in shapes):
             elements = image[0] * weight[0] * places
-            works.append(Work("bias", _flat(elements), 0, 2 * elements * item, item_bytes=item))
+            works.append(OpWork("bias", _flat(elements), 0, 2 * elements * item, item_bytes=item))
         return works
     if op == "convolution_backward" and len(wide) >= 3:
         return _convolution_backward(wide, unit, item)
@@ -102,7 +102,7 @@ def op_work(
     return [_memory(op, shapes, item)]
 
 
-def _matmul(op: str, left: Shape, right: Shape, unit: str, item: int) -> Work:
+def _matmul(op: str, left: Shape, right: Shape, unit: str, item: int) -> OpWork:
     columns = right[0] if op == "linear" else right[-1]
     depth = left[-1]
     if len(right) > 2:
@@ -110,13 +110,13 @@ def _matmul(op: str, left: Shape, right: Shape, unit: str, item: int) -> Work:
     return _product(1, prod(left[:-1]), columns, depth, unit, item)
 
 
-def _product(batch: int, rows: int, columns: int, depth: int, unit: str, item: int) -> Work:
+def _product(batch: int, rows: int, columns: int, depth: int, unit: str, item: int) -> OpWork:
     moved = batch * (rows * depth + depth * columns + rows * columns)
     sizes = max(batch, 1), max(rows, 1), max(columns, 1), max(depth, 1)
-    return Work("matmul", sizes, 2 * batch * rows * columns * depth, moved * item, unit, item)
+    return OpWork("matmul", sizes, 2 * batch * rows * columns * depth, moved * item, unit, item)
 
 
-def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int) -> Work:
+def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int) -> OpWork:
     channels = image[1] if len(image) > 1 else 1
     groups = max(channels // max(weight[1], 1), 1)
     window = prod(weight[2:])
@@ -124,16 +124,16 @@ def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int)
     moved = (prod(image) + prod(weight) + images * outputs * places) * item
     work = 2 * images * places * prod(weight)
     if groups == channels and groups > 1:
-        return Work("depthwise", (images, channels, places, window), work, moved, unit, item)
+        return OpWork("depthwise", (images, channels, places, window), work, moved, unit, item)
     side = weight[-1]
     if groups == 1 and side >= 3 and side * side == window and places >= prod(image[2:]) * 0.6:
         sizes = images, max(channels * window // 9, 1), outputs, max(places, 1)
-        return Work("conv3", sizes, work, moved, unit, item)
+        return OpWork("conv3", sizes, work, moved, unit, item)
     sizes = groups, max(outputs // groups, 1), max(images * places, 1), max(weight[1] * window, 1)
-    return Work("conv", sizes, work, moved, unit, item)
+    return OpWork("conv", sizes, work, moved, unit, item)
 
 
-def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[Work]:
+def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWork]:
     """Of the image, where it is not a picture, then of the weight."""
     gradient, image, weight = gradient_image_weight(wide)
     forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
@@ -165,7 +165,7 @@ def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
     return (second, first, weight) if swapped else (first, second, weight)
 
 
-def _attention(op: str, query: Shape, key: Shape, unit: str, item: int) -> list[Work]:
+def _attention(op: str, query: Shape, key: Shape, unit: str, item: int) -> list[OpWork]:
     batch, heads, rows, depth = query
     columns = key[2]
     product = _product(batch * heads, rows, columns, depth, unit, item)
@@ -178,29 +178,30 @@ def _flat(elements: int) -> tuple[int, int]:
     return max(elements // _COLUMNS, 1), _COLUMNS
 
 
-def _memory(op: str, shapes: Shapes, item: int) -> Work:
+def _memory(op: str, shapes: Shapes, item: int) -> OpWork:
     largest = max(shapes, key=prod, default=())
     elements = prod(largest)
     columns = largest[-1] if largest else 1
     rows = elements // max(columns, 1)
     known = sum(map(prod, shapes))
     if op.startswith(("_foreach", "_fused")):  # lists of parameters; of two or three read, one is written
-        return Work("elementwise", _flat(known), 0, known * item * 3 // 2, item_bytes=item)
+        return OpWork("elementwise", _flat(known), 0, known * item * 3 // 2, item_bytes=item)
     if op == "embedding" and len(shapes) >= 2:  # of the table only the rows that are looked up
         table, places = shapes[0], shapes[1]
-        return Work("memory", (prod(places), table[-1]), 0, 2 * prod(places) * table[-1] * item, item_bytes=item)
+        return OpWork("memory", (prod(places), table[-1]), 0, 2 * prod(places) * table[-1] * item, item_bytes=item)
     if op in _SOFTMAX:
-        return Work("softmax", (rows, columns), 0, (3 if op.endswith("_backward") else 2) * elements * item, item_bytes=item)
+        return OpWork("softmax", (rows, columns), 0, (3 if op.endswith("_backward") else 2) * elements * item, item_bytes=item)
     if op in _LAYER_NORM:
-        return Work("layer_norm", (rows, columns), 0, (4 if op.endswith("_backward") else 2) * elements * item, item_bytes=item)
+        passes = 4 if op.endswith("_backward") else 2
+        return OpWork("layer_norm", (rows, columns), 0, passes * elements * item, item_bytes=item)
     moved = _PASSES[op] * elements if op in _PASSES else known + elements  # as if the output were as large as the largest
     if op in ("batch_norm", "batch_norm_backward"):
-        return Work("batch_norm", (rows, columns), 0, moved * item, item_bytes=item)
+        return OpWork("batch_norm", (rows, columns), 0, moved * item, item_bytes=item)
     if op in _ONE_INPUT:
-        return Work("elementwise1", _flat(elements), 0, moved * item, item_bytes=item)
+        return OpWork("elementwise1", _flat(elements), 0, moved * item, item_bytes=item)
     if op in _MANY_INPUTS:
-        return Work("elementwise", _flat(elements), 0, moved * item, item_bytes=item)
-    return Work("memory", (rows, columns), 0, moved * item, item_bytes=item)
+        return OpWork("elementwise", _flat(elements), 0, moved * item, item_bytes=item)
+    return OpWork("memory", (rows, columns), 0, moved * item, item_bytes=item)
 
 
 class OutputPlaces:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from traces.cards import card_of
-from traces.machine import DEFAULT_SETTINGS, Settings
+from traces.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model import Column, Shape
 from traces.op_cost import compute_unit, flops, size_bytes
 
@@ -39,7 +39,7 @@ class DeviceSpeed:
     flops_per_ns: float
     floor_ns: int = FLOOR_NS  # what a kernel takes however little it does
     rates: Mapping[str, float] = field(default_factory=dict, hash=False)
-    settings: Settings = DEFAULT_SETTINGS
+    settings: TorchSettings = DEFAULT_SETTINGS
 
     def duration_ns(self, op: str, shapes: tuple[Shape, ...], dtype: str) -> int:
         """The roofline time of a canonical op."""
@@ -54,7 +54,7 @@ class DeviceSpeed:
         return unit if unit in self.rates else "fp32"
 
 
-def data_sheet_speed(device_name: str, settings: Settings = DEFAULT_SETTINGS) -> DeviceSpeed:
+def data_sheet_speed(device_name: str, settings: TorchSettings = DEFAULT_SETTINGS) -> DeviceSpeed:
     """The speed of a device known only by name."""
     card = card_of(device_name)
     rates = {unit: tflops * 1000 * _REACHED for unit, tflops in card.tflops.items()}

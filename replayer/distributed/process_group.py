@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from replayer.cost_model.collectives import Call, Times, kernel_label
+from replayer.cost_model.collectives import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
 from replayer.distributed.store_exchange import RankMessage, StoreExchange
 from replayer.distributed.work import CommStream, VirtualWork, WorkGroup
@@ -331,7 +331,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
             return all_arrived_ns
         transfer = here.collective_costs.next(message.operation, size_bytes, self._size, work.place)
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
-        call = Call(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
+        call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
         times_ns = Times(work.call_ns, work.arrived_ns, end_ns)
         here.communicate(stream, call, transfer, kernel_label(message.operation), times_ns)
         return end_ns

@@ -25,7 +25,7 @@ from replayer.memory.history import History
 from replayer.memory.oom import DEFAULT_OOM_TEXT, Figures, OomObserver, OutOfMemory
 from replayer.memory.request_log import RequestLog
 from replayer.memory.segments import Segments
-from replayer.memory.settings import BLOCK_BYTES, MIB, UNLIMITED, Settings, settings_of_environment
+from replayer.memory.settings import BLOCK_BYTES, MIB, UNLIMITED, AllocatorSettings, settings_of_environment
 from replayer.memory.snapshot import mapped_ranges, segment_dict
 from replayer.memory.stats import MemoryStats
 from traces.run import MemoryUse
@@ -69,7 +69,7 @@ class DeviceMemory:
         *,
         host_now_ns: Callable[[], int] = _always_done,
         wait_until_ns: Callable[[int], None] = _never_waits,
-        settings: Settings | None = None,
+        settings: AllocatorSettings | None = None,
     ) -> None:
         self.device = device
         self.history: History | None = None  # records every action while set
@@ -90,7 +90,7 @@ class DeviceMemory:
         self._collects_garbage = False  # the settings have a threshold, and the process a limit
         self._large_searches = 0  # counted only while garbage is collected
         self._lock = threading.Lock()
-        self._settings: Settings | None = None
+        self._settings: AllocatorSettings | None = None
         self._expands = False  # new memory comes in expandable segments
         self._max_split_bytes = UNLIMITED  # blocks of at least this size are "oversize"
         if settings is not None:
@@ -389,11 +389,11 @@ class DeviceMemory:
     # --- settings
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> AllocatorSettings:
         """The settings in force; read from the environment if nothing has been allocated yet."""
         return self._settings or self.apply(settings_of_environment())
 
-    def apply(self, settings: Settings) -> Settings:
+    def apply(self, settings: AllocatorSettings) -> AllocatorSettings:
         """Use `settings` from now on; allocated blocks stay as they are."""
         self._settings = settings
         self._expands = settings.expandable_segments

@@ -25,10 +25,10 @@ from replayer.memory.blocks import Block
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.capacity import Capacity
 from replayer.memory.oom import OutOfMemory
-from replayer.memory.request_log import Entry, Kind, RequestLog
-from replayer.memory.settings import Settings
+from replayer.memory.request_log import LogEntry, RequestKind, RequestLog
+from replayer.memory.settings import AllocatorSettings
 
-_SIZED = (Kind.REQUEST, Kind.OPTIONAL)
+_SIZED = (RequestKind.REQUEST, RequestKind.OPTIONAL)
 MAX_BATCH = 1 << 24  # more samples than any script takes at once
 
 
@@ -46,11 +46,12 @@ class Outcome:
 
 
 def run_requests(
-    log: RequestLog, capacity: Capacity, settings: Settings | None = None, *, has_optional: bool = True
+    log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
     """Give the requests to a device of this capacity, until one finds no memory; the optional ones only with `has_optional`."""
     memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
-    free, request, optional, step, look = Kind.FREE, Kind.REQUEST, Kind.OPTIONAL, Kind.STEP, Kind.LOOK
+    free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
+    step, look = RequestKind.STEP, RequestKind.LOOK
     blocks: list[Block | None] = []
     steps, asked_bytes, seen_bytes, fits = 0, 0, 0, True
     for kind, value, stream in log.entries:
@@ -101,10 +102,10 @@ class ScaledRequests:
         """The requests at this batch size."""
         grown = np.ceil(self._values + (batch - self._batch) * self._per_sample).astype(np.int64)
         values = np.where(self._per_sample != 0, np.maximum(grown, 1), self._values).tolist()
-        return RequestLog(list(map(Entry, self._kinds, values, self._streams)))
+        return RequestLog(list(map(LogEntry, self._kinds, values, self._streams)))
 
 
-def _alike(a: Entry, b: Entry) -> bool:
+def _alike(a: LogEntry, b: LogEntry) -> bool:
     return a.kind == b.kind and a.stream == b.stream and (a.kind in _SIZED or a.value == b.value)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REQUESTS = "requests"  # what the files begin with that hold the logs of a process's devices
 
 
-class Kind(IntEnum):
+class RequestKind(IntEnum):
     """What an entry is, and its value."""
 
     REQUEST = 0  # bytes
@@ -32,8 +32,8 @@ class Kind(IntEnum):
     LOOK = 5  # 0: the script asks how much is allocated
 
 
-class Entry(NamedTuple):
-    kind: Kind
+class LogEntry(NamedTuple):
+    kind: RequestKind
     value: int
     stream: int = 0
 
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 class RequestLog:
     """The entries of one device, in the order in which its allocator executed them."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
     _made: int = 0  # requests so far
     _last: int = -1  # the entry of the last one
     _live: dict[int, int] = field(default_factory=dict)  # the number of a request by the address it got
@@ -51,40 +51,40 @@ class RequestLog:
         self._live[block.address] = self._made
         self._made += 1
         self._last = len(self.entries)
-        self.entries.append(Entry(Kind.REQUEST, block.requested_bytes, block.pool.stream))
+        self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self) -> None:
         """The last request was for a workspace that its op can do without."""
-        self.entries[self._last] = self.entries[self._last]._replace(kind=Kind.OPTIONAL)
+        self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL)
 
     def free(self, block: Block) -> None:
         """A block goes back to its pool. One that was requested before the log began is left out."""
         number = self._live.pop(block.address, None)
         if number is not None:
-            self.entries.append(Entry(Kind.FREE, number))
+            self.entries.append(LogEntry(RequestKind.FREE, number))
 
     def empty_cache(self) -> None:
-        self.entries.append(Entry(Kind.EMPTY_CACHE, 0))
+        self.entries.append(LogEntry(RequestKind.EMPTY_CACHE, 0))
 
     def step_ends(self) -> None:
-        self.entries.append(Entry(Kind.STEP, 0))
+        self.entries.append(LogEntry(RequestKind.STEP, 0))
 
     def look(self) -> None:
-        self.entries.append(Entry(Kind.LOOK, 0))
+        self.entries.append(LogEntry(RequestKind.LOOK, 0))
 
     @property
     def steps(self) -> int:
         """How many training steps have ended."""
-        return sum(entry.kind == Kind.STEP for entry in self.entries)
+        return sum(entry.kind == RequestKind.STEP for entry in self.entries)
 
     def sizes_by_step(self) -> list[list[int]]:
         """The sizes in bytes that each step requested, in order; what came after the last step is left out."""
         found: list[list[int]] = []
         of_step: list[int] = []
         for kind, value, _ in self.entries:
-            if kind in (Kind.REQUEST, Kind.OPTIONAL):
+            if kind in (RequestKind.REQUEST, RequestKind.OPTIONAL):
                 of_step.append(value)
-            elif kind == Kind.STEP:
+            elif kind == RequestKind.STEP:
                 found.append(of_step)
                 of_step = []
         return found
@@ -95,4 +95,4 @@ class RequestLog:
     @classmethod
     def from_json(cls, stored: Any) -> RequestLog:
         """The inverse of `to_json`."""
-        return cls([Entry(Kind(kind), value, stream) for kind, value, stream in stored])
+        return cls([LogEntry(RequestKind(kind), value, stream) for kind, value, stream in stored])

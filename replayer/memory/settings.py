@@ -64,7 +64,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AllocatorSettings:
     """`power2_divisions[i]` rounds requests from 2^i MiB up to 2^(i+1) MiB; 0 and 1 do nothing."""
 
     max_split_bytes: int = UNLIMITED
@@ -94,17 +94,17 @@ class Settings:
         return (size_bytes + step - 1) // step * step
 
 
-def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Settings:
+def settings_of_environment(environment: Mapping[str, str] = os.environ) -> AllocatorSettings:
     """The settings that PyTorch would read at the first allocation. Raises SettingsError or NotEmulated."""
-    return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), Settings())
+    return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), AllocatorSettings())
 
 
-def parse_settings(text: str, before: Settings | None = None) -> Settings:
+def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
     """`before` (default: the default settings) with the changes that `text` makes.
 
     Raises SettingsError for what PyTorch refuses too, NotEmulated for another backend.
     """
-    settings, remaining = replace(before or Settings(), not_emulated=()), re.sub(r"\s", "", text)
+    settings, remaining = replace(before or AllocatorSettings(), not_emulated=()), re.sub(r"\s", "", text)
     while remaining:
         item = _ITEM.match(remaining)
         if item is None:
@@ -113,7 +113,7 @@ def parse_settings(text: str, before: Settings | None = None) -> Settings:
     return settings
 
 
-def _with(settings: Settings, key: str, value: str) -> Settings:
+def _with(settings: AllocatorSettings, key: str, value: str) -> AllocatorSettings:
     if key in ("large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb"):
         return _with_size(settings, key, _integer(key, value) * MIB)
     if key == "garbage_collection_threshold":
@@ -149,7 +149,7 @@ def _with(settings: Settings, key: str, value: str) -> Settings:
     raise SettingsError(f"Unrecognized key {key!r} in CUDA allocator config.")
 
 
-def _without_effect(settings: Settings, key: str, value: str) -> Settings:
+def _without_effect(settings: AllocatorSettings, key: str, value: str) -> AllocatorSettings:
     if key == "throw_on_cudamalloc_oom" and not _boolean(key, value):
         return settings
     if key.endswith("_mb"):
@@ -160,7 +160,7 @@ def _without_effect(settings: Settings, key: str, value: str) -> Settings:
     return replace(settings, not_emulated=(*settings.not_emulated, note))
 
 
-def _with_size(settings: Settings, key: str, size_bytes: int) -> Settings:
+def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> AllocatorSettings:
     if key == "large_segment_size_mb":
         if size_bytes <= 10 * MIB:
             raise SettingsError("CachingAllocator option large_segment_size_mb must be > 10 MB")

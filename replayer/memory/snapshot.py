@@ -13,7 +13,7 @@ from typing import Any
 from replayer.memory.blocks import Block, Unmapped
 from replayer.memory.expandable_segments import ExpandablePool
 from replayer.memory.history import History
-from replayer.memory.settings import MIB, UNLIMITED, Settings
+from replayer.memory.settings import MIB, UNLIMITED, AllocatorSettings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
@@ -60,7 +60,7 @@ def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
     }
 
 
-def settings_dict(settings: Settings, text: str) -> dict[str, Any]:
+def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, Any]:
     """The snapshot's `allocator_settings`; `text` is the value of the environment variable."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": text,

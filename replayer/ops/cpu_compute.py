@@ -104,7 +104,7 @@ class CpuCompute:
 
     def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         here = gpu()
-        call = _Call(self._tensor_class)
+        call = _PayloadCall(self._tensor_class)
         host_args = [call.of(value) for value in args]
         host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
         index = call.device(func in _TAKE_HOST, here.current_device())
@@ -138,7 +138,7 @@ class CpuCompute:
         finally:
             clock.resume()
 
-    def _signature(self, func: Any, call: _Call, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
+    def _signature(self, func: Any, call: _PayloadCall, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
         key = ("computed", func, tuple(call.seen), outputs)
         signature = self._plans.signatures.get(key)
         if signature is None:
@@ -149,7 +149,7 @@ class CpuCompute:
         return signature
 
 
-class _Call:
+class _PayloadCall:
     """One call's arguments as CPU tensors, and its results as virtual ones. See Note [Payloads]."""
 
     def __init__(self, tensor_class: type) -> None:

@@ -97,7 +97,7 @@ class Layouts:
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an op that takes or makes a tensor that is not strided."""
-        call = _Call(self._plans)
+        call = _HostCall(self._plans)
         writes = writes_of(func, args, kwargs)
         written = args[0] if args and writes == [(0, False)] else None
         if type(written) is VirtualTensor and not computing():  # `parameter.add_(sparse_gradient)`
@@ -173,7 +173,7 @@ def _parts(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
     raise NotEmulated(f"a tensor of layout {host.layout}", "use a strided or sparse one")
 
 
-class _Call:
+class _HostCall:
     """One call's arguments on the host, and its results as virtual tensors."""
 
     def __init__(self, plans: PlanCache) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayer.cost_model.collectives import CollectiveCosts
-from replayer.cost_model.copies import Transfers
+from replayer.cost_model.copies import CopyCosts
 from replayer.cost_model.roofline import data_sheet_speed
 from replayer.prediction.conditions import Conditions
 from traces.measure import phase_busy_ns, steady_steps
@@ -46,7 +46,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
     """`one_ns` is a step of one GPU at its share of the batch, `forward_ns` what the host does for a forward pass."""
     _require_parameters(parameters)
     device = trace.devices[0].name
-    transfers = Transfers.of(trace, data_sheet_speed(device), conditions.link_gbps)
+    transfers = CopyCosts.of(trace, data_sheet_speed(device), conditions.link_gbps)
     copy_ns = float(transfers.copy("p2p", False, parameters).duration_ns)
     parts = {
         "parameters copied": copy_ns,

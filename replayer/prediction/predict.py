@@ -26,7 +26,7 @@ from replayer.prediction.conditions import (
 )
 from replayer.prediction.parallel import Parallel, data_parallel, distributed
 from replayer.prediction.retiming import Retiming
-from replayer.prediction.scaling import Call, Scaling, calls_of, parameter_bytes, recorded_batch
+from replayer.prediction.scaling import ScaledOp, Scaling, calls_of, parameter_bytes, recorded_batch
 from replayer.recording.recorded_run import RecordedRun
 from traces.cards import UNKNOWN_CARD, card_of
 from traces.json_facts import as_json
@@ -42,7 +42,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Both:
+class PredictedTime:
     """One figure of both sides, per step, in ns."""
 
     recorded_ns: float
@@ -57,10 +57,10 @@ class Prediction:
     device: str
     batch: int  # 0 where the recording does not tell
     recorded_batch: int
-    step: Both
-    busy: Both
-    phases: dict[str, Both]  # GPU time by phase
-    kinds: dict[str, Both]  # GPU time by kind of op
+    step: PredictedTime
+    busy: PredictedTime
+    phases: dict[str, PredictedTime]  # GPU time by phase
+    kinds: dict[str, PredictedTime]  # GPU time by kind of op
     origins: dict[str, float]  # share of the predicted GPU time
     expected_error: float
     unscaled_share: float  # of the recorded GPU time, without shapes
@@ -98,7 +98,7 @@ class Predictor:
         self.calls = calls_of(recorded)
         self._retiming = Retiming(recorded)
         self._step_ns = step_ns(recorded)
-        self._peak_bytes = max((peak.allocated_bytes or 0 for peak in memory_peaks(recorded).values()), default=0) or None
+        self._peak_bytes = max((peak.peak_allocated_bytes for peak in memory_peaks(recorded).values()), default=0) or None
         self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}  # one GPU: its kernels, trace and step in ns
 
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
@@ -125,8 +125,8 @@ class Predictor:
             device.name if device else "",
             (conditions.batch or batch) * max(conditions.nproc, 1),
             batch,
-            Both(self._step_ns, parallel.step_ns if parallel else one_ns),
-            Both(busy_ns(recorded) / steps, busy_ns(trace) / steps),
+            PredictedTime(self._step_ns, parallel.step_ns if parallel else one_ns),
+            PredictedTime(busy_ns(recorded) / steps, busy_ns(trace) / steps),
             _by_phase(recorded, scaling, steps),
             _by_kind(recorded, scaling, steps),
             {ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
@@ -257,7 +257,7 @@ def _shares(trace: Trace) -> dict[Origin, float]:
     }
 
 
-def _by_phase(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, Both]:
+def _by_phase(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, PredictedTime]:
     names = [recorded.strings[int(name)] for name in recorded.phases.name]
     rows = launch_phases(recorded)
     work = recorded.device.is_work
@@ -265,8 +265,8 @@ def _by_phase(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, Both]:
     return _sums(keys, recorded.device.duration_ns[work], scaling.durations_ns[work], steps)
 
 
-def _by_kind(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, Both]:
-    known: dict[Call, str] = {}
+def _by_kind(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, PredictedTime]:
+    known: dict[ScaledOp, str] = {}
 
     def kind(row: int) -> str:
         if recorded.device.kind[row] != DeviceKind.KERNEL:
@@ -290,14 +290,14 @@ def _named(op: str) -> str:
     return "other"
 
 
-def _sums(keys: list[str], recorded_ns: Column, predicted_ns: Column, steps: int) -> dict[str, Both]:
+def _sums(keys: list[str], recorded_ns: Column, predicted_ns: Column, steps: int) -> dict[str, PredictedTime]:
     sums: dict[str, list[float]] = {}
     for key, old, new in zip(keys, recorded_ns.tolist(), predicted_ns.tolist(), strict=True):
         both = sums.setdefault(key, [0.0, 0.0])
         both[0] += old
         both[1] += new
     ordered = sorted(sums.items(), key=lambda item: -item[1][1])
-    return {key: Both(old / steps, new / steps) for key, (old, new) in ordered}
+    return {key: PredictedTime(old / steps, new / steps) for key, (old, new) in ordered}
 
 
 def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:

@@ -45,7 +45,7 @@ _ARITHMETIC = (
 
 
 @dataclass(frozen=True)
-class Call:
+class ScaledOp:
     """A recorded op: canonical name, shapes, dtype, phase."""
 
     op: str
@@ -60,14 +60,14 @@ class Scaling:
 
     durations_ns: Column
     origins: Column
-    calls: list[Call | None]  # of each row of trace.device
+    calls: list[ScaledOp | None]  # of each row of trace.device
     unscaled_ns: int  # recorded time of kernels without shapes
     batch: int  # the recorded one, 0 where it was not asked for
     host_shapes: Column | None  # the column of trace.host with the shapes of the new batch
 
     @classmethod
     def of(
-        cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[Call | None] | None = None
+        cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None] | None = None
     ) -> Scaling:
         """`calls` are those of `calls_of`, if they are at hand. Raises TraceError where a recording does not tell enough."""
         calls = calls_of(trace) if calls is None else calls
@@ -95,16 +95,16 @@ class Scaling:
         return cls(durations_ns, origins, calls, int(device.duration_ns[open_rows].sum()), batch, shapes)
 
 
-def calls_of(trace: Trace) -> list[Call | None]:
+def calls_of(trace: Trace) -> list[ScaledOp | None]:
     """For each device span the innermost op around its launch of which shapes were recorded."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, told = host.parent.tolist(), has_shapes.tolist()
     phases = launch_phases(trace)
     phase_names = [strings[int(name)] for name in trace.phases.name]
-    known: dict[tuple[int, int, int, int], Call | None] = {}
+    known: dict[tuple[int, int, int, int], ScaledOp | None] = {}
     parts: dict[tuple[int, int], bool] = {}
-    found: list[Call | None] = []
+    found: list[ScaledOp | None] = []
     ids = np.column_stack([host.name, host.shapes, host.dtypes]).tolist() if len(host) else []
     for at, phase in zip(trace.device.launch.tolist(), phases.tolist(), strict=True):
         while at >= 0 and not (told[at] and strings[ids[at][1]] and not _is_part(strings, ids[at], parts)):
@@ -117,7 +117,7 @@ def calls_of(trace: Trace) -> list[Call | None]:
             name, shapes, dtypes, _ = key
             dtype = strings[dtypes].partition(";")[0] if dtypes >= 0 else "float32"
             sized = tuple(shape for shape in parse_shapes(strings[shapes]) if shape)
-            call = Call(canonical_op(strings[name]), sized, dtype or "float32", phase_names[phase] if phase >= 0 else "")
+            call = ScaledOp(canonical_op(strings[name]), sized, dtype or "float32", phase_names[phase] if phase >= 0 else "")
             known[key] = call if sized else None
         found.append(known[key])
     return found
@@ -130,7 +130,7 @@ def _is_part(strings: Strings, ids: list[int], known: dict[tuple[int, int], bool
     return known[key]
 
 
-def recorded_batch(trace: Trace, calls: list[Call | None]) -> int:
+def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
     """The batch of a recording: of its workload's inputs, else of its first convolution, product of batches or lookup."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
@@ -148,7 +148,7 @@ class _Ratios:
     """What calls take under the new conditions, over what they take under the recorded ones; each worked out once."""
 
     def __init__(
-        self, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[Call | None], batch: int
+        self, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None], batch: int
     ) -> None:
         self._trace = trace
         self._recorded = recording.costs
@@ -159,16 +159,16 @@ class _Ratios:
         self._shapes = (
             BatchShapes(batch, ((call.op, call.shapes) for call in calls if call), conditions.length) if batch else None
         )
-        self._known: dict[Call, tuple[float, Origin]] = {}
+        self._known: dict[ScaledOp, tuple[float, Origin]] = {}
         self._batches = self._batch / batch if batch else 1.0
 
-    def of(self, call: Call) -> tuple[float, Origin]:
+    def of(self, call: ScaledOp) -> tuple[float, Origin]:
         known = self._known.get(call)
         if known is None:
             known = self._known[call] = self._ratio(call)
         return known
 
-    def _ratio(self, call: Call) -> tuple[float, Origin]:
+    def _ratio(self, call: ScaledOp) -> tuple[float, Origin]:
         ratio, origin, shapes = 1.0, Origin.MEASURED, call.shapes
         outputs = self._places.of(shapes) if call.op == "convolution" else ()
         if self._shapes is not None:
@@ -185,7 +185,7 @@ class _Ratios:
             origin = max(origin, there.origin, here.origin, key=_UNCERTAIN.index)
         return ratio, origin
 
-    def _believable(self, ratio: float, is_measured: bool, call: Call) -> float:
+    def _believable(self, ratio: float, is_measured: bool, call: ScaledOp) -> float:
         """Where a curve goes beyond all that was measured, data sheets bound what another GPU can make of an op: by how much
         its arithmetic or its memory is faster or slower, or nothing where only the launch counts."""
         assert self._new is not None
@@ -222,7 +222,7 @@ class _Ratios:
             new[row] = known[key]
         return new
 
-    def of_copy(self, row: int, call: Call | None) -> tuple[float, Origin]:
+    def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
         """Copies go by the bytes of the op that makes them; from and to the host over the recorded bus, within a device by its
         memory's bandwidth."""
         device, strings = self._trace.device, self._trace.strings

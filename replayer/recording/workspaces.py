@@ -64,7 +64,7 @@ class Workspaces:
         return self._equivalent.get(keys.equivalent, ()) if sequence is None else sequence
 
 
-class _Call(NamedTuple):
+class _CallKind(NamedTuple):
     """A kind of recorded call: strings of the trace. `outermost`: not within the same op under another name."""
 
     name: int
@@ -73,7 +73,7 @@ class _Call(NamedTuple):
     outermost: bool
 
 
-def _sequences_by_call(trace: Trace, rank: int) -> dict[_Call, list[WorkspaceSequence]]:
+def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[WorkspaceSequence]]:
     """The sequences of all recorded ops that allocated anything, by kind of call."""
     host = trace.host
     parent, is_op = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
@@ -82,7 +82,7 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_Call, list[WorkspaceSeq
     texts = {i: trace.strings[i] for i in set(name)}
     canonical = {i: canonical_op(text) for i, text in texts.items() if "::" in text and not text.startswith("autograd::")}
     ranks = np.array([device.rank for device in trace.devices] or [0])
-    found: dict[_Call, list[WorkspaceSequence]] = defaultdict(list)
+    found: dict[_CallKind, list[WorkspaceSequence]] = defaultdict(list)
     events = trace.memory.take((trace.memory.device >= 0) & (ranks[trace.memory.device] == rank))
     for device in np.unique(events.device):
         of_device = events.take(events.device == device)
@@ -102,7 +102,7 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_Call, list[WorkspaceSeq
                         below.append(row)
                     row = parent[row]
             for row, indices in inside.items():
-                call = _Call(name[row], shapes[row], dtypes[row], row not in within)
+                call = _CallKind(name[row], shapes[row], dtypes[row], row not in within)
                 found[call].append(_sequence(here, indices))
     return found
 

@@ -19,7 +19,7 @@ from typing import Any
 from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
 from replayer.surfaces.torch_cuda_cudart import VirtualCudart
-from replayer.surfaces.torch_cuda_device_properties import DeviceProperties
+from replayer.surfaces.torch_cuda_device_properties import TorchDeviceProperties
 from replayer.tensor.device_args import checked_index
 from traces.patching import patch
 
@@ -96,7 +96,7 @@ _ASSUMED_NCCL = "2.19.0"  # whose names of kernels the replay uses
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
-class Driver:
+class CudaDriver:
     """The state of a process's CUDA driver: which devices are visible."""
 
     def __init__(self) -> None:
@@ -155,16 +155,16 @@ def refuse_c_functions(torch_module: ModuleType) -> None:
 
 def install(torch_module: ModuleType) -> None:
     """Patch `torch.cuda` and the C functions below it."""
-    driver = Driver()
+    driver = CudaDriver()
     cuda: Any = torch_module.cuda
     c: Any = torch_module._C
-    known: dict[int, tuple[Any, DeviceProperties]] = {}  # by index, with the device whose they are
+    known: dict[int, tuple[Any, TorchDeviceProperties]] = {}  # by index, with the device whose they are
 
-    def properties_of(index: int) -> DeviceProperties:
+    def properties_of(index: int) -> TorchDeviceProperties:
         """Worked out once per device, as in CUDA: attention asks for the capability at each call."""
         device = gpu().devices[index]
         if index not in known or known[index][0] is not device:
-            made = DeviceProperties.of(device.name, device.memory.capacity_bytes, device.properties, index)
+            made = TorchDeviceProperties.of(device.name, device.memory.capacity_bytes, device.properties, index)
             known[index] = device, made
         return known[index][1]
 
@@ -208,7 +208,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_synchronize=lambda: gpu().synchronize_device(gpu().current_device()),
         _cuda_set_sync_debug_mode=driver.set_sync_debug_mode,
         _cuda_get_sync_debug_mode=driver.get_sync_debug_mode,
-        _CudaDeviceProperties=DeviceProperties,
+        _CudaDeviceProperties=TorchDeviceProperties,
         _nccl_version=_nccl_version,
         _nccl_version_suffix=lambda: b"",
     )
@@ -227,7 +227,7 @@ def install(torch_module: ModuleType) -> None:
         _exchange_device=exchange_device,
         _maybe_exchange_device=maybe_exchange_device,
         _cudart=VirtualCudart(),
-        _CudaDeviceProperties=DeviceProperties,
+        _CudaDeviceProperties=TorchDeviceProperties,
         _get_device_properties=properties_of,
         device_count=driver.device_count,  # torch's own asks NVML before CUDA has been started
         has_magma=True,

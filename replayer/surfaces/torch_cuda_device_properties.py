@@ -1,6 +1,6 @@
 """What a script gets from `torch.cuda.get_device_properties`: the recorded properties, else those of the card.
 
-    DeviceProperties.of("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
+    TorchDeviceProperties.of("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from traces.machine import DeviceProperties as RecordedProperties
+from traces.machine import DeviceProperties
 
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, repr=False)
-class DeviceProperties:
+class TorchDeviceProperties:
     """The attributes of torch's `_CudaDeviceProperties`, under the same names; bytes, kHz, 0 if unknown."""
 
     name: str
@@ -42,7 +42,7 @@ class DeviceProperties:
     pci_domain_id: int = 0
 
     @classmethod
-    def of(cls, name: str, capacity_bytes: int, known: RecordedProperties, index: int = 0) -> DeviceProperties:
+    def of(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> TorchDeviceProperties:
         """The properties of device `index`. What names the very card is made up, and differs from device to device."""
         return cls(
             name=name,

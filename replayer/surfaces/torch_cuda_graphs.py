@@ -30,7 +30,7 @@ REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
 PoolHandle = tuple[int, int]
 
 
-class _Pools:
+class _GraphPools:
     """The private pools that graphs share: one lives as long as a graph of it does."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Pools:
 class VirtualGraph:
     """Stands for `torch._C._CUDAGraph`, from which torch derives `torch.cuda.CUDAGraph`."""
 
-    _pools: _Pools
+    _pools: _GraphPools
     _graph: CapturedGraph | None
     _pool: PoolHandle | None
     _drop_pool: weakref.finalize[Any, Any] | None
@@ -156,7 +156,7 @@ def _is_capturing() -> bool:
 
 def install(torch_module: ModuleType) -> None:
     """Execute torch.cuda.graphs once more, and patch what torch.cuda took from it."""
-    VirtualGraph._pools = _Pools()
+    VirtualGraph._pools = _GraphPools()
     patch(
         torch_module._C,
         _CUDAGraph=VirtualGraph,

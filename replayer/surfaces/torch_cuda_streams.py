@@ -68,7 +68,7 @@ class StreamPool:
         return stream_id
 
 
-class _Pools:
+class _StreamPools:
     """The pool of the GPU at hand: a process has one GPU, but may be given another before its first stream."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Pools:
 class Stream(BaseStream):  # type: ignore[misc]
     """torch.cuda.Stream. Equal streams are the same queue, whatever object holds them."""
 
-    pools: _Pools
+    pools: _StreamPools
     virtual: VirtualStream
     _before: list[VirtualStream]
 
@@ -279,7 +279,7 @@ def _any_event(device: Any = None, **options: Any) -> Any:
 
 def install(torch_module: ModuleType) -> None:
     """Patch the stream and event classes, and the C functions that name streams by id."""
-    pools = Stream.pools = _Pools()
+    pools = Stream.pools = _StreamPools()
 
     def named(stream: VirtualStream) -> tuple[int, int, int]:
         return pools.now().id_of(stream), stream.device, _CUDA

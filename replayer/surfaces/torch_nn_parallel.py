@@ -26,7 +26,7 @@ from replayer.state import gpu, started
 from traces.patching import OutermostCalls, argument, patch, patch_everywhere
 
 
-class Parts:
+class _PartWrappers:
     """Makes the wrappers. Where the script has not used the GPU, they are as if they were not there."""
 
     def __init__(self, torch: Any) -> None:
@@ -104,7 +104,7 @@ class Parts:
 
 def install(torch: ModuleType) -> None:
     """Wrap the primitives wherever torch keeps them, and the backward passes of the two autograd functions below them."""
-    make, parallel = Parts(torch), torch.nn.parallel
+    make, parallel = _PartWrappers(torch), torch.nn.parallel
     scatter_kwargs = parallel.scatter_gather.scatter_kwargs
     patch_everywhere(parallel.scatter, make.part("scatter", parallel.scatter, "target_gpus"))
     patch_everywhere(scatter_kwargs, make.part("scatter", scatter_kwargs, "target_gpus"))

@@ -49,7 +49,7 @@ class _WhenImported(MetaPathFinder):
         return spec
 
 
-class _Driver:
+class _TritonDriver:
     """What kernels' callers ask of `triton.runtime.driver.active`."""
 
     def __init__(self, torch_module: ModuleType) -> None:
@@ -114,7 +114,7 @@ def _patch(runtime: Any, torch_module: ModuleType) -> None:
 
     patch(kernel, run=run_virtually)
     patch(tuned, run=run_first)
-    runtime.driver.set_active(_Driver(torch_module))
+    runtime.driver.set_active(_TritonDriver(torch_module))
 
 
 def _tensors(values: Any) -> Iterator[Any]:

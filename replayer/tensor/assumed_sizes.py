@@ -32,7 +32,7 @@ def assumed_size(op: str, assume: Callable[[], int]) -> int:
     return assume()
 
 
-class _Sizes:
+class _SizeContext:
     """In place of torch's FakeImplCtx while a package's shape rule runs: sizes are plain numbers."""
 
     def __init__(self, op: str, rows: int) -> None:
@@ -58,6 +58,6 @@ def run_shape_rule(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: d
 
     rule: Any = simple_registry.singleton.find(func._schema.name).fake_impl.kernel
     rows = next((len(value) for value in args if isinstance(value, torch.Tensor) and value.dim()), 0)
-    sizes = _Sizes(func._schema.name, rows)
+    sizes = _SizeContext(func._schema.name, rows)
     with fake_impl.set_ctx_getter(lambda: sizes):
         return rule(*args, **kwargs)

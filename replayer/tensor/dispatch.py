@@ -19,7 +19,7 @@ from replayer import state
 from replayer.memory.oom import OutOfMemory
 from replayer.state import _STATE
 from replayer.tensor.allocation import Allocation, make_view, wrapper
-from replayer.tensor.plan import Kind
+from replayer.tensor.plan import OutcomeKind
 from replayer.tensor.plan_cache import PlanCache
 
 Dispatch = Callable[..., Any]
@@ -31,7 +31,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default
-    new, same, view = int(Kind.NEW), int(Kind.SAME), int(Kind.VIEW)
+    new, same, view = int(OutcomeKind.NEW), int(OutcomeKind.SAME), int(OutcomeKind.VIEW)
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None, ignore_handler: bool = False) -> Any:
         if func is detach:  # autograd detaches each output that it saves, and each gradient

@@ -60,7 +60,7 @@ class Reshaped(NamedTuple):
     rebound: Where | None
 
 
-class Kind(IntEnum):
+class OutcomeKind(IntEnum):
     """The outcomes that dispatch makes itself; `Plan.results` makes the others."""
 
     NEW = 0  # one new tensor
@@ -86,7 +86,7 @@ class Plan:
     reshaped: tuple[Reshaped, ...]
     written: tuple[int, ...] | None = None
     set_values: Callable[[Any, Any, Any], None] | None = field(init=False, default=None)  # of (results, args, kwargs)
-    kind: int = field(init=False, default=Kind.OTHER)
+    kind: int = field(init=False, default=OutcomeKind.OTHER)
     meta: Any = field(init=False, default=None)  # of NEW and VIEW
     size_bytes: int = field(init=False, default=0)  # of NEW
     kept: bool = field(init=False, default=True)  # False: the sizes of its results hold for this call only
@@ -99,14 +99,14 @@ class Plan:
         if self.reshaped or (isinstance(outcome, View) and self.writes):
             return
         if isinstance(outcome, New):
-            self.kind, self.meta, self.size_bytes = int(Kind.NEW), *outcome
+            self.kind, self.meta, self.size_bytes = int(OutcomeKind.NEW), *outcome
         elif isinstance(outcome, (Same, View)) and isinstance(outcome.of[0], int) and outcome.of[1] < 0:
-            self.kind, self.at = int(Kind.SAME if isinstance(outcome, Same) else Kind.VIEW), outcome.of[0]
+            self.kind, self.at = int(OutcomeKind.SAME if isinstance(outcome, Same) else OutcomeKind.VIEW), outcome.of[0]
             self.meta = outcome.meta if isinstance(outcome, View) else None
 
     def make_by(self, results: Callable[[Any, Any, Any, Any], Any]) -> None:
         """Let `results` make what the call returns."""
-        self.kind, self.results = int(Kind.OTHER), results
+        self.kind, self.results = int(OutcomeKind.OTHER), results
 
 
 def argument_at(where: Where, args: Any, kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from replayer.memory.oom import OutOfMemory
 from replayer.memory.workspaces import ScratchScope, use_scratch
 from replayer.state import _STATE
 from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view, new_tensor, wrapper
-from replayer.tensor.plan import Constant, Kind, New, Outcome, Plan, Reshaped, Same, Several, View, argument_at
+from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
 from replayer.tensor.value_rules import Rule, forget_written, value_rule
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) ->
         plan.written, plan.set_values = (), _values_setter(plan, rule)
     elif written:
         plan.written = written
-    if plan.kind != Kind.OTHER and not workspaces:
+    if plan.kind != OutcomeKind.OTHER and not workspaces:
         return
     outputs = _new_tensors(plan.outcome)
     if outputs is None or plan.reshaped or not all(map(_freed_at_once, workspaces)):

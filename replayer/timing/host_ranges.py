@@ -70,7 +70,7 @@ class HostRanges:
 
 
 @dataclass(frozen=True, slots=True)
-class _Marks:
+class _RangeMarks:
     """The marks of one thread, without ends that have no begin. All but `thread` have one entry per mark."""
 
     thread: int
@@ -80,7 +80,7 @@ class _Marks:
     top: Column  # the innermost of them, counting the thread's begins from 0; NONE if none is
 
     @classmethod
-    def of(cls, thread: int, flat: Column, placed: Column) -> _Marks:
+    def of(cls, thread: int, flat: Column, placed: Column) -> _RangeMarks:
         """As `_ThreadMarks` has them."""
         name = np.where(flat < 0, 0, flat // NAMED)
         pending = np.where(flat < 0, ~flat, flat % NAMED)
@@ -116,7 +116,7 @@ class _Marks:
 class TakenRanges:
     """What belongs to some rows of the host table."""
 
-    threads: list[tuple[int, Column, Column]]  # as `_Marks.of` takes them
+    threads: list[tuple[int, Column, Column]]  # as `_RangeMarks.of` takes them
     reordered: list[tuple[int, list[int]]]
     begun_ns: int
 
@@ -141,7 +141,7 @@ class TakenRanges:
             called[first - row : first - row + len(order)] = first + np.array(order)
         parent, made, above = np.full(len(thread), NONE), [np.empty((0, 5), np.int64)], [np.empty(0, np.int64)]
         number = row + len(thread)
-        for marks in itertools.starmap(_Marks.of, self.threads):
+        for marks in itertools.starmap(_RangeMarks.of, self.threads):
             ops = np.flatnonzero(thread == marks.thread)
             ops = ops[np.argsort(called[ops], kind="stable")]
             at = np.searchsorted(marks.op, called[ops], side="right") - 1  # the last mark before each op
@@ -157,7 +157,7 @@ class TakenRanges:
             number += len(begins)
         return np.concatenate(made), np.concatenate([parent, *above])
 
-    def _times(self, marks: _Marks, op: Column, start_ns: Column, end_ns: Column) -> tuple[Column, Column, Column]:
+    def _times(self, marks: _RangeMarks, op: Column, start_ns: Column, end_ns: Column) -> tuple[Column, Column, Column]:
         """Name, start and duration per begin; `op`, `start_ns` and `end_ns` are of the thread's ops as they were called."""
         begins, ends = marks.begins, marks.ends()
         first = np.searchsorted(op, marks.op[begins])

@@ -30,7 +30,7 @@ from traces.model import NONE, Column, Origin
 
 if TYPE_CHECKING:
     from replayer.timing.scheduler import HostThread, StreamScheduler
-    from replayer.timing.timeline_writer import Timeline
+    from replayer.timing.timeline_writer import TimelineWriter
 
 LEAST_CALLS = 8  # fewer are played faster one by one
 
@@ -225,7 +225,7 @@ class PhaseGrainBatch:
     _rows: Column  # of the timeline, but for thread and start
 
     @classmethod
-    def of(cls, signatures: list[OpSignature], turns: Turns, timeline: Timeline) -> PhaseGrainBatch:
+    def of(cls, signatures: list[OpSignature], turns: Turns, timeline: TimelineWriter) -> PhaseGrainBatch:
         """Lay out `signatures`, which nobody changes any more."""
         classes = bytes([signature.phase_class for signature in signatures])
         ends = [classes.find(phase_class) for phase_class, turn in enumerate(turns) if turn]

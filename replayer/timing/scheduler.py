@@ -20,7 +20,7 @@ from replayer.timing.matcher import StepMatcher
 from replayer.timing.op_batch import RemainderSchedule
 from replayer.timing.stats import ReplayStats
 from replayer.timing.stream import VirtualStream
-from replayer.timing.timeline_writer import Timeline
+from replayer.timing.timeline_writer import TimelineWriter
 from traces.equivalents import canonical_op
 from traces.model import NONE, DeviceKind, Origin, Shape
 
@@ -57,7 +57,7 @@ class Caller:
 class StreamScheduler:
     """All streams of this process, by (device, CUDA's number), and how work comes to lie on them."""
 
-    def __init__(self, recording: RecordedRun, clock: Clock, timeline: Timeline, stats: ReplayStats) -> None:
+    def __init__(self, recording: RecordedRun, clock: Clock, timeline: TimelineWriter, stats: ReplayStats) -> None:
         self.recording = recording
         self.clock = clock
         self.timeline = timeline

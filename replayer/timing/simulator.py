@@ -35,7 +35,7 @@ from traces.phases import PLAIN
 from traces.steps import Optimizers
 
 if TYPE_CHECKING:
-    from replayer.timing.timeline_writer import Timeline
+    from replayer.timing.timeline_writer import TimelineWriter
 
 # How far the host's virtual present may run ahead of the wall clock before it is held back, and to what distance. Between two
 # points where the host really waits (for the device, for data, at a step's end) nobody can tell, but for a script that
@@ -54,7 +54,7 @@ class Simulator:
         self,
         recording: RecordedRun,
         clock: Clock,
-        timeline: Timeline,
+        timeline: TimelineWriter,
         optimizers: Optimizers,
         *,
         strict: bool,

@@ -3,7 +3,7 @@
 Rows are gathered as plain integers and handed to the stream file some ten thousand at a time, or once a second, by a thread
 of their own, so that neither time nor memory per step grows with the length of the run.
 
-    timeline = Timeline(TraceStream(path), recorded)
+    timeline = TimelineWriter(TraceStream(path), recorded)
     row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
     timeline.work(device, stream, kind, name, start_ns, duration_ns, row, size_bytes, origin)
     timeline.close(header)
@@ -104,7 +104,7 @@ def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
     return whole.astype(np.int64, copy=False)
 
 
-class Rows:
+class BufferedRows:
     """Rows of one table in the order in which they came: `loose` ones, flat, after whole `tables` of them.
 
     Tables are kept as they are given, and put together by the thread that writes them: copied to the end of one long array,
@@ -167,7 +167,7 @@ class _HandedOver:
     tables: dict[str, list[Column | DeferredRows]]
     first: int  # the number of the first host row
     ranges: TakenRanges
-    nodes: array[int]  # as `Timeline.nodes`
+    nodes: array[int]  # as `TimelineWriter.nodes`
     memory_ops: list[Column]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
@@ -204,7 +204,7 @@ class _HandedOver:
         return columns | {"parent": parent}
 
 
-class Timeline:
+class TimelineWriter:
     """Gathers rows and streams them out. `strings` starts as the recording's, so recorded names keep their index.
 
     Where somebody watches (`live`), each step's rows are in the file soon after its end.
@@ -222,7 +222,7 @@ class Timeline:
         self.strings_of = KeptBySignature(self._strings_of)  # name, shapes, dtypes
         self._host_rows = KeptBySignature(self._host_row_of)  # but for thread and time
         self._written_strings = 0
-        self._rows = {name: Rows(len(columns)) for name, (_, columns) in _GATHERED.items()}
+        self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
         self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0

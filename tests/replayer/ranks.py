@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import FileStore
 from replayer import state
 from replayer.gpu import VirtualGpu
 from replayer.timing.clock import Clock, VirtualClock
-from replayer.timing.timeline_writer import Timeline
+from replayer.timing.timeline_writer import TimelineWriter
 from tests.replayer.recordings import Op, make_recording
 from traces.file import TraceStream, load
 from traces.model import Device, Trace
@@ -42,7 +42,7 @@ def begin(rank: int, size: int, folder: Path, trace: Trace, clock: Clock, timeou
     path = folder / f"replay-{rank}.msgpack"
     device = trace.devices[0]
     devices = [Device(0, i, device.name, 16 << 30, device.properties) for i in range(size)]
-    timeline = Timeline(TraceStream(path), trace, devices=devices)
+    timeline = TimelineWriter(TraceStream(path), trace, devices=devices)
     gpu = VirtualGpu(trace, 0, clock, timeline, strict=False, pad_loader=False, devices=devices)
     state.start(lambda: gpu)
     torch.cuda.set_device(rank)

@@ -18,7 +18,7 @@ from replayer import state
 from replayer.gpu import VirtualGpu
 from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, FakeTorch
 from tests.replayer.recordings import FakeClock, Log, make_recording
-from tracer.provenance import Facts
+from tracer.provenance import ProcessFacts
 from traces.file import load, save
 from traces.run import ProfilerUse
 
@@ -31,7 +31,7 @@ USUAL_WORKSPACE_BYTES = 8_519_680
 
 def replayed(recorded_with: FakeTorch, devices: int = 1) -> VirtualGpu:
     """The virtual GPU of a phase-grained recording whose header the recorder made, kept in a file."""
-    facts = Facts(recorded_with, rank=0, options={})  # type: ignore[arg-type]
+    facts = ProcessFacts(recorded_with, rank=0, options={})  # type: ignore[arg-type]
     for index in range(devices):
         facts.device_row(index)
     facts.at_end()

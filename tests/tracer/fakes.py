@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tracer.boundary_events import BoundaryEvents
 from tracer.flight_recorder import FlightRecord
-from tracer.marks import Marks
-from tracer.output import Output
+from tracer.output import RecordingFile
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from traces.machine import Machine
 from traces.model import Device
-from traces.run import Loader, ProfilerUse, RecorderCost, Run
+from traces.run import LoaderSettings, ProfilerUse, RecorderCost, Run
 from traces.steps import Optimizers
 
 
@@ -138,7 +138,7 @@ class FakeFacts:
     def lacks(self, has_profile: bool) -> list[str]:
         return []
 
-    def loader(self, loader: object, describe: Callable[[], Loader]) -> int:
+    def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
         return 0
 
     def read_reducers(self) -> None: ...
@@ -200,10 +200,10 @@ class Bench:
         if optimizers is None:
             optimizers = Optimizers()
             optimizers.add(self)  # the script has one
-        self.output = Output(self.path, clock)
+        self.output = RecordingFile(self.path, clock)
         self.recorder = Recorder(
             self.output,
-            Marks(self.cuda, clock),
+            BoundaryEvents(self.cuda, clock),
             schedule or Schedule(warmup=1, clean=100, profiled=0),
             profiler,
             facts,

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.tracer.fakes import FakeClock
-from tracer.output import Output
+from tracer.output import RecordingFile
 from traces.file import TraceStream, load
 from traces.model import NONE, Trace, TraceWriteError
 
 
-def output_at(path: Path) -> Output:
+def output_at(path: Path) -> RecordingFile:
     clock: Any = FakeClock()
-    return Output(path, clock)
+    return RecordingFile(path, clock)
 
 
 def test_what_was_flushed_can_be_read_before_the_end(tmp_path: Path) -> None:

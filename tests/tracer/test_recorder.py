@@ -366,7 +366,7 @@ def test_events_are_used_again(bench: Bench) -> None:
     for _ in range(500):
         bench.train_step()
         bench.run(10_000)
-    assert bench.cuda.made < 150  # of some 3 500 marks
+    assert bench.cuda.made < 150  # of some 3 500 boundaries
 
 
 def test_the_header_is_written_again_for_what_is_new_and_now_and_then(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +386,7 @@ def test_the_header_is_written_again_for_what_is_new_and_now_and_then(bench: Ben
     thread.start()
     thread.join()
     bench.train_step()
-    assert written == [1, 2, 5]  # the second tells the device that the first step's marks were on
+    assert written == [1, 2, 5]  # the second tells the device that the first step's events were on
     assert len(load(bench.path).threads) == 2
     bench.run(_FIGURES_NS)
     bench.train_step()

@@ -32,7 +32,7 @@ from traces.model import (
     Trace,
 )
 from traces.old_headers import runs_of
-from traces.run import RECORDER, REPLAY, Loader, RecorderCost, Run
+from traces.run import RECORDER, REPLAY, LoaderSettings, RecorderCost, Run
 
 US = 1000
 MS = 1000 * US
@@ -228,7 +228,7 @@ def data_parallel(steps: int = 6) -> Trace:
         start_ns=starts + 85 * US,
         duration_ns=[10 * US] * steps,
     )
-    loader = Loader(workers=4, batch_size=32, prefetch_factor=2, pin_memory=True)
+    loader = LoaderSettings(workers=4, batch_size=32, prefetch_factor=2, pin_memory=True)
     trace.runs = {0: Run(RECORDER, "unix", loaders=(loader,), recorder=RecorderCost("0.1", 1500, 0.015))}
     return trace
 

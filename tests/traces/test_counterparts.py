@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.traces.handmade import US, replay_of, training
-from traces.counterparts import Change, Counterparts, counterparts, paired_steps, same_order
+from traces.counterparts import Counterparts, KernelChange, counterparts, paired_steps, same_order
 from traces.model import NONE, DeviceSpans, Trace
 
 
@@ -21,7 +21,7 @@ def without(trace: Trace, row: int) -> Trace:
 def test_a_trace_is_its_own_counterpart() -> None:
     found = found_in(training(steps=3), training(steps=3))
     assert (found.first == found.second).all() and len(found) == len(training(steps=3).device)
-    assert (found.change == Change.SAME).all() and not found.change_ns.any()
+    assert (found.change == KernelChange.SAME).all() and not found.change_ns.any()
 
 
 def test_a_recorded_kernel_has_a_counterpart_in_each_step_that_it_drove() -> None:
@@ -40,9 +40,9 @@ def test_longer_shorter_and_within_tolerance() -> None:
     second.device.duration_ns[3] -= 3 * US
     found = found_in(first, second)
     rows = zip(found.first, found.change, found.change_ns, strict=True)
-    changes = {int(row): (Change(int(kind)), int(ns)) for row, kind, ns in rows}
-    assert changes[1] == (Change.LONGER, 3 * US)
-    assert (changes[2], changes[3]) == ((Change.SAME, -US), (Change.SHORTER, -3 * US))
+    changes = {int(row): (KernelChange(int(kind)), int(ns)) for row, kind, ns in rows}
+    assert changes[1] == (KernelChange.LONGER, 3 * US)
+    assert (changes[2], changes[3]) == ((KernelChange.SAME, -US), (KernelChange.SHORTER, -3 * US))
 
 
 def test_another_kernel_of_the_same_call() -> None:
@@ -51,15 +51,15 @@ def test_another_kernel_of_the_same_call() -> None:
     second.device.name[row] = second.strings.add("another_sgemm")
     found = found_in(first, second)
     (place,) = found.of(0, row)
-    assert (found.second[place], found.change[place]) == (row, Change.OTHER_KERNEL)
-    assert (np.delete(found.change, place) == Change.SAME).all()
+    assert (found.second[place], found.change[place]) == (row, KernelChange.OTHER_KERNEL)
+    assert (np.delete(found.change, place) == KernelChange.SAME).all()
 
 
 def test_what_only_one_has_is_gone_or_new() -> None:
     whole, less = training(steps=2), without(training(steps=2), 1)
     gone, new = found_in(whole, less), found_in(less, whole)
-    assert [(Change(int(k)), int(r)) for k, r in zip(gone.change, gone.first, strict=True) if k] == [(Change.GONE, 1)]
-    assert [(Change(int(k)), int(r)) for k, r in zip(new.change, new.second, strict=True) if k] == [(Change.NEW, 1)]
+    assert [(int(k), int(r)) for k, r in zip(gone.change, gone.first, strict=True) if k] == [(KernelChange.GONE, 1)]
+    assert [(int(k), int(r)) for k, r in zip(new.change, new.second, strict=True) if k] == [(KernelChange.NEW, 1)]
     assert gone.change_ns[gone.second == NONE] == -whole.device.duration_ns[1]
 
 

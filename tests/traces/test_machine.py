@@ -11,12 +11,12 @@ import pytest
 from traces import contents
 from traces.file import load, save
 from traces.kineto import read_kineto
-from traces.machine import DeviceProperties, Machine, Settings, from_kineto, hip_version, runtime_version, to_kineto
+from traces.machine import DeviceProperties, Machine, TorchSettings, from_kineto, hip_version, runtime_version, to_kineto
 from traces.merge import merge_ranks
 from traces.model import Device, Trace
 from traces.typed_json import from_json, to_json
 
-MACHINE = Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, settings=Settings(tf32_cudnn=True, deterministic=False))
+MACHINE = Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, settings=TorchSettings(tf32_cudnn=True, deterministic=False))
 KINETO = {"computeMajor": 8, "computeMinor": 6, "numSms": 84, "warpSize": 32, "sharedMemPerBlockOptin": 101_376}
 
 # As `trace record` wrote it, of two ranks, when all of this was provenance.
@@ -55,7 +55,7 @@ def test_a_file_from_before_tells_the_same(tmp_path: Path, monkeypatch: pytest.M
     loaded = load(tmp_path / "t.msgpack")
     machine = loaded.machine_of(0)
     assert (machine.torch, machine.cuda, machine.cudnn, machine.driver) == ("2.13.0+cu126", "12.6", 91002, "570.86.15")
-    assert machine.settings == Settings(False, True, True, False, "expandable_segments:True")
+    assert machine.settings == TorchSettings(False, True, True, False, "expandable_segments:True")
     assert machine.oom_text == "CUDA out of memory." and loaded.machine_of(1).cudnn == 91003
     assert [device.outside_bytes for device in loaded.devices] == [5, 0, 7]
     assert loaded.run_of(0).source == loaded.run_of(1).source == "trace record"
@@ -94,7 +94,7 @@ def test_properties_complete_one_another() -> None:
     ("values", "reason"),
     [
         ({"cudnn": "9"}, "Machine.cudnn: '9' is no int"),
-        ({"settings": {"tf32_matmul": 1}}, "Machine.settings: Settings.tf32_matmul: 1 is no bool"),
+        ({"settings": {"tf32_matmul": 1}}, "Machine.settings: TorchSettings.tf32_matmul: 1 is no bool"),
         ([], "Machine is list, not an object"),
     ],
 )

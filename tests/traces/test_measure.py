@@ -13,7 +13,7 @@ from tests.traces.handmade import START_NS, US, phase_grained, training
 from traces.intervals import Intervals
 from traces.kineto import read_kineto
 from traces.measure import (
-    Work,
+    WorkSum,
     busy_by_device,
     busy_by_stream,
     busy_in_steps,
@@ -135,7 +135,7 @@ def test_the_ops_around_a_launch() -> None:
 def test_tables_count_kernels_and_ops() -> None:
     trace = training(steps=3)
     trace.device.duration_ns[1::5] = 50 * US
-    assert kernel_table(trace)[0] == Work("volta_sgemm_nn", 3, 150 * US)
+    assert kernel_table(trace)[0] == WorkSum("volta_sgemm_nn", 3, 150 * US)
     # GIVEN a second kernel of the same convolution
     trace.device.launch[2] = trace.device.launch[1]
     conv = {w.name: w for w in op_table(trace, outermost=True)}["aten::conv2d"]
@@ -152,12 +152,12 @@ def test_busy_time_within_steps() -> None:
 
 
 def test_memory_peaks_are_recorded_totals_or_sums() -> None:
-    assert memory_peaks(training())[0].allocated_bytes == 3 << 20
+    assert memory_peaks(training())[0].peak_allocated_bytes == 3 << 20
     assert memory_peaks(training())[0].source == "recorded"
     # GIVEN events without totals: 300 bytes held from before are freed, then 100 + 200 are allocated
     bare = Trace(memory=MemoryEvents.of(device=[0] * 4, time_ns=[4, 1, 2, 3], bytes=[200, -300, 100, -50]))
     peak = memory_peaks(bare)[0]
-    assert (peak.allocated_bytes, peak.reserved_bytes, peak.source) == (300, None, "summed")
+    assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.source) == (300, None, "summed")
 
 
 def test_origins_are_weighed_by_time_and_phases_stand_in_for_kernels() -> None:
@@ -215,7 +215,7 @@ def test_a_memory_curve_is_what_was_held_after_each_event() -> None:
     # and where totals were recorded, these are it
     trace.memory.allocated_bytes[:] = [7, 3, NONE, 1]
     assert memory_curve(trace, 0).allocated_bytes.tolist() == [3, 7, 1]
-    assert memory_peaks(trace)[0].allocated_bytes == 7
+    assert memory_peaks(trace)[0].peak_allocated_bytes == 7
 
 
 @pytest.mark.parametrize("outermost", [False, True])

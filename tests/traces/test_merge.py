@@ -35,7 +35,7 @@ from traces.model import (
     Trace,
     Values,
 )
-from traces.run import RECORDER, Loader, Run
+from traces.run import RECORDER, LoaderSettings, Run
 from traces.summary import summarize
 
 
@@ -84,8 +84,8 @@ def test_ranks_share_provenance_and_say_what_differs(tmp_path: Path) -> None:
         if target == "strings":
             column = column_at(second, where)
             column[column != NONE] += 1
-    first.runs = {0: Run(loaders=(Loader(workers=2),))}
-    second.runs = {1: Run(loaders=(Loader(workers=4),), host_scale={"forward": 0.5})}
+    first.runs = {0: Run(loaders=(LoaderSettings(workers=2),))}
+    second.runs = {1: Run(loaders=(LoaderSettings(workers=4),), host_scale={"forward": 0.5})}
     first.provenance["launch"] = "python"
     second.provenance |= {"launch": "torchrun", "master": True}
     second.lacks = ["values"]

@@ -12,20 +12,20 @@ import pytest
 
 from tui.cli import run
 from tui.commands import doctor
-from tui.commands.doctor import Finding, State
+from tui.commands.doctor import Diagnosis, Health
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the two checks that start an interpreter with torch."""
 
-    def one(name: str) -> Iterator[Finding]:
-        yield Finding(name, State.ok, "as made up")
+    def one(name: str) -> Iterator[Diagnosis]:
+        yield Diagnosis(name, Health.ok, "as made up")
 
-    def torch() -> Iterator[Finding]:
+    def torch() -> Iterator[Diagnosis]:
         return one("torch")
 
-    def replay() -> Iterator[Finding]:
+    def replay() -> Iterator[Diagnosis]:
         return one("a replay")
 
     monkeypatch.setattr(doctor, "_torch", torch)
@@ -47,7 +47,7 @@ def test_a_line_for_each_finding(quick: None, capfd: pytest.CaptureFixture[str])
 
 def test_torch_is_asked_in_a_process_of_its_own() -> None:
     found = {of.check: of for of in doctor._torch()}
-    assert found["torch"].state is State.ok and found["torch.profiler"].state is State.ok
+    assert found["torch"].state is Health.ok and found["torch.profiler"].state is Health.ok
     assert "2." in found["torch"].told and "GPU" in found
 
 
@@ -64,17 +64,17 @@ def test_what_does_not_work_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(subprocess, "run", broken)
     (torch,) = doctor._torch()
     (replay,) = doctor._replay()
-    assert torch.state is replay.state is State.fail and told in torch.told and torch.advice
+    assert torch.state is replay.state is Health.fail and told in torch.told and torch.advice
 
 
 def test_a_limit_on_locked_memory_is_told_where_it_binds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64 << 10, 64 << 10))
     monkeypatch.setattr(doctor, "_may_lock_anything", lambda: False)
     (found,) = doctor._locked_memory()
-    assert (found.state, found.told) == (State.warn, "64.0 KiB at most") and "ulimit -l" in found.advice
+    assert (found.state, found.told) == (Health.warn, "64.0 KiB at most") and "ulimit -l" in found.advice
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "_LOW_DISK_BYTES", 1 << 60)
-    assert {of.state for of in doctor._disk()} == {State.warn}
+    assert {of.state for of in doctor._disk()} == {Health.warn}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from replayer.memory.request_log import Entry, Kind, RequestLog
+from replayer.memory.request_log import LogEntry, RequestKind, RequestLog
 from traces.file import save
 from traces.launch import ChildResult
 from traces.model import Trace, TraceError
@@ -23,9 +23,10 @@ GIB = 1 << 30
 
 def requests(batch: int, steps: int = 4, drift: int = 0) -> RequestLog:
     """A GiB of weights, and steps that take 256 MiB per sample and give it back."""
-    entries = [Entry(Kind.REQUEST, GIB)]
+    entries = [LogEntry(RequestKind.REQUEST, GIB)]
     for step in range(steps):
-        entries += [Entry(Kind.REQUEST, batch * (256 << 20) + step * drift), Entry(Kind.FREE, step + 1), Entry(Kind.STEP, 0)]
+        entries.append(LogEntry(RequestKind.REQUEST, batch * (256 << 20) + step * drift))
+        entries += [LogEntry(RequestKind.FREE, step + 1), LogEntry(RequestKind.STEP, 0)]
     return RequestLog(entries)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from traces.comparison import DeviceMemory
+from traces.comparison import MemoryComparison
 from tui.print_memory import memory_sentences, peak_rows
 
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def of(**changed: Any) -> DeviceMemory:
+def of(**changed: Any) -> MemoryComparison:
     """What a comparison says of one device."""
     facts: dict[str, Any] = {
         "recorded_peak_bytes": 2 * GIB,
@@ -29,7 +29,7 @@ def of(**changed: Any) -> DeviceMemory:
         "ooms": 0,
         "fits": True,
     }
-    return DeviceMemory(**facts | changed)
+    return MemoryComparison(**facts | changed)
 
 
 def test_peaks_side_by_side() -> None:
@@ -72,4 +72,4 @@ def test_what_nobody_asked_is_not_said(changed: dict[str, Any]) -> None:
 
 def test_recordings_have_no_capacity() -> None:
     plain = {key: value for key, value in asdict(of()).items() if key.startswith(("recorded", "replayed"))}
-    assert memory_sentences({"cuda:0": DeviceMemory(**plain)}) == []
+    assert memory_sentences({"cuda:0": MemoryComparison(**plain)}) == []

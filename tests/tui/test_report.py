@@ -13,7 +13,7 @@ from traces.file import save
 from traces.kineto import read_kineto
 from traces.model import Trace
 from tui.cli import run
-from tui.html_report import Side, report_html
+from tui.html_report import NamedTrace, report_html
 
 _VOID = {"meta", "br"}
 
@@ -52,11 +52,11 @@ def pages() -> list[tuple[str, str]]:
     kernel = recorded.strings.texts.index("volta_sgemm_nn")
     recorded.strings.texts[kernel] = "<script>alert(1)</script>\x1b[31m&\ud800"
     return [
-        ("one", report_html([Side("v100", recorded)])),
-        ("replay", report_html([Side("v100", recorded), Side("this & that", replayed)])),
-        ("recordings", report_html([Side("a", recorded), Side("b", training(kernel_us=14))])),
-        ("phases", report_html([Side("a", phase_grained()), Side("b", phase_grained(4))])),
-        ("empty", report_html([Side("a", Trace()), Side("b", Trace())])),
+        ("one", report_html([NamedTrace("v100", recorded)])),
+        ("replay", report_html([NamedTrace("v100", recorded), NamedTrace("this & that", replayed)])),
+        ("recordings", report_html([NamedTrace("a", recorded), NamedTrace("b", training(kernel_us=14))])),
+        ("phases", report_html([NamedTrace("a", phase_grained()), NamedTrace("b", phase_grained(4))])),
+        ("empty", report_html([NamedTrace("a", Trace()), NamedTrace("b", Trace())])),
     ]
 
 
@@ -91,6 +91,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
 
 def test_a_real_recording_makes_a_small_page(shared_traces: Path) -> None:
     trace = read_kineto(shared_traces / "v100_ddp_memory_rank1of2.json.gz")
-    text = report_html([Side("v100", trace)])
+    text = report_html([NamedTrace("v100", trace)])
     assert len(text) < 200_000 and "Limit: the device" in text
     Page(text)

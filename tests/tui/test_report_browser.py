@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.traces.handmade import replay_of, training
-from tui.html_report import Side, report_html
+from tui.html_report import NamedTrace, report_html
 
 pytestmark = pytest.mark.slow
 
@@ -46,9 +46,9 @@ def browser() -> str:
 @pytest.fixture(scope="module", params=["one", "two"])
 def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorded = training(steps=6)
-    sides = [Side("recorded.msgpack", recorded)]
+    sides = [NamedTrace("recorded.msgpack", recorded)]
     if request.param == "two":
-        sides.append(Side("replayed <b>&.msgpack", replay_of(recorded)))
+        sides.append(NamedTrace("replayed <b>&.msgpack", replay_of(recorded)))
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(report_html(sides), encoding="utf-8")
     return path

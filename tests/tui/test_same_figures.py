@@ -19,7 +19,7 @@ from traces.model import Trace
 from traces.summary import summarize
 from tui.cli import run
 from tui.figures import share_text, size_text, time_text
-from tui.html_report import Side, report_html
+from tui.html_report import NamedTrace, report_html
 from tui.plots import draw
 from tui.view.headline import headline
 from tui.view.table_rows import table_of
@@ -50,7 +50,7 @@ def test_one_recording(name: str, shared_traces: Path, tmp_path: Path, capsys: p
     summary = summarize(trace)
     told = _printed(capsys, "info", str(path))
     facts = json.loads(_printed(capsys, "info", str(path), "--json"))
-    page, shown = report_html([Side("a", trace)]), " ".join(line.text for line in headline(whole(("a", trace)), 400))
+    page, shown = report_html([NamedTrace("a", trace)]), " ".join(line.text for line in headline(whole(("a", trace)), 400))
     # THEN the step, how busy each GPU is, and the memory are the same text everywhere, and the same numbers in JSON and library
     if summary.step_median_ns is not None:
         assert all(time_text(summary.step_median_ns) in where for where in (told, page, shown))
@@ -78,7 +78,7 @@ def test_a_recording_and_what_replays_it(
     comparison = compare(recorded, other)
     told = _printed(capsys, "diff", *paths, "--details")
     facts = json.loads(_printed(capsys, "diff", *paths, "--json"))
-    page = report_html([Side("a", recorded), Side("b", other)])
+    page = report_html([NamedTrace("a", recorded), NamedTrace("b", other)])
     shown = " ".join(line.text for line in headline(whole(("a", recorded), ("b", other)), 400))
     for name_of, spread in {"steps": comparison.steps, "gpu_busy": comparison.gpu_busy}.items():
         for median_ns in (spread.recorded_median_ns, spread.replayed_median_ns):
@@ -92,7 +92,7 @@ def test_tables_and_plots_of_two(name: str, shared_traces: Path, tmp_path: Path,
     """The app's tables, the charts of the report and those of `trace plot` have the figures of `trace diff`."""
     recorded = MADE[name](shared_traces)
     other = replay_of(recorded, 1.2)
-    comparison, sides = compare(recorded, other), [Side("a", recorded), Side("b", other)]
+    comparison, sides = compare(recorded, other), [NamedTrace("a", recorded), NamedTrace("b", other)]
     scene = whole(("a", recorded), ("b", other))
     drawn = _drawn(monkeypatch, sides, tmp_path)
     # THEN a phase takes the host the same in the app, the report, the plot and the comparison
@@ -112,7 +112,7 @@ def test_tables_and_plots_of_two(name: str, shared_traces: Path, tmp_path: Path,
 def test_tables_and_plots_of_one(shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = MADE["transformer"](shared_traces)
     summary, scene = summarize(trace), whole(("a", trace))
-    drawn = _drawn(monkeypatch, [Side("a", trace)], tmp_path)
+    drawn = _drawn(monkeypatch, [NamedTrace("a", trace)], tmp_path)
     phases = {name: of.median_ns for name, of in summary.phases.items()}
     assert {row.name: row.values[1] for row in table_of(scene, "phases").rows} == phases
     assert drawn["phases"] == [[ns / 1e6 for ns in phases.values() if ns is not None]]
@@ -129,7 +129,7 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _drawn(monkeypatch: pytest.MonkeyPatch, sides: list[Side], folder: Path) -> dict[str, list[list[float]]]:
+def _drawn(monkeypatch: pytest.MonkeyPatch, sides: list[NamedTrace], folder: Path) -> dict[str, list[list[float]]]:
     """What `trace plot` hands to the plotting library: per figure and side the values of its bars or line."""
     from matplotlib.axes import Axes
 

@@ -4,9 +4,9 @@
     dist.all_gather_object(facts, x)    # made of several collectives: one row with the bytes of all
 
 Note [When a collective has ended]
-    A blocking call has ended when it returns; with NCCL the stream waits rather than the host, so marks around the call
+    A blocking call has ended when it returns; with NCCL the stream waits rather than the host, so events around the call
     measure it. For an asynchronous one, gloo's future calls back in gloo's own thread, which disturbs nothing. NCCL's would run
-    the callback on a stream of its own, and hold the result's memory for that; so there marks around the script's wait measure
+    the callback on a stream of its own, and hold the result's memory for that; so there events around the script's wait measure
     it (torch_distributed_work.py). A collective whose wait cannot be seen has the duration of its call and is marked
     (`Ending.UNSEEN`), as has what a manager only collects, and on the host whatever has no future.
 
@@ -25,8 +25,8 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any
 
+from tracer.boundary_events import BoundaryEvent
 from tracer.collectives import CollectiveCall
-from tracer.marks import Mark
 from tracer.recorder import Recorder
 from tracer.state import recorder, started
 from tracer.surfaces.torch_distributed_work import Works
@@ -95,10 +95,10 @@ Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # finds an argument
 class _Here(threading.local):
     """The call that this thread is in: what it calls in turn is a part of it."""
 
-    call: _Call | None = None
+    call: _RunningCollective | None = None
 
 
-class _Call:
+class _RunningCollective:
     """One collective in progress; a composed one consists of others, and its bytes are theirs."""
 
     def __init__(self, is_composed: bool) -> None:
@@ -122,7 +122,7 @@ class _Call:
         return next(iter(self.dtypes)) if len(self.dtypes) == 1 else ""
 
 
-class _Collectives:
+class _CollectiveWrappers:
     """Makes the wrappers."""
 
     def __init__(self, torch: Any) -> None:
@@ -151,7 +151,7 @@ class _Collectives:
             group, to = group_of(args, kwargs), recorder()
             if group is None or to is None:
                 return call(*args, **kwargs)
-            here.call = operation = _Call(is_composed=input_of is None)
+            here.call = operation = _RunningCollective(is_composed=input_of is None)
             if input_of is not None:
                 operation.add(input_of(args, kwargs))
             stream = None if self._is_collecting(group) else self._stream(operation.device)
@@ -193,11 +193,11 @@ class _Collectives:
         self,
         to: Recorder,
         name: str,
-        operation: _Call,
+        operation: _RunningCollective,
         group: Any,
         start_ns: int,
         result: Any,
-        begin: Mark | None,
+        begin: BoundaryEvent | None,
         stream: Any,
     ) -> None:
         size_bytes = operation.bytes if operation.dtypes or _INPUTS.get(name) else NONE
@@ -211,7 +211,7 @@ class _Collectives:
             to.communicated(call_until_now(), ending=Ending.UNSEEN)
         elif result is None and backend == "gloo":
             to.communicated(call_until_now())
-        elif result is None:  # without a mark on a stream that waits, as while a graph is captured, nobody knows
+        elif result is None:  # without an event on a stream that waits, as while a graph is captured, nobody knows
             is_unseen = begin is None and stream is not None
             to.communicated(call_until_now(), begin, stream, Ending.UNSEEN if is_unseen else Ending.SEEN)
         elif backend == "gloo" and (future := _future(result)) is not None:
@@ -249,7 +249,7 @@ class _Collectives:
                 with call(*args, **kwargs) as manager:
                     yield manager
                     if here.call is None:
-                        began_ns, here.call = time.time_ns(), _Call(is_composed=True)
+                        began_ns, here.call = time.time_ns(), _RunningCollective(is_composed=True)
             finally:
                 if began_ns != NONE:
                     here.call = None
@@ -293,7 +293,7 @@ def install(torch: ModuleType) -> None:
     dist = torch.distributed
     if not dist.is_available():
         return
-    make = _Collectives(torch)
+    make = _CollectiveWrappers(torch)
     c10d = dist.distributed_c10d
     for name, given in _INPUTS.items():
         call = getattr(c10d, name, None)

@@ -1,7 +1,7 @@
 """torch.distributed.Work and torch.futures.Future: when a script waits for an asynchronous collective.
 
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
-    work.wait()         # marks on the waiting stream, before and after
+    work.wait()         # events on the waiting stream, before and after
 
 The first wait counts, from whatever thread and on whatever stream, be it `wait`, `synchronize` or `block_current_stream`, or
 the `wait` of a future. What C++ waits for by itself does not pass here. A work holds its tensors, so nothing here keeps one
@@ -79,7 +79,7 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, which waits for a work or a future, with marks around it if it is the first for one of ours."""
+        """`call`, which waits for a work or a future, with events around it if it is the first for one of ours."""
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ from tracer.surfaces.torch_nn_module import in_module
 from traces.patching import OutermostCalls, argument, patch, patch_everywhere
 
 
-class _Part:
+class _PartScope:
     """One part, as a context manager. `device` is an index, or None for the current device; `thread` is the thread's role."""
 
     def __init__(self, torch: Any, name: str, device: int | None = None, thread: str = "", label: str = "") -> None:
@@ -54,7 +54,7 @@ class _Part:
         return cuda.current_stream(self._device) if self._device is not None and cuda.is_initialized() else None
 
 
-class _Parallel:
+class _PartScopes:
     """Makes the wrappers; knows which calls a thread is in."""
 
     def __init__(self, torch: Any) -> None:
@@ -65,7 +65,7 @@ class _Parallel:
         """`call` as a part on the device, or the first device of a list, that its argument `devices` names."""
         devices_of = argument(call, devices)
         return self._here.around(
-            name, call, lambda args, kwargs: _Part(self._torch, name, self._index(devices_of(args, kwargs)))
+            name, call, lambda args, kwargs: _PartScope(self._torch, name, self._index(devices_of(args, kwargs)))
         )
 
     def forward(self, call: Callable[..., Any], module: str) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ class _Parallel:
         @wraps(call)
         def as_part(context: Any, *gradients: Any) -> Any:
             device = next((self._index(gradient.device) for gradient in gradients if gradient is not None), None)
-            with _Part(self._torch, name, device, "backward" if device is None else f"backward {device}"):
+            with _PartScope(self._torch, name, device, "backward" if device is None else f"backward {device}"):
                 return call(context, *gradients)
 
         return as_part
@@ -109,7 +109,7 @@ class _Parallel:
 
         def apply(*args: Any, **kwargs: Any) -> Any:
             label = f"#{cuda.current_device()}" if cuda.is_initialized() else ""
-            with _Part(self._torch, "parallel_apply", thread=f"replica {number}", label=label):
+            with _PartScope(self._torch, "parallel_apply", thread=f"replica {number}", label=label):
                 return module(*args, **kwargs)
 
         return apply
@@ -126,7 +126,7 @@ class _Parallel:
 
 def install(torch: ModuleType) -> None:
     """Wrap the primitives wherever torch keeps them, and the backward passes of the two autograd functions below them."""
-    make, parallel = _Parallel(torch), torch.nn.parallel
+    make, parallel = _PartScopes(torch), torch.nn.parallel
     scatter_kwargs = parallel.scatter_gather.scatter_kwargs
     patch_everywhere(parallel.scatter, make.part("scatter", parallel.scatter, "target_gpus"))
     patch_everywhere(scatter_kwargs, make.part("scatter", scatter_kwargs, "target_gpus"))

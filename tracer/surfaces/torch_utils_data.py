@@ -21,7 +21,7 @@ from tracer.state import optimizers, recorder
 from tracer.surfaces.torch_tensor import Quiet
 from traces.model import NONE
 from traces.patching import patch
-from traces.run import Loader
+from traces.run import LoaderSettings
 from traces.script_hooks import ScriptHooks, tensors_in
 
 
@@ -88,9 +88,9 @@ def _recorded_loop(module: Any) -> Any:
     return recorded_loop
 
 
-def _describe(loader: Any) -> Loader:
+def _describe(loader: Any) -> LoaderSettings:
     sized = hasattr(loader.dataset, "__len__")
-    return Loader(
+    return LoaderSettings(
         workers=_whole(loader.num_workers),
         batch_size=_whole(loader.batch_size),
         prefetch_factor=_whole(loader.prefetch_factor),

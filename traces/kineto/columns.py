@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from traces.kineto.eras import Clock, microseconds_as_ns
-from traces.kineto.rows import FIELDS, MISSING, Event, Rows
+from traces.kineto.eras import TsUnit, microseconds_as_ns
+from traces.kineto.rows import FIELDS, MISSING, CategoryEvents, Event
 from traces.model import NONE, Column, Strings
 
 _MAX_DURATION_NS = 30 * 86_400 * 10**9  # a month: longer ones are overflows of an end that was never written
@@ -96,7 +96,7 @@ class Threads:
 
 
 @dataclass
-class Columns:
+class EventColumns:
     """What all complete events have, and the arguments that were taken of them."""
 
     names: Column
@@ -115,7 +115,7 @@ class Columns:
         return _whole(self.args[key], self.defaults[key], "i8")
 
 
-def read(rows: Rows, clock: Clock, names: Names, problems: Counter[str]) -> Columns:
+def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
     """The columns of complete events. Those that have no readable start are left out and counted."""
     fields = [rows.column(key) for key in FIELDS]
     args = {key: rows.column(key) for key in rows.defaults}
@@ -130,22 +130,22 @@ def read(rows: Rows, clock: Clock, names: Names, problems: Counter[str]) -> Colu
     return replace(columns, args=args, defaults=rows.defaults)
 
 
-def _read(fields: list[list[Any]], clock: Clock, names: Names, problems: Counter[str]) -> Columns:
+def _read(fields: list[list[Any]], clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
     texts, pids, tids, stamps, durations = fields
     if not set(map(type, pids)) | set(map(type, tids)) <= {int, str}:
         raise _Odd
     starts_ns = clock.start_ns(_checked(stamps, clock))
-    return Columns(names.ids(texts), pids, tids, starts_ns, _durations_ns(_numbers(durations), problems), {}, {})
+    return EventColumns(names.ids(texts), pids, tids, starts_ns, _durations_ns(_numbers(durations), problems), {}, {})
 
 
-def _checked(values: list[Any], clock: Clock) -> Column:
+def _checked(values: list[Any], clock: TsUnit) -> Column:
     stamps = _numbers(values)
     if len(stamps) and (stamps.max() > clock.latest or stamps.min() < (1 if clock.epochal else -clock.latest)):
         raise _Odd
     return stamps
 
 
-def instants(events: list[Event], clock: Clock, problems: Counter[str]) -> tuple[list[Event], Column]:
+def instants(events: list[Event], clock: TsUnit, problems: Counter[str]) -> tuple[list[Event], Column]:
     """The instant events that can be read, and their times."""
     try:
         return events, _instants(events, clock)
@@ -154,7 +154,7 @@ def instants(events: list[Event], clock: Clock, problems: Counter[str]) -> tuple
         return events, _instants(events, clock)
 
 
-def _instants(events: list[Event], clock: Clock) -> Column:
+def _instants(events: list[Event], clock: TsUnit) -> Column:
     stamps = _checked(list(map(itemgetter("ts"), events)), clock)
     if not {type(event["pid"]) for event in events} | {type(event["tid"]) for event in events} <= {int, str}:
         raise _Odd
@@ -198,7 +198,7 @@ def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
     return microseconds_as_ns(durations)
 
 
-def _mended(event: dict[str, Any], clock: Clock, problems: Counter[str]) -> dict[str, Any] | None:
+def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dict[str, Any] | None:
     """A copy of an event that `_read` accepts, or None (counted) if its time cannot be told."""
     start = _finite(event.get("ts"))
     if start is None or abs(start) > clock.latest:

@@ -18,7 +18,7 @@ import numpy as np
 
 from traces.kineto.rows import Event
 from traces.kineto.shapes import describe
-from traces.kineto.spans import Tables
+from traces.kineto.spans import RankTables
 from traces.kineto.tables import matching
 from traces.model import NONE, Collectives, Column, DeviceKind, Strings, parse_shapes
 from traces.operations import SCALAR_TYPES, bytes_of, function_of, item_bytes
@@ -26,7 +26,7 @@ from traces.operations import SCALAR_TYPES, bytes_of, function_of, item_bytes
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
 
-def read_collectives(tables: Tables, strings: Strings) -> Collectives:
+def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
     """One row per collective of the rank, ordered by start."""
     ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
     if not ranges:
@@ -60,7 +60,7 @@ def read_collectives(tables: Tables, strings: Strings) -> Collectives:
     return Collectives.of(**{key: [call[key] for call in found] for key in found[0]})
 
 
-def _kernel_times(tables: Tables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
+def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
     """By range: the first start and the last end of the kernels that it launched."""
     device, parent = tables.device, tables.host.parent
     launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & matching(device.name, _KERNEL, strings)

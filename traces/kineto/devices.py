@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from traces.kineto.spans import Tables
+from traces.kineto.spans import RankTables
 from traces.machine import from_kineto
 from traces.model import NONE, Device
 
 
-def read_devices(header: dict[str, Any], tables: Tables) -> tuple[list[Device], dict[int, int], int]:
+def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
     """The GPUs that were used (if none was: those listed), their rows by the number that `tables` have, and how many were
     visible. On AMD the numbers of memory events in `tables` become those of kernels."""
     listed = header.get("deviceProperties", header.get("computeProperties"))

@@ -133,7 +133,7 @@ def exact_digits(data: bytes) -> bytes | None:
 
 
 @dataclass(frozen=True)
-class Clock:
+class TsUnit:
     """How the numbers in `ts` become nanoseconds."""
 
     exact_ns: bool  # `ts` is whole nanoseconds already
@@ -141,7 +141,7 @@ class Clock:
     epochal: bool  # stamps do not start at zero, so that a zero is a fault
 
     @classmethod
-    def of(cls, header: dict[str, Any], stamps: list[Any], exact_ns: bool) -> Clock:
+    def of(cls, header: dict[str, Any], stamps: list[Any], exact_ns: bool) -> TsUnit:
         base = header.get("baseTimeNanoseconds", 0)
         base_ns = base if type(base) is int and 0 <= base < _MAX_US * 1000 else 0
         latest = max((t for t in stamps if isinstance(t, int | float)), default=0)
@@ -169,7 +169,7 @@ def microseconds_as_ns(values: Column) -> Column:
     return np.asarray(whole.astype("i8") * 1000 + np.rint((values - whole) * 1000).astype("i8"))
 
 
-def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: Clock, fractional: bool) -> str:
+def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, fractional: bool) -> str:
     """The era of a file with these categories; see the table in the module's docstring."""
     if clock.exact_ns:
         return "E5"

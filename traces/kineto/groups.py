@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from traces.chrome_counters import COUNTER
 from traces.kineto.eras import KNOWN_CATEGORIES
-from traces.kineto.rows import Event, Rows, Taken, taken
+from traces.kineto.rows import CategoryEvents, Event, Taken, taken
 
 _FLOWS = ("s", "t", "f")
 _INSTANTS = ("i", "I")
@@ -112,7 +112,7 @@ def _rank_of(event: Any) -> int | None:
 class Groups:
     """A file's events by kind. `categories` also has those of flows."""
 
-    complete: dict[str, Rows]
+    complete: dict[str, CategoryEvents]
     memory: list[Event]
     metadata: list[Event]
     categories: set[str]
@@ -135,7 +135,7 @@ class Groups:
         categories = {category for _, category in (*complete, *others) if isinstance(category, str)}
         groups = cls({}, [], [], categories, stamps)
         for (_, category), parts in complete.items():
-            groups.complete.setdefault(_text(category), Rows(_text(category))).pieces += parts
+            groups.complete.setdefault(_text(category), CategoryEvents(_text(category))).pieces += parts
         for (phase, category), members in others.items():
             if not isinstance(phase, str):
                 problems["unreadable-event"] += len(members)

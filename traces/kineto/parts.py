@@ -13,7 +13,7 @@ import re
 
 import numpy as np
 
-from traces.kineto.spans import Tables
+from traces.kineto.spans import RankTables
 from traces.kineto.steps import Markers
 from traces.kineto.tables import matching
 from traces.model import NONE, HostKind, Parts, Phases, Strings
@@ -24,7 +24,7 @@ PART = re.compile(
 )
 
 
-def read_parts(tables: Tables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
+def read_parts(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
     """One row per range, ordered by start. `tables.device` and `phases` have rows of devices already."""
     host = tables.host
     ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & matching(host.name, PART, strings))
@@ -53,7 +53,7 @@ def read_parts(tables: Tables, phases: Phases, strings: Strings, row_of_device: 
     return parts
 
 
-def _device_of_launches(tables: Tables, thread: int, begin_ns: int, end_ns: int) -> int:
+def _device_of_launches(tables: RankTables, thread: int, begin_ns: int, end_ns: int) -> int:
     """The row of the device that was kept busy longest by what the thread launched in that time, or NONE."""
     host, device = tables.host, tables.device
     launched = np.flatnonzero(device.launch != NONE)

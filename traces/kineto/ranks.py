@@ -19,12 +19,12 @@ from traces.cycles import cycles_of, joined_cycles
 from traces.export_notes import HEADER_KEY, PAIR_KEY, ExportNotes
 from traces.kineto.comms import read_collectives
 from traces.kineto.devices import read_devices
-from traces.kineto.eras import TORCH_OF_ERA, Clock, era
+from traces.kineto.eras import TORCH_OF_ERA, TsUnit, era
 from traces.kineto.groups import Groups, Piece
 from traces.kineto.parts import read_parts
-from traces.kineto.rows import Rows
+from traces.kineto.rows import CategoryEvents
 from traces.kineto.sources import Source
-from traces.kineto.spans import Tables, read_tables
+from traces.kineto.spans import RankTables, read_tables
 from traces.kineto.steps import read_steps
 from traces.kineto.text import Document, parse
 from traces.machine import Machine, hip_version, runtime_version
@@ -217,11 +217,11 @@ def _read_rank(
             f"{source.label}: no event is torch.profiler's (categories: {others}); give a trace that torch.profiler exported"
         )
     notes = _notes_of(header, strings, problems)
-    clock = Clock.of(header, groups.stamps, document.exact_ns)
+    clock = TsUnit.of(header, groups.stamps, document.exact_ns)
     if notes:
         clock = replace(clock, epochal=False)
     kinds = groups.categories
-    first = next(iter(groups.complete.values()), Rows(""))
+    first = next(iter(groups.complete.values()), CategoryEvents(""))
     fractional = any(isinstance(stamp, float) for stamp in first.column("ts")[:8])
     the_era = era(bare, header, kinds, clock, fractional)
     tables = read_tables(groups, clock, strings, problems, notes)
@@ -232,7 +232,7 @@ def _read_rank(
     for table in (tables.device, tables.memory, phases):
         table.device = _renumbered(table.device, row_of_device)
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]
-    clock_name = Clock.name(np.concatenate(starts) if starts else np.empty(0, "i8"))
+    clock_name = TsUnit.name(np.concatenate(starts) if starts else np.empty(0, "i8"))
     facts: dict[str, Any] = {
         "era": the_era,
         "steps_from": steps_from,
@@ -281,7 +281,7 @@ def _notes_of(header: dict[str, Any], strings: Strings, problems: Counter[str]) 
         return None
 
 
-def _from_export(tables: Tables, strings: Strings, notes: ExportNotes) -> Trace:
+def _from_export(tables: RankTables, strings: Strings, notes: ExportNotes) -> Trace:
     """What was exported of this rank, with the provenance and the lacks of the whole."""
     row_of_device = {device.index: row for row, device in enumerate(notes.devices)}
     for index in np.unique(np.concatenate([tables.device.device, tables.memory.device])).tolist():
@@ -307,7 +307,7 @@ def _from_export(tables: Tables, strings: Strings, notes: ExportNotes) -> Trace:
     )
 
 
-def _lacks(tables: Tables, steps_from: str, devices: list[Device]) -> set[str]:
+def _lacks(tables: RankTables, steps_from: str, devices: list[Device]) -> set[str]:
     """What a reader may miss in a rank's recording."""
     host, memory = tables.host, tables.memory
     on_device = memory.device != NONE

@@ -1,6 +1,6 @@
 """What the importer needs of complete events, taken out of them right after they were parsed.
 
-    rows = Rows("kernel")
+    rows = CategoryEvents("kernel")
     rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))
     rows.column("stream")  # [7]
 
@@ -68,7 +68,7 @@ _COMMS = ("record_param_comms", "nccl:", "gloo:", "ucc:", "mpi:", "xccl:")
 _TAKE = itemgetter(*FIELDS, "args")
 
 
-class Rows:
+class CategoryEvents:
     """The complete events of one category, column by column. `defaults` has what absent arguments are given as."""
 
     def __init__(self, category: str) -> None:
@@ -84,7 +84,7 @@ class Rows:
 
 
 def taken(category: str, events: list[Event]) -> Taken:
-    """The columns of `Rows` for some events of a category, at least one."""
+    """The columns of `CategoryEvents` for some events of a category, at least one."""
     try:
         *fields, args = zip(*map(_TAKE, events), strict=True)
         names = _shared(fields[0])

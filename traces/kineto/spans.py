@@ -25,7 +25,7 @@ from traces.kineto.eras import (
     HOST_CATEGORIES,
     MODULE_NAME,
     WINDOW_CATEGORY,
-    Clock,
+    TsUnit,
     external_ids_are_ops,
 )
 from traces.kineto.groups import Groups
@@ -47,7 +47,7 @@ _FOLDERS = re.compile(
 
 
 @dataclass
-class Tables:
+class RankTables:
     """One rank's tables. The `device` columns hold the profiler's numbers still, and the threads have no rank yet."""
 
     threads: list[Thread]
@@ -68,8 +68,8 @@ class _HostColumns:
 
 
 def read_tables(
-    groups: Groups, clock: Clock, strings: Strings, problems: Counter[str], notes: ExportNotes | None = None
-) -> Tables:
+    groups: Groups, clock: TsUnit, strings: Strings, problems: Counter[str], notes: ExportNotes | None = None
+) -> RankTables:
     """`notes` are those of a file that was exported from a trace."""
     names, threads = cols.Names(strings), cols.Threads()
     host = _read_host(groups, clock, names, threads, problems, notes)
@@ -82,7 +82,7 @@ def read_tables(
     memory.thread = renumber[memory.thread]
     host = _nested(host, problems)
     device = _read_device(groups, clock, names, host, problems, notes)
-    return Tables(rows, host.spans, device, memory, host.comms)
+    return RankTables(rows, host.spans, device, memory, host.comms)
 
 
 def _as_noted(threads: cols.Threads, spans: HostSpans, notes: ExportNotes) -> Column:
@@ -98,7 +98,7 @@ def _as_noted(threads: cols.Threads, spans: HostSpans, notes: ExportNotes) -> Co
 
 def _read_host(
     groups: Groups,
-    clock: Clock,
+    clock: TsUnit,
     names: cols.Names,
     threads: cols.Threads,
     problems: Counter[str],
@@ -162,7 +162,7 @@ def _nested(host: _HostColumns, problems: Counter[str]) -> _HostColumns:
 
 def _read_device(
     groups: Groups,
-    clock: Clock,
+    clock: TsUnit,
     names: cols.Names,
     host: _HostColumns,
     problems: Counter[str],
@@ -235,7 +235,7 @@ def _lookup(wanted: Column, ids: Column, usable: Column) -> Column:
     return np.where(sorted_ids[position] == wanted, rows[position], NONE).astype("i4")
 
 
-def _read_memory(events: list[Event], clock: Clock, threads: cols.Threads, problems: Counter[str]) -> MemoryEvents:
+def _read_memory(events: list[Event], clock: TsUnit, threads: cols.Threads, problems: Counter[str]) -> MemoryEvents:
     events, times = cols.instants(events, clock, problems)
     args = [event.get("args", {}) for event in events]
     kind = cols.numbers(args, "Device Type", 0)

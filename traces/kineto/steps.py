@@ -41,7 +41,7 @@ import numpy as np
 from traces.intervals import Intervals
 from traces.kineto.annotations import phase_of_annotation
 from traces.kineto.roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
-from traces.kineto.spans import Tables
+from traces.kineto.spans import RankTables
 from traces.kineto.tables import matching
 from traces.model import (
     NONE,
@@ -74,7 +74,7 @@ _FEWEST_STEADY = 2  # training steps that are left when slow first ones are take
 _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
-class _Event(NamedTuple):
+class _StepEvent(NamedTuple):
     """What happens at the top level of a step: an op, or a named range ("engine": a piece of the engine's run)."""
 
     start_ns: int
@@ -87,7 +87,7 @@ class _Event(NamedTuple):
     like: int = NONE  # of an op: equal for those of its name at the same shapes, their first sizes left out
 
 
-def read_steps(tables: Tables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
+def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
     """`marks_are_steps`: marks hold one batch each, see Note [Whose steps]."""
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables.host, events, strings, marks_are_steps)
@@ -95,13 +95,13 @@ def read_steps(tables: Tables, strings: Strings, marks_are_steps: bool = False) 
     return steps, _read_phases(steps, events, tables, strings), source
 
 
-def _find_steps(host: HostSpans, events: list[_Event], strings: Strings, marks_are_steps: bool) -> tuple[Steps, str]:
+def _find_steps(host: HostSpans, events: list[_StepEvent], strings: Strings, marks_are_steps: bool) -> tuple[Steps, str]:
     on_main = np.flatnonzero((host.thread == 0) & (host.kind != HostKind.PYTHON))
     if not len(on_main):
         return Steps.empty(), "none"
     ranges = on_main[host.kind[on_main] == HostKind.ANNOTATION]
     marks = ranges[matching(host.name[ranges], STEP_MARK, strings)]
-    batches = _Batches(host, events, strings)
+    batches = _BatchEnds(host, events, strings)
     if len(marks):
         numbers = [int(match[1]) if (match := STEP_MARK.match(strings[i])) else NONE for i in host.name[marks].tolist()]
         windows = list(zip(host.start_ns[marks].tolist(), host.end_ns[marks].tolist(), strict=True))
@@ -120,10 +120,10 @@ def _steps(numbers: list[int], starts: list[int], ends: list[int]) -> Steps:
     return Steps.of(number=numbers, start_ns=starts, duration_ns=np.array(ends, "i8") - np.array(starts, "i8"))
 
 
-class _Batches:
+class _BatchEnds:
     """Where the batches of a recording end, by the rule of `traces.steps`."""
 
-    def __init__(self, host: HostSpans, events: list[_Event], strings: Strings) -> None:
+    def __init__(self, host: HostSpans, events: list[_StepEvent], strings: Strings) -> None:
         self._events = events
         self._trains = any(event.name in ("engine", "optimizer") for event in events)
         self._with_gradient = self._trains and bool((host.sequence != NONE).any())
@@ -135,7 +135,7 @@ class _Batches:
         rows = rows[np.r_[True, host.start_ns[rows[1:]] >= ends[:-1]]] if len(rows) else rows
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
 
-    def _of_model(self, event: _Event) -> bool:
+    def _of_model(self, event: _StepEvent) -> bool:
         """Not an op that makes ready a batch without gradient: the ops of what is trained are seen with gradient too."""
         return not (self._trains and event.quiet) or event.like in self._trained
 
@@ -200,7 +200,7 @@ class _Batches:
         return found
 
 
-def _kinds(steps: Steps, events: list[_Event]) -> Column:
+def _kinds(steps: Steps, events: list[_StepEvent]) -> Column:
     """See Note [Kinds of imported steps]."""
     starts = [event.start_ns for event in events]
     bounds = np.searchsorted(starts, [steps.start_ns, steps.end_ns]).T.tolist()
@@ -225,7 +225,7 @@ def _kinds(steps: Steps, events: list[_Event]) -> Column:
     return kinds.astype("u1")
 
 
-def _read_phases(steps: Steps, events: list[_Event], tables: Tables, strings: Strings) -> Phases:
+def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings) -> Phases:
     if not len(steps):
         return Phases.empty()
     starts = [event.start_ns for event in events]
@@ -251,7 +251,7 @@ def _read_phases(steps: Steps, events: list[_Event], tables: Tables, strings: St
     return Phases.concatenated(parts)
 
 
-def _cut(cut: PhaseCut, events: list[_Event], begin_ns: int, end_ns: int) -> list[Segment]:
+def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
     """One step's segments: they tile it from its very start to its very end.
 
     Note [The engine's run]
@@ -260,15 +260,15 @@ def _cut(cut: PhaseCut, events: list[_Event], begin_ns: int, end_ns: int) -> lis
         itself, for what it does between two nodes (sums of gradients: ops that autograd does not record).
     """
     now = begin_ns
-    run: list[_Event] = []
-    held: list[_Event] = []  # ops that are the engine's if its run goes on after them
+    run: list[_StepEvent] = []
+    held: list[_StepEvent] = []  # ops that are the engine's if its run goes on after them
 
     def clamped(time_ns: int) -> int:
         nonlocal now
         now = min(max(now, time_ns), end_ns)
         return now
 
-    def feed(event: _Event) -> None:
+    def feed(event: _StepEvent) -> None:
         if event.name:
             cut.enter(event.name, clamped(event.start_ns))
             cut.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
@@ -277,7 +277,7 @@ def _cut(cut: PhaseCut, events: list[_Event], begin_ns: int, end_ns: int) -> lis
 
     def flush() -> None:
         if any(event.name for event in run):
-            feed(_Event(run[0].start_ns, max(event.end_ns for event in run), "backward", 0, False, False))
+            feed(_StepEvent(run[0].start_ns, max(event.end_ns for event in run), "backward", 0, False, False))
         else:
             held[:0] = run
         for event in held:
@@ -302,7 +302,7 @@ def _cut(cut: PhaseCut, events: list[_Event], begin_ns: int, end_ns: int) -> lis
     return segments
 
 
-def _top_events(tables: Tables, strings: Strings) -> list[_Event]:
+def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     """The main thread's outermost ops and known ranges and the engine's spans, by time."""
     host = tables.host
     engine_threads = [row for row, thread in enumerate(tables.threads) if thread.role == "backward"]
@@ -343,7 +343,7 @@ def _top_events(tables: Tables, strings: Strings) -> list[_Event]:
         seed = bool(seeds[place]) and not name
         leads = name == "optimizer" and name_id == first_optimizer
         like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
-        events.append(_Event(starts[place], ends[place], name, kind, seed, bool(quiet[place]), leads, like))
+        events.append(_StepEvent(starts[place], ends[place], name, kind, seed, bool(quiet[place]), leads, like))
     return events
 
 
@@ -411,7 +411,7 @@ def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: C
     return found
 
 
-def _copying_tops(tables: Tables, tops: Column, strings: Strings) -> set[int]:
+def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int]:
     """The rows of `tops` that are copying ops and launched a copy from host to device."""
     device = tables.device
     is_copy = (device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)

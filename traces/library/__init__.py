@@ -29,7 +29,7 @@ FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class BundledRecording:
     """One recording of the library."""
 
     name: str  # what `--trace` takes
@@ -43,9 +43,9 @@ class Entry:
         return _FOLDER / (self.name + SUFFIX)
 
 
-def entries() -> list[Entry]:
+def entries() -> list[BundledRecording]:
     """What the library holds, in the order of its index."""
-    return [Entry(**entry) for entry in json.loads((_FOLDER / "index.json").read_text(encoding="utf-8"))]
+    return [BundledRecording(**entry) for entry in json.loads((_FOLDER / "index.json").read_text(encoding="utf-8"))]
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:

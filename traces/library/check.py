@@ -45,7 +45,7 @@ _LINE_ROWS = 5
 
 
 @dataclass(frozen=True)
-class Finding:
+class Fault:
     """`entry`: the cell or recording; `text`: what is wrong, without a full stop."""
 
     level: str
@@ -53,7 +53,7 @@ class Finding:
     text: str
 
 
-def check(path: Path) -> list[Finding]:
+def check(path: Path) -> list[Fault]:
     """What there is to say of a file. Raises TraceError and OSError for one that cannot be read."""
     if path.suffix == SUFFIX:
         file = read_cells(path)
@@ -61,78 +61,78 @@ def check(path: Path) -> list[Finding]:
     return list(_of_recording(load(path), path.stem))
 
 
-def _of_cell(cell: Cell, path: Path) -> Iterator[Finding]:
+def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
     name = cell.name
     yield from _of_signature(cell.workload, cell.provenance, name)
     yield from _of_provenance(dict(cell.provenance), name)
     if cell.gpu.memory_bytes <= 0:
-        yield Finding(ERROR, name, "the card's memory is not told")
+        yield Fault(ERROR, name, "the card's memory is not told")
     elif len(cell.peak_bytes) and cell.peak_bytes.max() > cell.gpu.memory_bytes:
         at = cell.memory_batches[int(cell.peak_bytes.argmax())]
-        yield Finding(ERROR, name, f"at batch {at} more memory was used than {cell.gpu.device} has: nobody measured that")
+        yield Fault(ERROR, name, f"at batch {at} more memory was used than {cell.gpu.device} has: nobody measured that")
     for phase, times in cell.phases_ns.items():
         noise = cell.spread_ns.get(phase)
         if noise is not None:
             bad = (noise > _MOST_NOISE * times) & (times > _SHORT_NS)
             if bad.any():
                 at = int(cell.batches[bad.argmax()])
-                yield Finding(WARNING, name, f"{phase} at batch {at} varies by more than {_MOST_NOISE:.0%}: record more steps")
+                yield Fault(WARNING, name, f"{phase} at batch {at} varies by more than {_MOST_NOISE:.0%}: record more steps")
         if len(times) > 1 and (drops := times[1:] < _MOST_DROP * times[:-1]).any() and times.max() > _SHORT_NS:
             at = int(cell.batches[1:][drops.argmax()])
-            yield Finding(WARNING, name, f"{phase} at batch {at} takes less than half of what the batch before took")
+            yield Fault(WARNING, name, f"{phase} at batch {at} takes less than half of what the batch before took")
         if _ends_on_a_line(cell.batches, times):
-            yield Finding(ERROR, name, f"the last batches' {phase} lie on one line: extrapolated, not measured")
+            yield Fault(ERROR, name, f"the last batches' {phase} lie on one line: extrapolated, not measured")
     if not cell.spread_ns and not cell.provenance.get("spread"):
-        yield Finding(WARNING, name, "how much its times vary is not told")
+        yield Fault(WARNING, name, "how much its times vary is not told")
     for file in cell_files():
         if file.path.resolve() == path.resolve() or file.gpu.device != cell.gpu.device:
             continue
         for model in file.models:
             if model == cell.model and file.gpu.name == cell.gpu.name:
-                yield Finding(ERROR, name, f"the library has an entry of this name: {file.path.name}")
+                yield Fault(ERROR, name, f"the library has an entry of this name: {file.path.name}")
             elif compared(file.cell(model), cell.workload).is_same:
-                yield Finding(WARNING, name, f"the library has the same network on this card as {file.gpu.name}/{model}")
+                yield Fault(WARNING, name, f"the library has the same network on this card as {file.gpu.name}/{model}")
 
 
-def _of_recording(trace: Trace, name: str) -> Iterator[Finding]:
+def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
     if trace.workload is None:
-        yield Finding(ERROR, name, "it does not tell what was trained (no workload signature): --gpu cannot find it")
+        yield Fault(ERROR, name, "it does not tell what was trained (no workload signature): --gpu cannot find it")
     else:
         yield from _of_signature(trace.workload, trace.provenance, name)
     yield from _of_provenance(to_json(trace.run_of(trace.ranks[0])) | trace.provenance, name)
     if not trace.devices:
-        yield Finding(ERROR, name, "there is no GPU in it")
+        yield Fault(ERROR, name, "there is no GPU in it")
     steps = steady_steps(trace)
     if not len(steps):
-        yield Finding(ERROR, name, "there is no whole step in it")
+        yield Fault(ERROR, name, "there is no whole step in it")
     elif len(steps) > 3:
         times = trace.steps.duration_ns[steps]
         quarter = float(np.percentile(times, 75) - np.percentile(times, 25)) / 2
         if quarter > _MOST_NOISE * float(np.median(times)):
-            yield Finding(WARNING, name, f"its steps vary by more than {_MOST_NOISE:.0%}")
+            yield Fault(WARNING, name, f"its steps vary by more than {_MOST_NOISE:.0%}")
     for kind, count in sorted(trace.problems.items()):
-        yield Finding(WARNING, name, f"{count} x {kind}")
+        yield Fault(WARNING, name, f"{count} x {kind}")
 
 
-def _of_signature(workload: WorkloadSignature, provenance: Mapping[str, Any], name: str) -> Iterator[Finding]:
+def _of_signature(workload: WorkloadSignature, provenance: Mapping[str, Any], name: str) -> Iterator[Fault]:
     """Without parameters and inputs nothing can be compared; what else a publication does not tell, nobody can add."""
     lacking = [field for field in ("parameters", "modules", "inputs", "optimizer") if getattr(workload, field) is None]
     if lacking:
         needed = provenance.get("kind") != "published" or {"parameters", "inputs"} & set(lacking)
-        yield Finding(ERROR if needed else WARNING, name, f"its workload signature lacks {', '.join(lacking)}")
+        yield Fault(ERROR if needed else WARNING, name, f"its workload signature lacks {', '.join(lacking)}")
 
 
-def _of_provenance(provenance: dict[str, Any], name: str) -> Iterator[Finding]:
+def _of_provenance(provenance: dict[str, Any], name: str) -> Iterator[Fault]:
     if not (provenance.get("repository") or provenance.get("study") or provenance.get("source") or provenance.get("script")):
-        yield Finding(ERROR, name, "it does not tell where its figures come from")
+        yield Fault(ERROR, name, "it does not tell where its figures come from")
     if provenance.get("virtual_gpu"):
-        yield Finding(ERROR, name, f"it was recorded on a virtual GPU, {provenance['virtual_gpu']}: nobody measured that")
+        yield Fault(ERROR, name, f"it was recorded on a virtual GPU, {provenance['virtual_gpu']}: nobody measured that")
     for key, text in _texts(provenance, ""):
         for pattern, what in _PERSONAL:
             if (found := pattern.search(text)) is not None:
-                yield Finding(ERROR, name, f"{key} holds {what}: {found[0][:60]}")
+                yield Fault(ERROR, name, f"{key} holds {what}: {found[0][:60]}")
         if key.rpartition(".")[2].lower() in _PERSONAL_KEYS and text:
-            yield Finding(ERROR, name, f"{key} names a person or a machine")
+            yield Fault(ERROR, name, f"{key} names a person or a machine")
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
@@ -156,6 +156,6 @@ def _ends_on_a_line(batches: Any, times: Any) -> bool:
     return bool((bends <= 2 + _ON_A_LINE * last.max()).all() and last.max() > _SHORT_NS)
 
 
-def unreadable(path: Path, error: TraceError | OSError) -> Finding:
+def unreadable(path: Path, error: TraceError | OSError) -> Fault:
     """A file that could not be looked at."""
-    return Finding(ERROR, "", str(error).removeprefix(f"{path}: "))
+    return Fault(ERROR, "", str(error).removeprefix(f"{path}: "))

@@ -2,7 +2,7 @@
 
     gpu = gpu_of(trace)                             # Gpu("v100-sxm2-16gb", "Tesla V100-SXM2-16GB", ...)
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
-    row_of(trace)                                   # Row(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
+    row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
 What counts are the clean steady steps: of each phase the time between its CUDA events, median and standard deviation. What no
 phase of PHASES holds (loading, work beside the training) is left out.
@@ -31,7 +31,7 @@ _KEPT_OF_RUN = ("source", "script", "argv", "recorder")
 
 
 @dataclass(frozen=True)
-class Row:
+class RunOfCell:
     """One run, as a row of a cell."""
 
     batch: int
@@ -56,7 +56,7 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
     return Gpu("-".join(words) or "gpu", device.name, max(device.total_memory_bytes, 0))
 
 
-def row_of(trace: Trace) -> Row:
+def row_of(trace: Trace) -> RunOfCell:
     """Raises TraceLibraryError where the recording lacks what a cell needs, in one line."""
     if trace.workload is None or trace.workload.parameters is None:
         raise TraceLibraryError("the recording does not tell what was trained (no workload signature): record it anew")
@@ -68,8 +68,8 @@ def row_of(trace: Trace) -> Row:
     times = {name: of[steps] for name, of in phases.items() if of is not None and of[steps].any()}
     if "forward" not in times or not len(steps):
         raise TraceLibraryError("the recording has no steady step with times of its forward pass on the GPU")
-    peaks = [peak.allocated_bytes for peak in memory_peaks(trace).values()]
-    return Row(
+    peaks = [peak.peak_allocated_bytes for peak in memory_peaks(trace).values()]
+    return RunOfCell(
         batch,
         {name: round(float(np.median(of))) for name, of in times.items()},
         {name: round(float(np.std(of))) for name, of in times.items()},

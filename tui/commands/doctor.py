@@ -58,25 +58,25 @@ print(json.dumps(told))
 """
 
 
-class State(StrEnum):
+class Health(StrEnum):
     ok = "ok"
     warn = "warn"
     fail = "fail"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """`advice` is what to do, "" where nothing is to be done."""
 
     check: str
-    state: State
+    state: Health
     told: str
     advice: str = ""
 
 
 def run(json_wanted: bool) -> int:
     findings = []
-    colours = {State.ok: "green", State.warn: "bold", State.fail: "red"}
+    colours = {Health.ok: "green", Health.warn: "bold", Health.fail: "red"}
     for check in (_torch, _replay, _clock, _locked_memory, _disk, _processors, _extras):
         with working(f"checking {check.__name__.strip('_').replace('_', ' ')}"):
             found = list(check())
@@ -85,7 +85,7 @@ def run(json_wanted: bool) -> int:
             for of in found:
                 state = paint(of.state.ljust(5), colours[of.state], colour=look(sys.stdout)["colour"])
                 print(f"{state} {of.check.ljust(14)} {of.told}{f'; {of.advice}' if of.advice else ''}", flush=True)
-    failed = any(of.state is State.fail for of in findings)
+    failed = any(of.state is Health.fail for of in findings)
     if json_wanted:
         print(to_json({"works": not failed, "findings": as_json(findings)}))
     return int(failed)
@@ -99,29 +99,30 @@ def _ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]
         return subprocess.CompletedProcess(command, 124, "", f"not done after {_TIMEOUT_S} s")
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> Iterator[Diagnosis]:
     done = _ended([sys.executable, "-c", _ASK_TORCH], Path.cwd())
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2]
-        yield Finding("torch", State.fail, f"does not import: {reason}", f"install it for {sys.executable}: pip install torch")
+        advice = f"install it for {sys.executable}: pip install torch"
+        yield Diagnosis("torch", Health.fail, f"does not import: {reason}", advice)
         return
     told = json.loads(done.stdout.splitlines()[-1])
     build = f"CUDA {told['build']}" if told["build"] and "ROCm" not in told["build"] else told["build"] or "CPU build"
     if told["is_supported"]:
-        yield Finding("torch", State.ok, f"{told['version']} ({build}), of {sys.executable}")
+        yield Diagnosis("torch", Health.ok, f"{told['version']} ({build}), of {sys.executable}")
     else:
-        yield Finding("torch", State.fail, f"{told['version']} is too old", "replays need torch 2.10 or later")
+        yield Diagnosis("torch", Health.fail, f"{told['version']} is too old", "replays need torch 2.10 or later")
     if told["profiled"]:
-        yield Finding("torch.profiler", State.ok, "records: trace record can note every kernel")
+        yield Diagnosis("torch.profiler", Health.ok, "records: trace record can note every kernel")
     else:
-        yield Finding("torch.profiler", State.warn, "records nothing here", "record with --grain phase")
+        yield Diagnosis("torch.profiler", Health.warn, "records nothing here", "record with --grain phase")
     if told["gpus"]:
-        yield Finding("GPU", State.ok, f"{', '.join(told['gpus'])}: trace record works here")
+        yield Diagnosis("GPU", Health.ok, f"{', '.join(told['gpus'])}: trace record works here")
     else:
-        yield Finding("GPU", State.ok, "none, as for replays; trace record needs one, or --on a recording")
+        yield Diagnosis("GPU", Health.ok, "none, as for replays; trace record needs one, or --on a recording")
 
 
-def _replay() -> Iterator[Finding]:
+def _replay() -> Iterator[Diagnosis]:
     """The real thing: a script of three steps on a bundled recording."""
     with tempfile.TemporaryDirectory(prefix="trace-doctor-") as folder:
         script = Path(folder) / "train.py"
@@ -132,13 +133,13 @@ def _replay() -> Iterator[Finding]:
         done = _ended(command, Path(folder))
         took_s = time.monotonic() - start_s
         if done.returncode == 0 and (Path(folder) / "r.json").exists():
-            yield Finding("a replay", State.ok, f"3 steps on the bundled P100 in {took_s:.1f} s")
+            yield Diagnosis("a replay", Health.ok, f"3 steps on the bundled P100 in {took_s:.1f} s")
         else:
             reason = (done.stderr.strip() or done.stdout.strip() or "it ended without a report").rpartition("\n")[2]
-            yield Finding("a replay", State.fail, f"ended with exit code {done.returncode}: {reason}", "please report this")
+            yield Diagnosis("a replay", Health.fail, f"ended with exit code {done.returncode}: {reason}", "please report this")
 
 
-def _clock() -> Iterator[Finding]:
+def _clock() -> Iterator[Diagnosis]:
     clock = WallClock()
     lower_timer_slack()
     late_ns = []
@@ -150,18 +151,18 @@ def _clock() -> Iterator[Finding]:
     worst_ns = sorted(late_ns)[_DEADLINES * 99 // 100]
     told = f"{worst_ns / 1e3:.0f} µs late at the 99th percentile of {_DEADLINES} deadlines"
     if worst_ns <= _LATE_NS:
-        yield Finding("clock", State.ok, told)
+        yield Diagnosis("clock", Health.ok, told)
     else:
-        yield Finding("clock", State.warn, told, "this machine is busy: --clock recorded does not depend on it")
+        yield Diagnosis("clock", Health.warn, told, "this machine is busy: --clock recorded does not depend on it")
 
 
-def _locked_memory() -> Iterator[Finding]:
+def _locked_memory() -> Iterator[Diagnosis]:
     limit_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if limit_bytes == resource.RLIM_INFINITY or _may_lock_anything():
-        yield Finding("locked memory", State.ok, "no limit: pinned memory is page-locked as on a GPU machine")
+        yield Diagnosis("locked memory", Health.ok, "no limit: pinned memory is page-locked as on a GPU machine")
     else:
         advice = "pinned memory beyond that is not page-locked; raise it: `ulimit -l unlimited`, docker --ulimit memlock=-1"
-        yield Finding("locked memory", State.warn, f"{size_text(limit_bytes)} at most", advice)
+        yield Diagnosis("locked memory", Health.warn, f"{size_text(limit_bytes)} at most", advice)
 
 
 def _may_lock_anything() -> bool:
@@ -171,30 +172,30 @@ def _may_lock_anything() -> bool:
     return bool(effective >> _CAP_IPC_LOCK & 1)
 
 
-def _disk() -> Iterator[Finding]:
+def _disk() -> Iterator[Diagnosis]:
     for name, folder in (("here", Path.cwd()), ("for files between processes", Path(tempfile.gettempdir()))):
         free_bytes = shutil.disk_usage(folder).free
         told = f"{size_text(free_bytes)} free"
         if not os.access(folder, os.W_OK):
-            yield Finding("disk", State.warn, f"{name}: cannot be written to", "name files elsewhere with -o")
+            yield Diagnosis("disk", Health.warn, f"{name}: cannot be written to", "name files elsewhere with -o")
         elif free_bytes < _LOW_DISK_BYTES:
-            yield Finding("disk", State.warn, f"{name}: {told}", "a timeline of an hour takes some 100 MB")
+            yield Diagnosis("disk", Health.warn, f"{name}: {told}", "a timeline of an hour takes some 100 MB")
         else:
-            yield Finding("disk", State.ok, f"{name}: {told}")
+            yield Diagnosis("disk", Health.ok, f"{name}: {told}")
 
 
-def _processors() -> Iterator[Finding]:
+def _processors() -> Iterator[Diagnosis]:
     count, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     told = f"{count} for this process, load {load:.1f}"
     if load > count:
-        yield Finding("processors", State.warn, told, "others want them too: a replay's host is slower than it could be")
+        yield Diagnosis("processors", Health.warn, told, "others want them too: a replay's host is slower than it could be")
     else:
-        yield Finding("processors", State.ok, told)
+        yield Diagnosis("processors", Health.ok, told)
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Diagnosis]:
     for package, use in (("matplotlib", "trace plot"), ("pandas", "traces.to_pandas")):
         try:
-            yield Finding("extras", State.ok, f"{package} {version(package)}, for {use}")
+            yield Diagnosis("extras", Health.ok, f"{package} {version(package)}, for {use}")
         except PackageNotFoundError:
-            yield Finding("extras", State.ok, f"no {package}, which {use} would need: pip install {package}")
+            yield Diagnosis("extras", Health.ok, f"no {package}, which {use} would need: pip install {package}")

@@ -25,7 +25,7 @@ from pathlib import Path
 from replayer.memory.capacity import Capacity
 from replayer.memory.fit import MAX_BATCH, ScaledRequests, largest_batch, run_requests
 from replayer.memory.oom import DEFAULT_OOM_TEXT
-from replayer.memory.request_log import REQUESTS, Kind, RequestLog
+from replayer.memory.request_log import REQUESTS, RequestKind, RequestLog
 from traces.cards import CARDS, Card, find_card
 from traces.configuration import ReplayConfig, ReplaySession
 from traces.file import load, save
@@ -65,7 +65,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _FitRun:
     """What a run of the script requested: a log for each device of each process, by rank."""
 
     logs: list[RequestLog]
@@ -101,7 +101,7 @@ def run(fit: Fit) -> int:
     return 0 if any(one.outcome.fits for one in found) else 1
 
 
-def _run(fit: Fit, words: list[str], card: Card) -> _Run:
+def _run(fit: Fit, words: list[str], card: Card) -> _FitRun:
     """Run the script until it has taken its steps. Raises TraceError if it never used the GPU, or failed before."""
     name = shlex.join(words)
     with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as said:
@@ -116,7 +116,7 @@ def _run(fit: Fit, words: list[str], card: Card) -> _Run:
         stored = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"{REQUESTS}-*.json")]
         stored.sort(key=lambda of: of["rank"])
         logs = [RequestLog.from_json(device) for of in stored for device in of["devices"]]
-        logs = [log for log in logs if any(entry.kind == Kind.REQUEST for entry in log.entries)]
+        logs = [log for log in logs if any(entry.kind == RequestKind.REQUEST for entry in log.entries)]
         steps, ended = max((log.steps for log in logs), default=0), max((of["ended"] for of in stored), default=0)
         if result.returncode and steps < fit.steps:
             said.seek(0)
@@ -129,7 +129,7 @@ def _run(fit: Fit, words: list[str], card: Card) -> _Run:
         traces = [load(path, is_ours=True) for path in out.glob("replay-*.msgpack")]
         workloads = [trace.workload for trace in traces if trace.workload is not None]
     workload = max(workloads, key=lambda of: of.parameters or 0, default=WorkloadSignature())
-    return _Run(logs, workload, steps, ended, traces[0] if len(traces) == 1 else None)
+    return _FitRun(logs, workload, steps, ended, traces[0] if len(traces) == 1 else None)
 
 
 def _machine(card: Card, count: int) -> Trace:
@@ -142,7 +142,7 @@ def _machine(card: Card, count: int) -> Trace:
     return Trace(grain="kernel", devices=devices, steps=steps, machines={0: machine})
 
 
-def _need(fit: Fit, first: _Run, option: str) -> Need:
+def _need(fit: Fit, first: _FitRun, option: str) -> Need:
     room = [run_requests(log, Capacity(_ROOM_BYTES, 0, DEFAULT_OOM_TEXT), has_optional=False) for log in first.logs]
     given = _given(fit.script, option) if option else None
     notes = []
@@ -173,7 +173,7 @@ def _changes(log: RequestLog) -> bool:
     return len(steps) > 2 and steps[-1] != steps[-2]
 
 
-def _scaled(fit: Fit, first: _Run, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
+def _scaled(fit: Fit, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
     """A second run, at another batch size. Where it says nothing of further ones, none and a note why."""
     batch = need.batch
     assert batch is not None
@@ -201,7 +201,7 @@ def _scaled(fit: Fit, first: _Run, need: Need, option: str, card: Card) -> tuple
     return [], replace(need, notes=[*need.notes, f"the largest batch cannot be told: {why}"])
 
 
-def _card_fit(card: Card, first: _Run, scaled: Sequence[ScaledRequests], need: Need, known: KnownTimes) -> CardFit:
+def _card_fit(card: Card, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need, known: KnownTimes) -> CardFit:
     capacity = Capacity(card.memory_bytes, card.context_bytes, DEFAULT_OOM_TEXT)
     outcomes = [run_requests(log, capacity, has_optional=card.uses_winograd) for log in first.logs]
     worst = max(outcomes, key=lambda one: (not one.fits, one.reserved_bytes))

@@ -25,7 +25,7 @@ from traces.library import FORMER_NAMES, find
 from traces.library import SUFFIX as TRACE_SUFFIX
 from traces.library.catalogue import BUNDLED, cell_file, cell_files, faults, find_cell, gpus, models, user_folder
 from traces.library.cells import SUFFIX, Cell, Gpu, read_cells, write_cells
-from traces.library.check import ERROR, Finding, unreadable
+from traces.library.check import ERROR, Fault, unreadable
 from traces.library.check import check as findings_of
 from traces.library.listing import LibraryEntry, all_entries
 from traces.library.recorded_cells import cell_of, gpu_of, row_of
@@ -159,7 +159,7 @@ def add(path: Path, name: str, json: bool) -> int:
 
 def check(paths: list[Path], json: bool) -> int:
     """0: nothing keeps the files out, 1: something does, 2: a file cannot be read."""
-    told: dict[str, list[Finding]] = {}
+    told: dict[str, list[Fault]] = {}
     failed = False
     for path in paths:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tui.html_report import Side
+from tui.html_report import NamedTrace
 from tui.narration import say
 from tui.outputs import require_place_for, require_suffix
 from tui.plots import SUFFIXES, draw
@@ -21,7 +21,7 @@ def run(first: str, second: str | None, what: str, output: Path) -> int:
     require_suffix(output, *SUFFIXES)
     require_place_for(output)
     names = [first] if second is None else [first, second]
-    sides = [Side(name, load_trace(name)) for name in names]
+    sides = [NamedTrace(name, load_trace(name)) for name in names]
     part = output.with_name(f"{output.stem}.{os.getpid()}.part{output.suffix}")  # matplotlib reads the format off the ending
     try:
         with working(f"drawing {output}"):

@@ -51,7 +51,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ProcessFiles:
     """What one process left."""
 
     path: Path
@@ -83,7 +83,7 @@ def run(record: Record, option_names: Collection[str]) -> int:
     return result.returncode
 
 
-def _say_kept(parts: list[_Part]) -> None:
+def _say_kept(parts: list[_ProcessFiles]) -> None:
     kept = [part.path.name for part in parts if part.path.exists()]
     if kept:
         say(f"what was recorded is kept in {', '.join(kept)}", is_error=True)
@@ -103,12 +103,12 @@ def _virtual_gpu(record: Record, folder: Path) -> dict[str, object]:
     return {"replayer": ReplaySession(find_trace(record.on).resolve(), folder, os.getpid(), config=config)}
 
 
-def _parts(output: Path) -> list[_Part]:
+def _parts(output: Path) -> list[_ProcessFiles]:
     parts = []
     for path in sorted(output.absolute().parent.glob(f"{_escaped(output.name)}.*.part")):
         pid = path.name.removeprefix(output.name + ".").removesuffix(".part")
         if pid.isdigit():
-            parts.append(_Part(path, int(pid), path.with_name(f"{output.name}.{pid}.profile.json")))
+            parts.append(_ProcessFiles(path, int(pid), path.with_name(f"{output.name}.{pid}.profile.json")))
     return parts
 
 
@@ -116,7 +116,7 @@ def _escaped(name: str) -> str:
     return "".join(f"[{sign}]" if sign in "*?[" else sign for sign in name)
 
 
-def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildResult) -> None:
+def _conclude(record: Record, output: Path, parts: list[_ProcessFiles], result: ChildResult) -> None:
     if not parts:
         explain_empty_run(result, "recorded", "trained nothing, loaded no batch and called no module")
         return
@@ -142,7 +142,7 @@ def _conclude(record: Record, output: Path, parts: list[_Part], result: ChildRes
         say(line)
 
 
-def _whole(part: _Part) -> Trace:
+def _whole(part: _ProcessFiles) -> Trace:
     """A process's recording together with the profile of some of its steps."""
     # What came before the script joined its group is that rank's too.
     recording = merge_ranks([in_order(load(part.path, is_ours=True))])

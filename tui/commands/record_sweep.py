@@ -26,7 +26,7 @@ from pathlib import Path
 from traces.file import load
 from traces.library.catalogue import gpus
 from traces.library.cells import SUFFIX, write_cells
-from traces.library.recorded_cells import Row, cell_of, gpu_of, row_of
+from traces.library.recorded_cells import RunOfCell, cell_of, gpu_of, row_of
 from traces.model import Trace, TraceError
 from tui.commands.record import Record, default_name, run
 from tui.figures import counted, size_text, time_text
@@ -102,7 +102,7 @@ def _nothing(code: int) -> int:
     return code
 
 
-def _say_row(row: Row, value: int) -> None:
+def _say_row(row: RunOfCell, value: int) -> None:
     total = sum(of for name, of in row.phases_ns.items() if name != "h2d")
     other = "" if row.batch == value else f" (the model's inputs; {value} was given)"
     told = f"{counted(row.steps, 'step')} of {time_text(total)}, forward {time_text(row.phases_ns['forward'])}"

@@ -72,7 +72,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class _Cells:
+class _DrivingCells:
     """Cells of the library that drive a replay in a recording's place."""
 
     choice: CellChoice
@@ -85,7 +85,7 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
     if choice is not None:
         require_phases_enough(replay.config.strict, replay.config.gpus)
         gpu, recorded = card_of(choice)
-        cells = _Cells(choice, gpu)
+        cells = _DrivingCells(choice, gpu)
         replay = replace(replay, trace=replay.trace or gpu.name)
     elif replay.gpu:  # with --estimate
         recorded = card_alone(replay.gpu)
@@ -174,7 +174,7 @@ def _did_gpu_work(replayed: Trace) -> bool:
 
 
 def _conclude(
-    replay: Replay, recorded: Trace, result: ChildResult, out: Path, cells: _Cells | None, prediction: Prediction | None
+    replay: Replay, recorded: Trace, result: ChildResult, out: Path, cells: _DrivingCells | None, prediction: Prediction | None
 ) -> None:
     processes = timelines_in(out)
     if not processes:

@@ -18,7 +18,7 @@ from traces.launch import ChildResult, run_child
 from traces.model import Trace
 from tui.view.app import ViewApp
 from tui.view.live import Live
-from tui.view.output import Output, no_input
+from tui.view.output import ScriptOutput, no_input
 
 
 def can_view() -> bool:
@@ -34,7 +34,7 @@ def run_with_view(
     failures: list[Exception] = []
     stdin = no_input()
     try:
-        with Output.of_terminal() as output:
+        with ScriptOutput.of_terminal() as output:
 
             def show(pid: int) -> None:
                 live.pid = pid

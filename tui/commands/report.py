@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tui.figures import size_text
-from tui.html_report import Side, report_html
+from tui.html_report import NamedTrace, report_html
 from tui.narration import say
 from tui.outputs import require_place_for, require_suffix, write_text
 from tui.progress import working
@@ -22,7 +22,7 @@ def run(first: str, second: str | None, output: Path, tolerance: float) -> int:
     names = [first] if second is None else [first, second]
     traces = [load_trace(name) for name in names]
     with working(f"writing {output}"):
-        page = report_html([Side(name, trace) for name, trace in zip(names, traces, strict=True)], tolerance)
+        page = report_html([NamedTrace(name, trace) for name, trace in zip(names, traces, strict=True)], tolerance)
         write_text(output, page)
     say(f"wrote {output} ({size_text(len(page.encode()))})")
     return 0

@@ -54,7 +54,7 @@ class StallsRun:
     estimate: bool = False  # go on where the library has no times
     disk: str = ""  # "ssd", "hdd", "530MB/s,60us", "own"; "": storage is not looked at
     cached: float = 0.0  # share of the data set that the cache holds
-    policy: str = "lru"  # of a CachePolicy
+    policy: CachePolicy = CachePolicy.LRU
     cores: tuple[int, ...] = ()  # machines to model
     steps: int = 60  # training steps after which the script has shown its pace
     json: bool = False
@@ -96,7 +96,7 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
         ("with its data cached", "real", None, None),
     ]
     if asked.disk:
-        runs.append((f"behind {_disk_text(asked)}", "real", disk, CacheShare(asked.cached, CachePolicy(asked.policy))))
+        runs.append((f"behind {_disk_text(asked)}", "real", disk, CacheShare(asked.cached, asked.policy)))
     traces: list[Trace] = []
     loadings: list[list[Loading]] = []
     try:

@@ -17,7 +17,7 @@ import numpy as np
 from traces.counterparts import Counterparts, paired_steps, same_order, steps_in_order
 from traces.measure import window_ns
 from traces.model import NONE, Column, Trace
-from tui.view.axis import Axis, Side
+from tui.view.axis import Axis, SlotTimes
 
 ANCHOR_NS = 5_000  # by so much counterparts may lie apart: each gap makes the axis longer
 
@@ -31,7 +31,7 @@ class Alignment(Enum):
 def alone(trace: Trace) -> Axis:
     """The axis of one trace."""
     start_ns, end_ns = extent_ns(trace)
-    return Axis.of([Side([start_ns], [end_ns])])
+    return Axis.of([SlotTimes([start_ns], [end_ns])])
 
 
 def by_wall(first: Trace, second: Trace) -> Axis:
@@ -41,7 +41,7 @@ def by_wall(first: Trace, second: Trace) -> Axis:
     marks = [window[0] for window in windows]
     if pairs and NONE not in pairs[0]:
         marks = [int(trace.steps.start_ns[row]) for trace, row in zip((first, second), pairs[0], strict=True)]
-    before = [Side([window[0], mark], [mark, window[1]]) for window, mark in zip(windows, marks, strict=True)]
+    before = [SlotTimes([window[0], mark], [mark, window[1]]) for window, mark in zip(windows, marks, strict=True)]
     return Axis.of(before, flush_right=1)
 
 
@@ -51,7 +51,7 @@ def by_step(first: Trace, second: Trace) -> Axis:
     if not pairs:
         return by_wall(first, second)
     cuts = [_cuts(trace, [pair[n] for pair in pairs]) for n, trace in enumerate((first, second))]
-    return Axis.of([Side(*cut) for cut in cuts], flush_right=1)
+    return Axis.of([SlotTimes(*cut) for cut in cuts], flush_right=1)
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
@@ -78,7 +78,7 @@ def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
             inner = [min(max(times[side], begin), end) for times in anchors]
             side_starts += [begin, *inner]
             side_ends += [*inner, end]
-    return Axis.of([Side(starts, ends) for starts, ends in sides], flush_right=1)
+    return Axis.of([SlotTimes(starts, ends) for starts, ends in sides], flush_right=1)
 
 
 def _with_phases(

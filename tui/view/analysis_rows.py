@@ -17,10 +17,10 @@ from traces.peak_memory import held_at_peak
 from tui.figures import curve_text
 from tui.print_analyses import idle_per_step, op_label, paired_launches
 from tui.view.scene import Scene
-from tui.view.table_parts import Head, Table, TableRow, Unit, Value
+from tui.view.table_parts import Head, TableRow, TabTable, Unit, Value
 
 
-class _Kind(NamedTuple):
+class _TableKind(NamedTuple):
     """A table: what its rows are, their figures, of which the first is compared, and where these come from."""
 
     head: str
@@ -29,7 +29,7 @@ class _Kind(NamedTuple):
     missing: str
 
 
-def analysis_table(scene: Scene, tab: str) -> Table:
+def analysis_table(scene: Scene, tab: str) -> TabTable:
     """See the module; `tab` is one of ANALYSES."""
     if tab == "memory":
         return _memory(scene)
@@ -43,7 +43,7 @@ def analysis_table(scene: Scene, tab: str) -> Table:
         found = [kind.rows(of) for of in _analyses(scene)]
     if len(found) == 1:
         rows = [TableRow((name, *values)) for name, values in found[0].items()]
-        return Table([Head(kind.head), *kind.figures], rows, "" if rows else kind.missing)
+        return TabTable([Head(kind.head), *kind.figures], rows, "" if rows else kind.missing)
     first, *others = kind.figures
     heads = [Head(kind.head), Head("change", Unit.CHANGE), *(Head(word, first.unit) for word in scene.words)]
     for figure in others:
@@ -56,7 +56,7 @@ def analysis_table(scene: Scene, tab: str) -> Table:
         for a, b in zip(ours, theirs, strict=True):
             values += [a, b]
         rows.append(TableRow(tuple(values)))
-    return Table(heads, rows, "" if rows else kind.missing)
+    return TabTable(heads, rows, "" if rows else kind.missing)
 
 
 def _communication(scene: Scene) -> list[Communication | None]:
@@ -131,7 +131,7 @@ def _ranks(of: Analyses) -> dict[str, tuple[Value, ...]]:
     return {f"rank {row.rank}": (row.caused_ns, row.waited_ns, row.last, row.collectives) for row in of.stragglers}
 
 
-def _memory(scene: Scene) -> Table:
+def _memory(scene: Scene) -> TabTable:
     """Every device of every trace at its own peak."""
     rows = []
     for side, trace in enumerate(scene.traces):
@@ -143,7 +143,7 @@ def _memory(scene: Scene) -> Table:
     rows.sort(key=lambda row: -_number(row.values[3]))
     heads = [Head("held at the peak, by op"), Head("phase"), Head("trace")]
     heads += [Head("bytes", Unit.BYTES), Head("count", Unit.COUNT), Head("device")]
-    return Table(heads, rows, "" if rows else "no memory events are recorded")
+    return TabTable(heads, rows, "" if rows else "no memory events are recorded")
 
 
 _RATES = (
@@ -151,40 +151,40 @@ _RATES = (
     Head("GB/s", Unit.NUMBER), Head("of peak", Unit.SHARE),
 )  # fmt: skip
 _KINDS = {
-    "idle": _Kind(
+    "idle": _TableKind(
         "GPU idle, per step and GPU", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _idle, "no idle time that is known"
     ),
-    "copies": _Kind(
+    "copies": _TableKind(
         "copies",
         [Head("time", Unit.TIME), Head("bytes", Unit.BYTES), Head("count", Unit.COUNT), Head("GB/s", Unit.NUMBER),
          Head("over time")],
         _copies,
         "no copies are recorded",
     ),
-    "launches": _Kind(
+    "launches": _TableKind(
         "launches of stream",
         [Head("delay", Unit.TIME), Head("95 %", Unit.TIME), Head("queue, mean", Unit.NUMBER), Head("most", Unit.COUNT),
          Head("count", Unit.COUNT)],
         lambda of: {f"{row.device} stream {row.stream}": _launches(row) for row in of.launches},
         "no launches are recorded",
     ),
-    "overlap": _Kind(
+    "overlap": _TableKind(
         "communication, per step and rank", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], lambda _: {},
         "no communication between ranks is recorded",
     ),
-    "rates": _Kind("kind of op", _RATES, lambda of: _rates(of.achieved), "no ops with GPU work are recorded"),
-    "shapes": _Kind("op and shapes", _RATES, lambda of: _rates(of.op_shapes), "no ops with GPU work are recorded"),
-    "modules": _Kind(
+    "rates": _TableKind("kind of op", _RATES, lambda of: _rates(of.achieved), "no ops with GPU work are recorded"),
+    "shapes": _TableKind("op and shapes", _RATES, lambda of: _rates(of.op_shapes), "no ops with GPU work are recorded"),
+    "modules": _TableKind(
         "module",
         [Head("GPU time", Unit.TIME), Head("forward", Unit.TIME), Head("backward", Unit.TIME), Head("own", Unit.TIME),
          Head("host", Unit.TIME), Head("calls", Unit.COUNT)],
         _modules,
         "no modules are recorded: trace record notes them, and torch.profiler with with_modules or with_stack",
     ),
-    "path": _Kind(
+    "path": _TableKind(
         "critical path of the median step", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _path, "no steps with kernels"
     ),
-    "ranks": _Kind(
+    "ranks": _TableKind(
         "came last to collectives",
         [Head("others waited", Unit.TIME), Head("waited", Unit.TIME), Head("last", Unit.COUNT), Head("of", Unit.COUNT)],
         _ranks,

@@ -35,7 +35,7 @@ from tui.view.headline import LINES, headline
 from tui.view.keys import KEYS
 from tui.view.live import Live
 from tui.view.loading import Stage
-from tui.view.output import Output
+from tui.view.output import ScriptOutput
 from tui.view.palette import Palette, palette_of
 from tui.view.related import backward, launched, launched_rows, launcher, next_named, place_among
 from tui.view.scene import Scene
@@ -43,10 +43,10 @@ from tui.view.screens import HelpScreen, PromptScreen, SearchScreen, TextScreen
 from tui.view.search import Hit, search
 from tui.view.spans import Span, counterpart, find_span, neighbour, start_of, under
 from tui.view.status import legend, range_text, status
-from tui.view.table_parts import Table
+from tui.view.table_parts import TabTable
 from tui.view.table_rows import TABS, table_of
-from tui.view.tables import Tables
-from tui.view.timeline import Timeline
+from tui.view.tables import TablePanel
+from tui.view.timeline import TimelineView
 from tui.view.window import Window
 
 WIDE_ENOUGH = 120  # columns from which on tables stand beside the lanes, not below
@@ -106,7 +106,7 @@ class ViewApp(App[int]):
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, stages: Iterable[Stage], live: Live | None = None, output: Output | None = None) -> None:
+    def __init__(self, stages: Iterable[Stage], live: Live | None = None, output: ScriptOutput | None = None) -> None:
         super().__init__()
         self._stages = stages
         self._live = live
@@ -135,8 +135,8 @@ class ViewApp(App[int]):
     def compose(self) -> ComposeResult:
         yield Static(id="headline")
         with Horizontal(id="main"):
-            yield Timeline()
-            yield Tables()
+            yield TimelineView()
+            yield TablePanel()
         yield Static(id="output")
         yield Static(id="legend")
         with Horizontal(id="below"):
@@ -152,7 +152,7 @@ class ViewApp(App[int]):
         if self._output is not None:
             self.set_interval(_OUTPUT_S, self._say_output)
 
-    def _table(self, tab: str) -> Table:
+    def _table(self, tab: str) -> TabTable:
         return table_of(self._scene, tab, self._found_differences(), self._window.axis, self._window.range_ns)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
@@ -163,12 +163,12 @@ class ViewApp(App[int]):
         yield from (command for command in super().get_system_commands(screen) if "theme" in command.title.lower())
 
     @property
-    def timeline(self) -> Timeline:
-        return self.screen_stack[0].query_one(Timeline)
+    def timeline(self) -> TimelineView:
+        return self.screen_stack[0].query_one(TimelineView)
 
     @property
-    def tables(self) -> Tables:
-        return self.screen_stack[0].query_one(Tables)
+    def tables(self) -> TablePanel:
+        return self.screen_stack[0].query_one(TablePanel)
 
     @property
     def window(self) -> Window | None:
@@ -348,7 +348,7 @@ class ViewApp(App[int]):
                 window.lit.append((of.row, of.side, place, place + duration_ns))
         return partner
 
-    def on_timeline_changed(self, event: Timeline.Changed) -> None:
+    def on_timeline_view_changed(self, event: TimelineView.Changed) -> None:
         self._stay()
         if event.selected and self.window is not None:
             self.selected = under(self.window)
@@ -602,7 +602,7 @@ class ViewApp(App[int]):
         else:
             self._go(place)
 
-    def on_tables_chosen(self, event: Tables.Chosen) -> None:
+    def on_table_panel_chosen(self, event: TablePanel.Chosen) -> None:
         row, scene = event.row, self._scene
         if row.difference is not None:
             self._to_difference(row.difference)
@@ -741,7 +741,7 @@ class ViewApp(App[int]):
         hint = "NAME.svg: a picture; NAME.json.gz: a Chrome trace of what is in sight"
         self.push_screen(PromptScreen("save as", hint), partial(self._save, partial(self._write_view, svg), ""))
 
-    def on_tables_saving(self, event: Tables.Saving) -> None:
+    def on_table_panel_saving(self, event: TablePanel.Saving) -> None:
         def write(path: Path) -> list[Path]:
             write_text(path, event.text)
             return [path]

@@ -5,7 +5,7 @@ that what begins together stands together, and the shorter side leaves a gap at 
 is alignment by wall time, a slot per step alignment by step, a slot per op alignment by op. Time is never stretched: a
 column is equally many nanoseconds of both traces.
 
-    axis = Axis.of([Side([0, 100], [100, 220]), Side([500, 590], [590, 720])])  # two slots, as (start, end) of each side
+    axis = Axis.of([SlotTimes([0, 100], [100, 220]), SlotTimes([500, 590], [590, 720])])  # two slots: (starts, ends) of each
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 """
@@ -30,7 +30,7 @@ class Pieces(NamedTuple):
     to_ns: Column
 
 
-class Side:
+class SlotTimes:
     """One trace's part in each slot: from `start_ns` to `end_ns` of its own time; equal where it has no part in a slot."""
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
@@ -43,7 +43,7 @@ class Side:
         self._run = np.cumsum(starts) - 1
         ends = np.append(starts[1:], True)[: len(starts)]
         self._run_start_ns, self._run_end_ns = self.start_ns[starts], self.end_ns[ends]
-        self._columns: Columns | None = None  # of the edges that were asked for last: all rows of a frame ask for the same
+        self._columns: ScreenColumns | None = None  # of the edges asked for last: all rows of a frame ask for the same
 
     def times(self, at_ns: Any) -> Column:
         """The trace time that is shown at each place; in the gap at a slot's end, the time at which the slot's part ended."""
@@ -61,10 +61,10 @@ class Side:
         times = np.clip(self.start_ns[slot] + (places - self.at_ns[slot]), self.start_ns[slot], self.end_ns[slot])
         return times, slot
 
-    def columns(self, edges_ns: Column) -> Columns:
+    def columns(self, edges_ns: Column) -> ScreenColumns:
         """What is known of the columns between these edges, worked out once for all rows that are drawn with them."""
         if self._columns is None or self._columns.edges_ns is not edges_ns:
-            self._columns = Columns(self, edges_ns)
+            self._columns = ScreenColumns(self, edges_ns)
         return self._columns
 
     def pieces(self, edges_ns: Any) -> Pieces:
@@ -111,10 +111,10 @@ class Side:
         return int(places[np.argmin(np.abs(places - near_ns))]) if len(places) else None
 
 
-class Columns:
+class ScreenColumns:
     """What the columns between neighbouring edges show of a side; each worked out when it is first asked for."""
 
-    def __init__(self, side: Side, edges_ns: Column) -> None:
+    def __init__(self, side: SlotTimes, edges_ns: Column) -> None:
         self._side = side
         self.edges_ns = edges_ns
 
@@ -150,12 +150,12 @@ class Columns:
 class Axis:
     """`sides` have equally many slots; slot k begins at `slots_ns[k]` and the last one ends at `length_ns`."""
 
-    sides: tuple[Side, ...]
+    sides: tuple[SlotTimes, ...]
     slots_ns: Column
     length_ns: int
 
     @classmethod
-    def of(cls, sides: Sequence[Side], *, flush_right: int = 0) -> Axis:
+    def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
         """Lay the slots side by side. In the first `flush_right` slots the sides end together instead of beginning so:
         what precedes the first common event."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)

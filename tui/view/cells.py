@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traces.model import NONE, Column
-from tui.view.axis import Side
+from tui.view.axis import SlotTimes
 from tui.view.categories import Category
 from tui.view.lanes import Curve, Lane
 
@@ -72,7 +72,7 @@ _SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellRow:
     """A row: a character of one column's width and a paint for each column."""
 
     glyphs: Glyphs
@@ -91,7 +91,7 @@ class Busy:
     instants: Column
 
 
-def busy(lane: Lane, side: Side, edges_ns: Column) -> Busy:
+def busy(lane: Lane, side: SlotTimes, edges_ns: Column) -> Busy:
     """How long the lane is busy in each column between neighbouring edges."""
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
@@ -127,14 +127,14 @@ def dominant(found: Busy) -> Column:
 
 def lane_cells(
     lane: Lane,
-    side: Side,
+    side: SlotTimes,
     edges_ns: Column,
     name_of: Callable[[int], str],
     *,
     lines: int = 1,
     hanging: bool = False,
     found: Busy | None = None,
-) -> list[Cells]:
+) -> list[CellRow]:
     """A lane's lines from top to bottom. `name_of` gives the name of a row of the lane's table; `found` is what `busy`
     returned, if known."""
     found = busy(lane, side, edges_ns) if found is None else found
@@ -157,7 +157,7 @@ def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
     return np.clip(level, busy_ns > 0, 8 * lines)
 
 
-def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cells]:
+def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[CellRow]:
     """The kinds of work in each column stacked up to its level, in the order of their numbers; lines from top to bottom."""
     kinds = sorted(found.by_category)
     if lines == 1:
@@ -193,7 +193,7 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cel
     return parts if hanging else parts[::-1]
 
 
-def _paint_two(cells: Cells, found: Busy, kinds: list[int], full: Column, hanging: bool) -> None:
+def _paint_two(cells: CellRow, found: Busy, kinds: list[int], full: Column, hanging: bool) -> None:
     """Stack the two largest kinds of these full columns of a lane of one line."""
     if not len(full):
         return
@@ -215,14 +215,14 @@ def _paint_two(cells: Cells, found: Busy, kinds: list[int], full: Column, hangin
     cells.paints[full[two]] = numbers[lower] | ((numbers[upper] + 1) << BEHIND)
 
 
-def _columns(levels: Column, kinds: Column, hanging: bool) -> Cells:
+def _columns(levels: Column, kinds: Column, hanging: bool) -> CellRow:
     cut = hanging & (levels < 8)  # a full column is full either way
     glyphs = EIGHTHS[np.where(cut & (levels > 0), 8 - levels, levels)]
     paints = np.where(levels > 0, kinds | np.where(cut, HANGING, 0), Sign.BLANK).astype(np.uint16)
-    return Cells(glyphs, paints)
+    return CellRow(glyphs, paints)
 
 
-def _mark_cuts(cells: Cells, lane: Lane, side: Side, edges_ns: Column, found: Busy) -> None:
+def _mark_cuts(cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, found: Busy) -> None:
     """A span that runs on where the axis leaves a gap for the other trace is drawn on through it."""
     columns, time_ns = side.columns(edges_ns).gaps
     if not len(columns) or not len(lane):
@@ -234,7 +234,7 @@ def _mark_cuts(cells: Cells, lane: Lane, side: Side, edges_ns: Column, found: Bu
 
 
 def _write_names(
-    cells: Cells, lane: Lane, side: Side, edges_ns: Column, full: Column, name_of: Callable[[int], str]
+    cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, full: Column, name_of: Callable[[int], str]
 ) -> None:
     """The name of every span that fills several columns by itself, from the second of them on."""
     if np.count_nonzero(full) < NAME_COLUMNS:
@@ -255,7 +255,7 @@ def _write_names(
             cells.paints[begin + 1 : begin + 1 + len(text)] = lane.category[place[begin]] | NAMED
 
 
-def difference_cells(first: Busy, second: Busy, edges_ns: Column) -> Cells:
+def difference_cells(first: Busy, second: Busy, edges_ns: Column) -> CellRow:
     """Signs for how `second` differs from `first` in each column; blank where neither has anything."""
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     change = (second.total_ns - first.total_ns) / width
@@ -280,14 +280,14 @@ def shifted_ns(first: Busy, second: Busy) -> Column:
 
 def curve_cells(
     curve: Curve,
-    side: Side,
+    side: SlotTimes,
     edges_ns: Column,
     highest: int,
     rows: int,
     *,
     hanging: bool = False,
     kinds: Column | None = None,
-) -> list[Cells]:
+) -> list[CellRow]:
     """A curve in `rows` rows, from top to bottom, of which the uppermost ends at `highest`; painted by the category of each
     column, if that is told."""
     values = curve_values(curve, side, edges_ns)
@@ -297,7 +297,7 @@ def curve_cells(
     return parts if hanging else parts[::-1]
 
 
-def curve_values(curve: Curve, side: Side, edges_ns: Column) -> Column:
+def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
     """The highest value in each column; 0 where the column shows nothing of this trace."""
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
@@ -308,7 +308,7 @@ def curve_values(curve: Curve, side: Side, edges_ns: Column) -> Column:
     return values
 
 
-def curve_difference(first: Column, second: Column, highest: int) -> Cells:
+def curve_difference(first: Column, second: Column, highest: int) -> CellRow:
     """Signs for how the second curve's values differ from the first's."""
     signs = np.full(len(first), Sign.ALIKE, dtype=np.uint16)
     signs[second > first + SAME_SHARE * highest] = Sign.MORE
@@ -317,13 +317,13 @@ def curve_difference(first: Column, second: Column, highest: int) -> Cells:
     return sign_cells(signs)
 
 
-def blank(columns: int) -> Cells:
-    return Cells(np.full(columns, " "), np.full(columns, Sign.BLANK, dtype=np.uint16))
+def blank(columns: int) -> CellRow:
+    return CellRow(np.full(columns, " "), np.full(columns, Sign.BLANK, dtype=np.uint16))
 
 
-def sign_cells(signs: Column) -> Cells:
+def sign_cells(signs: Column) -> CellRow:
     """The glyphs of paints that are signs."""
-    return Cells(_SIGN_GLYPHS[signs], signs)
+    return CellRow(_SIGN_GLYPHS[signs], signs)
 
 
 def plain(text: str) -> str:

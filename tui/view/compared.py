@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.counterparts import Change, Counterparts
+from traces.counterparts import Counterparts, KernelChange
 from traces.model import Column, Trace
-from tui.view.axis import Side
-from tui.view.cells import SAME_SHARE, SIGNS, Busy, Cells, Sign, sign_cells
+from tui.view.axis import SlotTimes
+from tui.view.cells import SAME_SHARE, SIGNS, Busy, CellRow, Sign, sign_cells
 from tui.view.lanes import Lane
 
 _GAP_SHARE = 0.25  # of a column: so much time that only one trace has is told
@@ -24,11 +24,11 @@ _GAP_SHARE = 0.25  # of a column: so much time that only one trace has is told
 def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
     """For each side two rows: by how much longer each of its device spans is, and how long it is another kernel, in ns."""
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
-    gone = found.change == Change.GONE
+    gone = found.change == KernelChange.GONE
     sides[0][0, found.first[gone]] = found.change_ns[gone]
-    changed = ~gone & (found.change != Change.SAME)
+    changed = ~gone & (found.change != KernelChange.SAME)
     sides[1][0, found.second[changed]] = found.change_ns[changed]
-    other = found.second[found.change == Change.OTHER_KERNEL]
+    other = found.second[found.change == KernelChange.OTHER_KERNEL]
     sides[1][1, other] = second.device.duration_ns[other]
     return sides
 
@@ -41,7 +41,7 @@ class Sums:
         self._each = of_rows[:, lane.row]
         self._before = np.concatenate([np.zeros((2, 1)), np.cumsum(self._each, axis=1)], axis=1)
 
-    def columns(self, side: Side, edges_ns: Column) -> Column:
+    def columns(self, side: SlotTimes, edges_ns: Column) -> Column:
         """Both figures for each column between neighbouring edges: an array of two rows."""
         columns = side.columns(edges_ns)
         pieces = columns.pieces
@@ -58,7 +58,7 @@ class Sums:
         return np.asarray(np.where(row < 0, 0, self._before[:, row] + self._each[:, row] * share))
 
 
-def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> Cells:
+def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CellRow:
     """Signs for how the second trace's kernels differ from their counterparts. `by_place`: also where counterparts do not stand
     over each other."""
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
@@ -75,7 +75,7 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
     return sign_cells(signs)
 
 
-def mark_gaps(cells: Cells, sides: tuple[Side, ...], edges_ns: Column) -> None:
+def mark_gaps(cells: CellRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
     """Where nothing else differs: which trace has time there that the other has not."""
     shown = [side.columns(edges_ns).shown_ns for side in sides]
     longer = (shown[1] - shown[0]) / np.maximum(edges_ns[1:] - edges_ns[:-1], 1)

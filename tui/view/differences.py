@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.counterparts import SAME_SHARE, Change, Counterparts, same_order
+from traces.counterparts import SAME_SHARE, Counterparts, KernelChange, same_order
 from traces.intervals import Intervals
 from traces.measure import launch_phases, op_of, work_rows
 from traces.model import NONE, Column, StepKind, Trace
@@ -24,11 +24,11 @@ from tui.view.alignment import ANCHOR_NS
 from tui.view.scene import TABLE_ROWS, Scene, short_name
 
 _WORDS = {
-    Change.LONGER: "longer",
-    Change.SHORTER: "shorter",
-    Change.OTHER_KERNEL: "another kernel",
-    Change.GONE: "gone",
-    Change.NEW: "new",
+    KernelChange.LONGER: "longer",
+    KernelChange.SHORTER: "shorter",
+    KernelChange.OTHER_KERNEL: "another kernel",
+    KernelChange.GONE: "gone",
+    KernelChange.NEW: "new",
 }
 _LEAST_PHASE_NS = 20_000  # a phase of the host that differs by less is noise
 
@@ -102,13 +102,14 @@ def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
 
 
 def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
-    places = np.flatnonzero((found.change != Change.SAME) & chosen[found.step])
-    facts = [_Facts(trace) for trace in scene.traces]
+    places = np.flatnonzero((found.change != KernelChange.SAME) & chosen[found.step])
+    facts = [_Launchers(trace) for trace in scene.traces]
     own = np.where(found.first[places] != NONE, 0, 1)  # whose kernel it is called after
     rows = np.where(own == 0, found.first[places], found.second[places])
     keys = [of(rows * (own == side)) for side in (0, 1) for of in (facts[side].phase, facts[side].op, facts[side].name)]
     phase, op, name = (np.where(own == 0, ours, theirs) for ours, theirs in zip(keys[:3], keys[3:], strict=True))
-    became = np.where(found.change[places] == Change.OTHER_KERNEL, facts[1].name(np.maximum(found.second[places], 0)), NONE)
+    is_other = found.change[places] == KernelChange.OTHER_KERNEL
+    became = np.where(is_other, facts[1].name(np.maximum(found.second[places], 0)), NONE)
     made = []
     for group in _groups(found.change[places], own, phase, op, name, became):
         of = places[group]
@@ -122,7 +123,7 @@ def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: b
         times = [int(t.device.duration_ns[r]) if r != NONE else 0 for t, r in zip(scene.traces, pair, strict=True)]
         made.append(
             Difference(
-                what=_WORDS[Change(int(found.change[largest]))],
+                what=_WORDS[KernelChange(int(found.change[largest]))],
                 table="device",
                 name=trace.strings[int(trace.device.name[row])],
                 other_name=scene.traces[1].strings[int(became[group[0]])],
@@ -149,7 +150,7 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
     ]
     change_ns = idle[1] - idle[0]
     places = np.flatnonzero(np.abs(change_ns) > ANCHOR_NS)
-    facts = _Facts(scene.traces[0])
+    facts = _Launchers(scene.traces[0])
     rows = found.first[order[places]]
     made = []
     for group in _groups(change_ns[places] > 0, facts.phase(rows), facts.op(rows), facts.name(rows)):
@@ -252,7 +253,7 @@ def _segments(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
     return found
 
 
-class _Facts:
+class _Launchers:
     """What launched the device spans of a trace; names are numbers of its strings."""
 
     def __init__(self, trace: Trace) -> None:

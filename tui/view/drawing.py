@@ -16,11 +16,11 @@ import numpy as np
 from traces.model import Column
 from tui.figures import size_text
 from tui.view.alignment import Alignment
-from tui.view.axis import Side
+from tui.view.axis import SlotTimes
 from tui.view.categories import Category
 from tui.view.cells import (
     Busy,
-    Cells,
+    CellRow,
     blank,
     busy,
     curve_cells,
@@ -32,9 +32,9 @@ from tui.view.cells import (
 )
 from tui.view.compared import mark_gaps, sign_columns
 from tui.view.lanes import Curve
-from tui.view.scene import Row, Scene
-from tui.view.tracks import Fold, Kind, TrackKey
-from tui.view.window import Line, Part, Window
+from tui.view.scene import Scene, SceneRow
+from tui.view.tracks import Fold, TrackKey, TrackKind
+from tui.view.window import LinePart, Window, WindowLine
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Drawing:
         self._parts: dict[tuple[object, ...], object] = {}
         self._edges_ns: Column = np.zeros(0, dtype=np.int64)
 
-    def frame(self, window: Window) -> list[tuple[Line, Cells]]:
+    def frame(self, window: Window) -> list[tuple[WindowLine, CellRow]]:
         """The lines in sight."""
         return [(window.lines[n], self.line(window, window.lines[n])) for n in window.visible]
 
@@ -57,13 +57,13 @@ class Drawing:
         if self._of is None or of[0] is not self._of[0] or of[1:] != self._of[1:]:
             self._of, self._parts, self._edges_ns = of, {}, window.edges_ns
 
-    def line(self, window: Window, line: Line) -> Cells:
+    def line(self, window: Window, line: WindowLine) -> CellRow:
         self._look_again(window)
         row, edges = window.scene.rows[line.row], self._edges_ns
-        if line.part is Part.DIFFERENCE:
+        if line.part is LinePart.DIFFERENCE:
             return self._once((line.row, line.part), lambda: self._difference(window, line.row, row, edges))
         side = line.part.value
-        hanging = window.mirrored and line.part is (Part.FIRST if window.swapped else Part.SECOND)
+        hanging = window.mirrored and line.part is (LinePart.FIRST if window.swapped else LinePart.SECOND)
         track = row.tracks[side]
         if track is None:
             return blank(window.columns)
@@ -84,9 +84,9 @@ class Drawing:
             lambda: lane_cells(lane, view, edges, name_of, lines=lines, hanging=hanging, found=found),
         )[line.level]
 
-    def _phase_kinds(self, window: Window, row: Row, side: int) -> Column | None:
+    def _phase_kinds(self, window: Window, row: SceneRow, side: int) -> Column | None:
         """The phase that each column shows most of, in the rank of a row; None where there are no phases."""
-        wanted = TrackKey(Kind.PHASES, row.key.rank)
+        wanted = TrackKey(TrackKind.PHASES, row.key.rank)
         number = next((n for n, other in enumerate(window.scene.rows) if other.key == wanted), None)
         found = None if number is None else self.busy(window, number, side)
         if found is None:
@@ -100,12 +100,12 @@ class Drawing:
         self._look_again(window)
         return self._busy(row, window.scene.rows[row], side, window.axis.sides[side], self._edges_ns)
 
-    def _busy(self, number: int, row: Row, side: int, view: Side, edges: Column) -> Busy:
+    def _busy(self, number: int, row: SceneRow, side: int, view: SlotTimes, edges: Column) -> Busy:
         lane = row.lane(side)
         assert lane is not None
         return self._once((number, side, "busy"), lambda: busy(lane, view, edges))
 
-    def _difference(self, window: Window, number: int, row: Row, edges: Column) -> Cells:
+    def _difference(self, window: Window, number: int, row: SceneRow, edges: Column) -> CellRow:
         sides = window.axis.sides
         if row.tracks[0] is None or row.tracks[1] is None:
             return blank(window.columns)
@@ -121,7 +121,7 @@ class Drawing:
             of_columns = sums[0].columns(sides[0], edges), sums[1].columns(sides[1], edges)
             by_place = window.alignment is not Alignment.COUNTERPART
             cells = sign_columns((first, second), of_columns, by_place, edges)
-        if window.alignment is Alignment.COUNTERPART and row.kind in (Kind.GPU, Kind.PHASES):
+        if window.alignment is Alignment.COUNTERPART and row.kind in (TrackKind.GPU, TrackKind.PHASES):
             mark_gaps(cells, sides, edges)
         return cells
 
@@ -131,30 +131,30 @@ class Drawing:
         return self._parts[key]  # type: ignore[return-value]
 
 
-def label_of(window: Window, line: Line, width: int) -> str:
+def label_of(window: Window, line: WindowLine, width: int) -> str:
     """What stands to the left of a line: the row's name above, then which trace it is."""
     scene = window.scene
     row = scene.rows[line.row]
     if line.head:
         label = _folded_mark(window, row) + row.label
-        if row.kind == Kind.HOST and None in row.tracks:
+        if row.kind == TrackKind.HOST and None in row.tracks:
             label += f" {scene.words[line.part.value]}"  # the only line of its row, or one beside an empty one
         return _fitted(label, width)
     if line.level:
         return _scale(scene, line, width).rjust(width) if row.is_curve else " " * width
-    return _fitted("difference" if line.part is Part.DIFFERENCE else scene.words[line.part.value], width)
+    return _fitted("difference" if line.part is LinePart.DIFFERENCE else scene.words[line.part.value], width)
 
 
-def _folded_mark(window: Window, row: Row) -> str:
+def _folded_mark(window: Window, row: SceneRow) -> str:
     """ "▸ " before a row that stands for others, "▪ " before one that is pinned."""
     if row.key in window.pinned:
         return "▪ "
     thread = Fold("thread", row.key.rank, row.key.place)
-    folded = row.stands_for is not None or (row.kind is Kind.HOST and not row.key.detail and thread in window.folded)
+    folded = row.stands_for is not None or (row.kind is TrackKind.HOST and not row.key.detail and thread in window.folded)
     return "▸ " if folded else ""
 
 
-def _scale(scene: Scene, line: Line, width: int) -> str:
+def _scale(scene: Scene, line: WindowLine, width: int) -> str:
     """What the top of a curve stands for, beside its second line."""
     if line.level > 1:
         return ""

@@ -1,6 +1,6 @@
 """What a script prints while the timeline app has the terminal: kept, shown in the app, and printed once the app is closed.
 
-    with Output.of_terminal() as output:
+    with ScriptOutput.of_terminal() as output:
         Popen([...], stdout=output.stdout, stderr=output.stderr)    # a descriptor, or None: as ours
         app.run()                                                   # shows output.tail(20)
         output.release()                                            # prints it all, and from now on as it comes
@@ -52,7 +52,7 @@ def _as_shown(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
-class Output:
+class ScriptOutput:
     """`stdout` and `stderr` are descriptors for the script, None where its stream is not the terminal."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
@@ -74,11 +74,11 @@ class Output:
         self._reader = threading.Thread(target=self._read, name="trace-output", daemon=True)
 
     @classmethod
-    def of_terminal(cls) -> Output:
+    def of_terminal(cls) -> ScriptOutput:
         """Of those of our streams that are the terminal."""
         return cls(sys.stdout.isatty(), sys.stderr.isatty())
 
-    def __enter__(self) -> Output:
+    def __enter__(self) -> ScriptOutput:
         self._reader.start()
         return self
 

@@ -29,7 +29,7 @@ from tui.view.axis import Axis
 from tui.view.cells import plain
 from tui.view.compared import Sums, compared
 from tui.view.lanes import Curve, Lane
-from tui.view.tracks import ALL, Fold, Kind, Track, TrackKey, Tracks, folded_tracks, host_tracks, quick_tracks
+from tui.view.tracks import ALL, Fold, Track, TrackKey, TrackKind, Tracks, folded_tracks, host_tracks, quick_tracks
 
 if TYPE_CHECKING:
     from tui.view.differences import Difference  # which knows scenes
@@ -41,7 +41,7 @@ TABLE_ROWS = 1000  # of a list of changes: more nobody reads, and a table widget
 
 
 @dataclass(frozen=True)
-class Row:
+class SceneRow:
     """One lane of the picture: the same row of both traces, None where one has none."""
 
     key: TrackKey
@@ -49,13 +49,13 @@ class Row:
     tracks: tuple[Track | None, ...]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TrackKind:
         return self.key.kind
 
     @property
     def stands_for(self) -> Fold | None:
         """What is folded where this row is shown; None of a row that is shown unless it is folded itself."""
-        if self.kind is not Kind.GPU or self.key.detail != ALL:
+        if self.kind is not TrackKind.GPU or self.key.detail != ALL:
             return None
         return Fold("rank", self.key.rank) if self.key.place == ALL else Fold("device", self.key.rank, self.key.place)
 
@@ -63,15 +63,15 @@ class Row:
     def folds(self) -> tuple[Fold, ...]:
         """What hides this row when it is folded, the narrowest first."""
         rank = Fold("rank", self.key.rank)
-        if self.kind is Kind.HOST and self.key.detail:
+        if self.kind is TrackKind.HOST and self.key.detail:
             return Fold("thread", self.key.rank, self.key.place), rank
-        if self.kind is Kind.GPU and self.key.detail != ALL:
+        if self.kind is TrackKind.GPU and self.key.detail != ALL:
             return Fold("device", self.key.rank, self.key.place), rank
         return () if self.stands_for == rank else (rank,)
 
     @property
     def is_curve(self) -> bool:
-        return self.kind == Kind.MEMORY
+        return self.kind == TrackKind.MEMORY
 
     def lane(self, side: int) -> Lane | None:
         """The spans of one side, None if it has none or this is a curve."""
@@ -91,7 +91,7 @@ class Scene:
 
     names: tuple[str, ...]
     traces: tuple[Trace, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SceneRow, ...]
     has_host: bool = False
     comparison: Comparison | None = None
     summary: Summary | None = None
@@ -235,14 +235,14 @@ def short_name(text: str) -> str:
     return plain(name)
 
 
-def _paired(tracks: tuple[Tracks, ...]) -> tuple[Row, ...]:
+def _paired(tracks: tuple[Tracks, ...]) -> tuple[SceneRow, ...]:
     """The rows of the picture, rank by rank: tracks of the same key together, streams as `trace diff` pairs them."""
 
     def place(key: TrackKey) -> tuple[int, ...]:
         return key.rank, key.kind, key.place, key.detail
 
     if len(tracks) == 1:
-        return tuple(Row(key, plain(tracks[0][key].label), (tracks[0][key],)) for key in sorted(tracks[0], key=place))
+        return tuple(SceneRow(key, plain(tracks[0][key].label), (tracks[0][key],)) for key in sorted(tracks[0], key=place))
     first, second = tracks
     renamed = _renamed_streams(first, second)
     seconds = {renamed.get(key, key): track for key, track in second.items()}
@@ -251,16 +251,16 @@ def _paired(tracks: tuple[Tracks, ...]) -> tuple[Row, ...]:
         pair = first.get(key), seconds.get(key)
         labels = [track.label for track in pair if track is not None]
         label = labels[0]
-        if len(set(labels)) == 2 and key.kind == Kind.GPU and key.detail != ALL:
+        if len(set(labels)) == 2 and key.kind == TrackKind.GPU and key.detail != ALL:
             label = f"{labels[0]}/{labels[1].rpartition(' ')[2]}"
-        rows.append(Row(key, plain(label), pair))
+        rows.append(SceneRow(key, plain(label), pair))
     return tuple(rows)
 
 
 def _renamed_streams(first: Tracks, second: Tracks) -> dict[TrackKey, TrackKey]:
     """For streams of the second trace whose numbers differ: the key of the first's stream that lies over it."""
     renamed = {}
-    devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == Kind.GPU and key.detail != ALL}
+    devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == TrackKind.GPU and key.detail != ALL}
     for device in devices:
         busy = [
             {key.detail: _busy_ns(track) for key, track in tracks.items() if key[:3] == device and key.detail != ALL}

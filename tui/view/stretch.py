@@ -16,7 +16,7 @@ from traces.idle import IdleReason, IdleSpans
 from traces.intervals import Intervals
 from traces.measure import op_of, work_rows
 from traces.model import Column, Trace
-from tui.view.axis import Axis, Side
+from tui.view.axis import Axis, SlotTimes
 from tui.view.categories import Category, of_device
 from tui.view.scene import Scene
 
@@ -47,7 +47,7 @@ def stretch_sums(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> list[S
     ]
 
 
-def _sums(trace: Trace, side: Side, idle: IdleSpans, begin_ns: int, end_ns: int) -> StretchSums:
+def _sums(trace: Trace, side: SlotTimes, idle: IdleSpans, begin_ns: int, end_ns: int) -> StretchSums:
     pieces = side.pieces([begin_ns, end_ns])
     shown = Intervals(pieces.from_ns, pieces.to_ns)
     spans, rows = trace.device, work_rows(trace)

@@ -77,13 +77,13 @@ class TableRow(NamedTuple):
         return self.name or str(self.values[0])
 
 
-class Table(NamedTuple):
+class TabTable(NamedTuple):
     columns: Sequence[Head]
     rows: list[TableRow]
     note: str = ""  # what is said instead of rows
 
 
-def csv_text(table: Table) -> str:
+def csv_text(table: TabTable) -> str:
     """The table for a spreadsheet: full names, values in the units that the heads tell."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

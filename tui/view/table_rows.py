@@ -21,7 +21,7 @@ from tui.view.differences import Difference, compared_pairs
 from tui.view.ruler import step_name
 from tui.view.scene import Scene, short_name
 from tui.view.stretch import CountAndTime, stretch_sums
-from tui.view.table_parts import Head, Table, TableRow, Unit, Value
+from tui.view.table_parts import Head, TableRow, TabTable, Unit, Value
 
 TABS = ("differences", "kernels", "ops", "phases", "steps", "collectives", *ANALYSES, "range")
 
@@ -31,13 +31,13 @@ def table_of(
     found: Sequence[Difference] = (),
     axis: Axis | None = None,
     range_ns: tuple[int, int] | None = None,
-) -> Table:
+) -> TabTable:
     """The whole table. `found` are the differences; of "range" the axis and the stretch on it are needed."""
     if not scene.has_figures:
-        return Table([Head("")], [], "working out the figures ...")
+        return TabTable([Head("")], [], "working out the figures ...")
     if tab == "range":
         if axis is None or range_ns is None:
-            return Table([Head("")], [], "no range selected: v begins one at the cursor, the arrows extend it, v ends it")
+            return TabTable([Head("")], [], "no range selected: v begins one at the cursor, the arrows extend it, v ends it")
         return _stretch(scene, axis, *sorted(range_ns))
     if tab in ANALYSES:
         return analysis_table(scene, tab)
@@ -47,11 +47,11 @@ def table_of(
     return table._replace(note="" if table.rows else f"no {tab} are recorded")
 
 
-def _differences(scene: Scene, found: Sequence[Difference]) -> Table:
+def _differences(scene: Scene, found: Sequence[Difference]) -> TabTable:
     heads = [Head("#", Unit.COUNT), Head("what"), Head("change", Unit.CHANGE), Head("name"), Head("op"), Head("phase")]
     heads += [Head("times", Unit.COUNT), Head("steps", Unit.COUNT)]
     if len(scene.traces) < 2:
-        return Table(heads, [], "one trace has no differences")
+        return TabTable(heads, [], "one trace has no differences")
     rows = [
         TableRow(
             (n, one.what, one.total_ns, short_name(one.name), short_name(one.op), one.phase, one.count, one.steps),
@@ -59,7 +59,7 @@ def _differences(scene: Scene, found: Sequence[Difference]) -> Table:
         )
         for n, one in enumerate(found, 1)
     ]
-    return Table(heads, rows, "" if rows else "nothing differs, waits for data and warm-up left out: W shows these too")
+    return TabTable(heads, rows, "" if rows else "nothing differs, waits for data and warm-up left out: W shows these too")
 
 
 def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals]]) -> list[dict[str, Totals]]:
@@ -69,7 +69,7 @@ def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals
     return [of(trace, step_weights(trace, own)) for trace, own in zip(scene.traces, steps, strict=False)]
 
 
-def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: str) -> Table:
+def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: str) -> TabTable:
     two = len(scene.traces) == 2
     found = compared_totals(scene, of)
     whole = sum(total.total_ns for total in found[0].values()) or 1
@@ -80,7 +80,7 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
         for of_name in sorted(found[0].values(), key=lambda of: -of.total_ns):
             figures = of_name.total_ns / whole, of_name.calls, of_name.mean_ns, of_name.least_ns, of_name.most_ns
             rows.append(TableRow((short_name(of_name.name), of_name.total_ns, *figures), of_name.name, table))
-        return Table(heads, rows)
+        return TabTable(heads, rows)
     a, b = scene.words
     heads = [Head(what), Head("change", Unit.CHANGE), Head(a, Unit.TIME), Head(b, Unit.TIME), Head("%", Unit.SHARE)]
     heads += [Head("calls", Unit.COUNT), Head("→", Unit.COUNT)]
@@ -98,17 +98,17 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
         values = (short_name(one.name), times[1] - times[0], *[t or None for t in times], (times[0] or times[1]) / whole, *both)
         rows.append(TableRow(values, one.name, table, 0 if ours else 1))
     rows.sort(key=lambda row: -float(row.values[2] or row.values[3] or 0))
-    return Table(heads, rows)
+    return TabTable(heads, rows)
 
 
-def _phases(scene: Scene) -> Table:
+def _phases(scene: Scene) -> TabTable:
     words = (("host", ""), ("between events", "device_"), ("GPU busy", "busy_"))  # and what the figures' names begin with
     if scene.comparison is None:
         assert scene.summary is not None
         heads = [Head("phase"), *(Head(word, Unit.TIME) for word, _ in words)]
         own = scene.summary.phases.items()
         rows = [TableRow((name, *(getattr(of, f"{key}median_ns") for _, key in words)), name, "phases") for name, of in own]
-        return Table(heads, rows)
+        return TabTable(heads, rows)
     heads = [Head("phase")]
     for word, _ in words:
         heads += [Head(word, Unit.TIME), Head("→", Unit.TIME), Head("change", Unit.CHANGE)]
@@ -119,10 +119,10 @@ def _phases(scene: Scene) -> Table:
             ours, theirs = (getattr(error, f"{key}{side}_median_ns") for side in ("recorded", "replayed"))
             values += [ours, theirs, None if None in (ours, theirs) else theirs - ours]
         rows.append(TableRow(tuple(values), name, "phases", 0 if error.recorded_median_ns else 1))
-    return Table(heads, rows)
+    return TabTable(heads, rows)
 
 
-def _steps(scene: Scene) -> Table:
+def _steps(scene: Scene) -> TabTable:
     kinds = ("", "warm-up", "evaluation", "profiled", "incomplete")
     rows = []
     for number, pair in enumerate(scene.step_pairs):
@@ -137,10 +137,10 @@ def _steps(scene: Scene) -> Table:
     heads = [Head("lasts", Unit.TIME)]
     if len(scene.traces) == 2:
         heads = [*(Head(word, Unit.TIME) for word in scene.words), Head("change", Unit.CHANGE)]
-    return Table([Head("step"), *heads, Head("kind")], rows)
+    return TabTable([Head("step"), *heads, Head("kind")], rows)
 
 
-def _collectives(scene: Scene) -> Table:
+def _collectives(scene: Scene) -> TabTable:
     rows = []
     for side, trace in enumerate(scene.traces):
         spans = trace.collectives
@@ -154,10 +154,10 @@ def _collectives(scene: Scene) -> Table:
     heads = [Head("collective"), Head("trace"), Head("bytes", Unit.BYTES), Head("ranks", Unit.COUNT), Head("total", Unit.TIME)]
     heads += [Head("calls", Unit.COUNT), *(Head(word, Unit.TIME) for word in ("mean", "min", "max"))]
     rows.sort(key=lambda row: -float(row.values[4] or 0))
-    return Table(heads, rows)
+    return TabTable(heads, rows)
 
 
-def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> Table:
+def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> TabTable:
     sides = stretch_sums(scene, axis, begin_ns, end_ns)
     two = len(sides) == 2
     rows = []
@@ -198,12 +198,12 @@ def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> Table:
     heads += [Head("change", Unit.CHANGE)] if two else []
     heads += [Head("%" if n == 0 else "→", Unit.SHARE) for n in range(len(sides))]
     heads += [Head("calls" if n == 0 else "→", Unit.COUNT) for n in range(len(sides))]
-    return Table(heads, rows)
+    return TabTable(heads, rows)
 
 
 
 
-_MADE: dict[str, Callable[[Scene], Table]] = {
+_MADE: dict[str, Callable[[Scene], TabTable]] = {
     "kernels": lambda scene: _work(scene, kernel_totals, "kernel", "device"),
     "ops": lambda scene: _work(scene, op_totals, "op", "host"),
     "phases": _phases,

@@ -16,14 +16,14 @@ from textual.widgets import DataTable, Input, Static, Tab, Tabs
 from tui.figures import count_text, fit
 from tui.view.cells import plain
 from tui.view.scene import TABLE_ROWS
-from tui.view.table_parts import Table, TableRow, Unit, Value, csv_text
+from tui.view.table_parts import TableRow, TabTable, Unit, Value, csv_text
 from tui.view.table_rows import TABS
 
 _NAME_WIDTH = 38
 _SORTS = "123456789"
 
 
-class Rows(DataTable[Text], inherit_bindings=True):
+class TableGrid(DataTable[Text], inherit_bindings=True):
     """The table itself. Its arrows to the left and right change the tab; with Shift they scroll."""
 
     BINDINGS = [
@@ -61,22 +61,22 @@ class Rows(DataTable[Text], inherit_bindings=True):
         self.post_message(self.Asked("save"))
 
 
-class Tables(Widget):
+class TablePanel(Widget):
     """`source` makes the table of a tab, when it is first looked at, for most never are."""
 
     DEFAULT_CSS = """
-    Tables { width: 50%; min-width: 60; display: none; border-left: solid $panel; }
-    Tables.below { width: 1fr; height: 60%; border-left: none; border-top: solid $panel; }
-    Tables.open { display: block; layout: vertical; }
-    Tables Tabs { height: 2; }
-    Tables Tab { color: $foreground 80%; }
-    Tables Rows { height: 1fr; }
-    Tables #filtering { height: 1; display: none; }
-    Tables #filtering.open { display: block; }
-    Tables #filtering Static { width: 9; }
-    Tables #filter { border: none; height: 1; padding: 0; width: 1fr; }
-    Tables #name { height: auto; max-height: 3; color: $text-muted; }
-    Tables.below #name { max-height: 2; }
+    TablePanel { width: 50%; min-width: 60; display: none; border-left: solid $panel; }
+    TablePanel.below { width: 1fr; height: 60%; border-left: none; border-top: solid $panel; }
+    TablePanel.open { display: block; layout: vertical; }
+    TablePanel Tabs { height: 2; }
+    TablePanel Tab { color: $foreground 80%; }
+    TablePanel TableGrid { height: 1fr; }
+    TablePanel #filtering { height: 1; display: none; }
+    TablePanel #filtering.open { display: block; }
+    TablePanel #filtering Static { width: 9; }
+    TablePanel #filter { border: none; height: 1; padding: 0; width: 1fr; }
+    TablePanel #name { height: auto; max-height: 3; color: $text-muted; }
+    TablePanel.below #name { max-height: 2; }
     """
 
     class Chosen(Message):
@@ -96,8 +96,8 @@ class Tables(Widget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.source: Callable[[str], Table] | None = None
-        self._of: dict[str, Table] = {}
+        self.source: Callable[[str], TabTable] | None = None
+        self._of: dict[str, TabTable] = {}
         self._sorted: dict[str, tuple[int, bool]] = {}  # by tab: the column, and whether from the least
         self._shown: list[TableRow] = []
 
@@ -105,15 +105,15 @@ class Tables(Widget):
         tabs = Tabs(*(Tab(tab, id=tab) for tab in TABS))
         tabs.can_focus = False
         yield tabs
-        yield Rows(cursor_type="row", zebra_stripes=True)
+        yield TableGrid(cursor_type="row", zebra_stripes=True)
         with Horizontal(id="filtering"):
             yield Static("filter ")
             yield Input(id="filter", placeholder="part of a name; Enter goes back to the table, Esc shows all", compact=True)
         yield Static(id="name")
 
     @property
-    def rows(self) -> Rows:
-        return self.query_one(Rows)
+    def rows(self) -> TableGrid:
+        return self.query_one(TableGrid)
 
     @property
     def tab(self) -> str:
@@ -152,7 +152,7 @@ class Tables(Widget):
             self.rows.focus()
         return was
 
-    def table(self) -> Table:
+    def table(self) -> TabTable:
         """What is shown now: all rows that pass the filter, in order."""
         tab = self.tab
         if tab not in self._of:
@@ -187,7 +187,7 @@ class Tables(Widget):
         widget.add_rows(zip(*columns, strict=True))
         self._say(0 if self._shown else None, table)
 
-    def _say(self, at: int | None, table: Table | None = None) -> None:
+    def _say(self, at: int | None, table: TabTable | None = None) -> None:
         """The full name of the row at the cursor, or why there is none."""
         text = ""
         if at is not None and at < len(self._shown):
@@ -221,7 +221,7 @@ class Tables(Widget):
         event.stop()
         self._sort(event.column_index)
 
-    def on_rows_asked(self, event: Rows.Asked) -> None:
+    def on_table_grid_asked(self, event: TableGrid.Asked) -> None:
         event.stop()
         if event.what == "tab":
             tabs = self.query_one(Tabs)

@@ -21,12 +21,12 @@ from textual.widget import Widget
 
 from traces.model import Column
 from tui.view.axis import Axis
-from tui.view.cells import LIT, NAMED, Cells, Sign
+from tui.view.cells import LIT, NAMED, CellRow, Sign
 from tui.view.drawing import Drawing, label_of
 from tui.view.palette import Palette, palette_of
 from tui.view.ruler import Marks, step_places, steps_line, time_words, times_line
 from tui.view.scene import Scene
-from tui.view.window import Line, Window
+from tui.view.window import Window, WindowLine
 
 RULER_LINES = 2
 _WHEEL = 0.8
@@ -36,8 +36,8 @@ _NARROW_LABELS = 14
 _WIDE = 100  # columns of the terminal from which on labels may be wide
 
 
-class Timeline(Widget, can_focus=True):
-    DEFAULT_CSS = "Timeline { height: 1fr; width: 1fr; }"
+class TimelineView(Widget, can_focus=True):
+    DEFAULT_CSS = "TimelineView { height: 1fr; width: 1fr; }"
 
     class Changed(Message):
         """The cursor or the window was changed by mouse; `selected` if by a click."""
@@ -51,7 +51,7 @@ class Timeline(Widget, can_focus=True):
         self.window: Window | None = None
         self.drawing = Drawing()
         self._marks: tuple[Scene, Axis, Marks] | None = None
-        self._drawn: list[tuple[Line, Cells]] | None = None
+        self._drawn: list[tuple[WindowLine, CellRow]] | None = None
         self._dragged_from: tuple[int, float] | None = None
         self._dragged = False
         self._from_ns: int | None = None  # where a stretch that is being selected begins
@@ -193,7 +193,7 @@ def range_columns(window: Window) -> range:
     return range(min(max(first, 0), window.columns), min(max(behind, 0), window.columns))
 
 
-def strip_of(window: Window, line: Line, cells: Cells, label_width: int, is_cursor: bool, palette: Palette) -> Strip:
+def strip_of(window: Window, line: WindowLine, cells: CellRow, label_width: int, is_cursor: bool, palette: Palette) -> Strip:
     """A line of the picture: its label, then its cells, neighbours of one paint in one segment."""
     label = label_of(window, line, label_width)
     style = palette.label_cursor if is_cursor else palette.label if line.head else palette.label_dim
@@ -210,7 +210,7 @@ def strip_of(window: Window, line: Line, cells: Cells, label_width: int, is_curs
     return Strip(segments, label_width + 1 + len(text))
 
 
-def _lit(window: Window, line: Line, paints: Column) -> Column:
+def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
     """The paints with what is selected lit: spans of this line, and what is empty within the selected stretch."""
     if window.range_ns is None and not window.lit:
         return paints

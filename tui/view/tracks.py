@@ -1,7 +1,7 @@
 """The rows that a trace has: phases, streams, collectives, loader, parts, memory, host threads by stack depth.
 
     tracks = gpu_tracks(trace)
-    tracks[TrackKey(Kind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
+    tracks[TrackKey(TrackKind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
     {**tracks, **host_tracks(trace)}            # host spans are most of a trace, so they come when all else is shown
 
 A key says what a row is in terms that two traces share, so that rows with the same key can be laid over each other.
@@ -24,7 +24,7 @@ from tui.view.categories import Category
 from tui.view.lanes import Curve, Lane
 
 
-class Kind(IntEnum):
+class TrackKind(IntEnum):
     """What a row shows, in the order from top to bottom."""
 
     PHASES = 0
@@ -39,7 +39,7 @@ class Kind(IntEnum):
 class TrackKey(NamedTuple):
     """`place` and `detail`, by kind: device index and stream; loader and what it does; role, its how-manieth, and depth."""
 
-    kind: Kind
+    kind: TrackKind
     rank: int
     place: int = 0
     detail: int = 0
@@ -89,7 +89,7 @@ def phase_tracks(trace: Trace) -> Tracks:
         rows = np.flatnonzero(rank == number) if rank is not None else np.arange(len(phases))
         if len(rows):
             lane = Lane(phases.start_ns[rows], phases.duration_ns[rows], kinds[rows], rows)
-            found[TrackKey(Kind.PHASES, number)] = Track(_of_rank(trace, number, "phases"), "phases", lane)
+            found[TrackKey(TrackKind.PHASES, number)] = Track(_of_rank(trace, number, "phases"), "phases", lane)
     return found
 
 
@@ -103,7 +103,7 @@ def gpu_tracks(trace: Trace) -> Tracks:
         lane = Lane(spans.start_ns[chosen], spans.duration_ns[chosen], categories.of_device(trace, chosen), chosen)
         label = f"{trace.device_label(device)} stream {stream}"
         of = trace.devices[device]
-        found[TrackKey(Kind.GPU, of.rank, of.index, stream)] = Track(label, "device", lane)
+        found[TrackKey(TrackKind.GPU, of.rank, of.index, stream)] = Track(label, "device", lane)
     return found
 
 
@@ -111,16 +111,16 @@ def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
     """A track for all streams of each device that has several, and for all of each of several ranks: what is shown of them when
     they are folded. Where streams are busy at once, the time belongs to what began first."""
     found = Tracks()
-    streams = {key: track for key, track in tracks.items() if key.kind == Kind.GPU and key.detail != ALL}
+    streams = {key: track for key, track in tracks.items() if key.kind == TrackKind.GPU and key.detail != ALL}
     for rank, place in dict.fromkeys((key.rank, key.place) for key in streams):
         own = [track for key, track in streams.items() if (key.rank, key.place) == (rank, place)]
         if len(own) > 1:
             device = next(n for n, of in enumerate(trace.devices) if (of.rank, of.index) == (rank, place))
-            found[TrackKey(Kind.GPU, rank, place, ALL)] = _merged(f"{trace.device_label(device)} all", own)
+            found[TrackKey(TrackKind.GPU, rank, place, ALL)] = _merged(f"{trace.device_label(device)} all", own)
     if len(trace.ranks) > 1:
         for rank in dict.fromkeys(key.rank for key in streams):
             own = [track for key, track in streams.items() if key.rank == rank]
-            found[TrackKey(Kind.GPU, rank, ALL, ALL)] = _merged(f"rank {rank} GPU", own)
+            found[TrackKey(TrackKind.GPU, rank, ALL, ALL)] = _merged(f"rank {rank} GPU", own)
     return found
 
 
@@ -139,7 +139,7 @@ def _phases_on_devices(trace: Trace) -> Tracks:
         lane = Lane(start_ns, phases.device_end_ns[rows] - start_ns, categories.of_phases(trace)[rows], rows)
         of = trace.devices[device]
         label = f"{trace.device_label(device)} phases"
-        found[TrackKey(Kind.GPU, of.rank, of.index, NONE)] = Track(label, "phases", lane)
+        found[TrackKey(TrackKind.GPU, of.rank, of.index, NONE)] = Track(label, "phases", lane)
     return found
 
 
@@ -151,7 +151,7 @@ def collective_tracks(trace: Trace) -> Tracks:
             kinds = np.full(len(rows), Category.COLLECTIVE)
             lane = Lane(spans.start_ns[rows], spans.duration_ns[rows], kinds, rows)
             label = _of_rank(trace, rank, "collectives")
-            found[TrackKey(Kind.COLLECTIVES, rank)] = Track(label, "collectives", lane)
+            found[TrackKey(TrackKind.COLLECTIVES, rank)] = Track(label, "collectives", lane)
         return found
     names = [name for name, text in enumerate(trace.strings.texts) if categories.is_collective(text)]
     kernels = np.flatnonzero((trace.device.kind == DeviceKind.KERNEL) & np.isin(trace.device.name, names))
@@ -159,7 +159,7 @@ def collective_tracks(trace: Trace) -> Tracks:
     for (rank,), rows in _groups(kernels, ranks):
         kinds = np.full(len(rows), Category.COLLECTIVE)
         lane = Lane(trace.device.start_ns[rows], trace.device.duration_ns[rows], kinds, rows)
-        found[TrackKey(Kind.COLLECTIVES, rank)] = Track(_of_rank(trace, rank, "collectives"), "device", lane)
+        found[TrackKey(TrackKind.COLLECTIVES, rank)] = Track(_of_rank(trace, rank, "collectives"), "device", lane)
     return found
 
 
@@ -170,15 +170,15 @@ def loader_tracks(trace: Trace) -> Tracks:
     for (rank, loader, kind), rows in _groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
         lane = Lane(spans.start_ns[rows], spans.duration_ns[rows], categories.of_batches(trace)[rows], rows)
         word = words.get(kind, "loader") + (f" {loader}" if int(spans.loader.max()) else "")
-        found[TrackKey(Kind.LOADER, rank, loader, kind)] = Track(_of_rank(trace, rank, word), "batches", lane)
+        found[TrackKey(TrackKind.LOADER, rank, loader, kind)] = Track(_of_rank(trace, rank, word), "batches", lane)
     for key, phases in phase_tracks(trace).items():
-        if not isinstance(phases.lane, Lane) or TrackKey(Kind.LOADER, key.rank) in found:
+        if not isinstance(phases.lane, Lane) or TrackKey(TrackKind.LOADER, key.rank) in found:
             continue
         rows = phases.lane.row[phases.lane.category == Category.LOADER]
         if len(rows):
             kinds = np.full(len(rows), Category.LOADER)
             lane = Lane(trace.phases.start_ns[rows], trace.phases.duration_ns[rows], kinds, rows)
-            found[TrackKey(Kind.LOADER, key.rank)] = Track(_of_rank(trace, key.rank, "loader"), "phases", lane)
+            found[TrackKey(TrackKind.LOADER, key.rank)] = Track(_of_rank(trace, key.rank, "loader"), "phases", lane)
     return found
 
 
@@ -190,7 +190,7 @@ def part_tracks(trace: Trace) -> Tracks:
         lane = Lane(parts.start_ns[rows], parts.duration_ns[rows], categories.of_parts(trace)[rows], rows)
         place = 1 + sum(key.rank == rank for key in found)
         label = _of_rank(trace, rank, "parts" if place == 1 else f"parts {place}")
-        found[TrackKey(Kind.PARTS, rank, place)] = Track(label, "parts", lane)
+        found[TrackKey(TrackKind.PARTS, rank, place)] = Track(label, "parts", lane)
     return found
 
 
@@ -199,7 +199,7 @@ def memory_tracks(trace: Trace) -> Tracks:
     for device in np.unique(trace.memory.device[trace.memory.device >= 0]).tolist():
         curve, of = memory_curve(trace, device), trace.devices[device]
         label = f"{trace.device_label(device)} memory"
-        found[TrackKey(Kind.MEMORY, of.rank, of.index)] = Track(
+        found[TrackKey(TrackKind.MEMORY, of.rank, of.index)] = Track(
             label, "memory", Curve(curve.time_ns, curve.allocated_bytes)
         )
     return found
@@ -218,7 +218,7 @@ def host_tracks(trace: Trace) -> Tracks:
         lane = Lane(host.start_ns[chosen], host.duration_ns[chosen], kinds[chosen], chosen)
         place = f" {number + 1}" if number else ""
         label = _of_rank(trace, of.rank, f"{_ROLES[role]}{place} +{level}" if level else f"{_ROLES[role]} thread{place}")
-        found[TrackKey(Kind.HOST, of.rank, number * len(_ROLES) + role, level)] = Track(label, "host", lane)
+        found[TrackKey(TrackKind.HOST, of.rank, number * len(_ROLES) + role, level)] = Track(label, "host", lane)
     return found
 
 

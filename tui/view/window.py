@@ -2,7 +2,7 @@
 
     window = Window(scene, columns=110, height=30)
     window.zoom(0.5)                 # half as much time, around the cursor
-    window.lines[window.line].part   # what the cursor's line shows: Part.SECOND
+    window.lines[window.line].part   # what the cursor's line shows: LinePart.SECOND
 
 Places are nanoseconds on the axis of the scene (axis.py).
 """
@@ -19,35 +19,35 @@ import numpy as np
 from traces.model import Column
 from tui.view.alignment import Alignment
 from tui.view.axis import Axis
-from tui.view.scene import Row, Scene
-from tui.view.tracks import Fold, Kind, TrackKey
+from tui.view.scene import Scene, SceneRow
+from tui.view.tracks import Fold, TrackKey, TrackKind
 
-_LEAST_LINES = {Kind.MEMORY: 2}  # of a row, per side; 1 of others
-_MOST_LINES = {Kind.GPU: 12, Kind.MEMORY: 8, Kind.PHASES: 4, Kind.HOST: 2, Kind.LOADER: 2, Kind.COLLECTIVES: 2, Kind.PARTS: 2}
+_LEAST_LINES = {TrackKind.MEMORY: 2}  # of a row, per side; 1 of others
+_MOST_LINES = dict.fromkeys(TrackKind, 2) | {TrackKind.GPU: 12, TrackKind.MEMORY: 8, TrackKind.PHASES: 4}
 # In this order they take what room is left.
-_GROWING = (
-    *(Kind.GPU, Kind.MEMORY, Kind.GPU, Kind.PHASES, Kind.GPU, Kind.MEMORY),
-    *(Kind.HOST, Kind.GPU, Kind.LOADER, Kind.COLLECTIVES, Kind.PARTS, Kind.GPU, Kind.PHASES, Kind.GPU, Kind.MEMORY, Kind.GPU),
-    *(Kind.GPU, Kind.MEMORY, Kind.GPU, Kind.PHASES, Kind.GPU, Kind.MEMORY, Kind.GPU, Kind.MEMORY),
-)
+_ORDER = """
+GPU MEMORY GPU PHASES GPU MEMORY HOST GPU LOADER COLLECTIVES PARTS
+GPU PHASES GPU MEMORY GPU GPU MEMORY GPU PHASES GPU MEMORY GPU MEMORY
+"""
+_GROWING = tuple(TrackKind[name] for name in _ORDER.split())
 _FEW_RANKS = 2  # of more, all but the first are folded at first
 _FEW_STREAMS = 4
 MARGIN = 0.05  # on both sides of what is fitted
 LEAST_NS = 20  # the shortest time that the whole window can show
 
 
-class Part(Enum):
+class LinePart(Enum):
     FIRST = 0
     SECOND = 1
     DIFFERENCE = 2
 
 
 @dataclass(frozen=True)
-class Line:
+class WindowLine:
     """A line of the picture: which row of the scene, which part of it, and which of the part's lines from above."""
 
     row: int
-    part: Part
+    part: LinePart
     level: int = 0
     head: bool = False  # the first line of its row: it carries the label
 
@@ -86,7 +86,7 @@ class Window:
         """The rows of the scene that are shown, from top to bottom: first the pinned ones."""
         found = []
         for number, row in enumerate(self.scene.rows):
-            off = (row.kind == Kind.MEMORY and not self.memory) or (row.kind == Kind.HOST and not self.host)
+            off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
             folded = any(fold in self.folded for fold in row.folds)
             unfolded = row.stands_for is not None and row.stands_for not in self.folded
             if not (off or folded or unfolded) and self.wanted.casefold() in row.label.casefold():
@@ -96,34 +96,34 @@ class Window:
         return tuple(found)
 
     @cached_property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[WindowLine, ...]:
         """The lines of the picture from top to bottom, also those outside the window's height."""
-        found: list[Line] = []
+        found: list[WindowLine] = []
         for number in self.rows:
             here = [
-                Line(number, part, level)
+                WindowLine(number, part, level)
                 for part in self._parts(self.scene.rows[number])
-                for level in range(1 if part is Part.DIFFERENCE else self.heights[number])
+                for level in range(1 if part is LinePart.DIFFERENCE else self.heights[number])
             ]
             found += [replace(here[0], head=True), *here[1:]]
         return tuple(found)
 
-    def _parts(self, row: Row) -> list[Part]:
-        sides = [Part.FIRST] if len(self.scene.traces) == 1 else [Part.FIRST, Part.SECOND]
+    def _parts(self, row: SceneRow) -> list[LinePart]:
+        sides = [LinePart.FIRST] if len(self.scene.traces) == 1 else [LinePart.FIRST, LinePart.SECOND]
         if self.swapped:
             sides.reverse()
-        if row.kind == Kind.HOST:  # no lines for what one has not, nor differences: a recorder sees calls that a replay has not
+        if row.kind == TrackKind.HOST:  # no differences: a replay lacks calls that a recorder sees
                 return [part for part in sides if row.tracks[part.value] is not None]
-        return sides if len(sides) == 1 else [*sides, Part.DIFFERENCE]
+        return sides if len(sides) == 1 else [*sides, LinePart.DIFFERENCE]
 
     @cached_property
     def heights(self) -> dict[int, int]:
         """The lines of each side of the rows that are shown: more where the window has room for all rows of a kind."""
-        sides = {row: sum(part is not Part.DIFFERENCE for part in self._parts(self.scene.rows[row])) for row in self.rows}
+        sides = {row: sum(part is not LinePart.DIFFERENCE for part in self._parts(self.scene.rows[row])) for row in self.rows}
         kinds = {row: self.scene.rows[row].kind for row in sides}
         heights = {row: _LEAST_LINES.get(kind, 1) for row, kind in kinds.items()}
         two = len(self.scene.traces) == 2
-        used = sum(heights[row] * count + (two and kinds[row] != Kind.HOST) for row, count in sides.items())
+        used = sum(heights[row] * count + (two and kinds[row] != TrackKind.HOST) for row, count in sides.items())
         for kind in _GROWING:
             growing = [row for row in sides if kinds[row] == kind and heights[row] < _MOST_LINES[kind]]
             needed = sum(sides[row] for row in growing)
@@ -159,11 +159,11 @@ class Window:
         return self.start_ns + self.columns * self.ns_per_column
 
     @property
-    def cursor_line(self) -> Line | None:
+    def cursor_line(self) -> WindowLine | None:
         return self.lines[self.line] if self.lines else None
 
     @property
-    def cursor_row(self) -> Row | None:
+    def cursor_row(self) -> SceneRow | None:
         line = self.cursor_line
         return self.scene.rows[line.row] if line is not None else None
 
@@ -171,7 +171,7 @@ class Window:
     def cursor_side(self) -> int:
         """The trace that the cursor's line shows; on a line of differences the second one."""
         line = self.cursor_line
-        return 0 if line is None or line.part is Part.FIRST else len(self.scene.traces) - 1
+        return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
     @property
     def cursor_column(self) -> int:
@@ -304,7 +304,7 @@ class Window:
         row = self.cursor_row
         if row is None:
             return False
-        own = (Fold("thread", row.key.rank, row.key.place),) if row.kind is Kind.HOST else ()
+        own = (Fold("thread", row.key.rank, row.key.place),) if row.kind is TrackKind.HOST else ()
         choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]
         if not choices:
             return False
@@ -338,8 +338,8 @@ class Window:
         """See that a row is not hidden."""
         of = self.scene.rows[row]
         hidden = row not in self.rows
-        self.host |= of.kind == Kind.HOST
-        self.memory |= of.kind == Kind.MEMORY
+        self.host |= of.kind == TrackKind.HOST
+        self.memory |= of.kind == TrackKind.MEMORY
         self.folded -= set(of.folds)
         if hidden:
             self.wanted = ""
@@ -371,7 +371,7 @@ class Window:
             same = [n for n in self.rows if fold in (self.scene.rows[n].stands_for, *self.scene.rows[n].folds)]
             thread = [n for n in self.rows if self.scene.rows[n].key[:3] == key[:3]]
             row = next(iter(same or thread), row)
-        self._to_row(row, None if line.part is Part.DIFFERENCE else line.part.value)
+        self._to_row(row, None if line.part is LinePart.DIFFERENCE else line.part.value)
 
     def _relaid(self) -> None:
         for worked_out in ("rows", "heights", "lines"):

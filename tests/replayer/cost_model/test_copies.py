@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, Transfers, directions_of
+from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, CopyCosts, directions_of
 from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed
 from tests.replayer.recordings import Op, make_recording
 from traces.model import DeviceKind, DeviceSpans, Origin, Trace
@@ -29,13 +29,13 @@ def _trace(*copies: tuple[str, int, int]) -> Trace:
     return trace
 
 
-def _cost(transfers: Transfers, kind: str, pinned: bool, size_bytes: int) -> tuple[int, Origin]:
+def _cost(transfers: CopyCosts, kind: str, pinned: bool, size_bytes: int) -> tuple[int, Origin]:
     copy = transfers.copy(kind, pinned, size_bytes)
     return copy.duration_ns - FLOOR_NS, copy.origin
 
 
 def test_without_recorded_copies_a_batch_of_128_images_takes_what_the_study_measured() -> None:
-    transfers = Transfers.of(_trace(), SPEED)
+    transfers = CopyCosts.of(_trace(), SPEED)
     pinned_ns, origin = _cost(transfers, "h2d", True, BATCH_BYTES)
     assert origin is Origin.PUBLISHED and pinned_ns / 1e6 == pytest.approx(6.35, rel=0.005)
     pageable_ns, origin = _cost(transfers, "h2d", False, BATCH_BYTES)
@@ -44,11 +44,11 @@ def test_without_recorded_copies_a_batch_of_128_images_takes_what_the_study_meas
 
 @pytest.mark.parametrize(("kind", "gbps"), [("d2h", 4.4), ("d2d", 250.0), ("p2p", 12.6)])
 def test_what_nobody_published_is_a_guess_and_says_so(kind: str, gbps: float) -> None:
-    assert _cost(Transfers.of(_trace(), SPEED), kind, False, 44 * MB) == (int(44 * MB / gbps), Origin.ROOFLINE)
+    assert _cost(CopyCosts.of(_trace(), SPEED), kind, False, 44 * MB) == (int(44 * MB / gbps), Origin.ROOFLINE)
 
 
 def test_each_kind_is_fitted_by_itself() -> None:
-    transfers = Transfers.of(
+    transfers = CopyCosts.of(
         _trace(
             (PINNED, 20 * MB, 2 * MB), (PINNED, 30 * MB, 3 * MB), (PINNED, 10 * MB, 9 * MB), (PAGEABLE, 20 * MB, 4 * MB),
             ("Memcpy DtoH (Device -> Pinned)", 8 * MB, MB), ("Memcpy DtoD (Device -> Device)", 300 * MB, MB),
@@ -63,24 +63,24 @@ def test_each_kind_is_fitted_by_itself() -> None:
 
 
 def test_small_copies_tell_the_latency_and_not_the_bandwidth() -> None:
-    transfers = Transfers.of(_trace((PINNED, 256, 1_900), (PINNED, 512, 2_100), (PINNED, 1_024, 2_000)), SPEED)
+    transfers = CopyCosts.of(_trace((PINNED, 256, 1_900), (PINNED, 512, 2_100), (PINNED, 1_024, 2_000)), SPEED)
     copy = transfers.copy("h2d", True, 0)
     assert (copy.duration_ns, copy.origin) == (2_000, Origin.PUBLISHED)
     assert transfers.copy("h2d", True, BATCH_BYTES).duration_ns == 2_000 + int(BATCH_BYTES / PUBLISHED_PINNED_GBPS)
 
 
 def test_a_published_figure_gives_way_where_pageable_copies_would_be_the_faster_ones() -> None:
-    fast = Transfers.of(_trace((PAGEABLE, 200 * MB, 10 * MB)), SPEED)
+    fast = CopyCosts.of(_trace((PAGEABLE, 200 * MB, 10 * MB)), SPEED)
     assert _cost(fast, "h2d", True, 40 * MB) == (2 * MB, Origin.ROOFLINE)
-    slow = Transfers.of(_trace((PINNED, 20 * MB, 10 * MB)), SPEED)
+    slow = CopyCosts.of(_trace((PINNED, 20 * MB, 10 * MB)), SPEED)
     assert _cost(slow, "h2d", False, 40 * MB) == (20 * MB, Origin.ROOFLINE)
-    usual = Transfers.of(_trace((PAGEABLE, 100 * MB, 10 * MB)), SPEED)
+    usual = CopyCosts.of(_trace((PAGEABLE, 100 * MB, 10 * MB)), SPEED)
     assert _cost(usual, "h2d", True, 44 * MB) == (int(44 * MB / PUBLISHED_PINNED_GBPS), Origin.PUBLISHED)
     assert PUBLISHED_PAGEABLE_GBPS < PUBLISHED_PINNED_GBPS
 
 
 def test_names_that_do_not_tell_what_the_hosts_side_is_stand_for_both() -> None:
-    transfers = Transfers.of(_trace(("Memcpy HtoD (Host -> Device)", 20 * MB, 2 * MB)), SPEED)
+    transfers = CopyCosts.of(_trace(("Memcpy HtoD (Host -> Device)", 20 * MB, 2 * MB)), SPEED)
     for pinned in (True, False):
         assert _cost(transfers, "h2d", pinned, 40 * MB) == (4 * MB, Origin.SCALED)
         assert transfers.copy("h2d", pinned, 1).others == frozenset()
@@ -89,7 +89,7 @@ def test_names_that_do_not_tell_what_the_hosts_side_is_stand_for_both() -> None:
 def test_others_are_the_recorded_copies_whose_time_a_copy_must_not_take() -> None:
     names = (PINNED, PAGEABLE, "Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)")
     trace = _trace(*((name, 8, 1_000) for name in names))
-    transfers = Transfers.of(trace, SPEED)
+    transfers = CopyCosts.of(trace, SPEED)
     pinned, pageable, to_host, _ = (trace.strings.add(name) for name in names)
     assert transfers.copy("h2d", True, 8).others == {pageable, to_host}
     assert transfers.copy("h2d", False, 8).others == {pinned, to_host}
@@ -99,6 +99,6 @@ def test_others_are_the_recorded_copies_whose_time_a_copy_must_not_take() -> Non
 
 def test_a_link_is_as_recorded_or_as_given() -> None:
     recorded = _trace(("Memcpy PtoP (Device -> Device)", 20 * MB, MB))
-    assert _cost(Transfers.of(recorded, SPEED), "p2p", False, 40 * MB) == (2 * MB, Origin.SCALED)
-    assert _cost(Transfers.of(recorded, SPEED, 5), "p2p", False, 40 * MB) == (8 * MB, Origin.ROOFLINE)
+    assert _cost(CopyCosts.of(recorded, SPEED), "p2p", False, 40 * MB) == (2 * MB, Origin.SCALED)
+    assert _cost(CopyCosts.of(recorded, SPEED, 5), "p2p", False, 40 * MB) == (8 * MB, Origin.ROOFLINE)
     assert directions_of(recorded) == {recorded.strings.find("Memcpy PtoP (Device -> Device)"): "p2p"}

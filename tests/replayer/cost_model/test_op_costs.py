@@ -6,16 +6,16 @@ import pytest
 
 from replayer.cost_model.efficiency import EfficiencyCurves, peaks_of
 from replayer.cost_model.op_costs import OpCosts
-from replayer.cost_model.op_work import OutputPlaces, Work, op_work
+from replayer.cost_model.op_work import OpWork, OutputPlaces, op_work
 from traces.cards import card_of
-from traces.machine import Settings
+from traces.machine import TorchSettings
 from traces.model import Origin
 
 V100, A100, H100 = (card_of(name) for name in ("Tesla V100-PCIE-32GB", "NVIDIA A100-PCIE-40GB", "NVIDIA H100 PCIe"))
 PRODUCT = ((4096,), (4096, 4096), (4096, 4096))
 
 
-def kind(works: list[Work]) -> tuple[str, ...]:
+def kind(works: list[OpWork]) -> tuple[str, ...]:
     return tuple(work.kind for work in works)
 
 
@@ -53,7 +53,7 @@ def test_origins_tell_tables_from_curves_and_data_sheets() -> None:
 
 
 def test_half_precision_runs_on_tensor_cores_and_wants_aligned_sizes() -> None:
-    costs = OpCosts(H100, Settings(tf32_matmul=False))
+    costs = OpCosts(H100, TorchSettings(tf32_matmul=False))
     full, half = (costs.estimate("addmm", PRODUCT, dtype).ns for dtype in ("float32", "float16"))
     assert 5 < full / half < 20
     odd = costs.estimate("mm", ((4095, 4095), (4095, 4095)), "float16").ns

@@ -12,7 +12,7 @@ from replayer.cost_model.roofline import (
     fitted_speed,
     shortest_kernel_ns,
 )
-from traces.machine import Settings
+from traces.machine import TorchSettings
 from traces.model import Shape
 from traces.op_cost import flops, size_bytes
 
@@ -61,18 +61,18 @@ def test_the_fitted_speed_is_what_long_ops_reached() -> None:
 @pytest.mark.parametrize(
     ("op", "dtype", "settings", "tflops"),
     [
-        ("mm", "float32", Settings(), 19.5),
-        ("mm", "float32", Settings(tf32_matmul=True), 156),
-        ("convolution", "float32", Settings(), 156),
-        ("convolution", "float32", Settings(tf32_cudnn=False), 19.5),
-        ("mm", "float16", Settings(), 312),
-        ("convolution", "bfloat16", Settings(), 312),
-        ("mm", "float64", Settings(), 19.5),
-        ("mm", "", Settings(), 19.5),
-        ("mm", "float8_e4m3fn", Settings(), 19.5),  # an A100 has no such unit
+        ("mm", "float32", TorchSettings(), 19.5),
+        ("mm", "float32", TorchSettings(tf32_matmul=True), 156),
+        ("convolution", "float32", TorchSettings(), 156),
+        ("convolution", "float32", TorchSettings(tf32_cudnn=False), 19.5),
+        ("mm", "float16", TorchSettings(), 312),
+        ("convolution", "bfloat16", TorchSettings(), 312),
+        ("mm", "float64", TorchSettings(), 19.5),
+        ("mm", "", TorchSettings(), 19.5),
+        ("mm", "float8_e4m3fn", TorchSettings(), 19.5),  # an A100 has no such unit
     ],
 )
-def test_a_product_goes_at_the_peak_of_its_dtype(op: str, dtype: str, settings: Settings, tflops: float) -> None:
+def test_a_product_goes_at_the_peak_of_its_dtype(op: str, dtype: str, settings: TorchSettings, tflops: float) -> None:
     speed = data_sheet_speed("NVIDIA A100-SXM4-40GB", settings)
     shapes: tuple[Shape, ...] = ((8192, 8192), (8192, 8192))
     if op == "convolution":

@@ -21,7 +21,7 @@ import orjson
 
 from replayer.memory.blocks import Block, Pool
 from replayer.memory.caching_allocator import DeviceMemory
-from replayer.memory.settings import MIB, Settings
+from replayer.memory.settings import MIB, AllocatorSettings
 
 SEGMENT_STEP = 2 * MIB
 
@@ -117,7 +117,7 @@ class Replay:
 
     def __init__(self, events: list[Event], extents: list[Extent]) -> None:
         self.events = events
-        self.memory = DeviceMemory(0, 1 << 40, settings=Settings())
+        self.memory = DeviceMemory(0, 1 << 40, settings=AllocatorSettings())
         self.segments = _RecordedSegments()
         self.memory._segments._space = self.segments  # type: ignore[assignment]
         for extent in extents:

@@ -13,7 +13,7 @@ import pytest
 from replayer.memory.blocks import Block
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory, size_text
-from replayer.memory.settings import MIB, Settings, parse_settings
+from replayer.memory.settings import MIB, AllocatorSettings, parse_settings
 from replayer.timing.stream import VirtualStream
 
 GIB = 1 << 30
@@ -200,7 +200,7 @@ class Times:
     def __init__(self) -> None:
         self.now_ns = 0
         self.memory = DeviceMemory(
-            0, 100 * MIB, host_now_ns=lambda: self.now_ns, wait_until_ns=self.wait, settings=Settings()
+            0, 100 * MIB, host_now_ns=lambda: self.now_ns, wait_until_ns=self.wait, settings=AllocatorSettings()
         )
 
     def wait(self, time_ns: int) -> None:

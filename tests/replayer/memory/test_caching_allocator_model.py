@@ -12,7 +12,7 @@ from replayer.memory.address_space import AddressSpace
 from replayer.memory.blocks import Block
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
-from replayer.memory.settings import MIB, Settings
+from replayer.memory.settings import MIB, AllocatorSettings
 
 CAPACITY_BYTES = 96 * MIB
 SIZES = st.one_of(
@@ -94,7 +94,7 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         self.now_ns = 0
         self.memory = DeviceMemory(
-            0, CAPACITY_BYTES, host_now_ns=lambda: self.now_ns, wait_until_ns=self.wait, settings=Settings()
+            0, CAPACITY_BYTES, host_now_ns=lambda: self.now_ns, wait_until_ns=self.wait, settings=AllocatorSettings()
         )
         self.model = Model()
         self.waiting: list[tuple[int, Piece]] = []

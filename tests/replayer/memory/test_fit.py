@@ -11,7 +11,7 @@ from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.capacity import Capacity
 from replayer.memory.fit import MAX_BATCH, ScaledRequests, largest_batch, run_requests
 from replayer.memory.oom import OutOfMemory
-from replayer.memory.request_log import Entry, Kind, RequestLog
+from replayer.memory.request_log import LogEntry, RequestKind, RequestLog
 from replayer.memory.settings import parse_settings
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.timing.stream import VirtualStream
@@ -51,7 +51,8 @@ def train(batch: int, steps: int = 3) -> RequestLog:
 
 
 def test_optional_requests_are_left_out_where_the_card_makes_none() -> None:
-    log = RequestLog([Entry(Kind.REQUEST, 4 * MIB), Entry(Kind.OPTIONAL, 30 * MIB), Entry(Kind.FREE, 1), Entry(Kind.FREE, 0)])
+    entries = [LogEntry(RequestKind.REQUEST, 4 * MIB), LogEntry(RequestKind.OPTIONAL, 30 * MIB)]
+    log = RequestLog([*entries, LogEntry(RequestKind.FREE, 1), LogEntry(RequestKind.FREE, 0)])
     assert run_requests(log, capacity(100), PLAIN).reserved_bytes == 50 * MIB
     assert run_requests(log, capacity(100), PLAIN, has_optional=False).reserved_bytes == 20 * MIB
 
@@ -84,9 +85,9 @@ def test_a_smaller_card_fails_where_the_script_would_have() -> None:
         memory, blocks = DeviceMemory(0, mib * MIB, 50 * MIB, settings=PLAIN), []
         with pytest.raises(OutOfMemory):
             for kind, value, stream in log.entries:
-                if kind == Kind.REQUEST:
+                if kind == RequestKind.REQUEST:
                     blocks.append(memory.malloc(value, stream))
-                elif kind == Kind.FREE:
+                elif kind == RequestKind.FREE:
                     memory.free(blocks[value])  # type: ignore[arg-type]
         assert not outcome.fits and outcome.asked_bytes > 0 and outcome.peak_bytes == memory.peak_allocated_bytes
 
@@ -126,7 +127,8 @@ def test_a_workspace_that_an_op_can_do_without_is_left_out_where_there_is_no_roo
     allocator.free(scratch)
     allocator.malloc(10 * MIB, 0)
     allocator.end_step()
-    assert [entry.kind for entry in log.entries] == [Kind.REQUEST, Kind.OPTIONAL, Kind.FREE, Kind.REQUEST, Kind.STEP]
+    kinds = [entry.kind.name for entry in log.entries]
+    assert kinds == ["REQUEST", "OPTIONAL", "FREE", "REQUEST", "STEP"]
     assert run_requests(log, capacity(1_000), PLAIN).reserved_bytes == 230 * MIB
     outcome = run_requests(log, capacity(100), PLAIN)
     assert outcome.fits and outcome.peak_bytes == 40 * MIB
@@ -139,6 +141,6 @@ def test_a_block_that_another_stream_uses_is_free_when_that_has_ended() -> None:
     assert block is not None
     memory.record_stream(block, VirtualStream(0, 3))
     memory.free(block)
-    assert log.entries == [Entry(Kind.REQUEST, MIB)]
+    assert log.entries == [LogEntry(RequestKind.REQUEST, MIB)]
     memory.malloc(MIB, 0)  # by default all streams have ended
-    assert [entry.kind for entry in log.entries] == [Kind.REQUEST, Kind.FREE, Kind.REQUEST]
+    assert [entry.kind for entry in log.entries] == [RequestKind.REQUEST, RequestKind.FREE, RequestKind.REQUEST]

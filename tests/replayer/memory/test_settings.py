@@ -16,7 +16,7 @@ from replayer.memory.settings import (
     IGNORED,
     MIB,
     NOT_EMULATED,
-    Settings,
+    AllocatorSettings,
     SettingsError,
     parse_settings,
     settings_of_environment,
@@ -81,7 +81,7 @@ def test_intervals_start_at_one_mebibyte() -> None:
 def test_the_first_variable_that_is_set_counts() -> None:
     both = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}
     assert settings_of_environment(both).max_split_bytes == 64 * MIB
-    assert settings_of_environment({}) == Settings()
+    assert settings_of_environment({}) == AllocatorSettings()
 
 
 def test_settings_add_to_those_in_force() -> None:
@@ -99,10 +99,10 @@ def test_what_has_no_effect_is_said_once_it_is_used(key: str) -> None:
 def test_what_changes_nothing_here_is_taken_in_silence() -> None:
     """GIVEN keys of no consequence WHEN they are set THEN nothing is said, nothing changes, and a typo is an error."""
     for key in IGNORED:
-        assert parse_settings(f"{key}:True") == Settings()
+        assert parse_settings(f"{key}:True") == AllocatorSettings()
         with pytest.raises(SettingsError, match=f"'True' or 'False' for {key}"):
             parse_settings(f"{key}:yes")
-    assert parse_settings("pinned_num_register_threads:8,throw_on_cudamalloc_oom:False") == Settings()
+    assert parse_settings("pinned_num_register_threads:8,throw_on_cudamalloc_oom:False") == AllocatorSettings()
     for wrong in ("pinned_num_register_threads:6", "pinned_num_register_threads:256", "pinned_reserve_segment_size_mb:0"):
         assert not accepts(wrong)
 

@@ -11,7 +11,7 @@ from replayer.memory.blocks import Block
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.history import History
 from replayer.memory.oom import OutOfMemory
-from replayer.memory.settings import Settings, parse_settings
+from replayer.memory.settings import AllocatorSettings, parse_settings
 from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
 
 MIB = 1 << 20
@@ -109,7 +109,7 @@ def test_a_stream_that_uses_the_memory_too_is_waited_for() -> None:
 
 def test_a_limit_set_in_between_holds_at_the_very_next_call() -> None:
     """GIVEN much room WHEN the script limits its share of it THEN the allocation beyond fails at its own call, not later."""
-    allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=Settings()))
+    allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=AllocatorSettings()))
     allocator.malloc(MIB, 0)
     allocator.flush().set_memory_fraction(0.1)
     with pytest.raises(OutOfMemory):
@@ -130,7 +130,7 @@ def test_the_rounded_size_decides_whether_a_request_fits() -> None:
 
 
 def test_with_a_history_each_allocation_is_done_at_its_own_call() -> None:
-    allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=Settings()))
+    allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=AllocatorSettings()))
     memory = allocator.flush()
     memory.history = history = History(context=None)
     allocator.report_frees(history.free_queued)

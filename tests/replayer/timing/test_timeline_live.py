@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import replayer.timing.timeline_writer
-from replayer.timing.timeline_writer import Timeline
+from replayer.timing.timeline_writer import TimelineWriter
 from tests.traces.handmade import training
 from traces.file import TraceStream
 from traces.follow import Follower
@@ -21,7 +21,7 @@ class Watched:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, *, live: bool) -> None:
         self.now_ns = 0
         monkeypatch.setattr(replayer.timing.timeline_writer, "perf_counter_ns", lambda: self.now_ns)
-        self._timeline = Timeline(TraceStream(path), training(steps=1), live=live)
+        self._timeline = TimelineWriter(TraceStream(path), training(steps=1), live=live)
         self._follower = Follower(path)
         self._steps = 0
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.timing.timeline_writer import DeferredRows, Rows, put_together
+from replayer.timing.timeline_writer import BufferedRows, DeferredRows, put_together
 from traces.model import Column
 
 # What is done to the rows: a single one (True), a table of that many (to be made later, if negative), or all are taken (None).
@@ -17,7 +17,7 @@ _DONE = st.lists(st.one_of(st.just(True), st.integers(-4, 4), st.none()))
 
 @given(_DONE)
 def test_rows_come_out_in_the_order_in_which_they_came(done: list[bool | int | None]) -> None:
-    rows, number, left = Rows(2), 0, 0
+    rows, number, left = BufferedRows(2), 0, 0
     tables: list[Column | DeferredRows] = [np.empty((0, 2), np.int64)]
     for what in done:
         if what is None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from tests.tracer.fakes import FakeClock
 from tracer import state
-from tracer.clock import Clock
+from tracer.clock import EpochClock
 from tracer.collectives import CollectiveCall
 from tracer.flight_recorder import FlightRecorder
 from tracer.surfaces import torch_distributed, torch_nn_parallel_distributed
@@ -61,7 +61,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     ddp = torch.nn.parallel.DistributedDataParallel
     monkeypatch.setattr(ddp, "__init__", ddp.__init__)
     notes: Any = Notes()
-    monkeypatch.setattr(state, "_STATE", state._State())
+    monkeypatch.setattr(state, "_STATE", state._RecorderState())
     state.start(lambda: notes)
     state.recorder()
     torch_distributed.install(torch)
@@ -182,7 +182,7 @@ def test_operations_to_be_batched_are_still_known(notes: Notes) -> None:
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
 def test_the_flight_recorder_tells_what_no_call_has_begun(notes: Notes) -> None:
     """GIVEN calls of all kinds WHEN C++ broadcasts by itself THEN that alone is left, and what a manager collects is not."""
-    notes.flight = FlightRecorder(torch, Clock())
+    notes.flight = FlightRecorder(torch, EpochClock())
     notes.flight.read(last=True)  # what other tests of this process have left there
     for call, _, _ in CALLS.values():
         call()
@@ -199,6 +199,6 @@ def test_the_flight_recorder_tells_what_no_call_has_begun(notes: Notes) -> None:
     assert [(flown.call.name, flown.call.size_bytes, flown.call.group, flown.call.group_size) for flown in found] == [
         ("broadcast", 48, "0", 1)
     ]
-    assert abs(found[0].call.start_ns - Clock().now_ns()) < 60_000_000_000
+    assert abs(found[0].call.start_ns - EpochClock().now_ns()) < 60_000_000_000
     collected = [ending for call, ending in zip(notes.calls, notes.endings, strict=True) if call[0] == "all_reduce"]
     assert collected == [Ending.SEEN, Ending.UNSEEN, Ending.UNSEEN, Ending.SEEN]

@@ -1,4 +1,4 @@
-"""Waiting for works: gloo's own, in a world of one, as if their operations had marks on a GPU."""
+"""Waiting for works: gloo's own, in a world of one, as if their operations had events on a GPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from tracer import state
+from tracer.boundary_events import BoundaryEvent
 from tracer.collectives import PendingCollective
-from tracer.marks import Mark
 from tracer.surfaces.torch_distributed_work import Works
 
 
@@ -43,7 +43,7 @@ class Notes:
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     notes: Any = Notes()
-    monkeypatch.setattr(state, "_STATE", state._State())
+    monkeypatch.setattr(state, "_STATE", state._RecorderState())
     state.start(lambda: notes)
     state.recorder()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"{threading.current_thread().name} on {device}")
@@ -63,7 +63,7 @@ def works(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
 
 def pending(works: int = 1) -> PendingCollective:
     nothing: Any = None
-    return PendingCollective(nothing, 0, Mark(None, 3, 0), works)
+    return PendingCollective(nothing, 0, BoundaryEvent(None, 3, 0), works)
 
 
 def begin() -> Any:

@@ -50,7 +50,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     for function in (_functions().Gather, _functions().Broadcast):
         monkeypatch.setattr(function, "backward", staticmethod(function.backward))
     notes: Any = Notes()
-    monkeypatch.setattr(state, "_STATE", state._State())
+    monkeypatch.setattr(state, "_STATE", state._RecorderState())
     state.start(lambda: notes)
     torch_nn_parallel.install(torch)
     yield notes
@@ -83,14 +83,14 @@ def test_scatter_is_one_part_however_it_is_called(notes: Notes) -> None:
 
 
 def test_each_replica_is_a_part_in_its_own_thread(notes: Notes) -> None:
-    make = torch_nn_parallel._Parallel(torch)
+    make = torch_nn_parallel._PartScopes(torch)
     results = make.replicas(_in_threads)([lambda x: x + 1, lambda x: x * 10], [1, 2])
     assert results == [2, 20]
     assert sorted(notes.parts) == [("parallel_apply", "replica 0"), ("parallel_apply", "replica 1")]
 
 
 def test_a_replica_that_fails_fails_as_ever_and_ends_its_part(notes: Notes) -> None:
-    make = torch_nn_parallel._Parallel(torch)
+    make = torch_nn_parallel._PartScopes(torch)
 
     def failing(x: int) -> int:
         raise ZeroDivisionError("in a replica")
@@ -153,4 +153,4 @@ def test_a_data_parallel_model_without_a_gpu_is_the_module(notes: Notes) -> None
     ],
 )
 def test_a_device_is_found_however_it_is_named(devices: Any, index: int | None) -> None:
-    assert torch_nn_parallel._Parallel(torch)._index(devices) == index
+    assert torch_nn_parallel._PartScopes(torch)._index(devices) == index

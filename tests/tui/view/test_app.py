@@ -26,8 +26,8 @@ from tui.view.loading import Stage
 from tui.view.palette import palette_of
 from tui.view.screens import PromptScreen, SearchScreen, TextScreen, help_pages
 from tui.view.spans import name_of
-from tui.view.tables import Tables
-from tui.view.window import Part, Window
+from tui.view.tables import TablePanel
+from tui.view.window import LinePart, Window
 
 T = TypeVar("T", bound=Callable[..., Any])
 PRESSED: set[str] = set()
@@ -92,7 +92,7 @@ async def test_lines(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     await pilot.press("down")
     line = window.cursor_line
-    assert line is not None and (line.row, line.part) == (0, Part.SECOND)
+    assert line is not None and (line.row, line.part) == (0, LinePart.SECOND)
     await pilot.press("up")
     assert window.line == 0
     await pilot.press("pagedown", "pagedown", "pagedown")
@@ -238,7 +238,7 @@ async def test_from_one_event_to_the_next(app: ViewApp, pilot: Pilot[Any]) -> No
 @presses("v", "escape")
 @piloted(pair_scene)
 async def test_a_range_and_its_sums(app: ViewApp, pilot: Pilot[Any]) -> None:
-    window, tables = window_of(app), app.query_one(Tables)
+    window, tables = window_of(app), app.query_one(TablePanel)
     await pilot.press("v", *["right"] * 10)
     assert window.range_ns is not None and window.range_ns[1] - window.range_ns[0] > 9 * window.ns_per_column
     await pilot.press("v")
@@ -323,7 +323,7 @@ async def test_alignment_sides_and_rows(app: ViewApp, pilot: Pilot[Any]) -> None
         await pilot.press("c")
         assert window.alignment is by and screen_text(app).startswith(f"by {by.value}")
     await pilot.press("x")
-    assert [line.part for line in window.lines if not line.level][:2] == [Part.SECOND, Part.FIRST]
+    assert [line.part for line in window.lines if not line.level][:2] == [LinePart.SECOND, LinePart.FIRST]
     assert [line.split()[0] for line in screen_text(app).splitlines()[2:] if line[:1].strip()][1] == "recorded"
     await pilot.press("x")
     before = screen_text(app)
@@ -412,7 +412,7 @@ async def test_a_key_that_does_nothing_says_why(app: ViewApp, pilot: Pilot[Any])
 
 @piloted(lone_scene)
 async def test_tables_of_one_trace_begin_with_one_that_has_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
-    tables = app.query_one(Tables)
+    tables = app.query_one(TablePanel)
     await pilot.press("t")
     await pilot.pause()
     assert tables.tab == "kernels" and tables.rows.row_count
@@ -425,7 +425,7 @@ async def test_tables_of_one_trace_begin_with_one_that_has_rows(app: ViewApp, pi
 async def test_a_range_of_phases_alone(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.press("v", *["right"] * 10, "v")
     await pilot.pause()
-    rows = [row.values[:2] for row in app.query_one(Tables).table().rows]
+    rows = [row.values[:2] for row in app.query_one(TablePanel).table().rows]
     assert rows and {what for what, _ in rows} == {"phase"}
     assert "loader" in said(app) and "GPU busy" not in said(app)
 
@@ -463,7 +463,7 @@ async def test_the_palette_of_commands_has_every_key(app: ViewApp, pilot: Pilot[
 async def test_tables_jump_to_places(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     await pilot.press("t")
-    tables = app.query_one(Tables)
+    tables = app.query_one(TablePanel)
     await pilot.pause()
     assert tables.tab == "differences" and tables.rows.row_count == len(window.scene.differences)
     await pilot.press("down", "enter")
@@ -491,7 +491,7 @@ async def test_tables_jump_to_places(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 @piloted(lambda: pair_scene(stretch=1.3))
 async def test_tables_are_sorted_filtered_and_copied(app: ViewApp, pilot: Pilot[Any]) -> None:
-    tables = app.query_one(Tables)
+    tables = app.query_one(TablePanel)
     await pilot.press("t", "right")
     await pilot.pause()
     rows = tables.rows
@@ -530,7 +530,7 @@ async def test_one_trace_in_a_narrow_terminal(app: ViewApp, pilot: Pilot[Any]) -
     # the tables stand below
     await pilot.press("t")
     await pilot.pause()
-    tables = app.query_one(Tables)
+    tables = app.query_one(TablePanel)
     assert tables.region.y > app.timeline.region.y
     await pilot.press("right")
     await pilot.pause()

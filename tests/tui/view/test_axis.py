@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.view.axis import Axis, Side
+from tui.view.axis import Axis, SlotTimes
 from tui.view.lanes import Lane
 
 # Per slot: the start and length of each side's part. Starts are anywhere: a recorded step may drive several replayed ones.
@@ -17,7 +17,7 @@ Slots = list[tuple[tuple[int, int], tuple[int, int]]]
 
 
 def axis_of(slots: Slots, flush_right: int = 0) -> Axis:
-    sides = [Side([s[n][0] for s in slots], [s[n][0] + s[n][1] for s in slots]) for n in range(2)]
+    sides = [SlotTimes([s[n][0] for s in slots], [s[n][0] + s[n][1] for s in slots]) for n in range(2)]
     return Axis.of(sides, flush_right=flush_right)
 
 

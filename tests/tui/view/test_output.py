@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.view.output import Lines, Output
+from tui.view.output import Lines, ScriptOutput
 
 _PROGRAM = """
 import sys
@@ -42,7 +42,7 @@ def screened(monkeypatch: pytest.MonkeyPatch) -> Screen:
     return screen
 
 
-def wait_for(condition: str, output: Output) -> None:
+def wait_for(condition: str, output: ScriptOutput) -> None:
     deadline = time.monotonic() + 20
     while condition not in "\n".join(output.tail(50)):
         assert time.monotonic() < deadline, output.tail(50)
@@ -51,7 +51,7 @@ def wait_for(condition: str, output: Output) -> None:
 
 def test_a_script_prints_as_to_a_terminal_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screened(monkeypatch)
-    with Output(stdout=True, stderr=True) as output:
+    with ScriptOutput(stdout=True, stderr=True) as output:
         command = [sys.executable, "-c", _PROGRAM]
         subprocess.run(command, stdout=output.stdout, stderr=output.stderr, check=True)
         wait_for("red", output)
@@ -69,7 +69,7 @@ def test_a_script_prints_as_to_a_terminal_and_nothing_is_lost(monkeypatch: pytes
 
 def test_what_was_printed_is_printed_even_if_the_app_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screened(monkeypatch)
-    with pytest.raises(ZeroDivisionError), Output(stdout=True, stderr=False) as output:
+    with pytest.raises(ZeroDivisionError), ScriptOutput(stdout=True, stderr=False) as output:
         subprocess.run([sys.executable, "-c", "print('kept')"], stdout=output.stdout, check=True)
         wait_for("kept", output)
         raise ZeroDivisionError
@@ -77,7 +77,7 @@ def test_what_was_printed_is_printed_even_if_the_app_fails(monkeypatch: pytest.M
 
 
 def test_a_stream_that_goes_elsewhere_is_left_alone() -> None:
-    with Output(stdout=False, stderr=True) as output:
+    with ScriptOutput(stdout=False, stderr=True) as output:
         assert output.stdout is None and output.stderr is not None
 
 

@@ -15,7 +15,7 @@ from tui.view.differences import differences
 from tui.view.headline import headline
 from tui.view.lanes import Lane
 from tui.view.spans import neighbour
-from tui.view.tracks import Kind, TrackKey
+from tui.view.tracks import TrackKey, TrackKind
 from tui.view.window import Window
 
 NAMES = (
@@ -30,12 +30,12 @@ def test_a_recording_is_shown_whole(shared_traces: Path, name: str) -> None:
     scene = whole((name, trace))
     # streams are as busy as they are measured to be
     busy = busy_by_stream(trace)
-    assert sum(row.kind is Kind.GPU and row.stands_for is None for row in scene.rows) == len(busy)
+    assert sum(row.kind is TrackKind.GPU and row.stands_for is None for row in scene.rows) == len(busy)
     for (device, stream), expected in busy.items():
         (lane,) = [
             track.lane
             for key, track in scene._tracks[0].items()
-            if key == TrackKey(Kind.GPU, trace.devices[device].rank, trace.devices[device].index, stream)
+            if key == TrackKey(TrackKind.GPU, trace.devices[device].rank, trace.devices[device].index, stream)
         ]
         assert isinstance(lane, Lane)
         assert sum(int(ns.sum()) for ns in lane.covered([0], [2**62]).values()) == expected.total_ns

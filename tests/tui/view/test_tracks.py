@@ -11,7 +11,7 @@ from traces.model import DeviceKind, HostKind, HostSpans, Thread, Trace
 from tui.view.categories import Category, of_device, of_host, of_kernel
 from tui.view.lanes import Lane
 from tui.view.scene import Scene, short_name
-from tui.view.tracks import Kind, TrackKey, gpu_tracks, host_tracks, quick_tracks, stack_depth
+from tui.view.tracks import TrackKey, TrackKind, gpu_tracks, host_tracks, quick_tracks, stack_depth
 
 
 @pytest.mark.parametrize(
@@ -57,21 +57,21 @@ def test_a_track_per_device_and_stream() -> None:
 
 def test_a_phase_grained_trace_has_its_phases_on_the_device() -> None:
     (key, track), *others = gpu_tracks(phase_grained()).items()
-    assert not others and key.kind is Kind.GPU and track.table == "phases"
+    assert not others and key.kind is TrackKind.GPU and track.table == "phases"
     assert isinstance(track.lane, Lane) and len(track.lane) == 15  # five phases with device times in each of three steps
 
 
 def test_tables_that_only_some_recordings_have() -> None:
     tracks = quick_tracks(side_tables())
     found = {(key.kind, track.label): track.table for key, track in tracks.items()}
-    assert found[Kind.LOADER, "loader"] == found[Kind.LOADER, "pinning"] == "batches"
-    assert found[Kind.COLLECTIVES, "collectives"] == "collectives"
-    assert found[Kind.PARTS, "parts"] == found[Kind.PARTS, "parts 2"] == "parts"
+    assert found[TrackKind.LOADER, "loader"] == found[TrackKind.LOADER, "pinning"] == "batches"
+    assert found[TrackKind.COLLECTIVES, "collectives"] == "collectives"
+    assert found[TrackKind.PARTS, "parts"] == found[TrackKind.PARTS, "parts 2"] == "parts"
 
 
 def test_without_them_waits_come_from_phases_and_collectives_from_kernels() -> None:
-    assert quick_tracks(training())[TrackKey(Kind.LOADER, 0)].table == "phases"
-    ranks = [track for key, track in quick_tracks(crowd()).items() if key.kind is Kind.COLLECTIVES]
+    assert quick_tracks(training())[TrackKey(TrackKind.LOADER, 0)].table == "phases"
+    ranks = [track for key, track in quick_tracks(crowd()).items() if key.kind is TrackKind.COLLECTIVES]
     assert [(track.table, len(track.lane)) for track in ranks] == [("device", 16)] * 4
 
 

@@ -12,8 +12,8 @@ from tests.tui.view.scenes import lone_scene, one_event, pair_scene, whole
 from traces.model import DeviceSpans, Trace
 from tui.view.alignment import Alignment
 from tui.view.scene import Scene
-from tui.view.tracks import Kind
-from tui.view.window import MARGIN, Part, Window
+from tui.view.tracks import TrackKind
+from tui.view.window import MARGIN, LinePart, Window
 
 SCENES = [pair_scene(), lone_scene(), whole(("t", one_event(0))), whole(("t", Trace()))]
 MOVES = st.lists(
@@ -94,17 +94,17 @@ def test_a_scene_with_more_in_it_keeps_the_place() -> None:
 def test_lines_of_a_pair() -> None:
     window = Window(pair_scene(), 100, 20)
     parts = [line.part for line in window.lines if line.row == 0]
-    assert parts == [Part.FIRST, Part.SECOND, Part.DIFFERENCE]
+    assert parts == [LinePart.FIRST, LinePart.SECOND, LinePart.DIFFERENCE]
     window.toggle("swapped")
-    assert [line.part for line in window.lines if line.row == 0] == [Part.SECOND, Part.FIRST, Part.DIFFERENCE]
+    assert [line.part for line in window.lines if line.row == 0] == [LinePart.SECOND, LinePart.FIRST, LinePart.DIFFERENCE]
     window.toggle("memory")
-    assert all(window.scene.rows[line.row].kind is not Kind.MEMORY for line in window.lines)
+    assert all(window.scene.rows[line.row].kind is not TrackKind.MEMORY for line in window.lines)
 
 
 def test_going_to_a_row_that_is_hidden_shows_it() -> None:
     window = Window(pair_scene(), 100, 8)
     window.toggle("host")
-    row = next(n for n, row in enumerate(window.scene.rows) if row.kind is Kind.HOST)
+    row = next(n for n, row in enumerate(window.scene.rows) if row.kind is TrackKind.HOST)
     window.go(100 * US, row, 0)
     assert window.host and (line := window.cursor_line) is not None and line.row == row
 
