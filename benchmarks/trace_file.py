@@ -4,7 +4,11 @@ Prints, for each recording: the size of its .json.gz over that of its trace file
 Trace) over that of `orjson.loads` on the same bytes, the garbage collector off in both, alternating in one run; the time to
 load the trace file; and, with --hta, how long Holistic Trace Analysis takes to parse the same recording.
 
+With --stacks instead, for each recording that has call stacks: how large its trace file is without them, with them as
+`trace record --stacks` folds them, and with every call.
+
     python benchmarks/trace_file.py --traces ../shared/traces [--all] [--runs 5] [--hta] [--json trace_file.json]
+    python benchmarks/trace_file.py --traces ../shared/traces --all --stacks
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ sys.path.insert(0, str(ROOT))
 
 from traces.file import load, save  # noqa: E402
 from traces.kineto import read_kineto_bytes  # noqa: E402
+from traces.model import HostKind, Trace  # noqa: E402
+from traces.python_calls import folded  # noqa: E402
 
 TRAINING = (
     "v100_resnet50_workers0",
@@ -85,18 +91,68 @@ def measure(path: Path, runs: int, folder: Path, hta: bool) -> dict[str, Any]:
     }
 
 
+def with_stacks(path: Path, folder: Path) -> dict[str, Any] | None:
+    """Calls and bytes without stacks, folded and in full; None where the recording has none."""
+    content = orjson.loads(gzip.decompress(path.read_bytes()))
+    events = content if isinstance(content, list) else content["traceEvents"]
+    whole = read_kineto_bytes(orjson.dumps(content), path.name)
+    bare = [event for event in events if event.get("cat") != "python_function"]
+    of_ops = sum(event.get("args", {}).pop("Call stack", None) is not None for event in bare)
+    if len(bare) == len(events) and not of_ops:
+        return None
+    content = bare if isinstance(content, list) else content | {"traceEvents": bare}
+    lean = folded(whole)
+
+    def file_bytes(trace: Trace) -> int:
+        save(trace, folder / "t.msgpack")
+        return (folder / "t.msgpack").stat().st_size
+
+    row: dict[str, Any] = {"calls": len(events) - len(bare), "stacks_of_ops": of_ops}
+    row |= {"calls_kept": int((lean.host.kind == HostKind.PYTHON).sum())}
+    row |= {"without_bytes": file_bytes(read_kineto_bytes(orjson.dumps(content), path.name))}
+    row |= {"folded_bytes": file_bytes(lean), "whole_bytes": file_bytes(whole)}
+    return row | {"folded_over_without": row["folded_bytes"] / row["without_bytes"]}
+
+
+def print_stacks(paths: list[Path]) -> dict[str, Any]:
+    print(f"{'recording':36} {'calls':>7} {'kept':>6} {'stacks of ops':>13} {'without kB':>10} {'folded kB':>9} {'times':>6} "
+          f"{'every call, times':>17}")  # fmt: skip
+    results = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for path in paths:
+            if (row := with_stacks(path, Path(temporary))) is None:
+                continue
+            results[name := path.name.removesuffix(".json.gz")] = row
+            print(
+                f"{name:36} {row['calls']:7} {row['calls_kept']:6} {row['stacks_of_ops']:13}"
+                f" {row['without_bytes'] / 1e3:10.1f} {row['folded_bytes'] / 1e3:9.1f} {row['folded_over_without']:6.2f}"
+                f" {row['whole_bytes'] / row['without_bytes']:17.2f}",
+                flush=True,
+            )
+    if results:
+        most = max(row["folded_over_without"] for row in results.values())
+        print(f"\nwith stacks a file is {most:.2f} times its size at most")
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces")
     parser.add_argument("--all", action="store_true", help="every recording of the folder, not only the training traces")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--hta", action="store_true", help="time Holistic Trace Analysis too (it must be installed)")
+    parser.add_argument("--stacks", action="store_true", help="how much larger call stacks make a trace file, instead")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     args = parser.parse_args()
     paths = [args.traces / f"{name}.json.gz" for name in TRAINING]
     if args.all:
         paths = sorted(args.traces.glob("*.json.gz")) + sorted(args.traces.glob("*/*.json.gz"))
         paths = [path for path in paths if path.parent.name != "broken"]
+    if args.stacks:
+        results = print_stacks(paths)
+        if args.json:
+            args.json.write_text(json.dumps(results, indent=1))
+        return
     print(f"{'recording':36} {'JSON MB':>8} {'.gz kB':>7} {'file kB':>8} {'gz/file':>8} {'import s':>9} {'/orjson':>8} "
           f"{'load ms':>8} {'HTA s':>6}")  # fmt: skip
     results = {}

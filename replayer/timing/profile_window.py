@@ -11,7 +11,8 @@ which its kernels belong to.
 Note [Ops of one instant]
     Where the clock stands still between ops (`--clock recorded` and `virtual`, in what the recording does not tell), they
     take no time, and a reader that tells by times which op a launch lies in would put all of them into one. So each is given
-    a nanosecond per launch at least, and begins when the one before it has ended.
+    a nanosecond per launch at least, and begins when the one before it has ended. Of Python functions that ran no op, those
+    that took no time then are left out: nothing would tell which lies in which.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import numpy as np
 
 from replayer.timing.placement import queue_ends
 from traces.chrome_events import RankEvents
+from traces.kineto.nesting import nesting_order, parents
 from traces.model import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
+from traces.python_calls import holding, scripts_calls
 
 Event = dict[str, Any]
 
@@ -37,6 +40,8 @@ _CALLS = {
 # How Kineto sees our way of dispatching, which is no op of the script.
 OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
 _OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # which tell what was called with gradient
+_CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"  # Kineto's words for calls
+_NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # from the outside in, where two have the same times
 _BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
 
 
@@ -119,7 +124,7 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
     events = [event for event in kineto["traceEvents"] if not str(event.get("name", "")).startswith(OUR_DISPATCH)]
     rows = [event for event in ours if _is_of_gpu(event)]
     rows_by_name = _by_name(rows)
-    events = _without_inner(events, {name for name, _ in rows_by_name})
+    events, idle_calls = _scripts_calls(_without_inner(events, {name for name, _ in rows_by_name}))
     own = _by_name(events)
     taken: set[int] = set()
     ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops: given out on entry, they tell who encloses whom
@@ -144,6 +149,7 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
         clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
     host = os.getpid()
     result = [_moved(event, clocks[event.get("tid")]) for event in events if id(event) not in taken]
+    result = [event for event in result if id(event) not in idle_calls or event["dur"]]  # see Note [Ops of one instant]
     for row in rows:
         if "ts" in row:
             row["ts"] = round(row["ts"] + later_us, 3)
@@ -191,6 +197,32 @@ def _without_inner(events: list[Event], names: set[str]) -> list[Event]:
         elif event["name"] in names:
             until[event["tid"]] = end
     return [event for event in events if id(event) not in inner]
+
+
+def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
+    """Without the Python functions of the virtual GPU, which the profiler's stacks have among the script's; and which of the
+    calls that are left ran no op, by `id`."""
+    spans = [event for event in events if event.get("ph") == "X" and event.get("cat") in _NESTED]
+    if not any(event["cat"] == _CALL for event in spans):
+        return events, set()
+    numbers: dict[Any, int] = {}
+    thread = np.array([numbers.setdefault(event["tid"], len(numbers)) for event in spans])
+    start_ns = np.array([round(event["ts"] * 1000) for event in spans])
+    took_ns = np.array([round(event["dur"] * 1000) for event in spans])
+    outer = np.array([_NESTED.index(event["cat"]) for event in spans])
+    entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans])
+    order = nesting_order(thread, start_ns, took_ns, outer, entry)
+    spans = [spans[place] for place in order.tolist()]
+    parent, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order])
+    is_call = outer[order] == 0
+    gone = np.flatnonzero(~scripts_calls(parent, is_call, [str(event["name"]) for event in spans])).tolist()
+    idle = np.flatnonzero(~holding(parent, ~is_call)).tolist()
+    callers = {spans[row]["args"].get(_ID): spans[row]["args"].get(_CALLER) for row in gone}
+    for event in spans:
+        while event["cat"] == _CALL and (caller := event["args"].get(_CALLER)) in callers:
+            event["args"][_CALLER] = callers[caller]
+    dropped = {id(spans[row]) for row in gone}
+    return [event for event in events if id(event) not in dropped], {id(spans[row]) for row in idle}
 
 
 def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:

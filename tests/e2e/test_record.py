@@ -417,5 +417,5 @@ def test_stacks_name_the_functions_around_ops_and_no_folder(tmp_path: Path) -> N
     assert any(name.startswith("torch/nn/modules/linear.py(") for name in names)
     assert not any(str(tmp_path) in text for text in trace.strings.texts)
     assert not (load(tmp_path / "plain.msgpack").host.kind == HostKind.PYTHON).any()
-    names_bytes = sum(len(name) for name in names)  # each once: in a file as small as this they are most of it
-    assert (tmp_path / "stacks.msgpack").stat().st_size <= 2 * (tmp_path / "plain.msgpack").stat().st_size + names_bytes
+    assert not any(name.startswith(("tracer/", "traces/")) for name in names)
+    assert (tmp_path / "stacks.msgpack").stat().st_size <= 2 * (tmp_path / "plain.msgpack").stat().st_size

@@ -29,6 +29,7 @@ from traces.launch import ChildResult, run_child
 from traces.merge import merge_ranks, with_profile
 from traces.model import Trace, TraceError
 from traces.order import in_order
+from traces.python_calls import folded
 from traces.replayed import process_of_each_rank
 from tui.errors import line_for
 from tui.narration import explain_empty_run, hint_misplaced_option, say
@@ -150,7 +151,7 @@ def _whole(part: _ProcessFiles) -> Trace:
         return recording
     numbers = recording.run_of(recording.ranks[0]).profiler.steps
     try:
-        profile = without_folders(read_kineto(part.profile, marks_are_steps=True))
+        profile = without_folders(folded(read_kineto(part.profile, marks_are_steps=True)))
     except TraceError:  # cut by the end of the process or of the disk
         recording.problems["unreadable-profile"] = 1
         return recording

@@ -82,6 +82,39 @@ def test_a_scripts_own_profile_tells_waits_and_which_copy_is_which_and_no_shapes
     run_ranks(1, body)
 
 
+def test_stacks_hold_the_scripts_functions_and_none_of_the_virtual_gpus() -> None:
+    """GIVEN a profile with stacks WHEN it is exported THEN each call is the script's or torch's, and lies in its caller."""
+
+    def body(rank: int) -> None:
+        model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).cuda(), torch.ones(2, 4, device="cuda")
+        model(x).sum().backward()
+
+        def train() -> None:
+            model(x).sum().backward()
+
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=True) as made:
+            train()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "step.json"
+            made.export_chrome_trace(str(path))
+            calls = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == "python_function"]
+            trace = read_kineto(path)
+        names = [call["name"] for call in calls]
+        ours = [name for name in names if name.startswith(("replayer/", "traces/", "trace_replay/"))]
+        assert not ours, ours
+        ids = {call["args"]["Python id"] for call in calls}
+        assert all(call["args"]["Python parent id"] in ids | {None} for call in calls)
+        texts = [trace.strings[name] for name in trace.host.name.tolist()]
+        row, around = texts.index("aten::addmm"), list[str]()
+        while (row := int(trace.host.parent[row])) != NONE:
+            around.append(texts[row])
+        ends = [name.rpartition(": ")[2] for name in around]
+        own = [end for end in ends if end in ("forward", "Linear_0", "Sequential_0", "train")]
+        assert own == ["forward", "Linear_0", "forward", "Sequential_0", "train"], around
+
+    run_ranks(1, body)
+
+
 def test_ops_that_took_no_time_keep_their_own_launches() -> None:
     """GIVEN ops at one moment of a clock that stands still WHEN their times are exported THEN no op lies in another."""
     window = Trace()
