@@ -89,7 +89,7 @@ def _install(session: ReplaySession) -> None:
     backend.register(compute=session.config.values == "compute")
     install_all(torch)
     nvidia_smi.install(session.out)
-    sys_excepthook.install()
+    sys_excepthook.install(None if session.storage is None else session.out)
     if session.config.loader == "synthetic":
         torch_utils_data.repeat_first_batch(torch, at_most=session.config.steps)
     if session.storage is not None:

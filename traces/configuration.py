@@ -40,6 +40,10 @@ class CellChoice:
     estimate: bool = False  # go on where no cell tells, with estimates
 
 
+# In a run's folder, under `trace stalls`: the error that ended the script, in a line, and its traceback.
+FAILURE = "failure.txt"
+
+
 @dataclass(frozen=True)
 class ReplaySession:
     """What `replayer.child` is told."""

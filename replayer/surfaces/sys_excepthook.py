@@ -4,15 +4,21 @@
     trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
 
 The error itself is the package's own and stays as it is; what the script catches it sees unchanged.
+
+`trace stalls` runs a script several times to compare the runs, and says in a line why it could not: there an error that ends
+the script is kept for it in a file, instead of printed.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import traceback
+from collections.abc import Sized
 from pathlib import Path
 from types import TracebackType
 
+from traces.configuration import FAILURE
 from traces.patching import patch
 
 # What drivers, CUDA's runtime and C++ extensions say where there is no GPU or a tensor is not on one.
@@ -25,8 +31,8 @@ _OF_DRIVER = re.compile(
 _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
-def install() -> None:
-    """Wrap the hook that is there; one that the script sets later replaces it."""
+def install(keep_in: Path | None = None) -> None:
+    """Wrap the hook that is there; one that the script sets later replaces it. `keep_in`: the folder to keep the error in."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -38,7 +44,38 @@ def install() -> None:
                 file=sys.stderr,
             )
 
-    patch(sys, excepthook=after_driver_errors)
+    def kept(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+        if keep_in is None or not isinstance(error, Exception):  # Ctrl-C is no failure
+            after_driver_errors(kind, error, frames)
+            return
+        told = "".join(traceback.format_exception(kind, error, frames))
+        try:
+            (keep_in / FAILURE).write_text(f"{in_a_line(error)}\n{told}", encoding="utf-8")
+        except OSError:  # a full disk: better twice than not at all
+            after_driver_errors(kind, error, frames)
+
+    patch(sys, excepthook=after_driver_errors if keep_in is None else kept)
+
+
+def in_a_line(error: BaseException) -> str:
+    """What an error, or the one that it was raised from, says: its first line, or, of one that a loader's worker sent, the
+    last, which is the error in the worker."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = [line.strip() for line in "".join(traceback.format_exception_only(cause)).splitlines() if line.strip()]
+    line = lines[-1] if any(line.startswith("Original Traceback") for line in lines) else lines[0]
+    return f"{line} (its data set is empty)" if _is_of_no_data(error) else line
+
+
+def _is_of_no_data(error: BaseException) -> bool:
+    """Whether torch refused to make a DataLoader of nothing."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        of = frame.f_locals
+        if frame.f_code.co_name == "__init__" and type(of.get("self")).__name__ == "DataLoader":
+            dataset = of.get("dataset")
+            return isinstance(dataset, Sized) and not len(dataset)
+    return False
 
 
 def package_of(frames: TracebackType | None) -> str:

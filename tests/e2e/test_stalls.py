@@ -133,7 +133,24 @@ def test_a_script_without_a_loader_and_one_that_dies_end_in_a_line(tmp_path: Pat
     assert done.stderr.splitlines()[-1] == "trace: no DataLoader fetched a batch: the script has none, or its data set is empty"
     done = stalls(tmp_path, "train.py")  # its argument is missing
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("trace: the script ended with exit code 1 in run 1")
+    [line] = done.stderr.splitlines()
+    where, error = "in run 1 of 2, on a batch that is ready", "IndexError: list index out of range"
+    assert line == f"trace: nothing was compared: {where}, the script failed: {error} (-v shows where)"
+    told = stalls(tmp_path, "-v", "train.py").stderr
+    assert "Traceback (most recent call last)" in told and 'train.py", line' in told and told.endswith(f"{error}\n")
+
+
+def test_an_empty_data_folder_ends_in_a_line_that_says_so(tmp_path: Path) -> None:
+    """GIVEN a folder without files WHEN torch refuses to shuffle nothing, or loads nothing THEN one line says so."""
+    (tmp_path / "empty.py").write_text(TRAIN.replace("return 400", "return 0").replace("num_workers=1", "shuffle=True"))
+    done = stalls(tmp_path, "empty.py", "0")
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line.endswith("got num_samples=0 (its data set is empty) (-v shows where)")
+    (tmp_path / "empty.py").write_text(TRAIN.replace("return 400", "return 0"))
+    done = stalls(tmp_path, "empty.py", "0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "trace: no DataLoader fetched a batch: the script has none, or its data set is empty\n"
 
 
 @pytest.mark.parametrize(
@@ -143,15 +160,15 @@ def test_a_script_without_a_loader_and_one_that_dies_end_in_a_line(tmp_path: Pat
         ("raise OSError('7.jpg is no image')", "7.jpg is no image"),
     ],
 )
-def test_a_loader_that_dies_ends_in_a_line_after_its_own_words(tmp_path: Path, dies: str, says: str) -> None:
+def test_a_loader_that_dies_ends_in_a_line_with_its_own_words(tmp_path: Path, dies: str, says: str) -> None:
     script = TRAIN.replace("import sys, time", "import os, signal, sys, time").replace("data = self", f"{dies}; data = self")
     assert dies in script
     (tmp_path / "dies.py").write_text(script)
     done = stalls(tmp_path, "dies.py", "0")
     assert (done.returncode, done.stdout) == (1, "")
-    assert says in done.stderr
-    last = "trace: the script ended with exit code 1 in run 1, on a batch that is ready: nothing was compared"
-    assert done.stderr.splitlines()[-1] == last and done.stderr.count("trace: ") == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("trace: nothing was compared: in run 1 of 2, on a batch that is ready, the script failed: ")
+    assert says in line
 
 
 def test_no_permission_to_lock_memory_is_said_once_beside_the_figures(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces.configuration import CellChoice, ReplayConfig, ReplaySession
+from traces.configuration import FAILURE, CellChoice, ReplayConfig, ReplaySession
 from traces.file import save
 from traces.json_facts import as_json
 from traces.launch import run_child
@@ -32,6 +32,7 @@ from tui.figures import ABSENT, count_text, share_text, size_text, table, time_t
 from tui.narration import ending_text, hint_misplaced_option, say
 from tui.outputs import to_json
 from tui.progress import working
+from tui.terminal import is_verbose
 from tui.trace_names import find_trace
 
 # A SATA SSD at its interface's rate, and a hard disk of 7,200 turns a minute: 4.2 ms for half a turn, as much for the arm.
@@ -105,7 +106,8 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
                 with working(f"run {number} of {len(runs)}: the script {words}"):
                     trace, loading, returncode = _run(Path(folder), asked, path, choice, loader, modelled, cache)
                 if returncode:
-                    say(f"{ending_text(returncode)} in run {number}, {words}: nothing was compared")
+                    run_text = f"run {number} of {len(runs)}, {words}"
+                    say(f"nothing was compared: in {run_text}, {_why(Path(folder), returncode)}", is_error=True)
                     hint_misplaced_option(asked.script, option_names, "stalls", refused=returncode == 2)
                     return returncode
                 traces.append(trace)
@@ -122,6 +124,17 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
     else:
         print("\n".join(text(found, asked)))
     return 0
+
+
+def _why(folder: Path, returncode: int) -> str:
+    """How the script ended, with the error that ended it; its traceback is printed with --verbose."""
+    path = folder / "out" / FAILURE
+    if not path.exists():
+        return ending_text(returncode)
+    line, _, told = path.read_text(encoding="utf-8").partition("\n")
+    if is_verbose():
+        print(told, end="", file=sys.stderr)
+    return f"the script failed: {line}{'' if is_verbose() else ' (-v shows where)'}"
 
 
 def _cores() -> int:

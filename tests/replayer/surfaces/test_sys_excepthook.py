@@ -34,5 +34,15 @@ def test_the_package_is_named_that_asks_for_the_driver() -> None:
     assert in_extension.startswith("trace: a C++ or CUDA extension asked for NVIDIA's driver")
 
 
+def test_an_error_in_a_line_is_that_of_the_worker_or_of_its_cause() -> None:
+    sent = "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n x\nKeyError: 'a'\n"
+    assert sys_excepthook.in_a_line(RuntimeError(sent)) == "KeyError: 'a'"
+    assert sys_excepthook.in_a_line(ValueError("no image\nat all")) == "ValueError: no image"
+    try:
+        raise RuntimeError("worker exited") from OSError("is killed by signal: Killed")
+    except RuntimeError as error:
+        assert sys_excepthook.in_a_line(error) == "OSError: is killed by signal: Killed"
+
+
 def test_other_errors_are_left_alone() -> None:
     assert _said_after("/home/me/train.py", "my own error") == ""
