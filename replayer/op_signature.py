@@ -30,6 +30,7 @@ class OpSignature:
     outputs: tuple[Shape, ...] = ()
     launches: bool = True  # False: views and other ops that never reach the device
     direction: str = ""  # "h2d", "d2h" or "p2p": a copy into or out of a device, which no copy within one may stand for
+    layout: str = ""  # how images among the arguments lie in memory, see traces/layouts.py
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ REFERENCES = {
     "host.name": "strings",
     "host.parent": "host",
     "host.shapes": "strings",
+    "host.layout": "strings",
     "host.dtypes": "strings",
     "host.stack": "strings",
     "device.device": "devices",

@@ -23,6 +23,7 @@ from traces.chrome_tracks import RANGE_OF_PARTS, TRACK_OF_PHASES, side_tracks
 from traces.export_notes import EventNotes, ExportNotes
 from traces.kineto.eras import DTYPES
 from traces.launch_configs import config_args
+from traces.layouts import LAYOUT_ARG
 from traces.measure import op_of
 from traces.merge import of_rank
 from traces.model import NONE, UNTOLD_LIST, Column, Device, DeviceKind, HostKind, HostSpans, Strings, Trace, parse_shapes
@@ -172,8 +173,8 @@ class RankEvents:
             yield self._slice(_RANGES, text, self._pid, tids[marks.thread[row]], marks.start_ns[row], end_ns)
         inputs: dict[tuple[int, int], dict[str, Any]] = {}
         columns = (table.thread, table.kind, table.name, table.start_ns, self._host_ends)
-        more = (table.shapes, table.dtypes, table.sequence, table.forward_thread, table.stack)
-        for row, (thread, kind, name, start_ns, end_ns, shapes, dtypes, sequence, forward, stack) in enumerate(
+        more = (table.shapes, table.dtypes, table.sequence, table.forward_thread, table.stack, table.layout)
+        for row, (thread, kind, name, start_ns, end_ns, shapes, dtypes, sequence, forward, stack, layout) in enumerate(
             zip(*(column.tolist() for column in columns + more), strict=True)
         ):
             category = self._host_category(kind, name)
@@ -188,6 +189,8 @@ class RankEvents:
             if (shapes, dtypes) not in inputs:
                 inputs[shapes, dtypes] = _inputs(strings, shapes, dtypes)
             args |= inputs[shapes, dtypes]
+            if layout != NONE:
+                args[LAYOUT_ARG] = strings[layout]
             if stack != NONE:
                 args["Call stack"] = strings[stack]
             if (correlation := self._launch_ids.get(row)) is not None:

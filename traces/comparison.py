@@ -179,7 +179,8 @@ class Comparison:
         facts: dict[str, Any] = as_json(self)
         verdict = facts.pop("verdict")
         said = {"same_program": self.verdict.same, "reason": self.verdict.reason}
-        return {**said, "verdict": verdict["sameness"], "evidence": verdict["evidence"], **facts}
+        said |= {"verdict": verdict["sameness"], "evidence": verdict["evidence"], "not_compared": verdict["not_compared"]}
+        return {**said, **facts}
 
     def __repr__(self) -> str:
         """A few lines, for a notebook."""

@@ -276,8 +276,11 @@ class HostSpans(_Spans):
         "sequence": "i8",
         "forward_thread": "i4",
         "stack": "i4",
+        "layout": "i4",
     }
-    DEFAULTS = {"parent": NONE, "shapes": NONE, "dtypes": NONE, "sequence": NONE, "forward_thread": NONE, "stack": NONE}
+    DEFAULTS = {
+        "parent": NONE, "shapes": NONE, "dtypes": NONE, "sequence": NONE, "forward_thread": NONE, "stack": NONE, "layout": NONE,
+    }  # fmt: skip
     thread: Column  # row of `threads`
     kind: Column  # HostKind
     name: Column  # string
@@ -289,6 +292,7 @@ class HostSpans(_Spans):
     sequence: Column  # autograd sequence number that ties a backward node to its forward op, or NONE
     forward_thread: Column  # on backward nodes: the profiler's logical id (> 0) of the forward thread, else NONE
     stack: Column  # string: the Python frames around an op, innermost first, ';' between them, or NONE if not recorded
+    layout: Column  # string: how the images among an op's inputs lie in memory, see layouts.py; NONE without strides or images
 
 
 @dataclass

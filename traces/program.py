@@ -10,8 +10,7 @@ device work. Which optimizer steps is told by the range that torch.optim puts ar
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
 A phase-grained trace has no ops: there the workload signatures decide (`traces.workload`), and where not both traces have one,
-it cannot be told. That the times of two runs agree is no evidence. Memory layouts are not recorded, so channels_last is told
-from contiguous by its kernels only.
+it cannot be told. That the times of two runs agree is no evidence. What no evidence tells, a verdict of the same program names.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 
 import numpy as np
 
-from traces.equivalents import canonical_op
+from traces.equivalents import canonical_op, canonical_shapes
+from traces.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
 from traces.measure import PhaseTimes, launch_phases, launch_steps, op_of, phase_times, work_rows
 from traces.model import NONE, TABLES, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
+from traces.op_order import moved
 from traces.workload import Likeness, compare_workloads
 
 # How much of the two multisets must agree (twice the common part over the sum of both). Another release of PyTorch left
@@ -44,8 +44,20 @@ _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 # What a training step cannot do without: the phases that two traces of one program share whatever their grain.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# How many of the ops must be followed by the same one; another release leaves 0.95 and more.
-SAME_ORDER = 0.7
+# Steps whose order of ops is compared: a program may take another way in one, and in another the recorded one.
+_ORDERS = 4
+
+# Arithmetic, masks, copies and indices: what stands between layers, so that its order tells no program.
+_BETWEEN_LAYERS = frozenset(
+    "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
+    " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
+    " isnan isinf isfinite any all sum mean max min amax amin argmax argmin cumsum item"
+    " copy clone contiguous cat stack index index_select index_put gather scatter slice select narrow repeat roll flip"
+    " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
+)
+
+# By how much the shares of channels_last among images may differ.
+OTHER_LAYOUT_SHARE = 0.2
 
 # By how much the numbers of ops that both have may differ: one layer more or less among 24 comes to 0.04.
 SAME_NUMBERS = 0.03
@@ -62,6 +74,7 @@ class Sameness(Enum):
     SAME_PROGRAM = "same program"
     OTHER_SHAPES = "same ops, other shapes"
     OTHER_DTYPES = "same ops and shapes, other dtypes"
+    OTHER_LAYOUTS = "same ops and shapes, other memory layouts"
     OTHER_BATCH_SIZE = "same model, another batch size"
     OTHER_PROGRAM = "another program"
     CANNOT_BE_TOLD = "cannot be told"
@@ -80,11 +93,13 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` is a sentence without a full stop."""
+    """`reason` is a sentence without a full stop. `not_compared` is what may differ all the same, for want of evidence:
+    "shapes", "dtypes", "memory layouts"..., each of which `reason` names too."""
 
     sameness: Sameness
     evidence: Evidence
     reason: str
+    not_compared: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool | None:
@@ -95,7 +110,7 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class _DeviceOp:
     """One op with device work. `shape` is its largest input and `dtype` its first floating input's, else its first input's;
-    None where they were not recorded."""
+    None where they were not recorded. `shapes` are all by which equivalent ops are compared."""
 
     step: int
     thread: int
@@ -103,6 +118,8 @@ class _DeviceOp:
     canonical: str
     shape: Shape | None
     dtype: str | None
+    shapes: tuple[Shape, ...] = ()
+    layout: str = ""  # see layouts.py; "" if it was not recorded
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
@@ -136,8 +153,27 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
     if made := _otherwise_made((recorded, ours), (other, theirs), steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, made)
+    here, there = map(_channels_last_share, (ours, theirs))
+    if here is not None and there is not None and abs(here - there) > OTHER_LAYOUT_SHARE:
+        told = f"{_percent(here)} of the ops on images are channels_last recorded, {_percent(there)} here"
+        return Verdict(Sameness.OTHER_LAYOUTS, Evidence.OPS_AND_SHAPES, f"same ops and shapes, other memory layouts: {told}")
+    lacking = [] if all(any(call.dtype for call in calls) for calls in (ours, theirs)) else ["dtypes"]
+    if None in (here, there) and any(call.shape and len(call.shape) in IMAGES for call in ours):
+        lacking.append("memory layouts")
     reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
-    return Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names")
+    return _alike(Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names", lacking)
+
+
+def _alike(evidence: Evidence, reason: str, lacking: list[str]) -> Verdict:
+    """The same program, as far as could be compared."""
+    said = f"{reason}; not compared, for not both tell them: {', '.join(lacking)}" if lacking else reason
+    return Verdict(Sameness.SAME_PROGRAM, evidence, said, tuple(lacking))
+
+
+def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
+    """Of calls on images whose layout was recorded; None without any."""
+    told = [call.layout == CHANNELS_LAST for call in calls if call.layout in (CHANNELS_LAST, CONTIGUOUS)]
+    return sum(told) / len(told) if told else None
 
 
 def _otherwise_made(
@@ -147,8 +183,7 @@ def _otherwise_made(
     (a, ours), (b, theirs) = recorded, other
     if number := _other_numbers(ours, theirs, steps):
         return f"the same ops, but not as often: {number}"
-    order = _order_likeness(ours, theirs, steps)
-    return _reordered(order) if order < SAME_ORDER else _other_update(a, b)
+    return _reordered(ours, theirs) or _other_update(a, b)
 
 
 def _by_names_alone(
@@ -163,9 +198,10 @@ def _by_names_alone(
     What names of ops do not tell, the batch size and dtypes, the sizes of copies to the device and the names of kernels may.
     """
     (a, ours), (b, theirs) = recorded, other
-    reason = f"{_percent(names)} of the ops with GPU work have the same names (shapes were not recorded)"
+    reason = f"{_percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, f"other ops: only {reason}")
+        told = f"other ops: only {reason} (shapes were not recorded)"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, told)
     if made := _otherwise_made(recorded, other, steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, made)
     copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
@@ -177,7 +213,9 @@ def _by_names_alone(
     if here is not None and there is not None and abs(here - there) > OTHER_HALF_SHARE:
         told = f"{_percent(here)} of the work in half precision recorded, {_percent(there)} here"
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OP_NAMES, f"the same ops, but other dtypes: {told}")
-    return Verdict(Sameness.SAME_PROGRAM, Evidence.OP_NAMES, reason)
+    lacking = ["shapes"] if all(copied) else ["shapes", "the size of a batch"]
+    lacking += ["dtypes"] if None in (here, there) else []
+    return _alike(Evidence.OP_NAMES, reason, [*lacking, "memory layouts"])
 
 
 def _work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
@@ -243,6 +281,8 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
     reason = "; ".join(match.reasons)
     if match.likeness is Likeness.OTHER_BATCH_SIZE:
         reason = f"{sameness.value}, {reason}"
+    if sameness is Sameness.SAME_PROGRAM:
+        return _alike(Evidence.WORKLOAD_SIGNATURE, reason, list(match.not_compared))
     return Verdict(sameness, Evidence.WORKLOAD_SIGNATURE, reason)
 
 
@@ -293,14 +333,43 @@ def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, 
     return f"{name} {counts[name]:.3g} times a step {where}"
 
 
-def _order_likeness(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> float:
-    """How far each op is followed by the same one as in the other trace."""
-    a, b = ([(x.canonical, y.canonical) for x, y in pairwise(calls) if x.thread == y.thread] for calls in (ours, theirs))
-    return _likeness(a, b, steps) if a and b else 1.0
+def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
+    """How many ops come in another order in every step that can be compared; "" if in one of them none does.
+
+    `_BETWEEN_LAYERS` are left out: releases prepare the operands of an op one way round or the other.
+    """
+    shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
+    a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
+    apart = []
+    for one, other in zip(a[:_ORDERS], b[:_ORDERS], strict=False):
+        if not (count := moved(one, other)):
+            return ""
+        apart.append((count, next(((x, y) for x, y in zip(one, other, strict=False) if x != y), None)))
+    count, at = min(apart, default=(0, None))
+    if not count:
+        return ""
+    first = f", e.g. {_called(at[0])} where {_called(at[1])} is here" if at else ""
+    return f"the same ops, but in another order: {count} of {len(a[0])} in another place{first}"
 
 
-def _reordered(order: float) -> str:
-    return f"the same ops, but in another order: {_percent(order)} are followed by the same one"
+_Key = tuple[str, tuple[Shape, ...]]
+
+
+def _sequences(calls: list[_DeviceOp], shaped: bool) -> list[list[_Key]]:
+    """Of each step the calls of the thread that has most of them, in order."""
+    steps: dict[int, list[_DeviceOp]] = {}
+    for call in calls:
+        if call.canonical not in _BETWEEN_LAYERS:
+            steps.setdefault(call.step, []).append(call)
+    found = []
+    for _, own in sorted(steps.items()):
+        (thread, _), *_ = Counter(call.thread for call in own).most_common(1)
+        found.append([(call.canonical, call.shapes if shaped else ()) for call in own if call.thread == thread])
+    return found
+
+
+def _called(key: _Key) -> str:
+    return " ".join((key[0], *(_by(shape) for shape in key[1][:1])))
 
 
 def _other_update(recorded: Trace, other: Trace) -> str:
@@ -390,15 +459,18 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
     order = np.argsort(trace.host.start_ns[op], kind="stable")
     strings, host = trace.strings, trace.host
     canonical = {name: canonical_op(strings[name]) for name in set(host.name[op].tolist())}
-    largest: dict[int, Shape | None] = {}
+    parsed: dict[int, tuple[Shape | None, tuple[Shape, ...]]] = {}
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
         name, told = int(host.name[row]), _with_shapes(trace, row)
         shapes, dtypes = (int(host.shapes[told]), int(host.dtypes[told])) if told >= 0 else (NONE, NONE)
-        if shapes not in largest:
-            largest[shapes] = max(parse_shapes(strings[shapes]), key=lambda s: (np.prod(s), s), default=None)
+        if shapes not in parsed:
+            all_shapes = parse_shapes(strings[shapes])
+            parsed[shapes] = max(all_shapes, key=lambda s: (np.prod(s), s), default=None), canonical_shapes(all_shapes)
         thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
-        calls.append(_DeviceOp(number, thread, strings[name], canonical[name], largest[shapes], dtype))
+        layout = strings[int(host.layout[told])] if told >= 0 else ""
+        largest, compared = parsed[shapes]
+        calls.append(_DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout))
     return calls
 
 

@@ -14,6 +14,7 @@ package needs no torch.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -22,8 +23,12 @@ from typing import Any
 
 from traces.model import Shape
 
-_COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes")
+_COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes", "training_modules")
 _NAMES = ("optimizer", "autocast")
+_TEXTS = (*_NAMES, "module_order")
+
+# What tells two models of the same parts apart, and what it is called where one signature lacks it.
+_OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules": "training mode"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ class WorkloadSignature:
     optimizer: str | None = None  # class name
     trainable_parameters: int | None = None  # those that require gradients
     autocast: str | None = None  # the dtype that torch.autocast was on with at that call, "float16"; "off" without
+    module_order: str | None = None  # a digest of class and own parameters' shapes of each module, in order
+    training_modules: int | None = None  # how many modules were in training mode at that call
 
     def to_json(self) -> dict[str, Any]:
         """What is stored in a trace's header: only the fields that are known."""
@@ -70,24 +77,29 @@ class WorkloadSignature:
         modules, inputs = stored.get("modules"), stored.get("inputs")
         if modules is not None and not (isinstance(modules, dict) and all(map(_is_count, modules.values()))):
             raise ValueError("the workload signature's modules are no counts")
-        for name in _NAMES:
+        for name in _TEXTS:
             if stored.get(name) is not None and not isinstance(stored[name], str):
                 raise ValueError(f"the workload signature's {name} is no name")
         if inputs is not None:
             if not isinstance(inputs, list):
                 raise ValueError("the workload signature's inputs are no list")
             inputs = tuple(map(_input_tensor, inputs))
-        told: dict[str, Any] = {name: stored.get(name) for name in (*_COUNTS, *_NAMES)}
+        told: dict[str, Any] = {name: stored.get(name) for name in (*_COUNTS, *_TEXTS)}
         return cls(**told, modules=modules, inputs=inputs)
 
     def with_model(
-        self, parameters: Iterable[tuple[int, int]], class_names: Iterable[str], trainable: int | None = None
+        self,
+        parameters: Iterable[tuple[int, int]],
+        class_names: Iterable[str],
+        trainable: int | None = None,
+        shapes: Iterable[Iterable[Shape]] | None = None,
     ) -> WorkloadSignature:
-        """The signature of a model added: (elements, bytes) of each of its parameters, the class name of each module, and how
-        many elements require gradients (None: it is not known).
+        """The signature of a model added: (elements, bytes) of each of its parameters, the class name of each module in order,
+        how many elements require gradients, and the shapes of each module's own parameters (None: it is not known).
 
         Models of one script add up: a teacher and a student, a generator and a discriminator.
         """
+        class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
         return replace(
             self,
@@ -95,7 +107,13 @@ class WorkloadSignature:
             trainable_parameters=None if trainable is None else (self.trainable_parameters or 0) + trainable,
             parameter_bytes=(self.parameter_bytes or 0) + sum(sizes),
             modules=dict(Counter(class_names) + Counter(self.modules or {})),
+            module_order=None if shapes is None else _digest(self.module_order, zip(class_names, shapes, strict=True)),
         )
+
+
+def _digest(before: str | None, parts: Iterable[tuple[str, Iterable[Shape]]]) -> str:
+    text = "\n".join(f"{name} {' '.join(map(str, shapes))}" for name, shapes in parts)
+    return hashlib.sha256(f"{before or ''}\n{text}".encode()).hexdigest()[:16]
 
 
 class Likeness(Enum):
@@ -109,10 +127,12 @@ class Likeness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMatch:
-    """`reasons` are what differs, or, of the same workload, what is alike; sentences without a full stop."""
+    """`reasons` are what differs, or, of the same workload, what is alike; sentences without a full stop. `not_compared` is
+    what may differ all the same, for one signature was written before there was such a thing."""
 
     likeness: Likeness
     reasons: tuple[str, ...]
+    not_compared: tuple[str, ...] = ()
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
@@ -121,6 +141,9 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
         model += _differing_modules(recorded.modules, other.modules)
+    elif None not in (recorded.module_order, other.module_order) and recorded.module_order != other.module_order:
+        model.append("the same modules, but in another order or with parameters of other shapes")
+    model += _differing(recorded, other, "training_modules")
     if recorded.inputs is not None and other.inputs is not None and recorded.inputs != other.inputs:
         said = f"inputs {_listed(recorded.inputs)} recorded, {_listed(other.inputs)} here"
         if model or not _differ_in_batch_size_alone(recorded.inputs, other.inputs):
@@ -135,7 +158,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     alike = [name for name in names if getattr(recorded, name) is not None and getattr(other, name) is not None]
     if not {"parameters", "modules"} & set(alike) or not {"inputs", "batch_bytes"} & set(alike):
         return WorkloadMatch(Likeness.CANNOT_BE_TOLD, ("not both tell their model and the size of a batch",))
-    return WorkloadMatch(Likeness.SAME, ("the same " + ", ".join(name.replace("_", " ") for name in alike),))
+    lacking = tuple(said for name, said in _OF_LATER_RELEASES.items() if name not in alike)
+    return WorkloadMatch(Likeness.SAME, ("the same " + ", ".join(name.replace("_", " ") for name in alike),), lacking)
 
 
 def _differing(recorded: WorkloadSignature, other: WorkloadSignature, *names: str) -> list[str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from traces.model import Shape
@@ -44,6 +45,7 @@ class WorkloadObserver:
         self._batch_bytes: int | None = None
         self._optimizer: str | None = None
         self._autocast: str | None = None
+        self._training = 0  # modules in training mode, of those called
 
     @property
     def so_far(self) -> WorkloadSignature | None:
@@ -63,7 +65,9 @@ class WorkloadObserver:
         if self._inputs is None:
             self._inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
             self._autocast = autocast
-        self._modules.setdefault(id(module), weakref.ref(module))
+        if id(module) not in self._modules:
+            self._modules[id(module)] = weakref.ref(module)
+            self._training += sum(part.training for part in module.modules())
 
     def optimizer_stepped(self, class_name: str) -> None:
         """The optimizer that ends the step has stepped."""
@@ -82,7 +86,8 @@ class WorkloadObserver:
         signature = WorkloadSignature(
             inputs=self._inputs, batch_bytes=self._batch_bytes, optimizer=self._optimizer, autocast=self._autocast
         )
-        return with_modules(signature, outermost)
+        found = with_modules(signature, outermost)
+        return replace(found, training_modules=self._training) if outermost else found
 
 
 def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> WorkloadSignature:
@@ -94,4 +99,6 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
     parameters = {id(p): p for module in outermost for p in module.parameters()}
     sizes = [(p.numel(), p.numel() * p.element_size()) for p in parameters.values()]
     trainable = sum(p.numel() for p in parameters.values() if p.requires_grad)
-    return signature.with_model(sizes, [type(module).__name__ for module in modules.values()], trainable)
+    names = [type(module).__name__ for module in modules.values()]
+    shapes = [[tuple(p.shape) for p in module.parameters(recurse=False)] for module in modules.values()]
+    return signature.with_model(sizes, names, trainable, shapes)

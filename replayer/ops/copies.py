@@ -42,6 +42,7 @@ from replayer.tensor.known_values import (
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import on_device
 from replayer.tensor.tensor_meta import OURS, TensorMeta
+from traces.layouts import memory_layout
 from traces.model import READ_LIMIT
 
 # From pageable memory, up to this size: staged at once. See Note [What the host waits for].
@@ -269,7 +270,9 @@ class Copies:
         signature = self._plans.signatures.get(key)
         if signature is None:
             shapes, names = (target.shape, source.shape), (target.dtype_name, source.dtype_name)
-            signature = self._plans.keep_signature(key, OpSignature("aten::copy_", shapes, names, direction=direction))
+            layout = memory_layout(((target.shape, target.stride), (source.shape, source.stride)))
+            made = OpSignature("aten::copy_", shapes, names, direction=direction, layout=layout)
+            signature = self._plans.keep_signature(key, made)
         return signature
 
     def _read_signature(self, op: str, meta: TensorMeta) -> OpSignature:

@@ -31,6 +31,7 @@ from replayer.tensor.known_values import payload_of
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import IDLE, no_such_tensor, on_device, writes_of
 from replayer.tensor.tensor_meta import OURS, TensorMeta
+from traces.layouts import memory_layout
 
 aten = torch.ops.aten
 
@@ -139,13 +140,15 @@ class CpuCompute:
             clock.resume()
 
     def _signature(self, func: Any, call: _PayloadCall, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
-        key = ("computed", func, tuple(call.seen), outputs)
+        layout = memory_layout(call.placed)
+        key = ("computed", func, tuple(call.seen), outputs, layout)
         signature = self._plans.signatures.get(key)
         if signature is None:
             name = func._schema.name
             launches = name.rpartition("::")[2] not in IDLE and (writes or bool(outputs))
             shapes, dtypes = tuple(shape for shape, _ in call.seen), tuple(dtype for _, dtype in call.seen)
-            signature = self._plans.keep_signature(key, OpSignature(name, shapes, dtypes, outputs, launches))
+            made = OpSignature(name, shapes, dtypes, outputs, launches, layout=layout)
+            signature = self._plans.keep_signature(key, made)
         return signature
 
 
@@ -155,6 +158,7 @@ class _PayloadCall:
     def __init__(self, tensor_class: type) -> None:
         self._tensor_class = tensor_class
         self.seen: list[tuple[tuple[int, ...], str]] = []
+        self.placed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # shape and stride of each virtual tensor
         self._given: list[tuple[Any, torch.Tensor]] = []  # virtual tensors and their numbers
         self._host: torch.Tensor | None = None
         self._allocations: dict[int, Allocation] = {}  # by the payload's identity
@@ -168,6 +172,7 @@ class _PayloadCall:
             view = payload_of(value)
             allocation: Allocation = value.allocation  # type: ignore[attr-defined]
             self._given.append((value, view))
+            self.placed.append((value.meta.shape, value.meta.stride))  # type: ignore[attr-defined]
             self._allocations[view.untyped_storage()._cdata] = allocation
             return view
         if isinstance(value, (list, tuple)):

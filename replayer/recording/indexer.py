@@ -60,7 +60,7 @@ class RecordingIndexer:
 
     def __init__(self, recording: RecordedRun, trace: Trace, rank: int) -> None:
         self.recording = recording
-        self._known_keys: dict[tuple[int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
+        self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
         self.directions = directions_of(trace)
         self.trace = trace
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
@@ -360,12 +360,13 @@ class RecordingIndexer:
         direction = ""
         if strings[name] == "aten::copy_":
             direction = max(self.directions.get(work, "") for work in work_names)
-        ids = (name, int(host.shapes[row]), int(host.dtypes[row]), direction)
+        ids = (name, int(host.shapes[row]), int(host.dtypes[row]), int(host.layout[row]), direction)
         known = self._known_keys.get(ids)
         if known is None:
             shapes = parse_shapes(strings[ids[1]])
             dtype = strings[ids[2]].partition(";")[0]
-            known = self._known_keys[ids] = self.recording.keys_of(strings[name], shapes, dtype, direction), shapes, dtype
+            keys = self.recording.keys_of(strings[name], shapes, dtype, direction, strings[ids[3]])
+            known = self._known_keys[ids] = keys, shapes, dtype
         return known
 
     def _kernels(self) -> list[Kernel]:

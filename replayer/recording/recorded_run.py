@@ -31,6 +31,7 @@ from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS, R
 from replayer.recording.recorded_step import Instance, MatchKeys, RecordedStep
 from traces.cards import card_of
 from traces.equivalents import canonical_op, canonical_shapes
+from traces.layouts import CHANNELS_LAST
 from traces.model import NONE, DeviceKind, HostKind, Shape, StepKind, Trace, shapes_text
 
 _SHORT_NS = 20_000
@@ -51,6 +52,7 @@ class RecordedRun:
         self.cells: CellPace | None = None  # tell the times, where there are no recorded steps
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
+        self.has_layouts = bool(np.any(trace.host.layout >= 0))
         # Whether a copy's name tells that it was from or to the host; with AMD's it may be a kernel like any other.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
@@ -126,9 +128,9 @@ class RecordedRun:
 
     def _keys_of_signature(self, signature: OpSignature) -> MatchKeys:
         dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
-        return self.keys_of(signature.op, signature.shapes, dtype, signature.direction)
+        return self.keys_of(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
 
-    def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "") -> MatchKeys:
+    def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
         """The keys of an op given by its first dtype. What the recording does not tell of all calls of the op is left out."""
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:
@@ -138,7 +140,8 @@ class RecordedRun:
         own = wide = "?"
         if self.has_shapes and canonical not in self._unshaped:
             own, wide = shapes_text(shapes), shapes_text(canonical_shapes(shapes))
-        return MatchKeys(f"{op}|{own}|{dtype}", f"{canonical}|{wide}|{dtype}", f"{canonical}|{dtype}")
+        kept = f"{dtype}|{layout}" if layout == CHANNELS_LAST and self.has_layouts else dtype
+        return MatchKeys(f"{op}|{own}|{kept}", f"{canonical}|{wide}|{kept}", f"{canonical}|{dtype}")
 
     def _sample(self) -> None:
         """Collect what ops cost, for scaling, and fit the device's speed."""

@@ -47,9 +47,9 @@ class Workspaces:
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         equivalent: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         strings = trace.strings
-        for (name, shapes, dtypes, outermost), sequences in _sequences_by_call(trace, rank).items():
+        for (name, shapes, dtypes, layout, outermost), sequences in _sequences_by_call(trace, rank).items():
             op, dtype = strings[name], strings[dtypes].partition(";")[0] if dtypes >= 0 else ""
-            keys = recording.keys_of(op, parse_shapes(strings[shapes]) if shapes >= 0 else (), dtype)
+            keys = recording.keys_of(op, parse_shapes(strings[shapes]) if shapes >= 0 else (), dtype, layout=strings[layout])
             exact[keys.exact] += sequences
             if outermost:
                 equivalent[keys.equivalent] += sequences
@@ -70,6 +70,7 @@ class _CallKind(NamedTuple):
     name: int
     shapes: int
     dtypes: int
+    layout: int
     outermost: bool
 
 
@@ -77,7 +78,7 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
     """The sequences of all recorded ops that allocated anything, by kind of call."""
     host = trace.host
     parent, is_op = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
-    name, shapes, dtypes = host.name.tolist(), host.shapes.tolist(), host.dtypes.tolist()
+    name, shapes, dtypes, layout = (column.tolist() for column in (host.name, host.shapes, host.dtypes, host.layout))
     ends_ns = host.end_ns.tolist()
     texts = {i: trace.strings[i] for i in set(name)}
     canonical = {i: canonical_op(text) for i, text in texts.items() if "::" in text and not text.startswith("autograd::")}
@@ -102,7 +103,7 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
                         below.append(row)
                     row = parent[row]
             for row, indices in inside.items():
-                call = _CallKind(name[row], shapes[row], dtypes[row], row not in within)
+                call = _CallKind(name[row], shapes[row], dtypes[row], layout[row], row not in within)
                 found[call].append(_sequence(here, indices))
     return found
 

@@ -10,6 +10,8 @@ knows all that a small op reads, its result is computed too (constant folding); 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -103,6 +105,21 @@ def in_dtype(value: Any, dtype: torch.dtype) -> Any:
     return value if dtype.is_complex else float(value) if dtype.is_floating_point else int(value)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A few numbers are computed by the calling thread alone: on a busy machine, to wait for another of OpenMP's threads costs
+    milliseconds each time."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class Folding:
     """Computes the calls of one plan on the host, where it knows all that they read."""
 
@@ -121,7 +138,8 @@ class Folding:
         if self._unknown:
             return False
         try:
-            values = self._func(*host_args, **host_kwargs)
+            with _one_thread():
+                values = self._func(*host_args, **host_kwargs)
         except (RuntimeError, NotImplementedError):  # the CPU has no such kernel for this dtype
             return False
         if not self._written:

@@ -20,6 +20,8 @@ from replayer.tensor.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.shape_rules import RULES
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
+from traces.layouts import memory_layout
+from traces.model import Shape
 
 
 def infer(
@@ -50,6 +52,7 @@ def infer(
         tuple(dtype for _, dtype in arguments.seen),
         tuple(_new_shapes(outcome)),
         _launches(func, outcome, bool(writes)),
+        layout=memory_layout(arguments.placed),
     )
     plan = Plan(signature, device, outcome, writes, reshaped)
     plan.kept = kept
@@ -131,6 +134,7 @@ class _MetaArguments:
         self.storages: dict[int, Where] = {}  # its storage -> argument
         self.made: list[tuple[Where, TensorMeta, torch.Tensor, int, int]] = []
         self.seen: list[tuple[tuple[int, ...], str]] = []
+        self.placed: list[tuple[Shape, Shape]] = []  # shape and stride of each tensor on the device
 
     def of(self, value: Any, where: Where) -> Any:
         if isinstance(value, torch.Tensor):
@@ -147,6 +151,7 @@ class _MetaArguments:
     def _virtual(self, value: Any, where: Where) -> torch.Tensor:
         meta: TensorMeta = value.meta
         self._devices.add(meta.index)
+        self.placed.append((meta.shape, meta.stride))
         size_bytes = max(value.allocation.size_bytes, meta.extent_bytes + meta.offset * meta.itemsize)
         base = torch.empty(-(-size_bytes // meta.itemsize), dtype=meta.dtype, device="meta")
         meta_tensor = base.as_strided(meta.shape, meta.stride, meta.offset)

@@ -80,24 +80,28 @@ class PhaseRemainder:
                 if unmatched:
                     self._play(lane, thread, unmatched, stream)
                 lane.deferred = []
-            for signature, row in lane.deferred:
-                self._scheduler.estimate(stream, signature, thread.host_ns, row)
-            lane.deferred = []
+            self._estimate_deferred(lane, thread, stream)
         recorded = segment.recorded.lanes if segment.recorded is not None else {}
         unvisited = (lane for ordinal, lane in recorded.items() if ordinal not in segment.lanes and not lane.predicted)
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def settle(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """In the midst of a phase: charge what the recorded host had launched by now."""
-        if self.likeness is not ForwardLikeness.SAME:
-            return
+        """In the midst of a phase: charge what the recorded host had launched by now, or else estimate what waits for that."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
+            if self.likeness is not ForwardLikeness.SAME:
+                self._estimate_deferred(lane, thread, self._stream(ordinal))
+                continue
             if lane.untouched or not lane.deferred:
                 continue
             unmatched = lane.unmatched_until(lane.position_ns)
             if unmatched:
                 self._play(lane, thread, unmatched, self._stream(ordinal))
                 lane.deferred = []  # what was charged stands for them
+
+    def _estimate_deferred(self, lane: SegmentMatcher, thread: HostThread, stream: VirtualStream) -> None:
+        for signature, row in lane.deferred:
+            self._scheduler.estimate(stream, signature, thread.host_ns, row)
+        lane.deferred = []
 
     def _stream(self, ordinal: int) -> VirtualStream:
         return self._scheduler.stream(self._scheduler.placed(ordinal), 0)

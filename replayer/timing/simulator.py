@@ -168,7 +168,7 @@ class Simulator:
             self.tracker.op(thread, PLAIN, now_ns)
         start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
         add, queue = self.timeline.strings.add, list(stream.pending)
-        row = self.timeline.op(thread.row, (add("cudaGraphLaunch"), add(""), add("")), start_ns, start_ns)
+        row = self.timeline.op(thread.row, (add("cudaGraphLaunch"), add(""), add(""), NONE), start_ns, start_ns)
 
         def here(arg: Any) -> Any:
             return stream if arg is graph.origin else arg

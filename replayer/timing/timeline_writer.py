@@ -55,7 +55,7 @@ _RANGE = int(HostKind.ANNOTATION)
 _CALL = int(HostKind.RUNTIME)
 
 # Of a row of a host op, and of device work.
-HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes")
+HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes", "layout")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 
 _DEVICE, _TIME = 0, 1  # of a row of the memory table
@@ -196,7 +196,7 @@ class _HandedOver:
         more, parent = self.ranges.rows(ops["thread"], start_ns, start_ns + ops["duration_ns"], self.first)
         row, sequence, forward = np.array(self.nodes, np.int64).reshape(-1, 3).T
         columns = {name: np.append(ops[name], more[:, i]) for i, name in enumerate(HOST_COLUMNS[: more.shape[1]])}
-        for name in ("shapes", "dtypes"):
+        for name in ("shapes", "dtypes", "layout"):
             columns[name] = np.append(ops[name], np.full(len(more), NONE))
         for name, values in (("sequence", sequence), ("forward_thread", forward)):
             columns[name] = np.full(len(parent), NONE)
@@ -219,7 +219,7 @@ class TimelineWriter:
         # Rows name devices and the first thread from the start; what else there is to say comes last, in `close`.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
-        self.strings_of = KeptBySignature(self._strings_of)  # name, shapes, dtypes
+        self.strings_of = KeptBySignature(self._strings_of)  # name, shapes, dtypes, layout
         self._host_rows = KeptBySignature(self._host_row_of)  # but for thread and time
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
@@ -241,13 +241,15 @@ class TimelineWriter:
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
         self._writer.start()
 
-    def _strings_of(self, signature: OpSignature) -> tuple[int, int, int]:
+    def _strings_of(self, signature: OpSignature) -> tuple[int, int, int, int]:
+        add = self.strings.add
         dtypes = ";".join(dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape)
-        return self.strings.add(signature.op), self.strings.add(shapes_text(signature.shapes)), self.strings.add(dtypes)
+        layout = add(signature.layout) if signature.layout else NONE
+        return add(signature.op), add(shapes_text(signature.shapes)), add(dtypes), layout
 
     def _host_row_of(self, signature: OpSignature) -> bytes:
-        name, shapes, dtypes = self.strings_of[signature]
-        return np.array((NONE, _OP, name, 0, 0, shapes, dtypes), np.int64).tobytes()
+        name, *arguments = self.strings_of[signature]
+        return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
         """Their rows of the host table, of ops that take no time, but for thread and start. To be read only."""
@@ -267,21 +269,21 @@ class TimelineWriter:
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
-    def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
+    def op(self, thread: int, strings: tuple[int, int, int, int], start_ns: int, end_ns: int) -> int:
         """Add a host op; returns its row."""
-        name, shapes, dtypes = strings
-        self._host((thread, _OP, name, start_ns, end_ns - start_ns, shapes, dtypes))
+        name, shapes, dtypes, layout = strings
+        self._host((thread, _OP, name, start_ns, end_ns - start_ns, shapes, dtypes, layout))
         self.host_rows = row = self.host_rows + 1
         return row - 1
 
     def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
         """Add a range that the script has named."""
-        self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE))
+        self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
     def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
         """Add a call in which the host waits for the device: who reads the timeline must not take that for the host's work."""
-        self._host((thread, _CALL, self.strings.add("cudaStreamSynchronize"), start_ns, end_ns - start_ns, NONE, NONE))
+        self._host((thread, _CALL, self.strings.add("cudaStreamSynchronize"), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:

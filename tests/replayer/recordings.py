@@ -99,16 +99,16 @@ class Log:
     def memory(self, table: Column, ops: Column, now_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]
 
-    def _strings_of(self, signature: OpSignature) -> tuple[int, int, int]:
-        return (self.strings.add(signature.op), 0, 0)
+    def _strings_of(self, signature: OpSignature) -> tuple[int, int, int, int]:
+        return (self.strings.add(signature.op), 0, 0, NONE)
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        rows = [(NONE, int(HostKind.OP), self.strings_of[signature][0], 0, 0, 0, 0) for signature in signatures]
+        rows = [(NONE, int(HostKind.OP), self.strings_of[signature][0], 0, 0, 0, 0, NONE) for signature in signatures]
         return np.array(rows, np.int64).reshape(-1, len(HOST_COLUMNS))
 
-    def op(self, thread: int, strings: tuple[int, int, int], start_ns: int, end_ns: int) -> int:
-        name, shapes, dtypes = strings
-        self.host.append((thread, int(HostKind.OP), name, start_ns, end_ns - start_ns, shapes, dtypes))
+    def op(self, thread: int, strings: tuple[int, int, int, int], start_ns: int, end_ns: int) -> int:
+        name, shapes, dtypes, layout = strings
+        self.host.append((thread, int(HostKind.OP), name, start_ns, end_ns - start_ns, shapes, dtypes, layout))
         return len(self.host) - 1
 
     def op_rows(self, rows: Column | DeferredRows) -> int:

@@ -20,7 +20,7 @@ from traces.configuration import ReplayConfig
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
 from traces.model import NONE, Device, DeviceKind, HostKind, MemoryEvents, Origin, Phases, PhaseTiming, StepKind, Trace
-from traces.program import Evidence, Sameness, same_program
+from traces.program import Evidence, Sameness, Verdict, same_program
 from traces.run import REPLAY, ReplayNotes, Run
 from traces.spread import Spread
 from traces.workload import InputTensor, WorkloadSignature
@@ -267,7 +267,8 @@ def test_a_program_is_itself_at_any_length_and_pace(ours: int, theirs: int, pace
 def test_a_replay_names_ops_otherwise_and_is_the_same_program() -> None:
     recorded = training()
     same, reason = _verdict(recorded, replay_of(recorded))
-    assert same and reason == "100 % of the ops with GPU work in forward and loss have the same shapes, 100 % the same names"
+    told = "100 % of the ops with GPU work in forward and loss have the same shapes, 100 % the same names"
+    assert same and reason == f"{told}; not compared, for not both tell them: memory layouts"
 
 
 def test_an_op_that_is_several_in_the_other_trace_is_one_in_both() -> None:
@@ -355,7 +356,7 @@ def test_without_shapes_the_names_decide() -> None:
         trace.host.shapes[:] = NONE
     assert _verdict(recorded, bare) == (
         True,
-        "100 % of the ops with GPU work have the same names (shapes were not recorded)",
+        "100 % of the ops with GPU work have the same names; not compared, for not both tell them: shapes, memory layouts",
     )
     assert _verdict(recorded, alien)[0] is False
 
@@ -408,6 +409,48 @@ def test_another_order_and_ops_that_only_one_has_are_another_program(shapes: boo
     assert _verdict(recorded, layers("conv", "norm", "relu", "dropout"))[0] is False
 
 
+@pytest.mark.parametrize("shapes", [True, False])
+def test_two_layers_that_change_places_are_another_program(shapes: bool) -> None:
+    """GIVEN a deep network of layers of one shape WHEN two of them change places THEN that is another program; arithmetic and
+    copies between layers are not judged by their order."""
+
+    def network(*names: str) -> Trace:
+        made = [Call(f"aten::{name}", "4,4", 31 + place, name) for place, name in enumerate(names)]
+        trace = training(made=made)
+        trace.host.duration_ns[:] = np.minimum(trace.host.duration_ns, 100)
+        if not shapes:
+            trace.host.shapes[:] = NONE
+        return trace
+
+    block = ["addmm", "relu", "mul", "addmm", "gelu", "copy_"]
+    recorded = network(*block * 2)
+    swapped, arithmetic = block * 2, block * 2
+    swapped[7], swapped[10] = swapped[10], swapped[7]
+    arithmetic[8], arithmetic[9] = arithmetic[9], arithmetic[8]
+    same, reason = _verdict(recorded, network(*swapped))
+    assert same is False and "another order" in reason and "e.g. relu" in reason
+    assert _verdict(recorded, network(*arithmetic))[0] is True
+
+
+def test_channels_last_is_another_program_where_strides_tell_and_named_where_they_do_not() -> None:
+    def laid_out(layout: str) -> Trace:
+        trace = training()
+        if layout:
+            trace.host.layout[trace.host.shapes != NONE] = trace.strings.add(layout)
+        return trace
+
+    def judged(recorded: str, other: str) -> Verdict:
+        return same_program(laid_out(recorded), laid_out(other), np.arange(4), np.arange(4))
+
+    assert judged("contiguous", "contiguous").not_compared == ()
+    twin = judged("contiguous", "channels_last")
+    assert twin.sameness is Sameness.OTHER_LAYOUTS
+    assert "0 % of the ops on images are channels_last recorded, 100 % here" in twin.reason
+    unknown = judged("", "channels_last")
+    assert unknown.same and unknown.not_compared == ("memory layouts",) and unknown.reason.endswith("memory layouts")
+    assert compare(laid_out(""), laid_out("contiguous")).to_json()["not_compared"] == ["memory layouts"]
+
+
 def test_phases_and_times_that_agree_are_no_evidence() -> None:
     # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
@@ -430,7 +473,8 @@ def test_workload_signatures_decide_where_there_are_no_kernels() -> None:
     other.workload = replace(published.workload, parameters=60, parameter_bytes=240)
     same, batch, model = (compare(published, trace) for trace in (replay, smaller, other))
     assert {c.verdict.evidence for c in (same, batch, model)} == {Evidence.WORKLOAD_SIGNATURE}
-    assert same.within_tolerance and same.verdict.reason == "the same parameters, parameter bytes, modules, inputs, optimizer"
+    assert same.within_tolerance and same.verdict.not_compared == ("the order of modules", "training mode")
+    assert same.verdict.reason.startswith("the same parameters, parameter bytes, modules, inputs, optimizer; not compared")
     assert batch.verdict.sameness is Sameness.OTHER_BATCH_SIZE and batch.within_tolerance is False
     assert batch.verdict.reason == "same model, another batch size, inputs 32x8 float32 recorded, 8x8 float32 here"
     assert model.verdict.sameness is Sameness.OTHER_PROGRAM

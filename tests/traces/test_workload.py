@@ -26,10 +26,15 @@ signatures = st.builds(
     st.none() | st.lists(tensors, max_size=3).map(tuple),
     counts,
     st.none() | st.text(max_size=5),
+    module_order=st.none() | st.text(max_size=5),
+    training_modules=counts,
 )
 
 IMAGES = InputTensor((32, 3, 224, 224), "float32")
-RESNET = WorkloadSignature(25_557_032, 102_228_128, {"Conv2d": 53}, (IMAGES,), 19_267_840, "SGD")
+RESNET = WorkloadSignature(
+    25_557_032, 102_228_128, {"Conv2d": 53}, (IMAGES,), 19_267_840, "SGD", module_order="a", training_modules=161
+)
+_LATEST = "module order, training modules"
 
 
 @given(signatures)
@@ -46,8 +51,12 @@ def test_comparing_is_symmetric_and_a_known_signature_is_itself(one: WorkloadSig
 @pytest.mark.parametrize(
     ("changed", "likeness", "reason"),
     [
-        ({}, Likeness.SAME, "the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer"),
-        ({"optimizer": None, "parameters": None}, Likeness.SAME, "the same parameter bytes, modules, inputs, batch bytes"),
+        ({}, Likeness.SAME, f"the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, {_LATEST}"),
+        (
+            {"optimizer": None, "parameters": None},
+            Likeness.SAME,
+            f"the same parameter bytes, modules, inputs, batch bytes, {_LATEST}",
+        ),
         (
             {"inputs": (InputTensor((8, 3, 224, 224), "float32"),), "batch_bytes": 4_816_960},
             Likeness.OTHER_BATCH_SIZE,
@@ -60,6 +69,12 @@ def test_comparing_is_symmetric_and_a_known_signature_is_itself(one: WorkloadSig
             "inputs 32x3x224x224 float32 recorded, 32x3x224x224 float16 here",
         ),
         ({"modules": {"Conv2d": 20, "Linear": 1}}, Likeness.OTHER_MODEL, "53 modules Conv2d recorded, 20 here"),
+        (
+            {"module_order": "b"},
+            Likeness.OTHER_MODEL,
+            "the same modules, but in another order or with parameters of other shapes",
+        ),
+        ({"training_modules": 0}, Likeness.OTHER_MODEL, "training modules 161 recorded, 0 here"),
         ({"optimizer": "Adam"}, Likeness.OTHER_MODEL, "optimizer SGD recorded, Adam here"),
         ({"inputs": None, "batch_bytes": None}, Likeness.CANNOT_BE_TOLD, "not both tell their model and the size of a batch"),
     ],
@@ -67,6 +82,22 @@ def test_comparing_is_symmetric_and_a_known_signature_is_itself(one: WorkloadSig
 def test_what_two_signatures_say(changed: dict[str, Any], likeness: Likeness, reason: str) -> None:
     match = compare_workloads(RESNET, replace(RESNET, **changed))
     assert (match.likeness, match.reasons) == (likeness, (reason,))
+
+
+def test_what_an_earlier_signature_lacks_is_named() -> None:
+    earlier = replace(RESNET, module_order=None, training_modules=None)
+    assert compare_workloads(earlier, RESNET).not_compared == ("the order of modules", "training mode")
+    assert compare_workloads(RESNET, RESNET).not_compared == ()
+
+
+def test_the_order_of_modules_and_the_shapes_of_their_parameters_are_part_of_the_signature() -> None:
+    def of(*modules: tuple[str, tuple[int, ...]]) -> str | None:
+        names, shapes = zip(*modules, strict=True)
+        return WorkloadSignature().with_model([], names, None, [[shape] for shape in shapes]).module_order
+
+    first, second = ("Linear", (8, 4)), ("Conv2d", (8, 4, 3, 3))
+    assert of(first, second) == of(first, second) != of(second, first)
+    assert of(first, second) != of(("Linear", (4, 8)), second)
 
 
 def test_models_add_up() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from traces.kineto.eras import DEVICE_CATEGORIES, HOST_CATEGORIES
-from traces.kineto.shapes import NO_SHAPES, keys_of
+from traces.kineto.shapes import NO_SHAPES, keys_of, layouts_of
 from traces.launch_configs import CONFIG_ARGS
 from traces.model import NONE, HostKind
 
@@ -30,6 +30,7 @@ Taken = list[tuple[Any, ...]]  # the columns of some events
 FIELDS = ("name", "pid", "tid", "ts", "dur")
 ABSENT = -(1 << 40)  # no device or stream is called that
 SHAPES = "shapes"  # the dims and types of an op's inputs, as keys of Shapes
+LAYOUT = "layout"  # how the images among an op's inputs lie in memory, see layouts.py
 COMMS = "comms"  # the arguments of an event about a collective, None for any other
 CONFIG = "config"  # the CONFIG_ARGS of device work, as JSON text; b"" if it has none
 MISSING = object()  # in place of a field that an event lacks
@@ -40,6 +41,7 @@ _ARGS_OF_OPS = {
     "External id": NONE,
     "Call stack": "",
     SHAPES: NO_SHAPES,
+    LAYOUT: "",
     COMMS: None,
 }
 _ARGS_OF_ANNOTATIONS = {key: default for key, default in _ARGS_OF_OPS.items() if key != "External id"}
@@ -101,6 +103,8 @@ def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -
     for key, default in _ARGS.get(category, _NO_ARGS).items():
         if key == SHAPES:
             told.append(_shared(keys_of(args)))
+        elif key == LAYOUT:
+            told.append(tuple(layouts_of(args)))
         elif key == COMMS:
             told.append(_of_comms(names, args))
         elif key == CONFIG:

@@ -10,7 +10,7 @@ inputs and are left out; see out_variants.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -19,6 +19,7 @@ import orjson
 
 from traces.kineto.eras import DTYPES
 from traces.kineto.out_variants import may_write_into_arguments, results_among
+from traces.layouts import LAYOUT_ARG, LAYOUTS, memory_layout
 from traces.model import NONE, UNTOLD_LIST, Column, Strings, shapes_text
 
 NO_SHAPES = b"null,null"
@@ -102,6 +103,28 @@ def _key(dims: Any, types: Any) -> bytes:
         return orjson.dumps((dims, types))[1:-1]
     except orjson.JSONEncodeError:
         return NO_SHAPES
+
+
+def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
+    """How the images among the inputs of ops lie in memory, "" where that was not told; see layouts.py. Results that an op
+    writes into count too: they lie as what they are made of."""
+    noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
+    strides = list(map(dict.get, args, repeat("Input Strides")))
+    if strides.count(None) == len(strides):
+        return noted
+    return [
+        memory_layout(_tensors(dims, steps)) if type(steps) is list and type(dims) is list else text
+        for dims, steps, text in zip(map(dict.get, args, repeat("Input Dims")), strides, noted, strict=True)
+    ]
+
+
+def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], list[int]]]:
+    """Shape and stride of each tensor; those of a list are flattened."""
+    for dim, stride in zip(dims, strides, strict=False):
+        if _is_shape(dim) and _is_shape(stride):
+            yield dim, stride
+        elif type(dim) is list and type(stride) is list and dim and type(dim[0]) is list:
+            yield from ((one, step) for one, step in zip(dim, stride, strict=False) if _is_shape(one) and _is_shape(step))
 
 
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:

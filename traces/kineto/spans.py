@@ -31,7 +31,7 @@ from traces.kineto.eras import (
 from traces.kineto.groups import Groups
 from traces.kineto.nesting import nesting_order, parents
 from traces.kineto.roles import roles_of
-from traces.kineto.rows import ABSENT, COMMS, CONFIG, SHAPES, Event
+from traces.kineto.rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Event
 from traces.kineto.shapes import Shapes
 from traces.kineto.tables import matching
 from traces.launch_configs import config_text
@@ -127,6 +127,7 @@ def _read_host(
         if kind in (HostKind.OP, HostKind.ANNOTATION):
             spans.shapes, spans.dtypes = shapes.ids(read.names, read.args[SHAPES])
             spans.stack = _stacks(read.args["Call stack"], names.strings)
+            spans.layout = np.array([names.strings.add(text) if text else NONE for text in read.args[LAYOUT]], "i4")
             spans.sequence = read.numbers("Sequence number")
             forward = read.numbers("Fwd thread id")
             spans.forward_thread = np.where((forward > 0) & (forward < 1 << 31), forward, NONE).astype("i4")

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replayer.tensor.allocation import KNOWN_LIMIT
+from replayer.tensor.known_values import Folding
 from tests.replayer.fake_gpu import use
 
 _OPS = {
@@ -96,3 +99,25 @@ def test_what_an_unknown_operand_cannot_change_is_known() -> None:
     assert unfinished.tolist() == [0, 0]
     # and whole numbers made of conditions are no conditions
     assert (unknown | 2).dtype is torch.int64 and (unknown | 2).tolist() != [True, True]
+
+
+def test_a_few_numbers_are_computed_by_one_thread_and_the_scripts_setting_stays() -> None:
+    """GIVEN a script with several threads WHEN known numbers are computed THEN no thread waits for another, and the script's
+    own ops have as many as before, also after an op that the CPU cannot compute."""
+    use()
+    seen: list[int] = []
+
+    def add(*args: Any, **kwargs: Any) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        raise NotImplementedError
+
+    add._schema = torch.ops.aten.add.Tensor._schema  # type: ignore[attr-defined]
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        x = torch.arange(4).cuda()
+        assert not Folding(cast(Any, add), ()).fold(x, (x, 1), {})
+        assert seen == [1] and torch.get_num_threads() == 3
+        assert (x + 1).tolist() == [1, 2, 3, 4] and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -176,3 +176,19 @@ def test_another_number_of_layers_is_another_program(count: int, sameness: Samen
     rows = np.arange(2)
     verdict = same_program(recorded, other, rows, rows)
     assert verdict.sameness is sameness, verdict.reason
+
+
+def test_what_waits_for_a_phase_to_end_is_done_when_the_host_looks() -> None:
+    """GIVEN ops without counterpart, for which a phase's remainder might stand WHEN the host waits for the device before any
+    forward pass has told the program THEN they are estimated, not left until a phase ends that may go on for ever."""
+    stage = recorded()
+    stage.within("zero_grad")
+    for _ in range(4):
+        stage.op("aten::tanh", (512, 512))
+    charged = stage.simulator.stats.charged_ns
+    assert not any(charged.values())
+    stage.simulator.tracker.settle(stage.thread)
+    estimated = dict(charged)
+    assert sum(estimated.values()) > 0 and estimated[Origin.PHASE] == 0
+    stage.simulator.tracker.settle(stage.thread)
+    assert charged == estimated

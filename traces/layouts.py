@@ -1,0 +1,47 @@
+"""How an op's images lie in memory, told by their strides: contiguous or channels_last.
+
+Convolutions and what is around them take other kernels for the one than for the other, and names and shapes of ops are alike.
+
+    memory_layout([((8, 3, 32, 32), (3072, 1, 96, 3))])      # "channels_last"
+    memory_layout([((8, 128), (128, 1))])                    # "": only tensors of four and five dimensions have channels last
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+CONTIGUOUS, CHANNELS_LAST, OTHER_LAYOUT = "contiguous", "channels_last", "other"
+
+LAYOUTS = (CHANNELS_LAST, CONTIGUOUS, OTHER_LAYOUT)
+LAYOUT_ARG = "Memory layout"  # an op's argument in files that we export; the profiler's own tell strides
+
+IMAGES = (4, 5)  # dimensions of a batch of images, of volumes
+
+
+def memory_layout(tensors: Iterable[tuple[Sequence[int], Sequence[int]]]) -> str:
+    """Given shape and strides of each tensor: CHANNELS_LAST if one lies so, else CONTIGUOUS if one does, else OTHER_LAYOUT; ""
+    without any image.
+
+    A tensor whose strides fit both (one channel, one pixel) tells neither.
+    """
+    found = {_of_image(shape, stride) for shape, stride in tensors if len(shape) in IMAGES}
+    return next((layout for layout in LAYOUTS if layout in found), "")
+
+
+def _of_image(shape: Sequence[int], stride: Sequence[int]) -> str:
+    if len(stride) != len(shape):
+        return ""
+    dims = range(len(shape))
+    fits = [_dense_in(order, shape, stride) for order in ((*dims,), (0, *dims[2:], 1))]
+    return OTHER_LAYOUT if fits[0] is fits[1] else CONTIGUOUS if fits[0] else CHANNELS_LAST
+
+
+def _dense_in(order: Sequence[int], shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the elements follow each other in this order of dimensions, the last one fastest."""
+    expected = 1
+    for dim in reversed(order):
+        if shape[dim] != 1:
+            if stride[dim] != expected:
+                return False
+            expected *= shape[dim]
+    return True
