@@ -95,6 +95,13 @@ def module_times(trace: Trace) -> list[ModuleTime]:
     ]
 
 
+def called_modules(trace: Trace) -> tuple[list[str], Column]:
+    """Paths of the modules that the recording has ranges of, and for each host span the number of the innermost module around
+    it, or NONE. Empty without ranges."""
+    found = _from_ranges(trace)
+    return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
+
+
 def _with_backward(trace: Trace, steps: Column) -> Column:
     """Those of the steps whose backward pass can be told apart by module, if there are any."""
     nodes = np.flatnonzero(trace.host.forward_thread > 0)

@@ -374,7 +374,7 @@ def _called(key: _Key) -> str:
 
 def _other_update(recorded: Trace, other: Trace) -> str:
     """What tells that two programs of the same forward pass train otherwise; else ""."""
-    ours, theirs = _optimizers(recorded), _optimizers(other)
+    ours, theirs = optimizers_of(recorded), optimizers_of(other)
     # A window may hold the steps of one optimizer of several: none in common is another program.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
@@ -386,7 +386,7 @@ def _other_update(recorded: Trace, other: Trace) -> str:
     return ""
 
 
-def _optimizers(trace: Trace) -> set[str]:
+def optimizers_of(trace: Trace) -> set[str]:
     """Class names of the optimizers that step in this trace; empty where nothing tells."""
     texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
     named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}

@@ -228,7 +228,15 @@ def predict(
         str, typer.Option("--length", metavar="OLD=NEW", help="Another length of sequences than the recorded one.")
     ] = "",
     gpus: Annotated[int | None, typer.Option("--gpus", metavar="N", help="nn.DataParallel on N GPUs.")] = None,
-    nproc: Annotated[int | None, typer.Option("--nproc", metavar="N", help="DistributedDataParallel on N ranks.")] = None,
+    nproc: Annotated[int | None, typer.Option("--nproc", metavar="N", help="N ranks, under what --parallel says.")] = None,
+    parallel: Annotated[
+        str | None,
+        typer.Option(
+            "--parallel",
+            metavar="ddp|fsdp|tp",
+            help="What ranks do: data parallel, fully sharded data parallel, or transformer blocks split. [default: ddp]",
+        ),
+    ] = None,
     link_gbps: Annotated[float | None, typer.Option("--link-gbps", metavar="X", help="GB/s of the link between GPUs.")] = None,
     host_speed: Annotated[
         float, typer.Option("--host-speed", min=0.01, max=100, metavar="X", help="A host X times as fast as the recorded one.")
@@ -247,7 +255,8 @@ def predict(
     from replayer.prediction.conditions import conditions_of
     from tui.commands.predict import Predict, run
 
-    asked = conditions_of(on_gpu, batch, length, gpus, nproc, link_gbps, host_speed, recorded_batch)
+    swept = "nproc" in sweep
+    asked = conditions_of(on_gpu, batch, length, gpus, nproc, link_gbps, host_speed, recorded_batch, parallel, swept)
     return run(Predict(trace, asked, strict, sweep, price, output), json)
 
 

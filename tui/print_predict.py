@@ -11,6 +11,7 @@ from replayer.prediction.predict import PredictedTime, Prediction
 from tui.figures import ABSENT, counted, paint, share_text, size_text, table, time_text
 
 _BAR = 40
+_PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParallel", "tp": "tensor parallelism"}
 
 
 def prediction_text(
@@ -39,6 +40,13 @@ def prediction_text(
         of = prediction.parallel
         parts = ", ".join(f"{part} {time_text(ns)}" for part, ns in of.parts_ns.items())
         lines.append(f"{of.kind} on {counted(of.gpus, 'GPU')}: {parts}; parameters {size_text(of.parameter_bytes)}.")
+        if of.moved_bytes:
+            kept = ", ".join(f"{name} {size_text(size)}" for name, size in of.rank_bytes.items() if size)
+            lines.append(f"A rank receives about {size_text(of.moved_bytes)} a step" + (f" and keeps {kept}." if kept else "."))
+        if of.peak_bytes:
+            lines.append(f"Its peak of allocated memory: about {size_text(of.peak_bytes)}.")
+        if of.assumed:
+            lines.append(f"Assumed: {of.assumed}.")
     shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
     lines.append(f"GPU time by origin: {shares}.")
     if prediction.unscaled_share > 0:
@@ -81,7 +89,8 @@ def _asked(prediction: Prediction, *, swept: bool = False) -> str:
     words = [f"on {short(prediction.device)}" if of.gpu else ""]
     if not swept:
         words += [f"at batch {of.batch}" if of.batch else "", f"on {of.gpus} GPUs under nn.DataParallel" if of.gpus > 1 else ""]
-        words += [f"as {of.nproc} ranks under DistributedDataParallel" if of.nproc > 1 else ""]
+        words += [f"as {of.nproc} ranks under {_PARALLELS[of.parallel]}" if of.nproc > 1 else ""]
+    words += [f"under {_PARALLELS[of.parallel]}" if swept and of.parallel != "ddp" else ""]
     words += [f"with links of {of.link_gbps:g} GB/s" if of.link_gbps else ""]
     words += [f"with a host {of.host_speed:g} times as fast" if of.host_speed != 1 else ""]
     return " ".join(word for word in words if word) or "as recorded"

@@ -34,7 +34,7 @@ class BatchShapes:
         self._length = length
         self._weights: set[Shape] = set()
         for op, shapes in calls:
-            self._weights.update(weight for weight in _weights(op, shapes) if len(weight) > 1 or weight != (batch,))
+            self._weights.update(weight for weight in weights_of(op, shapes) if len(weight) > 1 or weight != (batch,))
         self._weights |= {shape[::-1] for shape in self._weights if len(shape) == 2}
 
     def at(self, batch: int, op: str, shapes: Shapes, phase: str = "") -> Shapes:
@@ -99,7 +99,7 @@ def _countings(length: int) -> tuple[int, int, int]:
     return length, length * (length + 1) // 2, length * (length - 1) // 2
 
 
-def _weights(op: str, shapes: Shapes) -> Shapes:
+def weights_of(op: str, shapes: Shapes) -> Shapes:
     """The parameters among an op's inputs, as far as its kind tells."""
     if op not in _WEIGHTED:
         return ()

@@ -33,6 +33,7 @@ EXPECTED_ERROR = {
 }
 EXPECTED_OF_DATA_PARALLEL = _ROWS["dataparallel"]
 EXPECTED_OF_RANKS = _ROWS["links"]
+EXPECTED_OF_SPLIT = max(_ROWS.values())  # of shards and split products, which no measurement here judges
 
 # How a person calls them.
 ORIGIN_NAMES = {
@@ -42,6 +43,9 @@ ORIGIN_NAMES = {
     Origin.CURVE: "curve",
     Origin.ROOFLINE: "data sheet",
 }
+
+# What --nproc may stand for: DistributedDataParallel, fully sharded data parallelism, tensor parallelism.
+PARALLELS = ("ddp", "fsdp", "tp")
 
 _SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # Ethernet of 100 Mbit/s; above any link of a data sheet
 
@@ -55,7 +59,8 @@ class Conditions:
     recorded_batch: int = 0  # where the recording does not tell it
     length: tuple[int, int] | None = None  # of sequences: the recorded one, and the new one
     gpus: int = 0  # under nn.DataParallel
-    nproc: int = 0  # under DistributedDataParallel
+    nproc: int = 0  # ranks, by `parallel`
+    parallel: str = "ddp"  # one of PARALLELS
     link_gbps: float = 0.0
     host_speed: float = 1.0  # of the recorded host
 
@@ -75,8 +80,10 @@ def conditions_of(
     link_gbps: float | None,
     host_speed: float,
     recorded_batch: int | None = None,
+    parallel: str | None = None,
+    swept: bool = False,
 ) -> Conditions:
-    """What a person gave; None: not given. Raises TraceError for what cannot be."""
+    """What a person gave; None: not given; `swept`: numbers of ranks are, too. Raises TraceError for what cannot be."""
     counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
     for option, count in counts:
         if count is not None and count < 1:
@@ -85,7 +92,11 @@ def conditions_of(
         require_link(link_gbps)
     if (gpus or 1) > 1 and (nproc or 1) > 1:
         raise TraceError("--gpus is nn.DataParallel in one process, --nproc a process per GPU: give one of them")
-    several = gpus or 0, nproc or 0
+    if parallel and parallel not in PARALLELS:
+        raise TraceError(f"--parallel {parallel}: give one of {', '.join(PARALLELS)}")
+    if parallel and not nproc and not swept:
+        raise TraceError(f"--parallel {parallel} says what ranks do: give --nproc N too")
+    several = gpus or 0, nproc or 0, parallel or "ddp"
     return Conditions(gpu, batch or 0, recorded_batch or 0, _length(length), *several, link_gbps or 0.0, host_speed)
 
 

@@ -12,11 +12,11 @@ What `trace replay --gpus` and `--nproc` play with the script itself, told from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from replayer.cost_model.collectives import CollectiveCosts
+from replayer.cost_model.collectives import CollectiveCosts, wire_bytes
 from replayer.cost_model.copies import CopyCosts
 from replayer.cost_model.roofline import data_sheet_speed
 from replayer.prediction.conditions import Conditions
@@ -40,6 +40,10 @@ class Parallel:
     step_ns: float
     parts_ns: dict[str, float]
     parameter_bytes: int
+    moved_bytes: int = 0  # what a GPU receives in a step from the others
+    rank_bytes: dict[str, int] = field(default_factory=dict)  # what a rank keeps
+    peak_bytes: int | None = None  # of a rank's allocated memory, where the recording knows its own
+    assumed: str = ""  # one sentence without a full stop
 
 
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
@@ -71,7 +75,11 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
         at_ns = max(at_ns, backward_ns * done_bytes / parameters) + took_ns
     left_ns = max(at_ns - backward_ns, 0.0)
     parts = {"all-reduce": float(sum(took)), "of it after backward": left_ns}
-    return Parallel("DistributedDataParallel", conditions.nproc, one_ns + left_ns, parts, parameters)
+    moved = sum(wire_bytes("all_reduce", size, conditions.nproc) for size in sizes)
+    return Parallel(
+        "DistributedDataParallel", conditions.nproc, one_ns + left_ns, parts, parameters, round(moved),
+        assumed="gradients are summed in buckets of 25 MiB while the backward pass goes on; every rank takes this batch",
+    )  # fmt: skip
 
 
 def _require_parameters(parameters: int) -> None:

@@ -21,12 +21,15 @@ from replayer.prediction.conditions import (
     EXPECTED_ERROR,
     EXPECTED_OF_DATA_PARALLEL,
     EXPECTED_OF_RANKS,
+    EXPECTED_OF_SPLIT,
     ORIGIN_NAMES,
     Conditions,
 )
+from replayer.prediction.fully_sharded import fully_sharded, sharded
 from replayer.prediction.parallel import Parallel, data_parallel, distributed
 from replayer.prediction.retiming import Retiming
 from replayer.prediction.scaling import ScaledOp, Scaling, calls_of, parameter_bytes, recorded_batch
+from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
 from traces.cards import UNKNOWN_CARD, card_of
 from traces.json_facts import as_json
@@ -100,6 +103,7 @@ class Predictor:
         self._step_ns = step_ns(recorded)
         self._peak_bytes = max((peak.peak_allocated_bytes for peak in memory_peaks(recorded).values()), default=0) or None
         self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}  # one GPU: its kernels, trace and step in ns
+        self._splits: dict[Conditions, TensorSplit] = {}
 
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
         """Raises TraceError as `predict` does."""
@@ -111,21 +115,24 @@ class Predictor:
         per_gpu = conditions
         if conditions.gpus > 1 and batch:
             per_gpu = replace(conditions, batch=max((conditions.batch or batch) // conditions.gpus, 1))
-        scaling, trace, one_ns = self._one(replace(per_gpu, gpus=0, nproc=0, link_gbps=0.0))
+        parallel = conditions.parallel if conditions.nproc > 1 else "ddp"
+        self._require_one_rank(conditions)
+        alone = replace(per_gpu, gpus=0, nproc=0 if parallel == "ddp" else conditions.nproc, link_gbps=0.0, parallel=parallel)
+        scaling, trace, one_ns = self._one(alone)
         if strict and scaling.unscaled_ns:
             raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of the recorded GPU time has no shapes to scale by")
         trace = _as_predicted(trace, recorded, per_gpu, scaling)
         of = launch_steps(recorded)[recorded.device.is_work]
         steps = max(len(np.unique(of[of >= 0])), 1)
-        parallel = self._parallel(trace, conditions, one_ns)
+        several = self._parallel(trace, conditions, alone, one_ns)
         shares = _shares(trace)
         device = trace.devices[0] if trace.devices else None
         return Prediction(
             conditions,
             device.name if device else "",
-            (conditions.batch or batch) * max(conditions.nproc, 1),
+            (conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),  # ranks share one batch
             batch,
-            PredictedTime(self._step_ns, parallel.step_ns if parallel else one_ns),
+            PredictedTime(self._step_ns, several.step_ns if several else one_ns),
             PredictedTime(busy_ns(recorded) / steps, busy_ns(trace) / steps),
             _by_phase(recorded, scaling, steps),
             _by_kind(recorded, scaling, steps),
@@ -134,8 +141,8 @@ class Predictor:
             scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1),
             self._peak_bytes,
             device.total_memory_bytes if device else None,
-            parallel,
-            _notes(recorded, conditions, self._peak_bytes, trace.devices),
+            several,
+            _notes(recorded, conditions, (several.peak_bytes if several else None) or self._peak_bytes, trace.devices),
             trace,
         )
 
@@ -156,27 +163,55 @@ class Predictor:
             return 0
 
     def _one(self, conditions: Conditions) -> tuple[Scaling, Trace, float]:
-        """On one GPU; with several, each of them runs that at its share of the batch."""
+        """On one GPU; with several, each of them runs that at its share of the batch, or of the work."""
         known = self._known.get(conditions)
         if known is None:
             scaling = Scaling.of(self.recorded, self.recording, conditions, self.calls)
+            if conditions.parallel == "fsdp":
+                floor_ns = self.recording.speed.floor_ns
+                scaling.keep_shorter(sharded(scaling.durations_ns, self.recorded, conditions.nproc, floor_ns))
+            elif conditions.parallel == "tp":
+                split = self._splits[conditions] = TensorSplit.of(
+                    self.recorded, self.calls, scaling.shapes_of, conditions.nproc
+                )
+                scaling.keep_shorter(split.durations_ns(scaling.durations_ns, self.recorded.device.is_work, scaling.costs))
             trace = self._retiming.at(scaling.durations_ns, conditions.host_speed, scaling.origins)
             known = self._known[conditions] = scaling, trace, step_ns(trace)
         return known
 
-    def _parallel(self, trace: Trace, conditions: Conditions, one_ns: float) -> Parallel | None:
-        recorded = self.recorded
+    def _require_one_rank(self, conditions: Conditions) -> None:
         several = "--nproc" if conditions.nproc > 1 else "--gpus" if conditions.gpus > 1 else ""
-        if several and len(recorded.collectives):
+        if several and len(self.recorded.collectives):
             raise TraceError(f"{several} needs a recording of one rank; this one has operations between ranks of its own")
+
+    def _parallel(self, trace: Trace, conditions: Conditions, alone: Conditions, one_ns: float) -> Parallel | None:
+        """`alone` is what each GPU does by itself, and `one_ns` how long."""
+        recorded = self.recorded
         if conditions.gpus > 1:
             if len(np.unique(recorded.device.device[recorded.device.is_work])) > 1:
                 raise TraceError(f"--gpus {conditions.gpus} needs a recording of one GPU")
             forward_ns = self._host_ns("forward") / conditions.host_speed
             return data_parallel(trace, conditions, one_ns, forward_ns, parameter_bytes(recorded))
+        if conditions.nproc > 1 and conditions.parallel == "fsdp":
+            return fully_sharded(trace, conditions, one_ns, parameter_bytes(recorded), self._peak_bytes)
+        if conditions.nproc > 1 and conditions.parallel == "tp":
+            scaling, split = self._known[alone][0], self._splits[alone]
+            reduced_ns = split.reductions_ns(trace.devices[0].name, conditions.link_gbps, len(recorded.device))
+            with_them = self._retiming.at(scaling.durations_ns + reduced_ns, conditions.host_speed)
+            return tensor_parallel(
+                recorded, split, reduced_ns, conditions, step_ns(with_them), parameter_bytes(recorded), self._peak_bytes,
+                self._forward_passes(),
+            )  # fmt: skip
         if conditions.nproc > 1:
             return distributed(trace, conditions, one_ns, parameter_bytes(recorded))
         return None
+
+    def _forward_passes(self) -> int:
+        """Of all steps in which kernels were recorded; 1 without steps."""
+        steps, phases = launch_steps(self.recorded), launch_phases(self.recorded)
+        names = [self.recorded.strings[int(name)] for name in self.recorded.phases.name]
+        of_forward = np.array([*(name == "forward" for name in names), False])[phases] & (steps >= 0)
+        return max(len(np.unique(steps[of_forward])), 1)
 
     def _host_ns(self, phase: str) -> float:
         """What the host does for a phase of a step, without its waiting for the device; 0 where the recording has none."""
@@ -198,14 +233,15 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
 
 def _expected_error(shares: dict[Origin, float], conditions: Conditions) -> float:
     """Of GPU work by where it comes from, and of what several GPUs add."""
-    several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else EXPECTED_OF_RANKS if conditions.nproc > 1 else 0.0
+    of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
+    several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     return sum(EXPECTED_ERROR[origin] * share for origin, share in shares.items()) + several
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
     """Its header and devices. See Note [What a predicted trace is]."""
     devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
-    asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None)}
+    asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:
         asked["length"] = list(conditions.length)
     provenance = recorded.provenance | {"predicted": asked}
@@ -230,7 +266,8 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """A step's median: from its last kernel's end to the next one's, or the host's, if longer; all, without steps."""
+    """A step's median: from its last kernel's end to the next one's (of the first from its begin), or the host's, if longer;
+    all, without steps."""
     rows = steady_steps(trace)
     if not len(rows):
         first_ns, last_ns = window_ns(trace)
@@ -242,7 +279,8 @@ def step_ns(trace: Trace) -> float:
     spans = []
     for row in rows.tolist():
         before = row - 1 if row and trace.steps.rank[row - 1] == trace.steps.rank[row] else None
-        on_device = int(ends[row] - ends[before]) if before is not None and ends[before] and ends[row] else 0
+        since_ns = ends[before] if before is not None and ends[before] else trace.steps.start_ns[row]
+        on_device = int(ends[row] - since_ns) if ends[row] else 0
         spans.append(max(int(trace.steps.duration_ns[row]), on_device))
     return float(np.median(spans))
 
@@ -305,14 +343,9 @@ def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: l
     known = recorded.devices[0].name if recorded.devices else ""
     if conditions.gpu and card_of(known) is UNKNOWN_CARD:
         notes.append(f"the recorded GPU, {known or 'which has no name'}, is not in the table: it is taken for a middling one")
-    if conditions.nproc > 1:
-        notes.append(
-            "of several processes only DistributedDataParallel is estimated without the script; FSDP, tensor and pipeline"
-            " parallel are not: trace replay --nproc N SCRIPT plays them"
-        )
     capacity = devices[0].total_memory_bytes if devices else None
     if conditions.gpu and peak and capacity and peak > capacity:
-        notes.append("it would not fit: the recorded peak of allocated memory is more than this GPU has")
+        notes.append("it would not fit: the peak of allocated memory is more than this GPU has")
     if len(recorded.collectives) and (conditions.gpu or conditions.batch):
         notes.append("operations between ranks keep their recorded times; replay the script with --nproc for others")
     return notes

@@ -9,6 +9,7 @@ the recording tells no shapes for takes the mean ratio of its likes: of arithmet
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -24,7 +25,7 @@ from traces.cards import card_of
 from traces.communication import communication_kernels
 from traces.equivalents import canonical_op
 from traces.measure import launch_phases
-from traces.model import Column, DeviceKind, HostKind, Origin, Strings, Trace, TraceError, parse_shapes, shapes_text
+from traces.model import NONE, Column, DeviceKind, HostKind, Origin, Strings, Trace, TraceError, parse_shapes, shapes_text
 from traces.op_cost import compute_unit
 from traces.time_windows import TimeWindows
 
@@ -64,6 +65,14 @@ class Scaling:
     unscaled_ns: int  # recorded time of kernels without shapes
     batch: int  # the recorded one, 0 where it was not asked for
     host_shapes: Column | None  # the column of trace.host with the shapes of the new batch
+    shapes_of: Callable[[ScaledOp], Shapes]  # of a recorded call, under the new conditions
+    costs: OpCosts  # of the GPU under the new conditions
+
+    def keep_shorter(self, durations_ns: Column) -> None:
+        """Of several ranks that share the work each has shorter kernels, of which none was recorded."""
+        changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
+        self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
+        self.durations_ns = durations_ns
 
     @classmethod
     def of(
@@ -92,23 +101,34 @@ class Scaling:
         scaled = np.maximum(device.duration_ns * factors, np.minimum(device.duration_ns, floor_ns))
         durations_ns[work] = scaled[work].astype(np.int64)
         shapes = ratios.host_shapes() if batch else None
-        return cls(durations_ns, origins, calls, int(device.duration_ns[open_rows].sum()), batch, shapes)
+        unscaled_ns = int(device.duration_ns[open_rows].sum())
+        return cls(durations_ns, origins, calls, unscaled_ns, batch, shapes, ratios.shapes_of, ratios.costs)
 
 
-def calls_of(trace: Trace) -> list[ScaledOp | None]:
-    """For each device span the innermost op around its launch of which shapes were recorded."""
+def call_rows(trace: Trace) -> Column:
+    """For each device span the row of the innermost op around its launch of which shapes were recorded, or NONE."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, told = host.parent.tolist(), has_shapes.tolist()
+    parts: dict[tuple[int, int], bool] = {}
+    found: list[int] = []
+    ids = np.column_stack([host.name, host.shapes]).tolist() if len(host) else []
+    for at in trace.device.launch.tolist():
+        while at >= 0 and not (told[at] and strings[ids[at][1]] and not _is_part(strings, ids[at], parts)):
+            at = parent[at]
+        found.append(at if at >= 0 else NONE)
+    return np.array(found, dtype=np.int64)
+
+
+def calls_of(trace: Trace) -> list[ScaledOp | None]:
+    """For each device span the op of `call_rows`."""
+    host, strings = trace.host, trace.strings
     phases = launch_phases(trace)
     phase_names = [strings[int(name)] for name in trace.phases.name]
     known: dict[tuple[int, int, int, int], ScaledOp | None] = {}
-    parts: dict[tuple[int, int], bool] = {}
     found: list[ScaledOp | None] = []
     ids = np.column_stack([host.name, host.shapes, host.dtypes]).tolist() if len(host) else []
-    for at, phase in zip(trace.device.launch.tolist(), phases.tolist(), strict=True):
-        while at >= 0 and not (told[at] and strings[ids[at][1]] and not _is_part(strings, ids[at], parts)):
-            at = parent[at]
+    for at, phase in zip(call_rows(trace).tolist(), phases.tolist(), strict=True):
         if at < 0:
             found.append(None)
             continue
@@ -162,6 +182,15 @@ class _Ratios:
         self._known: dict[ScaledOp, tuple[float, Origin]] = {}
         self._batches = self._batch / batch if batch else 1.0
 
+    @property
+    def costs(self) -> OpCosts:
+        """Of the GPU under the new conditions."""
+        return self._new or self._recorded
+
+    def shapes_of(self, call: ScaledOp) -> Shapes:
+        """Of a recorded call under the new conditions."""
+        return call.shapes if self._shapes is None else self._shapes.at(self._batch, call.op, call.shapes, call.phase)
+
     def of(self, call: ScaledOp) -> tuple[float, Origin]:
         known = self._known.get(call)
         if known is None:
@@ -169,15 +198,13 @@ class _Ratios:
         return known
 
     def _ratio(self, call: ScaledOp) -> tuple[float, Origin]:
-        ratio, origin, shapes = 1.0, Origin.MEASURED, call.shapes
-        outputs = self._places.of(shapes) if call.op == "convolution" else ()
-        if self._shapes is not None:
-            shapes = self._shapes.at(self._batch, call.op, call.shapes, call.phase)
-            if shapes != call.shapes:
-                before = call.shapes, outputs
-                outputs = tuple((shape[0] * shapes[0][0] // call.shapes[0][0], *shape[1:]) for shape in outputs)
-                ratio = self._recorded.ratio(call.op, call.dtype, before, (shapes, outputs))
-                origin = Origin.SCALED
+        ratio, origin, shapes = 1.0, Origin.MEASURED, self.shapes_of(call)
+        outputs = self._places.of(call.shapes) if call.op == "convolution" else ()
+        if shapes != call.shapes:
+            before = call.shapes, outputs
+            outputs = tuple((shape[0] * shapes[0][0] // call.shapes[0][0], *shape[1:]) for shape in outputs)
+            ratio = self._recorded.ratio(call.op, call.dtype, before, (shapes, outputs))
+            origin = Origin.SCALED
         if self._new is not None:
             here = self._recorded.plain(call.op, shapes, call.dtype, outputs)
             there = self._new.plain(call.op, shapes, call.dtype, outputs)
@@ -230,7 +257,7 @@ class _Ratios:
         to_device, to_host = "HtoD" in name or "HostToDevice" in name, "DtoH" in name or "DeviceToHost" in name
         ratio = self._batches if to_device else 1.0
         if call is not None and self._shapes is not None:
-            grown = self._shapes.at(self._batch, call.op, call.shapes, call.phase)
+            grown = self.shapes_of(call)
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
@@ -260,7 +287,8 @@ def _fill(
         weight = device.duration_ns[known]
         told = float((factors[known] * weight).sum() / weight.sum()) if weight.sum() else sheets[not kind]
         factors[those] = told
-        origins[those] = int(Origin.ROOFLINE)
+        if told != 1.0:  # else nothing was asked of them
+            origins[those] = int(Origin.ROOFLINE)
 
 
 def parameter_bytes(trace: Trace) -> int:

@@ -148,7 +148,8 @@ def test_every_figure_is_told_as_an_estimate(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_given_conditions_are_read_as_a_person_writes_them() -> None:
-    assert conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0) == Conditions("A100", 64, 0, (512, 1024), 0, 4, 50.0, 2.0)
+    given = conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0)
+    assert given == Conditions("A100", 64, 0, (512, 1024), 0, 4, "ddp", 50.0, 2.0)
 
 
 def test_a_replay_of_a_prediction_is_a_sound_trace(tmp_path: Path) -> None:
@@ -221,11 +222,10 @@ def test_no_ratio_of_two_gpus_lies_far_beyond_their_data_sheets() -> None:
     assert all(both.predicted_ns <= 1.01 * most * both.recorded_ns for both in back.kinds.values())
 
 
-def test_an_unknown_recorded_gpu_and_other_ways_to_split_are_said() -> None:
+def test_an_unknown_recorded_gpu_is_said() -> None:
     trace = training()
     trace.devices[0] = replace(trace.devices[0], name="")
     assert any("has no name" in note for note in predict(trace, Conditions(gpu="Tesla T4")).notes)
-    assert any("FSDP" in note for note in predict(training(), Conditions(nproc=2)).notes)
 
 
 @pytest.mark.parametrize("several", [Conditions(nproc=4), Conditions(gpus=2)])

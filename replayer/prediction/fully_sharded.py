@@ -1,0 +1,212 @@
+"""Fully sharded data parallelism from a recording of one GPU, without its script.
+
+Each rank keeps an N-th of parameters, gradients and the optimizer's state. A unit's parameters (layers.py, Note [Blocks]) are
+gathered from all ranks before its forward pass, freed after it, gathered again before its backward pass, and its gradients are
+summed and scattered after that. The rules are those of torch.distributed.fsdp (PyTorch's documentation of
+FullyShardedDataParallel and fully_shard; Zhao et al., "PyTorch FSDP", 2023, section 3):
+
+* communication has a stream of its own: the next unit is gathered while this one computes (forward as the host runs ahead,
+  backward as `BackwardPrefetch.BACKWARD_PRE`), and at most two units are gathered at a time (`limit_all_gathers`);
+* of the operations of one communicator each waits for the one before: in the backward pass the next unit's all-gather was
+  called before this unit's reduce-scatter;
+* what lies in no block belongs to the root, which is gathered at first and not freed between forward and backward;
+* the optimizer works on the shard alone.
+
+    schedule = Schedule.of(units, forward, backward_ns=..., gather=..., scatter=...)
+    schedule.exposed_ns         # what of communication is not hidden
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from replayer.cost_model.collectives import CollectiveCosts, wire_bytes
+from replayer.prediction.conditions import Conditions
+from replayer.prediction.layers import layers_of
+from replayer.prediction.optimizer_states import states_of
+from replayer.prediction.parallel import Parallel
+from traces.measure import launch_phases, launch_steps, launch_time_ns
+from traces.model import Column, Trace, TraceError
+
+ROOT = ""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A step's communication beside its computing, in ns."""
+
+    gather_ns: float  # of all all-gathers
+    scatter_ns: float  # of all reduce-scatters
+    exposed_ns: float  # what of both computing waits for
+
+    @classmethod
+    def of(
+        cls,
+        units: Sequence[tuple[str, float]],
+        backward_ns: float,
+        gather: Callable[[str], float],
+        scatter: Callable[[str], float],
+    ) -> Schedule:
+        """`units` are the parts of the forward pass in their order: which unit computes, and for how long; `gather` and
+        `scatter` say what the operations of a unit take. A backward pass of 0 ns is none."""
+        forward_ns = sum(ns for _, ns in units)
+        wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
+        root_ns = gather(ROOT)
+        gathered_ns = root_ns + sum(gather(unit) for unit, _ in wanted)
+        end_ns = _passed(units, gather, None, root_ns)
+        exposed_ns, scattered_ns = end_ns - forward_ns, 0.0
+        if backward_ns and forward_ns:
+            share = backward_ns / forward_ns
+            back = [(unit, ns * share) for unit, ns in reversed(units)]
+            gathered_ns += sum(gather(unit) for unit, _ in wanted)
+            scattered_ns = scatter(ROOT) + sum(scatter(unit) for unit, _ in wanted)
+            exposed_ns += _passed(back, gather, scatter, 0.0) - backward_ns
+        return cls(gathered_ns, scattered_ns, exposed_ns)
+
+
+def _passed(
+    parts: Sequence[tuple[str, float]], gather: Callable[[str], float], scatter: Callable[[str], float] | None, begun_ns: float
+) -> float:
+    """When one pass over the parts has ended, its communication too; the root is gathered at `begun_ns`."""
+    wanted = [unit for unit, _ in parts if unit != ROOT]
+    done_ns = [0.0, 0.0]  # when the computing of each wanted part ended, behind two that never were
+    communicates_ns = computes_ns = begun_ns
+    gathered_ns: list[float] = []
+
+    def prefetch() -> None:
+        nonlocal communicates_ns
+        number = len(gathered_ns)
+        if number < len(wanted):  # at most two at a time: the one before the last must have been freed
+            communicates_ns = max(communicates_ns, done_ns[number]) + gather(wanted[number])
+            gathered_ns.append(communicates_ns)
+
+    prefetch()
+    for unit, ns in parts:
+        if unit == ROOT:
+            computes_ns += ns
+            continue
+        number = len(done_ns) - 2
+        computes_ns = max(computes_ns, gathered_ns[number]) + ns
+        prefetch()
+        done_ns.append(computes_ns)
+        if scatter is not None:
+            communicates_ns = max(communicates_ns, computes_ns) + scatter(unit)
+    if scatter is not None:
+        communicates_ns = max(communicates_ns, computes_ns) + scatter(ROOT)
+    return max(computes_ns, communicates_ns)
+
+
+def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
+    """The kernels of a step where the optimizer works on an N-th: of the phases optimizer and zero_grad."""
+    phases, names = launch_phases(recorded), [recorded.strings[int(name)] for name in recorded.phases.name]
+    of_optimizer = np.array([*(name in ("optimizer", "zero_grad") for name in names), False])[phases]
+    rows = of_optimizer & recorded.device.is_work
+    shard_ns = np.maximum(durations_ns // ranks, np.minimum(durations_ns, floor_ns))
+    return np.where(rows, shard_ns, durations_ns)
+
+
+def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameters: int, peak_bytes: int | None) -> Parallel:
+    """A step of each of `conditions.nproc` ranks, of which `one_ns` is that of one with the optimizer's work divided;
+    `peak_bytes` is the recorded peak of memory."""
+    ranks = conditions.nproc
+    layers = layers_of(trace)
+    told = sum(layer.parameter_bytes for layer in layers)
+    parameters = parameters or told
+    if not told:
+        raise TraceError("the recording tells no shapes of layers with parameters, so there are no units to shard by")
+    sizes: dict[str, int] = {ROOT: 0}
+    for layer in layers:
+        sizes[layer.block] = sizes.get(layer.block, 0) + layer.parameter_bytes
+    sizes = {unit: round(size * parameters / told) for unit, size in sizes.items()}
+    units, backward_ns = _computing(trace, [(layer.row, layer.block) for layer in layers])
+    costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
+
+    def takes(operation: str, unit: str) -> float:
+        size = _input_bytes(operation, sizes[unit], ranks)
+        return float(costs.next(operation, size, ranks).duration_ns) if size and ranks > 1 else 0.0
+
+    schedule = Schedule.of(units, backward_ns, lambda unit: takes(GATHER, unit), lambda unit: takes(SCATTER, unit))
+    parts = {"all-gather": schedule.gather_ns}
+    if backward_ns:
+        parts["reduce-scatter"] = schedule.scatter_ns
+    parts["of it not hidden"] = schedule.exposed_ns
+    calls = [ROOT, *(unit for unit, _ in units if unit != ROOT)]
+    memory = rank_memory(sizes, ranks, states_of(trace) if backward_ns else None)
+    whole = parameters * (2 + states_of(trace)) if backward_ns else parameters
+    blocks = len(sizes) - 1
+    return Parallel(
+        "FullyShardedDataParallel", ranks, one_ns + schedule.exposed_ns, parts, parameters,
+        moved_bytes=moved_bytes(sizes, calls, ranks, with_backward=bool(backward_ns)),
+        rank_bytes=memory,
+        peak_bytes=max(peak_bytes - whole, 0) + sum(memory.values()) if peak_bytes else None,
+        assumed=f"{blocks} units are sharded besides the root, the next one gathered while one computes, their gradients in"
+        " proportion to their forward passes; every rank takes this batch, the optimizer an N-th of its work",
+    )  # fmt: skip
+
+
+GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
+
+
+def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
+    """Of one rank: of an all-gather its shard, padded to the same length everywhere, of a reduce-scatter the whole."""
+    return -(-size_bytes // ranks) * (1 if operation == GATHER else ranks)
+
+
+def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with_backward: bool) -> int:
+    """What a rank receives in a step in which these units are called: (N-1)/N of a unit's bytes for each all-gather and each
+    reduce-scatter, of which the root has one and the others two all-gathers."""
+    total = 0.0
+    for unit in calls:
+        gather = wire_bytes(GATHER, _input_bytes(GATHER, sizes[unit], ranks), ranks)
+        scatter = wire_bytes(SCATTER, _input_bytes(SCATTER, sizes[unit], ranks), ranks)
+        total += gather * (1 + (with_backward and unit != ROOT)) + scatter * with_backward
+    return round(total)
+
+
+def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[str, int]:
+    """What a rank keeps of parameters of these sizes, in bytes; `states` is how many tensors the optimizer keeps of each, None
+    where nothing is trained. Gathered at a time are the root and the two largest neighbours at most."""
+    shard = sum(_input_bytes(GATHER, size, ranks) for size in sizes.values())
+    memory = {"parameters": shard}
+    if states is not None:
+        memory |= {"gradients": shard, "optimizer state": shard * states}
+    if ranks > 1:
+        largest = sorted((size for unit, size in sizes.items() if unit != ROOT), reverse=True)[:2]
+        memory["gathered"] = sizes.get(ROOT, 0) + sum(largest) + (max(largest, default=0) if states is not None else 0)
+    return memory
+
+
+def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tuple[str, float]], float]:
+    """How long each unit of one step computes in the forward pass, from its first kernel to the next one's; and how long the
+    backward pass is, from its first kernel to its last one's end."""
+    device, launched_ns = trace.device, launch_time_ns(trace)
+    first_ns = int(trace.host.start_ns[layers[0][0]])
+    names = [trace.strings[int(name)] for name in trace.phases.name]
+    phases, steps = launch_phases(trace), launch_steps(trace)
+    work = device.is_work
+    if len(trace.steps):  # of the step that the layers were read from
+        within = (trace.steps.start_ns <= first_ns) & (first_ns < trace.steps.end_ns)
+        work = work & (steps == int(np.flatnonzero(within)[0])) if within.any() else work
+    of = np.array([*names, ""])[phases]
+    forward = work & ((of == "forward") | (len(names) == 0))
+    backward = work & (of == "backward")
+    backward_ns = 0.0
+    if backward.any():
+        backward_ns = float(device.end_ns[backward].max() - device.start_ns[backward].min())
+    order = np.flatnonzero(forward)
+    order = order[np.argsort(launched_ns[order], kind="stable")]
+    starts = np.maximum.accumulate(device.start_ns[order])
+    end_ns = int(device.end_ns[order].max(initial=0))
+    parts: list[tuple[str, int]] = []  # unit, its first kernel's start
+    for unit, own in groupby(layers, key=lambda layer: layer[1]):
+        at = int(np.searchsorted(launched_ns[order], trace.host.start_ns[next(own)[0]]))
+        if at < len(order):
+            parts.append((unit, int(starts[at])))
+    if len(order) and (not parts or parts[0][1] > starts[0]):  # what comes before the first layer
+        parts.insert(0, (ROOT, int(starts[0])))
+    bounds = [*(start for _, start in parts[1:]), end_ns]
+    return [(unit, float(max(end - start, 0))) for (unit, start), end in zip(parts, bounds, strict=True)], backward_ns

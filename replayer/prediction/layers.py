@@ -1,0 +1,164 @@
+"""The layers with parameters that a recorded forward pass goes through, and the blocks that a network consists of.
+
+    layers = layers_of(trace)               # of one step, in the order of their calls
+    layers[0].parameter_bytes, layers[0].block
+
+Note [Blocks]
+    Sharding wraps the block that a network repeats: a transformer's layer, a ResNet's bottleneck. Where the recording has
+    ranges of modules, that is the class called as several modules, each with several layers in it, that holds most of the
+    parameters. Without ranges it is the longest part of the sequence of layers that comes again and again with the same shapes,
+    if it holds half of the parameters or more. Where neither tells, layers in the order of their calls make a block each time
+    they hold `SMALLEST_UNIT_BYTES`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from replayer.prediction.batch_shapes import Shapes, weights_of
+from traces.equivalents import canonical_op
+from traces.measure import begin_in_steps, enclosing, profiled_steps
+from traces.model import HostKind, Trace, parse_shapes
+from traces.modules import called_modules
+from traces.op_cost import itemsize
+from traces.time_windows import TimeWindows
+
+SMALLEST_UNIT_BYTES = 25 << 20  # as DistributedDataParallel's buckets: rings reach their bandwidth from there on
+
+_PRODUCTS_WITH_WEIGHTS = frozenset({"mm", "matmul"})  # of a layer without bias, where its `linear` was not recorded
+_CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One call of an op with parameters."""
+
+    row: int  # of trace.host
+    weights: Shapes
+    parameter_bytes: int
+    block: str = ""  # which of the repeated blocks it belongs to; "" outside of them
+
+
+def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
+    """Rows of the ops of which shapes were recorded and that forward passes called, in the order of their calls; all ops of a
+    recording that knows no phases. With `one_step` those of the last step that counts."""
+    host = trace.host
+    rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
+    if len(trace.phases):
+        forward = trace.phases.name == trace.strings.find("forward")
+        windows = TimeWindows(trace.phases.start_ns, trace.phases.end_ns, np.zeros(len(trace.phases), dtype=np.int64))
+        held = windows.holding(host.start_ns[rows], np.zeros(len(rows), dtype=np.int64))
+        rows = rows[(held >= 0) & np.append(forward, False)[held]]
+    steps = profiled_steps(trace)
+    for step in reversed(steps.tolist() if one_step else []):
+        own = rows[begin_in_steps(trace, rows, np.array([step]))]
+        if len(own):
+            rows = own
+            break
+    found: list[int] = rows[np.argsort(host.start_ns[rows], kind="stable")].tolist()
+    return found
+
+
+def layers_of(trace: Trace) -> list[Layer]:
+    """The layers of one forward pass, each with its block. See Note [Blocks]."""
+    host, strings = trace.host, trace.strings
+    weights: dict[int, Shapes] = {}
+    for row in forward_rows(trace, one_step=True):
+        found = _weights(canonical_op(strings[int(host.name[row])]), parse_shapes(strings[int(host.shapes[row])]))
+        if found:
+            weights[row] = found
+    is_weighted = np.zeros(len(host), dtype=bool)
+    is_weighted[list(weights)] = True
+    around = np.append(enclosing(host, is_weighted), -1)
+    outermost = [row for row in weights if host.parent[row] < 0 or around[host.parent[row]] < 0]
+    layers = [Layer(row, weights[row], sum(map(prod, weights[row])) * _item(trace, row)) for row in outermost]
+    names = _blocks_by_module(trace, layers) or _blocks_by_shapes(layers) or _blocks_by_size(layers)
+    return [replace(layer, block=name) for layer, name in zip(layers, names, strict=True)]
+
+
+def _weights(op: str, shapes: Shapes) -> Shapes:
+    if op in _PRODUCTS_WITH_WEIGHTS:
+        wide = [shape for shape in shapes if len(shape) > 1]
+        return (wide[-1],) if len(wide) == 2 and len(wide[-1]) == 2 else ()
+    if op.startswith("_cudnn_rnn"):
+        return tuple(shape for shape in shapes[1:] if shape and len(shape) <= 2)
+    if op == "batch_norm":  # what follows its weight and bias are statistics
+        return shapes[1:3]
+    return weights_of(op, shapes)
+
+
+def _item(trace: Trace, row: int) -> int:
+    dtypes = trace.strings[int(trace.host.dtypes[row])].split(";") if trace.host.dtypes[row] >= 0 else []
+    floating = [dtype for dtype in dtypes if "float" in dtype]
+    return itemsize(floating[-1] if floating else "float32")
+
+
+def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
+    """Of each layer the repeated module around it, or ""; empty where no class repeats."""
+    paths, module_of = called_modules(trace)
+    of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
+    within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))  # by class and path: layers
+    for number, module in enumerate(of_layer):
+        parts = paths[module].split("/") if module >= 0 else []
+        for depth, part in enumerate(parts, start=1):
+            name = part.rpartition("_")[0]
+            if name not in _CONTAINERS and not any(above.rpartition("_")[0] == name for above in parts[: depth - 1]):
+                within[name]["/".join(parts[:depth])].append(number)
+    repeated = {
+        name: modules
+        for name, modules in within.items()
+        if len(modules) > 1 and max(len({layers[n].weights for n in own}) for own in modules.values()) > 1
+    }
+    if not repeated:
+        return []
+
+    def held(name: str) -> tuple[int, int]:
+        numbers = [number for own in repeated[name].values() for number in own]
+        depth = min(path.count("/") for path in repeated[name])
+        return sum(layers[number].parameter_bytes for number in numbers), -depth
+
+    blocks = [""] * len(layers)
+    for path, own in repeated[max(repeated, key=held)].items():
+        for number in own:
+            blocks[number] = path
+    return blocks
+
+
+def _blocks_by_shapes(layers: Sequence[Layer]) -> list[str]:
+    """The same by the longest repetition of the layers' shapes."""
+    shapes = [layer.weights for layer in layers]
+    sums = np.concatenate(([0], np.cumsum([layer.parameter_bytes for layer in layers])))
+    best = (0, 0, 0, 0)  # bytes, - period, first layer, blocks
+    for period in range(2, len(layers) // 2 + 1):
+        run = 0
+        for at in range(len(layers) - period + 1):
+            if at < len(layers) - period and shapes[at] == shapes[at + period]:
+                run += 1
+                continue
+            times = run // period + 1
+            if times > 1:
+                first = at - run
+                best = max(best, (int(sums[first + times * period] - sums[first]), -period, first, times))
+            run = 0
+    held_bytes, period, first, times = best[0], -best[1], best[2], best[3]
+    if not times or held_bytes * 2 < sums[-1]:
+        return []
+    blocks = [""] * len(layers)
+    for number in range(first, first + times * period):
+        blocks[number] = f"block {(number - first) // period}"
+    return blocks
+
+
+def _blocks_by_size(layers: Sequence[Layer]) -> list[str]:
+    names, number, held_bytes = [], 0, 0
+    for layer in layers:
+        if held_bytes >= SMALLEST_UNIT_BYTES:
+            number, held_bytes = number + 1, 0
+        names.append(f"part {number}")
+        held_bytes += layer.parameter_bytes
+    return names

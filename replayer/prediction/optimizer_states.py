@@ -1,0 +1,38 @@
+"""How many tensors of a parameter's size an optimizer keeps, told by its class: torch.optim's documentation.
+
+states_of(trace)        # 2 for Adam, 1 for SGD with momentum
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traces.equivalents import canonical_op
+from traces.measure import launch_phases
+from traces.model import Trace
+from traces.program import optimizers_of
+
+_STATES = {
+    "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "Lion": 1, "RMSprop": 1, "Adagrad": 1,
+    "Rprop": 2, "ASGD": 1, "SparseAdam": 2, "Adafactor": 0,
+}  # fmt: skip
+
+
+def states_of(trace: Trace) -> int:
+    """0 where nothing is known to be kept. SGD keeps one tensor with momentum, by which it then multiplies."""
+    named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
+    if named:
+        return max(named)
+    names = [trace.strings[int(name)] for name in trace.phases.name]
+    phases = launch_phases(trace)
+    rows = np.flatnonzero(trace.device.is_work & (phases >= 0) & (trace.device.launch >= 0))
+    ops = set()
+    for row in rows.tolist():
+        if names[phases[row]] == "optimizer":
+            at = int(trace.device.launch[row])
+            while at >= 0:
+                ops.add(canonical_op(trace.strings[int(trace.host.name[at])]))
+                at = int(trace.host.parent[at])
+    if any("addcdiv" in op or "adam" in op for op in ops):
+        return 2
+    return int(any(op in ("mul", "_foreach_mul", "_fused_sgd") for op in ops))

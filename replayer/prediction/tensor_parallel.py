@@ -1,0 +1,324 @@
+"""Tensor parallelism of transformer blocks from a recording of one GPU, without its script.
+
+The rules are Megatron-LM's (Shoeybi et al., 2019, section 3; the same as PyTorch's ColwiseParallel and RowwiseParallel):
+
+* a *pair* is one or more matrix products that read the network's width (query, key and value; the first of an MLP) and one
+  that writes it again (attention's output, the second of the MLP). The weights of the first are split by columns, that of the
+  last by rows; what lies between them, attention by heads and activations, is computed on a part;
+* the outputs of each pair are summed over all ranks in the forward pass, the gradients of its inputs in the backward pass, and
+  nothing overlaps with these all-reduces;
+* the rest (embedding, normalisation, residuals, head) is computed by every rank; the optimizer works on what a rank keeps.
+
+    split = TensorSplit.of(trace, calls, shapes_of, ranks=4)    # raises TraceError where the recording shows no such pair
+    split.durations_ns(durations_ns, trace.device.is_work, costs)
+
+Note [Pairs from shapes]
+    The network's width is what most of its products read. A pair begins with a product that reads the width; it ends with one
+    that writes it and either reads another width (an MLP's hidden one) or comes after attention. Kernels of the backward
+    pass belong to the forward op with their sequence number; where the recording has none, products go by their sizes, and the
+    rest as the forward pass does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from replayer.cost_model.collectives import CollectiveCosts, wire_bytes
+from replayer.cost_model.op_costs import OpCosts
+from replayer.prediction.batch_shapes import Shapes
+from replayer.prediction.conditions import Conditions
+from replayer.prediction.layers import layers_of
+from replayer.prediction.optimizer_states import states_of
+from replayer.prediction.parallel import Parallel
+from replayer.prediction.scaling import ScaledOp, call_rows
+from traces.measure import launch_time_ns
+from traces.model import NONE, Column, HostKind, Shape, Trace, TraceError
+from traces.modules import forward_ops
+from traces.op_cost import itemsize
+
+_PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
+_ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product with a weight: rows x depth by depth x columns."""
+
+    rows: int
+    depth: int
+    columns: int
+
+    @classmethod
+    def of(cls, op: str, shapes: Shapes) -> Product | None:
+        """None for what is no product of activations and a weight."""
+        wide = [shape for shape in shapes if len(shape) > 1]
+        if op not in _PRODUCTS or len(wide) != 2 or len(wide[1]) != 2:
+            return None
+        left, right = wide
+        columns = right[0] if op == "linear" else right[1]
+        return cls(prod(left[:-1]), left[-1], columns)
+
+
+@dataclass
+class Pair:
+    """One pair of a forward pass. Members are numbers of calls in their order."""
+
+    columns: list[int]  # products that are split by columns
+    between: list[int] = field(default_factory=list)
+    last: int = NONE  # the product that is split by rows
+
+
+def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
+    """The pairs among calls in their order, of which some are products and some belong to attention. See Note [Pairs from
+    shapes]."""
+    depths = Counter(product.depth for product in products if product is not None)
+    if not depths:
+        return []
+    width = max(depths, key=lambda depth: (depths[depth], depth))
+    found: list[Pair] = []
+    pair, attended = Pair([]), False
+    for number, product in enumerate(products):
+        if product is None:
+            attended = attended or (is_attention[number] and bool(pair.columns))
+            if pair.columns:
+                pair.between.append(number)
+        elif pair.columns and product.columns == width and (product.depth != width or attended):
+            pair.last = number
+            found.append(pair)
+            pair, attended = Pair([]), False
+        elif product.depth == width and not attended:
+            pair.columns.append(number)
+        else:  # no part of a block
+            pair, attended = Pair([number] if product.depth == width else []), False
+    return found
+
+
+@dataclass(frozen=True)
+class _Op:
+    """One op of a forward pass."""
+
+    row: int  # of trace.host
+    call: ScaledOp
+    shapes: Shapes  # under the new conditions
+    kernels: list[int]  # rows of trace.device
+
+    @property
+    def product(self) -> Product | None:
+        return Product.of(self.call.op, self.shapes)
+
+    @property
+    def is_attention(self) -> bool:
+        return self.call.op in _ATTENTION or self.call.op.startswith("attention")
+
+
+@dataclass(frozen=True)
+class TensorSplit:
+    """Which kernels of a recording are computed in parts, and what is exchanged for it."""
+
+    ranks: int
+    pairs: int  # in all steps
+    parts: dict[int, tuple[ScaledOp, Shapes, Shapes]]  # by row of trace.device: its call, shapes of the whole and of a part
+    untold: list[int]  # rows of trace.device whose op is not known: they become shorter as the others do
+    summed_bytes: dict[int, list[int]]  # by row of trace.device: the all-reduces after it
+    elements: int  # of the split weights, in all steps
+
+    @classmethod
+    def of(
+        cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
+    ) -> TensorSplit:
+        """`calls` are those of each device row and `shapes_of` gives their shapes under the new conditions. Raises TraceError
+        where the recording shows no products that could be split so, or sizes that the ranks do not divide."""
+        ops, backward = _launched(trace, calls, shapes_of)
+        found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
+        if not found:
+            raise TraceError(
+                "the recording shows no pairs of matrix products as transformer blocks have them (one reads the network's"
+                " width, another writes it), so tensor parallelism has nothing to split"
+            )
+        sizes: dict[int, int] = {}  # by number of the op: of which of its sizes a part has an N-th, 0 for all but products
+        summed: dict[int, list[int]] = {}
+        elements = 0
+        for pair in found:
+            sizes |= dict.fromkeys(pair.between, 0)
+            for number in (*pair.columns, pair.last):
+                product = ops[number].product
+                assert product is not None
+                sizes[number] = size = product.depth if number == pair.last else product.columns
+                elements += product.depth * product.columns
+                if size % ranks:
+                    text = f"{ranks} ranks cannot share a product of depth {product.depth} and {product.columns} columns evenly"
+                    raise TraceError(f"{text}: {size} is no multiple of {ranks}")
+            summed[ops[pair.last].kernels[-1]] = [_output_bytes(ops[pair.last])]
+        parts = {
+            kernel: (op.call, op.shapes, part_of(op.call.op, op.shapes, sizes[number], ranks))
+            for number, op in enumerate(ops)
+            if number in sizes
+            for kernel in op.kernels
+        }
+        parts |= _backward_parts(trace, calls, shapes_of, ops, sizes, backward, ranks)
+        for number, pair in enumerate(reversed(found)):  # the last pair's gradients come first
+            if backward:
+                at = backward[min(len(backward) * (number + 1) // len(found), len(backward)) - 1]
+                summed.setdefault(at, []).append(_input_bytes(ops[pair.columns[0]]))
+        untold = [row for row in np.flatnonzero(trace.device.is_work).tolist() if calls[row] is None]
+        return cls(ranks, len(found), parts, untold, summed, elements)
+
+    def durations_ns(self, durations_ns: Column, is_work: Column, costs: OpCosts) -> Column:
+        """What each row takes where every rank computes its part; `costs` are those of its GPU."""
+        new = durations_ns.copy()
+        known: dict[tuple[ScaledOp, Shapes, Shapes], float] = {}
+        for row, (call, whole, part) in self.parts.items():
+            key = call, whole, part
+            if key not in known:
+                before, after = (costs.plain(call.op, shapes, call.dtype).ns for shapes in (whole, part))
+                known[key] = min(after / before, 1.0)
+            least_ns = min(int(durations_ns[row]), costs.floor_ns)
+            new[row] = max(int(durations_ns[row] * known[key]), least_ns)
+        told = is_work.copy()
+        told[self.untold] = False
+        share = new[told].sum() / max(durations_ns[told].sum(), 1)
+        new[self.untold] = np.round(durations_ns[self.untold] * share)
+        return new
+
+    def reductions_ns(self, device_name: str, link_gbps: float, rows: int) -> Column:
+        """What the all-reduces after each of so many device rows take."""
+        costs = CollectiveCosts(device_name, link_gbps)
+        took = np.zeros(rows, dtype=np.int64)
+        for row, sizes in self.summed_bytes.items() if self.ranks > 1 else ():
+            took[row] = sum(costs.next("all_reduce", size, self.ranks).duration_ns for size in sizes)
+        return took
+
+    @property
+    def moved_bytes(self) -> float:
+        """What a rank receives in all steps."""
+        return sum(wire_bytes("all_reduce", size, self.ranks) for sizes in self.summed_bytes.values() for size in sizes)
+
+
+def _launched(
+    trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes]
+) -> tuple[list[_Op], list[int]]:
+    """The ops of all forward passes in their order, and the device rows of all backward passes in theirs."""
+    op_row = call_rows(trace)
+    order = np.flatnonzero(trace.device.is_work)
+    order = order[np.argsort(launch_time_ns(trace)[order], kind="stable")]
+    ops: dict[int, _Op] = {}
+    backward = []
+    for row in order.tolist():
+        call = calls[row]
+        if call is None:
+            continue
+        if call.phase == "backward":
+            backward.append(row)
+        elif call.phase in ("forward", ""):
+            host = int(op_row[row])
+            ops.setdefault(host, _Op(host, call, shapes_of(call), [])).kernels.append(row)
+    return list(ops.values()), backward
+
+
+def _backward_parts(
+    trace: Trace,
+    calls: Sequence[ScaledOp | None],
+    shapes_of: Callable[[ScaledOp], Shapes],
+    ops: Sequence[_Op],
+    sizes: dict[int, int],
+    backward: Sequence[int],
+    ranks: int,
+) -> dict[int, tuple[ScaledOp, Shapes, Shapes]]:
+    """The same of kernels of the backward pass. See Note [Pairs from shapes]."""
+    forward, op_row = forward_ops(trace), call_rows(trace)
+    of_node: dict[int, int] = {}  # by host row of a forward op, or of one around it: its size
+    of_product: dict[tuple[int, ...], int] = {}
+    others = [op.call.op for number, op in enumerate(ops) if sizes.get(number) == 0]
+    for number, size in sizes.items():
+        at = ops[number].row
+        while at >= 0 and trace.host.kind[at] == HostKind.OP:
+            of_node.setdefault(at, size)
+            at = int(trace.host.parent[at])
+        if size:
+            of_product[_sorted(ops[number].product)] = size
+    found = {}
+    for row in backward:
+        call = calls[row]
+        assert call is not None
+        shapes, node = shapes_of(call), int(forward[op_row[row]])
+        product = Product.of(call.op, shapes)
+        of_call: int | None = 0 if call.op.removesuffix("_backward") in others else None
+        if node != NONE:
+            of_call = of_node.get(node)
+        elif product is not None:
+            of_call = of_product.get(_sorted(product))
+        if of_call is not None:
+            found[row] = call, shapes, part_of(call.op, shapes, of_call, ranks)
+    return found
+
+
+def _sorted(product: Product | None) -> tuple[int, ...]:
+    return tuple(sorted((product.rows, product.depth, product.columns))) if product is not None else ()
+
+
+def _output_bytes(op: _Op) -> int:
+    product = op.product
+    return product.rows * product.columns * itemsize(op.call.dtype) if product is not None else 0
+
+
+def _input_bytes(op: _Op) -> int:
+    product = op.product
+    return product.rows * product.depth * itemsize(op.call.dtype) if product is not None else 0
+
+
+def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
+    """The shapes of an N-th of a call: of a product the dimensions of this size, of anything else the first that can be cut."""
+    product = Product.of(op, shapes) if size else None
+    if product is None:
+        return tuple(_cut(shape, ranks) for shape in shapes)
+    wide = [i for i, shape in enumerate(shapes) if len(shape) > 1]
+    left, right = shapes[wide[0]], shapes[wide[1]]
+    rows_of_weight, columns_of_weight = (1, 0) if op == "linear" else (0, 1)
+    new = [tuple(-(-n // ranks) for n in shape) if shape == (size,) else shape for shape in shapes]
+    if product.columns == size:
+        new[wide[1]] = _divided(right, columns_of_weight, ranks)
+    elif product.depth == size:
+        new[wide[0]], new[wide[1]] = _divided(left, len(left) - 1, ranks), _divided(right, rows_of_weight, ranks)
+    else:
+        new[wide[0]] = _divided(left, len(left) - 2, ranks)
+    return tuple(new)
+
+
+def _cut(shape: Shape, ranks: int) -> Shape:
+    at = next((i for i, size in enumerate(shape) if size >= ranks), None) if len(shape) > 1 else None
+    return shape if at is None else _divided(shape, at, ranks)
+
+
+def _divided(shape: Shape, at: int, ranks: int) -> Shape:
+    return (*shape[:at], -(-shape[at] // ranks), *shape[at + 1 :])
+
+
+def tensor_parallel(
+    trace: Trace, split: TensorSplit, reduced_ns: Column, conditions: Conditions, step_ns: float, parameters: int,
+    peak_bytes: int | None, steps: int,
+) -> Parallel:  # fmt: skip
+    """A step of each rank, which `step_ns` is with its all-reduces; they are `reduced_ns` long after each device row in all of
+    so many steps."""
+    layers = layers_of(trace)
+    told = sum(layer.parameter_bytes for layer in layers)
+    elements = sum(prod(weight) for layer in layers for weight in layer.weights)
+    parameters = parameters or told
+    split_bytes = min(round(split.elements / steps * parameters / max(elements, 1)), parameters)
+    kept = parameters - split_bytes + -(-split_bytes // split.ranks)
+    trains = any(call.phase == "backward" for call, _, _ in split.parts.values())
+    states = states_of(trace) if trains else 0
+    memory = {"parameters": kept} | ({"gradients": kept, "optimizer state": kept * states} if trains else {})
+    saved = (parameters - kept) * (2 + states if trains else 1)
+    return Parallel(
+        "tensor parallelism", split.ranks, step_ns, {"all-reduce": float(reduced_ns.sum()) / steps}, parameters,
+        moved_bytes=round(split.moved_bytes / steps),
+        rank_bytes=memory,
+        peak_bytes=max(peak_bytes - saved, kept) if peak_bytes else None,
+        assumed=f"{split.pairs / steps:g} pairs of products are split by columns and rows, as Megatron-LM does, and what lies"
+        " between them; the rest is computed by every rank, nothing overlaps with all-reduces, activations keep their memory",
+    )  # fmt: skip

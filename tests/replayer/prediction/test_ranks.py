@@ -1,0 +1,259 @@
+"""Several ranks from a recording of one GPU: shards and split products, what they move, keep and cannot tell."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.cost_model.collectives import CollectiveCosts
+from replayer.prediction.conditions import Conditions
+from replayer.prediction.fully_sharded import ROOT, Schedule, moved_bytes, rank_memory
+from replayer.prediction.layers import layers_of
+from replayer.prediction.optimizer_states import states_of
+from replayer.prediction.predict import Prediction, predict
+from replayer.prediction.tensor_parallel import Product, pairs_of, part_of
+from tests.replayer.recordings import Op, make_recording
+from tests.traces.handmade import training
+from traces.file import save
+from traces.model import NONE, Trace
+from tui.cli import run
+
+US = 1_000
+ROWS, WIDTH, HIDDEN, HEADS, LENGTH, BLOCKS = 512, 1024, 4096, 16, 128, 3
+BLOCK = 4 * WIDTH * WIDTH + 4 * WIDTH + 2 * WIDTH * HIDDEN + WIDTH + HIDDEN + 2 * WIDTH  # parameters
+
+
+Call = tuple[str, tuple[tuple[int, ...], ...]]
+
+
+def linear(rows: int, depth: int, columns: int) -> Call:
+    return "aten::addmm", ((columns,), (rows, depth), (depth, columns))
+
+
+def transformer(*, trains: bool = True, kernel_us: int = 400) -> Trace:
+    """A step of pre-norm blocks of attention and an MLP, each op with a kernel; gradients of all products, and SGD."""
+    scores = (ROWS // LENGTH * HEADS, LENGTH, LENGTH)
+    block: list[Call] = [
+        ("aten::layer_norm", ((ROWS, WIDTH), (WIDTH,), (WIDTH,))),
+        *[linear(ROWS, WIDTH, WIDTH)] * 3,
+        ("aten::bmm", ((scores[0], LENGTH, 64), (scores[0], 64, LENGTH))),
+        ("aten::_softmax", (scores,)),
+        linear(ROWS, WIDTH, WIDTH),
+        linear(ROWS, WIDTH, HIDDEN),
+        ("aten::gelu", ((ROWS, HIDDEN),)),
+        linear(ROWS, HIDDEN, WIDTH),
+    ]
+    backward: list[Call] = [
+        part
+        for op, shapes in reversed(block * BLOCKS)
+        for part in (
+            [("aten::mm", (shapes[1], shapes[2])), ("aten::mm", (shapes[1][::-1], (ROWS, shapes[2][1])))]
+            if op == "aten::addmm"
+            else [(f"{op}_backward", shapes)]
+        )
+    ]
+    update: list[Call] = [("aten::add_", ((BLOCK,),))] * BLOCKS
+    parts = [("forward", block * BLOCKS), ("backward", backward), ("optimizer", update)][: 3 if trains else 1]
+    ops, phases, at, busy = [], [], 0, 0
+    for phase, calls in parts:
+        begun = at
+        for name, shapes in calls:
+            busy = max(at + 5, busy)
+            ops.append(Op(name, at, 8, kernel=(busy, kernel_us), shapes=shapes))
+            at, busy = at + 10, busy + kernel_us
+        phases.append((phase, begun, at))
+    return make_recording(phases, ops)  # one step, whose host runs ahead
+
+
+def asked(trace: Trace, ranks: int, parallel: str, link_gbps: float = 0.0) -> Prediction:
+    return predict(trace, Conditions(nproc=ranks, parallel=parallel, link_gbps=link_gbps))
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "tp"])
+def test_one_rank_is_the_recording(parallel: str) -> None:
+    trace = transformer()
+    alone, plain = asked(trace, 1, parallel), predict(trace, Conditions())
+    assert (alone.step, alone.busy, alone.phases, alone.parallel) == (plain.step, plain.busy, plain.phases, None)
+
+
+def test_blocks_are_found_by_their_shapes_and_their_parameters_counted() -> None:
+    layers = layers_of(transformer())
+    assert sum(layer.parameter_bytes for layer in layers) == 4 * BLOCKS * BLOCK
+    assert len({layer.block for layer in layers}) == BLOCKS and len(layers) == 7 * BLOCKS
+
+
+def test_layers_that_do_not_repeat_are_put_together_by_size() -> None:
+    calls = [linear(32, width, width) for width in (1024, 2048, 3072, 4096)]
+    ops = [Op(name, 10 * i, 8, kernel=(10 * i + 5, 5), shapes=shapes) for i, (name, shapes) in enumerate(calls)]
+    blocks = [layer.block for layer in layers_of(make_recording([("forward", 0, 100)], ops))]
+    assert blocks == ["part 0", "part 0", "part 0", "part 1"]  # 4, 16, 36 and 64 MiB
+
+
+sizes_of_units = st.lists(st.integers(1, 1 << 28), min_size=1, max_size=6).map(
+    lambda sizes: {ROOT: sizes[0] // 3} | {f"unit {i}": size for i, size in enumerate(sizes)}
+)
+
+
+@given(sizes_of_units, st.integers(1, 64))
+def test_a_rank_moves_what_the_formula_says(sizes: dict[str, int], ranks: int) -> None:
+    """(N-1)/N of the parameters for each all-gather, of which all but the root have two, and of the gradients once."""
+    whole, root = sum(sizes.values()), sizes[ROOT]
+    wanted = (3 * whole - root) * (ranks - 1) / ranks
+    padding = 3 * ranks * len(sizes)
+    assert wanted - 1 <= moved_bytes(sizes, list(sizes), ranks, with_backward=True) <= wanted + padding
+    forward = whole * (ranks - 1) / ranks
+    assert forward - 1 <= moved_bytes(sizes, list(sizes), ranks, with_backward=False) <= forward + padding
+
+
+@given(sizes_of_units, st.integers(1, 63), st.integers(0, 2))
+def test_more_ranks_never_keep_more_of_the_parameters(sizes: dict[str, int], ranks: int, states: int) -> None:
+    fewer, more = (rank_memory(sizes, count, states) for count in (ranks, ranks + 1))
+    for kept in ("parameters", "gradients", "optimizer state"):
+        assert more[kept] <= fewer[kept]
+    assert rank_memory(sizes, 1, states)["parameters"] == sum(sizes.values())
+
+
+parts_of_pass = st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.floats(0, 1e7)), min_size=1, max_size=12)
+
+
+@given(parts_of_pass, st.floats(0, 1e8), st.floats(0, 1e6))
+def test_communication_hides_behind_computing_or_is_waited_for(
+    parts: list[tuple[str, float]], backward_ns: float, each_ns: float
+) -> None:
+    schedule = Schedule.of(parts, backward_ns, lambda unit: each_ns, lambda unit: each_ns / 2)
+    assert -1 <= schedule.exposed_ns <= schedule.gather_ns + schedule.scatter_ns + 1
+    free = Schedule.of(parts, backward_ns, lambda unit: 0.0, lambda unit: 0.0)
+    assert free.exposed_ns == pytest.approx(0, abs=1)
+
+
+def test_the_next_unit_is_gathered_while_one_computes() -> None:
+    """GIVEN units that compute longer than they are gathered THEN only the first all-gather and the last reduce-scatter of a
+    pass show."""
+    parts = [("a", 10.0), ("b", 10.0), ("c", 10.0)]
+    schedule = Schedule.of(parts, 60.0, lambda unit: 4.0 if unit else 0.0, lambda unit: 3.0 if unit else 0.0)
+    assert schedule.gather_ns == 24 and schedule.scatter_ns == 9 and schedule.exposed_ns == pytest.approx(4 + 4 + 3)
+
+
+def test_only_two_units_are_gathered_at_a_time() -> None:
+    """GIVEN all-gathers that are short but for the third WHEN the first unit computes long THEN the third waits for its end."""
+    took = {"a": 1.0, "b": 1.0, "c": 50.0, "": 0.0}
+    parts = [("a", 100.0), ("b", 10.0), ("c", 10.0)]
+    assert Schedule.of(parts, 0.0, took.__getitem__, took.__getitem__).exposed_ns == pytest.approx(1 + 40)
+
+
+def test_sharding_shortens_the_optimizer_and_adds_communication() -> None:
+    trace = transformer()
+    few, many = (asked(trace, ranks, "fsdp") for ranks in (2, 8))
+    assert few.parallel is not None and many.parallel is not None
+    assert many.phases["optimizer"].predicted_ns == pytest.approx(few.phases["optimizer"].predicted_ns / 4, rel=0.01)
+    assert many.phases["forward"] == predict(trace, Conditions()).phases["forward"]
+    assert many.parallel.rank_bytes["parameters"] == BLOCKS * BLOCK * 4 // 8
+    assert many.parallel.moved_bytes == 3 * BLOCKS * BLOCK * 4 * 7 // 8
+    slow = asked(trace, 8, "fsdp", link_gbps=1.0)
+    assert slow.step.predicted_ns > many.step.predicted_ns + many.parallel.parts_ns["all-gather"]
+
+
+def test_pairs_are_those_of_transformer_blocks() -> None:
+    """Query, key and value with the output; up (and gate) with down. A head that comes after is split by nobody."""
+    attention, mlp = [Product(8, 4, 4)] * 3 + [None, Product(8, 4, 4)], [Product(8, 4, 16)] * 2 + [None, Product(8, 16, 4)]
+    products = [*attention, *mlp, Product(8, 4, 100)]
+    first, second = pairs_of(products, [i == 3 for i in range(len(products))])
+    assert (first.columns, first.between, first.last) == ([0, 1, 2], [3], 4)
+    assert (second.columns, second.between, second.last) == ([5, 6], [7], 8)
+    assert pairs_of([Product(8, 4, 4)] * 5, [False] * 5) == []  # a plain network of equal layers
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["addmm", "linear", "mm"]), st.booleans())
+def test_a_part_of_a_product_is_an_nth_of_its_arithmetic(ranks: int, op: str, by_columns: bool) -> None:
+    weight = (HIDDEN, WIDTH) if op == "linear" else (WIDTH, HIDDEN)
+    shapes = ((ROWS, WIDTH), weight)
+    part = Product.of(op, part_of(op, shapes, HIDDEN if by_columns else WIDTH, ranks))
+    assert part is not None and prod((part.rows, part.depth, part.columns)) * ranks == ROWS * WIDTH * HIDDEN
+    assert (part.columns * ranks == HIDDEN) == by_columns or ranks == 1
+
+
+def test_split_blocks_compute_less_and_sum_activations() -> None:
+    trace = transformer()
+    split = asked(trace, 4, "tp")
+    assert split.parallel is not None
+    # Two all-reduces of the activations forward and two backward, in each block: 2 (N-1)/N of their bytes.
+    assert split.parallel.moved_bytes == 4 * BLOCKS * ROWS * WIDTH * 4 * 2 * 3 // 4
+    one = CollectiveCosts(trace.devices[0].name).next("all_reduce", ROWS * WIDTH * 4, 4).duration_ns
+    assert split.parallel.parts_ns["all-reduce"] == 4 * BLOCKS * one
+    products = split.kinds["matrix products"]
+    assert products.predicted_ns < 0.5 * products.recorded_ns
+    assert split.kinds["normalisation"].predicted_ns == split.kinds["normalisation"].recorded_ns
+    weights = 4 * WIDTH * WIDTH + 2 * WIDTH * HIDDEN
+    kept = (BLOCK - weights + weights / 4) * BLOCKS * 4
+    assert split.parallel.rank_bytes["parameters"] == pytest.approx(kept, abs=4)
+    assert split.step.predicted_ns == pytest.approx(split.busy.predicted_ns + 4 * BLOCKS * one, rel=0.05)
+
+
+def test_inference_moves_and_keeps_no_gradients() -> None:
+    trace = transformer(trains=False)
+    for parallel in ("fsdp", "tp"):
+        found = asked(trace, 2, parallel).parallel
+        assert found is not None and not {"gradients", "optimizer state"} & found.rank_bytes.keys()
+    assert found is not None and found.moved_bytes == 2 * BLOCKS * ROWS * WIDTH * 4
+
+
+def test_what_a_recording_cannot_tell_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "t.msgpack")
+    save(training(), path)  # convolutions alone
+    bare = training()
+    bare.host.shapes[:] = NONE
+    save(bare, tmp_path / "bare.msgpack")
+    save(transformer(), tmp_path / "blocks.msgpack")
+    refused = [
+        ((path, "--nproc", "2", "--parallel", "tp"), "no pairs of matrix products"),
+        ((str(tmp_path / "bare.msgpack"), "--nproc", "2", "--parallel", "fsdp"), "no shapes of layers"),
+        ((str(tmp_path / "blocks.msgpack"), "--nproc", "3", "--parallel", "tp"), "is no multiple of 3"),
+        ((path, "--parallel", "fsdp"), "give --nproc N"),
+        ((path, "--nproc", "2", "--parallel", "pp"), "give one of ddp, fsdp, tp"),
+    ]
+    for words, text in refused:
+        assert run(["predict", *words]) != 0
+        error = capsys.readouterr().err
+        assert text in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "tp"])
+def test_what_was_assumed_is_said_beside_the_estimate(
+    parallel: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(transformer(), tmp_path / "t.msgpack")
+    words = ["predict", str(tmp_path / "t.msgpack"), "--nproc", "2", "--parallel", parallel]
+    assert run(words) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("ESTIMATE") and sum(line.startswith("Assumed: ") for line in text.splitlines()) == 1
+    assert run([*words, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["estimated"] is True and facts["parallel"]["assumed"] and facts["parallel"]["moved_bytes"] > 0
+
+
+def test_a_sweep_over_ranks_says_what_they_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(transformer(), tmp_path / "t.msgpack")
+    words = ["predict", str(tmp_path / "t.msgpack"), "--sweep", "nproc", "--parallel", "fsdp", "--recorded-batch", "4"]
+    assert run([*words, "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["predictions"]
+    kept = [cell["parallel"]["rank_bytes"]["parameters"] for cell in cells[1:]]
+    assert len(cells) == 4 and all(more < fewer for fewer, more in pairwise(kept))
+    assert run(words) == 0 and "FullyShardedDataParallel" in capsys.readouterr().out
+
+
+def test_optimizers_are_told_by_their_ops_where_nothing_names_them() -> None:
+    trace = transformer()
+    assert states_of(trace) == 0
+    trace.strings.texts[int(trace.host.name[_row(trace, "aten::add_")])] = "aten::addcdiv_"
+    assert states_of(trace) == 2
+
+
+def _row(trace: Trace, op: str) -> int:
+    return int(np.flatnonzero(trace.host.name == trace.strings.find(op))[0])
