@@ -54,7 +54,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
     copy_ns = float(transfers.copy("p2p", False, parameters).duration_ns)
     parts = {
         "parameters copied": copy_ns,
-        "gradients copied": copy_ns,
+        "gradients copied": copy_ns if _device_ns(trace, "backward") else 0.0,
         "replicas made by the host": conditions.gpus * REPLICA * forward_ns,
     }
     return Parallel("nn.DataParallel", conditions.gpus, one_ns + sum(parts.values()), parts, parameters)
@@ -64,11 +64,13 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
     """`one_ns` is a step of one rank."""
     _require_parameters(parameters)
     costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
+    backward_ns = _device_ns(trace, "backward")
+    if not backward_ns:
+        raise TraceError("the recording has no backward pass, so DistributedDataParallel has no gradients to sum")
     sizes = [min(_FIRST_BUCKET_BYTES, parameters)]
     while sum(sizes) < parameters:
         sizes.append(min(_BUCKET_BYTES, parameters - sum(sizes)))
     took = [costs.next("all_reduce", size, conditions.nproc).duration_ns for size in sizes]
-    backward_ns = _device_ns(trace, "backward")
     at_ns, done_bytes = 0.0, 0
     for size, took_ns in zip(sizes, took, strict=True):  # a bucket is ready when its share of the backward pass is done
         done_bytes += size

@@ -26,6 +26,7 @@ from replayer.prediction.conditions import (
     Conditions,
 )
 from replayer.prediction.fully_sharded import fully_sharded, sharded
+from replayer.prediction.layers import layers_of
 from replayer.prediction.parallel import Parallel, data_parallel, distributed
 from replayer.prediction.retiming import Retiming
 from replayer.prediction.scaling import ScaledOp, Scaling, calls_of, parameter_bytes, recorded_batch
@@ -191,20 +192,24 @@ class Predictor:
             if len(np.unique(recorded.device.device[recorded.device.is_work])) > 1:
                 raise TraceError(f"--gpus {conditions.gpus} needs a recording of one GPU")
             forward_ns = self._host_ns("forward") / conditions.host_speed
-            return data_parallel(trace, conditions, one_ns, forward_ns, parameter_bytes(recorded))
+            return data_parallel(trace, conditions, one_ns, forward_ns, self._parameter_bytes())
         if conditions.nproc > 1 and conditions.parallel == "fsdp":
-            return fully_sharded(trace, conditions, one_ns, parameter_bytes(recorded), self._peak_bytes)
+            return fully_sharded(trace, conditions, one_ns, self._parameter_bytes(), self._peak_bytes)
         if conditions.nproc > 1 and conditions.parallel == "tp":
             scaling, split = self._known[alone][0], self._splits[alone]
             reduced_ns = split.reductions_ns(trace.devices[0].name, conditions.link_gbps, len(recorded.device))
             with_them = self._retiming.at(scaling.durations_ns + reduced_ns, conditions.host_speed)
             return tensor_parallel(
-                recorded, split, reduced_ns, conditions, step_ns(with_them), parameter_bytes(recorded), self._peak_bytes,
+                recorded, split, reduced_ns, conditions, step_ns(with_them), self._parameter_bytes(), self._peak_bytes,
                 self._forward_passes(),
             )  # fmt: skip
         if conditions.nproc > 1:
-            return distributed(trace, conditions, one_ns, parameter_bytes(recorded))
+            return distributed(trace, conditions, one_ns, self._parameter_bytes())
         return None
+
+    def _parameter_bytes(self) -> int:
+        """Of the whole program, by what its optimizer works on, or by the layers of a forward pass; 0 where neither tells."""
+        return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))
 
     def _forward_passes(self) -> int:
         """Of all steps in which kernels were recorded; 1 without steps."""
@@ -266,8 +271,8 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """A step's median: from its last kernel's end to the next one's (of the first from its begin), or the host's, if longer;
-    all, without steps."""
+    """A step's median: from its last kernel's end to the next one's, or the host's, if longer; a single one lasts until its
+    last kernel's end; all, without steps."""
     rows = steady_steps(trace)
     if not len(rows):
         first_ns, last_ns = window_ns(trace)
@@ -279,8 +284,8 @@ def step_ns(trace: Trace) -> float:
     spans = []
     for row in rows.tolist():
         before = row - 1 if row and trace.steps.rank[row - 1] == trace.steps.rank[row] else None
-        since_ns = ends[before] if before is not None and ends[before] else trace.steps.start_ns[row]
-        on_device = int(ends[row] - since_ns) if ends[row] else 0
+        since_ns = ends[before] if before is not None else trace.steps.start_ns[row] if len(rows) == 1 else 0
+        on_device = int(ends[row] - since_ns) if since_ns and ends[row] else 0
         spans.append(max(int(trace.steps.duration_ns[row]), on_device))
     return float(np.median(spans))
 
