@@ -453,7 +453,7 @@ def forward_rows(args: argparse.Namespace) -> list[Row]:
     return [
         Row("forward pass of a particle transformer from batch 32, sequence length given", "5 %",
             forward_cases(args, [(32, 2), (32, 512)])),
-        Row("blind: from batch 2 and 512", "5 %", forward_cases(args, others)),
+        Row("once blind: from batch 2 and 512", "5 %", forward_cases(args, others)),
     ]  # fmt: skip
 
 

@@ -8,7 +8,8 @@ Which dimension of a tensor grows with the batch, a recording does not say. Told
 * what an op is: a convolution's weight and a layer's right matrix do not grow, and a product of two matrices that makes a
   weight's gradient grows in the dimension that it sums over;
 * parameters: tensors of a shape that some op takes as its weight do not grow, nor does anything in the optimizer and zero_grad;
-* the length of sequences, if it is asked to be another: dimensions that are it, its pairs or multiples;
+* the length of sequences, if it is asked to be another: dimensions that are it, its pairs or multiples, or one more (a token
+  stands before them), of which only rows are multiples;
 * the batch itself: the first dimension that is the batch, else a first dimension that is a multiple of it (batch x heads, batch
   x tokens).
 """
@@ -42,16 +43,21 @@ class BatchShapes:
         grown = self._at(batch, op, shapes, phase)
         if self._length is None or phase in _FIXED_PHASES:
             return grown
-        return tuple(shape if shape in self._weights else tuple(map(self._lengthened, shape)) for shape in grown)
+        return tuple(
+            shape if shape in self._weights else tuple(self._lengthened(size, at == 0) for at, size in enumerate(shape))
+            for shape in grown
+        )
 
-    def _lengthened(self, size: int) -> int:
-        """A dimension that is the length, its pairs (with themselves or without), or a multiple of one of these."""
+    def _lengthened(self, size: int, is_rows: bool) -> int:
+        """A dimension that is the length, one more, its pairs (with themselves or without), or a multiple of the length."""
         assert self._length is not None
         old, new = self._length
         for before, after in zip(_countings(old), _countings(new), strict=True):
             if size == before:
                 return after
-        return size // old * new if size % old == 0 else size
+        if size % old == 0:
+            return size // old * new
+        return size // (old + 1) * (new + 1) if is_rows and size % (old + 1) == 0 else size
 
     def _at(self, batch: int, op: str, shapes: Shapes, phase: str) -> Shapes:
         if phase in _FIXED_PHASES:
@@ -94,9 +100,9 @@ class BatchShapes:
         return tuple(new)
 
 
-def _countings(length: int) -> tuple[int, int, int]:
-    """The length, its pairs with themselves and without."""
-    return length, length * (length + 1) // 2, length * (length - 1) // 2
+def _countings(length: int) -> tuple[int, int, int, int]:
+    """The length, its pairs with themselves and without, and the length with a token before it."""
+    return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 
 def weights_of(op: str, shapes: Shapes) -> Shapes:

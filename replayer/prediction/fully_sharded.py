@@ -12,7 +12,7 @@ FullyShardedDataParallel and fully_shard; Zhao et al., "PyTorch FSDP", 2023, sec
 * what lies in no block belongs to the root, which is gathered at first and not freed between forward and backward;
 * the optimizer works on the shard alone.
 
-    schedule = Schedule.of(units, forward, backward_ns=..., gather=..., scatter=...)
+    schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
     schedule.exposed_ns         # what of communication is not hidden
 """
 
@@ -36,7 +36,7 @@ ROOT = ""
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ShardedStep:
     """A step's communication beside its computing, in ns."""
 
     gather_ns: float  # of all all-gathers
@@ -50,7 +50,7 @@ class Schedule:
         backward_ns: float,
         gather: Callable[[str], float],
         scatter: Callable[[str], float],
-    ) -> Schedule:
+    ) -> ShardedStep:
         """`units` are the parts of the forward pass in their order: which unit computes, and for how long; `gather` and
         `scatter` say what the operations of a unit take. A backward pass of 0 ns is none."""
         forward_ns = sum(ns for _, ns in units)
@@ -129,7 +129,7 @@ def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameter
         size = _input_bytes(operation, sizes[unit], ranks)
         return float(costs.next(operation, size, ranks).duration_ns) if size and ranks > 1 else 0.0
 
-    schedule = Schedule.of(units, backward_ns, lambda unit: takes(GATHER, unit), lambda unit: takes(SCATTER, unit))
+    schedule = ShardedStep.of(units, backward_ns, lambda unit: takes(GATHER, unit), lambda unit: takes(SCATTER, unit))
     parts = {"all-gather": schedule.gather_ns}
     if backward_ns:
         parts["reduce-scatter"] = schedule.scatter_ns

@@ -250,11 +250,13 @@ class _Ratios:
         return new
 
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
-        """Copies go by the bytes of the op that makes them; from and to the host over the recorded bus, within a device by its
-        memory's bandwidth."""
+        """Copies go by the bytes of the op that makes them; from and to the host over the recorded bus, within a device as a
+        kernel of that op, which has a launch beside its bytes."""
         device, strings = self._trace.device, self._trace.strings
         name = strings[int(device.name[row])]
         to_device, to_host = "HtoD" in name or "HostToDevice" in name, "DtoH" in name or "DeviceToHost" in name
+        if call is not None and not (to_device or to_host):
+            return self.of(call)
         ratio = self._batches if to_device else 1.0
         if call is not None and self._shapes is not None:
             grown = self.shapes_of(call)

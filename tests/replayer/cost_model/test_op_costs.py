@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from replayer.cost_model.efficiency import EfficiencyCurves, peaks_of
+from replayer.cost_model.efficiency import EfficiencyCurves, features, peaks_of
 from replayer.cost_model.op_costs import OpCosts
 from replayer.cost_model.op_work import OpWork, OutputPlaces, op_work
 from traces.cards import card_of
@@ -161,3 +164,25 @@ def test_another_form_of_a_measured_gpu_shares_its_curve_and_not_its_data_sheet(
     curves, work = EfficiencyCurves.installed(), ("matmul", (1, 4096, 4096, 4096), 3 * 4096 * 4096 * 4, 2 * 4096**3)
     slower, origin = curves.slower(*work, card_of("NVIDIA A100-SXM4-80GB"))
     assert origin is Origin.CURVE and slower == pytest.approx(curves.slower(*work, A100)[0], rel=0.02)
+
+
+@given(
+    st.sampled_from(
+        [("matmul", (1024, 16_384, 65_536, 65_536)), ("conv3", (256, 2048, 2048, 65_536)), ("rows", (1 << 22, 8192))]
+    ),
+    st.integers(0, 3),
+    st.integers(2, 64),
+)
+def test_sizes_beyond_the_measured_ones_are_cut_with_their_bytes_and_arithmetic(
+    net: tuple[str, tuple[int, ...]], at: int, times: int
+) -> None:
+    """GIVEN work `times` as large as any that was measured THEN a curve sees the largest one, and neither more bytes nor less
+    arithmetic than belong to it: the work is as efficient as so much of the largest."""
+    name, limits = net
+    at = min(at, len(limits) - 1)
+    larger = np.array([[size * times if i == at else size for i, size in enumerate(limits)]], dtype=np.float64)
+    within = np.array([limits], dtype=np.float64)
+    kinds, peaks = np.zeros(1), np.array([peaks_of(V100)])
+    moved, flops = np.array([1e9]), np.array([1e12])
+    cut = features(name, kinds, larger, moved * times, flops * times, peaks)
+    assert np.allclose(cut, features(name, kinds, within, moved, flops, peaks))

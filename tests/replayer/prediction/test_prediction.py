@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.replayer.recordings import Op, make_recording
 from tests.traces.handmade import phase_grained, training
 from traces.cards import card_of
 from traces.file import load, save
-from traces.model import NONE, Collectives, Origin, TraceError
+from traces.model import NONE, Collectives, DeviceKind, Origin, TraceError
 from tui.cli import run
 
 LAYERS = [
@@ -83,6 +84,25 @@ def test_another_length_changes_its_dimensions_and_pairs() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
     assert known.at(32, "convolution", ((32, 64, 1, 2556), (64, 64, 1, 1))) == ((32, 64, 1, 8256), (64, 64, 1, 1))
     assert known.at(64, "addmm", ((512,), (2272, 128), (128, 512))) == ((512,), (8192, 128), (128, 512))
+
+
+def test_a_token_before_the_sequence_grows_with_it() -> None:
+    known = BatchShapes(32, LAYERS, (71, 128))
+    assert known.at(64, "softmax", ((256, 1, 72),)) == ((512, 1, 129),)
+    assert known.at(32, "addmm", ((256,), (2304, 128), (128, 256))) == ((256,), (4128, 128), (128, 256))
+    assert known.at(32, "add", ((32, 576),)) == ((32, 576),)  # a width that happens to be a multiple of 72
+
+
+@pytest.mark.parametrize(("recorded_us", "least", "most"), [(400, 7.0, 8.0), (2, 1.0, 4.0)])
+def test_a_copy_within_the_device_grows_by_its_bytes_beside_its_launch(recorded_us: int, least: float, most: float) -> None:
+    """GIVEN a large copy THEN eight times the batch takes eight times as long; a small one is a launch above all."""
+    width = 2_000_000 if recorded_us > 100 else 200
+    ops = [Op("aten::copy_", 10 * i, 8, kernel=(500 * i + 5, recorded_us), shapes=((32, width),) * 2) for i in range(4)]
+    trace = make_recording([("forward", 0, 2_100)], ops)
+    trace.device.kind[:] = DeviceKind.MEMCPY
+    trace.strings.texts[int(trace.device.name[0])] = "Memcpy DtoD (Device -> Device)"
+    busy = predict(trace, Conditions(batch=256, recorded_batch=32)).busy
+    assert least < busy.predicted_ns / busy.recorded_ns < most + 0.01
 
 
 def test_another_gpu_has_its_name_memory_and_marked_times(tmp_path: Path) -> None:
@@ -159,6 +179,20 @@ def test_a_replay_of_a_prediction_is_a_sound_trace(tmp_path: Path) -> None:
     estimated = as_estimated(replayed, prediction)
     save(estimated, tmp_path / "replayed.msgpack")
     assert Origin.EXACT not in load(tmp_path / "replayed.msgpack").device.origin
+
+
+def test_expected_errors_are_those_of_the_benchmarks_rows() -> None:
+    """Each is a row that benchmarks/what_if.py prints, and docs/what_if.md quotes the same figure."""
+    table = json.loads(EXPECTED.read_text())
+    root = Path(__file__).parents[3]
+    program, page = ((root / name).read_text() for name in ("benchmarks/what_if.py", "docs/what_if.md"))
+    made = re.search(r"^ROWS = \{(.*?)^\}", program, re.DOTALL | re.MULTILINE)
+    assert made is not None and table["made"] == "benchmarks/what_if.py --expected"
+    rows = set(re.findall(r'"(\w+)":', made[1]))
+    for name, row in table["rows"].items():
+        assert name in rows and 0 < row["error"] < 1
+        quoted = [float(figure) / 100 for figure in re.findall(rf"\| {row['cases']} \| (?:mean|median) ([\d.]+)% \|", page)]
+        assert any(abs(figure - row["error"]) < 0.0006 for figure in quoted), f"{name}: {row} and {quoted} on the page"
 
 
 def test_the_expected_error_is_that_of_the_benchmark() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from replayer.cost_model.collectives import CollectiveCosts
 from replayer.prediction.conditions import Conditions
-from replayer.prediction.fully_sharded import ROOT, Schedule, moved_bytes, rank_memory
+from replayer.prediction.fully_sharded import ROOT, ShardedStep, moved_bytes, rank_memory
 from replayer.prediction.layers import layers_of
 from replayer.prediction.optimizer_states import states_of
 from replayer.prediction.predict import Prediction, predict
@@ -127,9 +127,9 @@ parts_of_pass = st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.inte
 def test_communication_hides_behind_computing_or_is_waited_for(
     parts: list[tuple[str, int]], backward_ns: int, each_ns: int
 ) -> None:
-    schedule = Schedule.of(parts, backward_ns, lambda unit: each_ns, lambda unit: each_ns / 2)
+    schedule = ShardedStep.of(parts, backward_ns, lambda unit: each_ns, lambda unit: each_ns / 2)
     assert -1 <= schedule.exposed_ns <= schedule.gather_ns + schedule.scatter_ns + 1
-    free = Schedule.of(parts, backward_ns, lambda unit: 0.0, lambda unit: 0.0)
+    free = ShardedStep.of(parts, backward_ns, lambda unit: 0.0, lambda unit: 0.0)
     assert free.exposed_ns == pytest.approx(0, abs=1)
 
 
@@ -137,7 +137,7 @@ def test_the_next_unit_is_gathered_while_one_computes() -> None:
     """GIVEN units that compute longer than they are gathered THEN only the first all-gather and the last reduce-scatter of a
     pass show."""
     parts = [("a", 10.0), ("b", 10.0), ("c", 10.0)]
-    schedule = Schedule.of(parts, 60.0, lambda unit: 4.0 if unit else 0.0, lambda unit: 3.0 if unit else 0.0)
+    schedule = ShardedStep.of(parts, 60.0, lambda unit: 4.0 if unit else 0.0, lambda unit: 3.0 if unit else 0.0)
     assert schedule.gather_ns == 24 and schedule.scatter_ns == 9 and schedule.exposed_ns == pytest.approx(4 + 4 + 3)
 
 
@@ -145,7 +145,7 @@ def test_only_two_units_are_gathered_at_a_time() -> None:
     """GIVEN all-gathers that are short but for the third WHEN the first unit computes long THEN the third waits for its end."""
     took = {"a": 1.0, "b": 1.0, "c": 50.0, "": 0.0}
     parts = [("a", 100.0), ("b", 10.0), ("c", 10.0)]
-    assert Schedule.of(parts, 0.0, took.__getitem__, took.__getitem__).exposed_ns == pytest.approx(1 + 40)
+    assert ShardedStep.of(parts, 0.0, took.__getitem__, took.__getitem__).exposed_ns == pytest.approx(1 + 40)
 
 
 def test_sharding_shortens_the_optimizer_and_adds_communication() -> None:
