@@ -35,8 +35,8 @@ _REASONS = {
     "synchronization": "while the host came back from waiting for the device",
     "host": "for the host, which was busy with Python and the framework (host-bound)",
     "stream": "for work on another stream",
-    "launch": "between a launch and its kernel",
-    "unknown": "for a launch that was not recorded",
+    "launch": "from the call of a launch until its kernel began",
+    "unknown": "before work whose launch was not recorded",
 }
 
 
@@ -116,7 +116,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
             replica_ns = part.device_replayed_median_ns or after_ns
-            yield _reason(name, of_one, replica_ns, phase, f"{name}, beside forward on one GPU", meaning)
+            yield _reason(name, of_one, replica_ns, phase, f"{name}, beside forward on one GPU,", meaning)
             continue
         yield _reason(name, before_ns, after_ns, phase, name, meaning)
 
@@ -128,6 +128,8 @@ def _idle(comparison: Comparison) -> Iterator[Reason]:
         pairs = list(zip(sorted(before), sorted(after), strict=True))
     for ours, theirs in pairs:
         device = ours if ours == theirs else f"{ours} (B: {theirs})"
+        if ours not in before or theirs not in after:
+            device += f" (not in {'A' if ours not in before else 'B'})"
         for reason, words in _REASONS.items():
             before_ns, after_ns = _per_step(before.get(ours), reason), _per_step(after.get(theirs), reason)
             if before_ns or after_ns:
