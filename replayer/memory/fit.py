@@ -53,13 +53,14 @@ def run_requests(
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
     blocks: list[Block | None] = []
+    given_up: set[int] = set()  # Note [A convolution that found no workspace], in workspaces.py
     steps, asked_bytes, seen_bytes, fits = 0, 0, 0, True
-    for kind, value, stream in log.entries:
+    for kind, value, stream, use in log.entries:
         if kind is free:
             block = blocks[value]
             if block is not None:
                 memory.free(block)
-        elif kind is optional and not has_optional:
+        elif kind is optional and (not has_optional or use in given_up):
             blocks.append(None)
         elif kind is request or kind is optional:
             try:
@@ -68,6 +69,7 @@ def run_requests(
                 if kind is request:
                     asked_bytes, fits = value, False
                     break
+                given_up.add(use)
                 blocks.append(None)
         elif kind is step:
             steps += 1
@@ -84,9 +86,10 @@ class ScaledRequests:
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
         """`per_sample` are the bytes by which each entry's value grows with the batch."""
-        self._kinds = [kind for kind, _, _ in log.entries]
-        self._streams = [stream for _, _, stream in log.entries]
-        values = [value for _, value, _ in log.entries]
+        self._kinds = [entry.kind for entry in log.entries]
+        self._streams = [entry.stream for entry in log.entries]
+        self._uses = [entry.use for entry in log.entries]
+        values = [entry.value for entry in log.entries]
         self._values, self._batch, self._per_sample = np.array(values, np.int64), batch, np.array(per_sample)
 
     @classmethod
@@ -102,7 +105,7 @@ class ScaledRequests:
         """The requests at this batch size."""
         grown = np.ceil(self._values + (batch - self._batch) * self._per_sample).astype(np.int64)
         values = np.where(self._per_sample != 0, np.maximum(grown, 1), self._values).tolist()
-        return RequestLog(list(map(LogEntry, self._kinds, values, self._streams)))
+        return RequestLog(list(map(LogEntry, self._kinds, values, self._streams, self._uses)))
 
 
 def _alike(a: LogEntry, b: LogEntry) -> bool:

@@ -11,6 +11,7 @@ of the script tells of any amount of memory, and two runs tell of any batch size
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,7 @@ class RequestKind(IntEnum):
     """What an entry is, and its value."""
 
     REQUEST = 0  # bytes
-    OPTIONAL = 1  # bytes, of a workspace that the op can do without
+    OPTIONAL = 1  # bytes, of a workspace that the op can do without; see Note [A convolution that found no workspace]
     FREE = 2  # number of the request, counted from 0
     EMPTY_CACHE = 3  # 0
     STEP = 4  # 0: a training step has ended
@@ -36,6 +37,7 @@ class LogEntry(NamedTuple):
     kind: RequestKind
     value: int
     stream: int = 0
+    use: int = 0  # of an optional request: equal ones serve the same convolution
 
 
 @dataclass
@@ -46,6 +48,7 @@ class RequestLog:
     _made: int = 0  # requests so far
     _last: int = -1  # the entry of the last one
     _live: dict[int, int] = field(default_factory=dict)  # the number of a request by the address it got
+    _uses: dict[Hashable, int] = field(default_factory=dict)  # numbered as they came
 
     def request(self, block: Block) -> None:
         self._live[block.address] = self._made
@@ -53,9 +56,10 @@ class RequestLog:
         self._last = len(self.entries)
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
-    def last_was_optional(self) -> None:
-        """The last request was for a workspace that its op can do without."""
-        self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL)
+    def last_was_optional(self, use: Hashable) -> None:
+        """The last request was for a workspace that its op can do without; `use` tells which workspace of which convolution."""
+        number = self._uses.setdefault(use, len(self._uses))
+        self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
         """A block goes back to its pool. One that was requested before the log began is left out."""
@@ -81,7 +85,7 @@ class RequestLog:
         """The sizes in bytes that each step requested, in order; what came after the last step is left out."""
         found: list[list[int]] = []
         of_step: list[int] = []
-        for kind, value, _ in self.entries:
+        for kind, value, _, _ in self.entries:
             if kind in (RequestKind.REQUEST, RequestKind.OPTIONAL):
                 of_step.append(value)
             elif kind == RequestKind.STEP:
@@ -95,4 +99,4 @@ class RequestLog:
     @classmethod
     def from_json(cls, stored: Any) -> RequestLog:
         """The inverse of `to_json`."""
-        return cls([LogEntry(RequestKind(kind), value, stream) for kind, value, stream in stored])
+        return cls([LogEntry(RequestKind(kind), value, stream, use) for kind, value, stream, use in stored])

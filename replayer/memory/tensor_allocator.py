@@ -18,7 +18,7 @@ Note [Allocation cycles] in allocation_cycles.py.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
@@ -84,6 +84,7 @@ class TensorAllocator:
         self._cycle: AllocationCycle | None = None  # followed instead of executing requests
         self._expected = _NO_CYCLE  # its requests
         self._at = 0  # how many of them have come
+        self._given_up: set[Hashable] = set()  # workspaces that found no memory
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
         """Device memory for `stream`; None for 0 bytes. Raises OutOfMemory."""
@@ -112,15 +113,21 @@ class TensorAllocator:
         self._events.append((handle, block.size_bytes, block.address, memory.reserved_bytes, op))
         return handle
 
-    def try_malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
-        """Memory that the caller can do without; None where there is no room, which is not counted as out of memory."""
+    def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
+        """A convolution's workspace for `use`; None where there is no room, which is not counted as out of memory.
+
+        See Note [A convolution that found no workspace].
+        """
+        if use in self._given_up:
+            return None
         try:
             handle = self.malloc(size_bytes, stream)
         except OutOfMemory:
             self.flush().ignore_last_oom()
+            self._given_up.add(use)
             return None
         if self._memory.requests is not None:
-            self._memory.requests.last_was_optional()
+            self._memory.requests.last_was_optional(use)
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:

@@ -6,6 +6,13 @@
     scratch.end()
 
 Sizes are allocated and freed in the recorded order between the op's outputs, so that outputs get the recorded blocks.
+
+Note [A convolution that found no workspace]
+    cuDNN's convolutions do without: PyTorch catches the failure, tries cuDNN's next algorithm, and keeps the one that ran for
+    all later calls with the same shapes (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator::try_all; Conv_v8.cpp,
+    benchmark_cache). So a workspace that once found no memory is not requested again, though there may be room by then; and
+    cached memory, which every failed request returns to the device, is not returned for it in each step. Such a workspace is
+    known by its op, its size and the output before it.
 """
 
 from __future__ import annotations
@@ -52,7 +59,7 @@ class ScratchScope:
     def _execute(self, sizes: tuple[int, ...]) -> None:
         for size_bytes in sizes:
             if size_bytes > 0:
-                handle = _allocate(self._allocator, self._stream, self._op, size_bytes)
+                handle = _allocate(self._allocator, self._stream, self._op, size_bytes, self._at)
                 if handle is not None:
                     self._handles.append(handle)
                 continue
@@ -64,16 +71,16 @@ class ScratchScope:
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
     """Allocate a workspace and free it at once. Raises OutOfMemory, but not for a convolution."""
-    handle = _allocate(allocator, stream, op, size_bytes)
+    handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)
 
 
-def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> AllocationHandle | None:
-    """A workspace of `op`; None if a convolution finds no memory: cuDNN then uses an algorithm with a smaller workspace.
+def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
+    """A workspace of `op`, before its output `at`; None for a convolution's that finds no memory.
 
-    Raises OutOfMemory for other ops. Reference: ATen/native/cudnn/Conv_v8.cpp.
+    Raises OutOfMemory for other ops. See Note [A convolution that found no workspace].
     """
     if canonical_op(op).startswith("convolution"):
-        return allocator.try_malloc(size_bytes, stream)
+        return allocator.try_malloc(size_bytes, stream, (op, at, size_bytes))
     return allocator.malloc(size_bytes, stream)

@@ -84,7 +84,7 @@ def test_a_smaller_card_fails_where_the_script_would_have() -> None:
         outcome = run_requests(log, capacity(mib, outside_mib=50), PLAIN)
         memory, blocks = DeviceMemory(0, mib * MIB, 50 * MIB, settings=PLAIN), []
         with pytest.raises(OutOfMemory):
-            for kind, value, stream in log.entries:
+            for kind, value, stream, _ in log.entries:
                 if kind == RequestKind.REQUEST:
                     blocks.append(memory.malloc(value, stream))
                 elif kind == RequestKind.FREE:
@@ -122,7 +122,7 @@ def test_a_workspace_that_an_op_can_do_without_is_left_out_where_there_is_no_roo
     memory, log = logged()
     allocator = TensorAllocator(memory)
     kept = allocator.malloc(30 * MIB, 0)
-    scratch = allocator.try_malloc(200 * MIB, 0)
+    scratch = allocator.try_malloc(200 * MIB, 0, "conv")
     assert kept is not None and scratch is not None
     allocator.free(scratch)
     allocator.malloc(10 * MIB, 0)
@@ -133,6 +133,25 @@ def test_a_workspace_that_an_op_can_do_without_is_left_out_where_there_is_no_roo
     outcome = run_requests(log, capacity(100), PLAIN)
     assert outcome.fits and outcome.peak_bytes == 40 * MIB
     assert log.sizes_by_step() == [[30 * MIB, 200 * MIB, 10 * MIB]]
+
+
+def test_a_workspace_that_found_no_room_once_is_not_requested_again() -> None:
+    """PyTorch keeps the algorithm that ran, also where there would be room later; cached memory is then not returned for it."""
+    memory, log = logged()
+    allocator = TensorAllocator(memory)
+    for _ in range(3):
+        kept = allocator.malloc(60 * MIB, 0)
+        for use in ("narrow", "wide"):
+            scratch = allocator.try_malloc((30 if use == "narrow" else 80) * MIB, 0, use)
+            assert kept is not None and scratch is not None
+            allocator.free(scratch)
+        allocator.free(kept)
+        allocator.malloc(5 * MIB, 0)
+        allocator.end_step()
+    assert [entry.use for entry in log.entries if entry.kind is RequestKind.OPTIONAL] == [0, 1] * 3
+    assert RequestLog.from_json(log.to_json()).entries == log.entries
+    assert run_requests(log, capacity(120), PLAIN).retries == 1  # 80 MiB beside 60 fail in the first step alone
+    assert run_requests(log, capacity(1_000), PLAIN).retries == 0
 
 
 def test_a_block_that_another_stream_uses_is_free_when_that_has_ended() -> None:

@@ -42,6 +42,22 @@ def test_a_convolution_does_without_what_does_not_fit() -> None:
     assert device.memory.usage_of_run().most_allocated_bytes == 4 * MIB
 
 
+def test_a_convolution_keeps_the_algorithm_that_ran() -> None:
+    """The workspace that did not fit beside other memory is not requested when that is gone; the smaller one is."""
+    device = FakeDevice(0, 100 * MIB)
+    other = device.allocator.malloc(60 * MIB, 0)
+    assert other is not None
+    for op, sizes in (("aten::cudnn_convolution", (80, 30)), ("aten::cudnn_convolution", (80, 30)), ("aten::mm", (96,))):
+        scratch = ScratchScope(device.allocator, 0, op, (tuple(sign * size * MIB for size in sizes for sign in (1, -1)),))
+        scratch.after_output()
+        scratch.close()
+        if other is not None:
+            device.allocator.free(other)
+            other = None
+    assert device.memory.stats()["num_ooms"] == 1  # no second attempt
+    assert device.memory.usage_of_run().most_allocated_bytes == 96 * MIB  # for which there was room
+
+
 def test_another_op_fails_for_want_of_its_workspace() -> None:
     device = FakeDevice(0, 64 * MIB)
     scratch = ScratchScope(device.allocator, 0, "aten::mm", ((4 * MIB, 80 * MIB, -80 * MIB, -4 * MIB),))
