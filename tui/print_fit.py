@@ -12,7 +12,7 @@ from typing import Any
 from replayer.memory.fit import Outcome
 from traces.cards import Card
 from traces.workload import WorkloadSignature
-from tui.commands.fit_times import Limit, StepTime
+from tui.commands.fit_times import ESTIMATED, Limit, StepTime
 from tui.figures import ABSENT, count_text, counted, paint, size_text, table, time_text
 
 
@@ -69,6 +69,7 @@ class CardFit:
             "step_ns": None if self.step is None else self.step.step_ns,
             "step_from": None if self.step is None else self.step.source,
             "step_estimated": None if self.step is None else self.step.is_estimate,
+            "step_communication_ns_estimated": None if self.step is None else self.step.communication_ns,
         }
 
 
@@ -132,7 +133,13 @@ def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
         said.append("For the largest batch, name the script's option for it: --batch-option=--batch-size.")
     elif any(one.verified is not None for one in found):
         said.append("✓: run at that batch, and at one more, which does not fit. ?: such runs said otherwise.")
-    estimates = [one.step for one in found if one.step is not None and one.step.is_estimate]
+    steps = [one.step for one in found if one.step is not None]
+    if ranks := [step for step in steps if step.communication_ns]:
+        most = time_text(max(step.communication_ns for step in ranks))
+        sources = ", ".join(dict.fromkeys(step.source for step in ranks if not step.source.startswith(ESTIMATED)))
+        measured = f"; the rest of it is from the library: {sources}" if sources else ""
+        said.append(f"A step holds what operations between ranks add, up to {most}, estimated by the card's link{measured}.")
+    estimates = [step for step in steps if step.is_estimate and step.source.startswith(ESTIMATED)]
     if estimates:
         corrected = estimates[0].source.partition(", ")[2]
         beside = f", {corrected}" if corrected else ""

@@ -12,6 +12,7 @@ What `trace replay --gpus` and `--nproc` play with the script itself, told from 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,17 +72,24 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
     while sum(sizes) < parameters:
         sizes.append(min(_BUCKET_BYTES, parameters - sum(sizes)))
     took = [costs.next("all_reduce", size, conditions.nproc).duration_ns for size in sizes]
-    at_ns, done_bytes = 0.0, 0
-    for size, took_ns in zip(sizes, took, strict=True):  # a bucket is ready when its share of the backward pass is done
-        done_bytes += size
-        at_ns = max(at_ns, backward_ns * done_bytes / parameters) + took_ns
-    left_ns = max(at_ns - backward_ns, 0.0)
+    left_ns = left_after_backward_ns(backward_ns, list(zip(sizes, took, strict=True)))
     parts = {"all-reduce": float(sum(took)), "of it after backward": left_ns}
     moved = sum(wire_bytes("all_reduce", size, conditions.nproc) for size in sizes)
     return Parallel(
         "DistributedDataParallel", conditions.nproc, one_ns + left_ns, parts, parameters, round(moved),
         assumed="gradients are summed in buckets of 25 MiB while the backward pass goes on; every rank takes this batch",
     )  # fmt: skip
+
+
+def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
+    """What is left of reductions, each (bytes, ns), when the backward pass is over: they run one after the other, each from
+    when its share of that pass is done."""
+    all_bytes = sum(size for size, _ in buckets) or 1
+    at_ns, done_bytes = 0.0, 0
+    for size, took_ns in buckets:
+        done_bytes += size
+        at_ns = max(at_ns, backward_ns * done_bytes / all_bytes) + took_ns
+    return max(at_ns - backward_ns, 0.0)
 
 
 def _require_parameters(parameters: int) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from replayer.cost_model.collectives import CollectiveCosts
+
 pytestmark = pytest.mark.waits
 
 TRAIN = """
@@ -103,6 +105,15 @@ def test_ranks_are_judged_by_the_one_that_needs_most(tmp_path: Path) -> None:
         " torch.cuda.set_device(rank); big = torch.empty(1 << 28, device='cuda') if rank else None\nmodel = ")  # fmt: skip
     ranks = ranks.replace("optimizer = ", "model = nn.parallel.DistributedDataParallel(model, [rank])\noptimizer = ")
     (tmp_path / "train.py").write_text(ranks)
-    ran = run(tmp_path, "--gpus", "t4", "--nproc", "2", "train.py")
+    ran = run(tmp_path, "--gpus", "t4,a100", "--nproc", "2", "train.py")
     assert ran.returncode == 0, ran.stderr
     assert "2 GPUs are used: the one that needs most decides" in ran.stdout and "needs 1.1 GiB at batch 48" in ran.stdout
+    assert "A step holds what operations between ranks add, up to" in ran.stdout
+    facts = json.loads(run(tmp_path, "--gpus", "t4,a100", "--nproc", "2", "--json", "train.py").stdout)
+    t4, a100 = facts["gpus"]
+    assert t4["step_estimated"] and t4["step_from"] == "estimated"
+    gradients = 4 * (2 * 512 * 4096 + 512 + 4096)
+    for card, name in ((t4, "Tesla T4"), (a100, "NVIDIA A100-SXM4-40GB")):
+        all_ns = CollectiveCosts(name).next("all_reduce", gradients, 2).duration_ns
+        assert 0 < card["step_communication_ns_estimated"] < min(2 * all_ns, card["step_ns"])  # 2: its latency counts by bucket
+    assert t4["step_communication_ns_estimated"] > 3 * a100["step_communication_ns_estimated"]  # PCIe against NVLink

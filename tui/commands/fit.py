@@ -17,7 +17,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,10 +28,11 @@ from replayer.memory.oom import DEFAULT_OOM_TEXT
 from replayer.memory.request_log import REQUESTS, RequestKind, RequestLog
 from traces.cards import CARDS, Card, find_card
 from traces.configuration import ReplayConfig, ReplaySession
-from traces.file import load, save
+from traces.file import save
 from traces.launch import run_child
 from traces.machine import Machine
 from traces.model import Device, StepKind, Steps, Trace, TraceError
+from traces.replayed import process_of_each_rank, timelines_in
 from traces.workload import WorkloadSignature
 from tui.commands.fit_times import KnownTimes
 from tui.figures import counted
@@ -72,7 +73,7 @@ class _FitRun:
     workload: WorkloadSignature
     steps: int  # training steps
     ended: int  # steps of both kinds
-    timeline: Trace | None = None  # of the process that trains, where there is one alone
+    timeline: Trace | None = None  # of the process that trains, or of the first rank
 
     @property
     def batch(self) -> int | None:
@@ -89,7 +90,7 @@ def run(fit: Fit) -> int:
     scaled: list[ScaledRequests] = []
     if option and need.batch is not None:
         scaled, need = _scaled(fit, first, need, option, cards[0])
-    known = KnownTimes(need.workload, need.batch, first.timeline)
+    known = KnownTimes(need.workload, first.batch if fit.nproc else need.batch, first.timeline)
     with working("working out each card"):
         found = [_card_fit(card, first, scaled, need, known) for card in cards]
     if fit.verify and scaled:
@@ -126,10 +127,16 @@ def _run(fit: Fit, words: list[str], card: Card) -> _FitRun:
         if not logs:
             did = "used no memory of the GPU" if result.triggered else "did not import torch"
             raise TraceError(f"{name}: the script {did}")
-        traces = [load(path, is_ours=True) for path in out.glob("replay-*.msgpack")]
-        workloads = [trace.workload for trace in traces if trace.workload is not None]
+        traces = timelines_in(out)
+        workloads = [trace.workload for trace in traces.values() if trace.workload is not None]
     workload = max(workloads, key=lambda of: of.parameters or 0, default=WorkloadSignature())
-    return _FitRun(logs, workload, steps, ended, traces[0] if len(traces) == 1 else None)
+    return _FitRun(logs, workload, steps, ended, _timeline(traces))
+
+
+def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
+    """`traces` by process id: that of the only process, or of the first of several ranks."""
+    by_rank = process_of_each_rank(traces, main=0) if traces else {}
+    return traces[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(traces) == 1) else None
 
 
 def _machine(card: Card, count: int) -> Trace:

@@ -141,9 +141,10 @@ def test_a_workspace_that_found_no_room_once_is_not_requested_again() -> None:
     allocator = TensorAllocator(memory)
     for _ in range(3):
         kept = allocator.malloc(60 * MIB, 0)
+        assert kept is not None
         for use in ("narrow", "wide"):
             scratch = allocator.try_malloc((30 if use == "narrow" else 80) * MIB, 0, use)
-            assert kept is not None and scratch is not None
+            assert scratch is not None
             allocator.free(scratch)
         allocator.free(kept)
         allocator.malloc(5 * MIB, 0)

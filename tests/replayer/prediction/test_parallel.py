@@ -1,0 +1,23 @@
+"""What several GPUs add to a step of one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.prediction.parallel import left_after_backward_ns
+
+BUCKETS = st.lists(st.tuples(st.integers(1, 1 << 25), st.integers(0, 10_000_000)), min_size=1, max_size=8)
+
+
+@given(backward_ns=st.integers(0, 50_000_000), buckets=BUCKETS)
+def test_what_is_left_lies_between_the_last_bucket_and_all_of_them(backward_ns: int, buckets: list[tuple[int, int]]) -> None:
+    left_ns = left_after_backward_ns(float(backward_ns), buckets)
+    all_ns, last_ns = sum(took for _, took in buckets), buckets[-1][1]
+    assert max(last_ns, all_ns - backward_ns) - 1 <= left_ns <= all_ns + 1
+
+
+def test_reductions_that_run_beside_a_long_backward_pass_leave_the_last_one() -> None:
+    assert left_after_backward_ns(1_000_000.0, [(10, 1_000), (10, 1_000), (10, 2_000)]) == 2_000
+    assert left_after_backward_ns(0.0, [(10, 1_000), (10, 1_000)]) == 2_000
+    assert left_after_backward_ns(1_000_000.0, []) == 0
