@@ -239,13 +239,14 @@ def picture(found: Cells, path: Path) -> None:
             shown = axes[row][column]
             here = [[found[Run(net, depth, width, mode)] for width in widths] for depth in depths]
             drawn = [[float("nan") if cell.peak_mib is None else cell.peak_mib / 1024 for cell in line] for line in here]
-            shown.set_facecolor("0.9")
+            shown.patch.set(facecolor="1", edgecolor="0.75", hatch="//")  # what is behind a cell that is out of memory
             image = shown.imshow(drawn, cmap="Greys", vmin=0, vmax=8, aspect="auto")
             for y, line in enumerate(here):
                 for x, cell in enumerate(line):
                     dark = cell.peak_mib is not None and cell.peak_mib > 4096
                     text = "out of\nmemory" if cell.step_ms is None else f"{cell.step_ms:.1f} ms\n{cell.peak_mib} MiB"
-                    shown.text(x, y, text, ha="center", va="center", color="white" if dark else "black")
+                    on = {"facecolor": "white", "edgecolor": "none"} if cell.peak_mib is None else None
+                    shown.text(x, y, text, ha="center", va="center", color="white" if dark else "black", bbox=on)
             shown.set_xticks(range(len(widths)), map(str, widths))
             shown.set_yticks(range(len(depths)), map(str, depths))
             shown.set(title=f"{NAMES[net]}, {mode}", xlabel="width", ylabel="depth, layers")

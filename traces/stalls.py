@@ -173,6 +173,8 @@ def stalls_of(
     notes = []
     if paces[0].step_ns > paces[1].step_ns * (1 + _BUSY):
         notes.append("A batch that is ready in memory took longer than data that is loaded: this machine was busy. Run again.")
+    if late is not None and paces[1].step_ns > late.step_ns * (1 + _BUSY):
+        notes.append("Cached data took longer than data behind the disk: this machine was busy. Run again.")
     if not cached.read_bytes:
         notes.append("No file was read through Python's open while loading: storage that C or C++ reads is not seen.")
     elif cached.stored_bytes > 0.05 * cached.read_bytes:
@@ -267,8 +269,8 @@ def _of_training(told: list[Loading]) -> list[Loading]:
 
 def _bottleneck(gpu: Pace, prepared: Pace, fetched: Pace | None, pin_ns: int | None) -> Bottleneck:
     """The stage that sets the pace: the last one that made it noticeably slower."""
-    slowest = (fetched or prepared).step_ns
-    if slowest <= gpu.step_ns * (1 + _NOTICEABLE):
+    slowest_ns = max(prepared.step_ns, 0 if fetched is None else fetched.step_ns)
+    if slowest_ns <= gpu.step_ns * (1 + _NOTICEABLE):
         return Bottleneck.GPU
     if fetched is not None and fetched.step_ns > prepared.step_ns * (1 + _NOTICEABLE):
         return Bottleneck.STORAGE

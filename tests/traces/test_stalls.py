@@ -125,6 +125,16 @@ def test_files_that_were_not_seen_are_said() -> None:
 
 def test_a_machine_that_was_busy_in_the_first_run_is_said() -> None:
     assert "this machine was busy" in "".join(stalls_of(run_of(30), run_of(20), [loading(10)], 2, []).notes)
+
+
+def test_a_machine_that_was_busy_in_the_second_run_is_said_and_its_stall_is_not_denied() -> None:
+    """GIVEN cached data that took longer than the same behind a disk, and than the GPU WHEN compared THEN both are told."""
+    found = stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(20), [loading(10)])
+    assert any(note.startswith("Cached data took longer than data behind the disk") for note in found.notes)
+    assert found.bottleneck is Bottleneck.PREPARATION and found.preparation_share > 0
+    assert not any(
+        "behind the disk" in note for note in stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(30), []).notes
+    )
     assert not stalls_of(run_of(20), run_of(20), [loading(10)], 2, []).notes
 
 
