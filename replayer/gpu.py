@@ -587,6 +587,8 @@ class VirtualGpu:
         """Play all that was captured on this thread's current stream."""
         with self._looking as thread:
             self.simulator.play_graph(thread, self._current(thread, graph.origin.device), graph, self.clock.now_ns())
+            for compute in graph.computing:
+                compute()
 
     def is_capturing(self, stream: VirtualStream) -> bool:
         return self.capture is not None and stream in self.capture

@@ -210,10 +210,14 @@ class Copies:
             values = _known_or_assumed(source)
         del temporary
         with torch.no_grad():
-            if isinstance(values, torch.Tensor):
-                target.copy_(values)
-            else:
-                target.fill_(values)
+            self._to_host_memory(target, values, meta.index)
+
+    def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
+        """What a copy from `device` leaves on the host."""
+        if isinstance(values, torch.Tensor):
+            target.copy_(values)
+        else:
+            target.fill_(values)
 
     def _values(self, source: Any, signature: OpSignature) -> torch.Tensor | float | int | bool:
         """See Note [Where values come from]."""

@@ -7,6 +7,12 @@ the same op on the payloads. So losses are true, and so are sizes that depend on
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
 
+Note [Computed twice]
+    What a CUDA graph captures is not run, but its results have shapes, which may depend on nothing but shapes, and payloads.
+    So it is computed while it is captured, and what it has written to memory from before is put back at the end of the
+    capture, random states too. At each replay the same ops are computed on the same payloads, into the payloads of the
+    results that they had then.
+
 Note [Payloads]
     An allocation's payload is a storage of the host as large as the allocation, kept where a payload-less replay keeps what
     the host happens to know (`Allocation.known`). A tensor's values are a view of that storage by its metadata, so views share
@@ -16,9 +22,11 @@ Note [Payloads]
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
@@ -31,6 +39,7 @@ from replayer.tensor.known_values import payload_of
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import IDLE, no_such_tensor, on_device, writes_of
 from replayer.tensor.tensor_meta import OURS, TensorMeta
+from replayer.timing.cuda_graph import GraphCapture
 from traces.layouts import memory_layout
 
 aten = torch.ops.aten
@@ -69,12 +78,51 @@ class ComputedCopies(Copies):
         kept = target.allocation.known
         copy()
         target.allocation.known = kept
-        into.copy_(values)
+        _now_or_at_replays(partial(_copy, into, values), into, target.meta.index)
+
+    def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
+        copy = super()._to_host_memory
+        _now_or_at_replays(lambda: copy(target, values, device), target, device)
 
     def _values(self, source: Any, signature: OpSignature) -> torch.Tensor:
         meta: TensorMeta = source.meta
         gpu().read(signature, meta.index, meta.dtype_name, meta.numel)  # waits for the device
         return payload_of(source)
+
+
+def _copy(into: torch.Tensor, values: torch.Tensor) -> None:
+    into.copy_(values)
+
+
+def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], Any]:
+    """A call that gives the storage the contents back that it has now."""
+    return partial(storage.copy_, storage.clone())
+
+
+def _capturing(device: int) -> GraphCapture | None:
+    """The CUDA graph that captures what is computed now on `device`, if any."""
+    here = gpu()
+    return here.capture if here.capture is not None and here.is_capturing(here.current_stream(device)) else None
+
+
+def _in_capture(capture: GraphCapture, compute: Callable[[], Any], written: list[torch.Tensor]) -> Any:
+    """What `compute` gives, of which nothing remains when the capture has ended. See Note [Computed twice]."""
+    for tensor in written:
+        capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
+    random = torch.get_rng_state()
+    result = compute()
+    torch.set_rng_state(random)
+    return result
+
+
+def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, device: int) -> None:
+    """Run `compute`, which writes; where a graph captures, at each of its replays."""
+    capture = _capturing(device)
+    if capture is None:
+        compute()
+    else:
+        _in_capture(capture, compute, [written])
+        capture.note_computing(compute)
 
 
 class CpuCompute:
@@ -86,7 +134,7 @@ class CpuCompute:
         self.copies = ComputedCopies(plans, tensor_class)
         own = self.copies.handlers()
         self._handlers = {op: own[op] for op in (aten.copy_.default, aten._to_copy.default, aten._local_scalar_dense.default)}
-        for op in (aten.alias.default, aten._nested_tensor_from_mask_left_aligned.default):
+        for op in (aten.alias.default, aten.index_put.default, aten._nested_tensor_from_mask_left_aligned.default):
             self._handlers[op] = plans.specials[op]
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -109,7 +157,13 @@ class CpuCompute:
         host_args = [call.of(value) for value in args]
         host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
         index = call.device(func in _TAKE_HOST, here.current_device())
-        result = self._on_host(func, host_args, host_kwargs)
+        compute = partial(self._on_host, func, host_args, host_kwargs)
+        capture = _capturing(index)
+        if capture is None:
+            result = compute()
+        else:
+            places = {**dict(enumerate(host_args)), **host_kwargs}
+            result = _in_capture(capture, compute, tree_leaves([places[at] for at, _ in writes_of(func, args, kwargs)]))
         if self._plans.leaves_device(kwargs):
             return result
         if "device" in kwargs:
@@ -123,6 +177,8 @@ class CpuCompute:
             made = call.back(self._plans, result, index, shapes)
         if func in PRODUCTS:
             use_workspace(made)
+        if capture is not None:
+            capture.note_computing(partial(self._compute_again, compute, call.results_in(made)))
         here.launch(self._signature(func, call, tuple(shapes), bool(writes_of(func, args, kwargs))), index)
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
             here.synchronize_stream(here.current_stream(index))
@@ -138,6 +194,11 @@ class CpuCompute:
             raise NotEmulated(f"{name} under --values compute", "it has no CPU form; use --values recorded") from missing
         finally:
             clock.resume()
+
+    def _compute_again(self, compute: Callable[[], Any], results: list[torch.Tensor | None]) -> None:
+        for value, into in zip(tree_leaves(compute()), results, strict=True):
+            if into is not None:
+                into.copy_(value)
 
     def _signature(self, func: Any, call: _PayloadCall, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
         layout = memory_layout(call.placed)
@@ -206,6 +267,15 @@ class _PayloadCall:
                 allocation.known = _on(storage)
             if now is not meta or allocation is not tensor.allocation:
                 adopt(tensor, make(now, allocation))
+
+    def results_in(self, made: Any) -> list[torch.Tensor | None]:
+        """The payload of each result that lies in new memory, None of all others."""
+        given = [tensor.allocation for tensor, _ in self._given]
+
+        def is_new(leaf: Any) -> bool:
+            return type(leaf) is self._tensor_class and leaf.allocation not in given  # type: ignore[attr-defined]
+
+        return [payload_of(leaf) if is_new(leaf) else None for leaf in tree_leaves(made)]
 
     def back(self, plans: PlanCache, value: Any, index: int, shapes: list[tuple[int, ...]]) -> Any:
         """A result as the script gets it; appends the shapes of what is new."""

@@ -50,6 +50,7 @@ class KnownContents:
             aten._amp_update_scale_.default: self.update_scale_,
             aten.index_put_.default: self.index_put(aten.index_put_.default),
             aten._index_put_impl_.default: self.index_put(aten._index_put_impl_.default),
+            aten.index_put.default: index_put_new,
         }
 
     def zero_(self, target: Any) -> Any:
@@ -133,3 +134,13 @@ class KnownContents:
                 index = index.to(beside.meta.backend_device)
             moved.append(index)
         return moved
+
+
+def index_put_new(target: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """`aten::index_put`: a clone with elements set. Of indexing's gradient CUDA sets the elements of the new zeros themselves;
+    autograd spares only subclasses that (`index_backward` in torch/csrc/autograd/FunctionsManual.cpp).
+    """
+    node = None if torch.is_grad_enabled() else torch._C._current_autograd_node()  # type: ignore[attr-defined, unused-ignore]
+    if node is not None and node.name().startswith("IndexBackward"):
+        return aten._index_put_impl_.default(target, indices, values, accumulate, True)
+    return aten.index_put_.default(aten.clone.default(target), indices, values, accumulate)

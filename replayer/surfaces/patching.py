@@ -11,7 +11,12 @@ messages, stay right.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, NoReturn
 
 from replayer.errors import NotEmulated
@@ -54,6 +59,34 @@ def _constant(name: str, answer: object) -> Callable[..., object]:
 
     ignored.__name__ = ignored.__qualname__ = name
     return ignored
+
+
+def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
+    """Call `then` with the module `name`: at once, or when the script imports it."""
+    if name in sys.modules:
+        then(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _WhenImported(name, then))
+
+
+class _WhenImported(MetaPathFinder):
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_call(module: ModuleType) -> None:
+                execute(module)
+                self._then(module)
+
+            patch(spec.loader, exec_module=execute_and_call)
+        return spec
 
 
 class _Generic(type):

@@ -6,6 +6,9 @@
 
 Kernels are timed op by op. A module comes back as the `OptimizedModule` that torch.compile makes, with the compiler
 switched off, so that what scripts do with it (`_orig_mod`, `isinstance`, saving) works; a function comes back as it is.
+
+What asks for a graph itself (torch.export, `torch._dynamo.optimize`, `export`, `explain`) is given it, by torch's own tracer.
+That one takes each Python frame entered under it for the script's, but for those of torch and of folders that it is told of.
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from replayer.surfaces.patching import refusal
+from replayer.surfaces.patching import refusal, when_imported
 from traces.patching import patch
 
 # Of a CUDA build only; torch._inductor.cudagraph_trees imports them where there is a GPU, and `torch.compiler.reset()` it.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
+
+_ROOMS = Path(__file__).parents[2]
 
 
 def install(torch_module: ModuleType) -> None:
@@ -63,3 +69,10 @@ def install(torch_module: ModuleType) -> None:
     for name in _IMPORTED:
         if not hasattr(torch_module._C, name):
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
+    when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
+
+
+def _leave_out_our_frames(rules: Any) -> None:
+    """What stands for a C function of torch (the accelerator's streams, a device) is no code to trace, as C is not."""
+    rules.SKIP_DIRS.extend(f"{_ROOMS / room}/" for room in ("replayer", "traces", "tracer"))
+    rules._recompile_re()

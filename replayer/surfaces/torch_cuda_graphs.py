@@ -16,8 +16,7 @@ from collections import Counter
 from types import ModuleType
 from typing import Any, Self
 
-from replayer.errors import NotEmulated
-from replayer.state import computing, gpu, set_capturing, started
+from replayer.state import gpu, set_capturing, started
 from replayer.surfaces.patching import refusal, refuse
 from replayer.tensor.device_args import broken_capture, not_permitted_in_capture, unjoined_capture
 from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
@@ -86,8 +85,6 @@ class VirtualGraph:
             raise RuntimeError(
                 "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + capture_error_mode
             )
-        if computing():
-            raise NotEmulated("torch.cuda.CUDAGraph under --values compute", "replay it with recorded values, the default")
         if here.capture is not None:
             raise not_permitted_in_capture()
         self._pool = pool or self._pools.handle()

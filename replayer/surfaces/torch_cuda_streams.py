@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import ctypes
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -55,6 +55,10 @@ class StreamPool:
 
     def by_id(self, device: int, stream_id: int) -> VirtualStream:
         return self._by_id[device, stream_id]
+
+    def __contains__(self, place: tuple[int, float]) -> bool:
+        """Whether there is a stream on that device with that id."""
+        return place in self._by_id
 
     def take(self, device: int, priority: int) -> int:
         """The id of the next stream of that device and priority, laid out as PyTorch does: index, kind, 1."""
@@ -168,10 +172,14 @@ class Stream(BaseStream):  # type: ignore[misc]
 
 
 class ExternalStream(Stream):
-    """torch.cuda.ExternalStream: refused by name."""
+    """torch.cuda.ExternalStream: a stream of ours by its handle, as libraries hand it on. Others are refused by name."""
 
-    def __new__(cls, stream_ptr: int, device: Any = None, **known: Any) -> NoReturn:
-        refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
+    def __new__(cls, stream_ptr: int, device: Any = None, **known: Any) -> Self:
+        index = _index(device)
+        stream_id = (stream_ptr - _HANDLE - (index << 20)) / 16 if stream_ptr else 0  # as `cuda_stream` lays it out
+        if (index, stream_id) not in cls.pools.now():
+            refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
+        return super().__new__(cls, device_index=index, stream_id=int(stream_id), device_type=_CUDA)
 
 
 class Event(BaseEvent):  # type: ignore[misc]

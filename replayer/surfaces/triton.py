@@ -9,44 +9,19 @@ phase. Nothing is compiled and nothing tuned: an autotuned kernel runs with its 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import wraps
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
+from replayer.surfaces.patching import when_imported
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
 
 _LAST = "triton.runtime"  # when this has been executed, all that is patched is there
-
-
-class _WhenImported(MetaPathFinder):
-    """Patches triton when the script imports it, which takes a while that most scripts need not spend."""
-
-    def __init__(self, torch_module: ModuleType) -> None:
-        self._torch = torch_module
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != _LAST:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_patch(module: ModuleType) -> None:
-                execute(module)
-                _patch(module, self._torch)
-
-            patch(spec.loader, exec_module=execute_and_patch)
-        return spec
 
 
 class _TritonDriver:
@@ -75,11 +50,8 @@ class _TritonDriver:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch triton, now or when it is imported."""
-    if _LAST in sys.modules:
-        _patch(sys.modules[_LAST], torch_module)
-    else:
-        sys.meta_path.insert(0, _WhenImported(torch_module))
+    """Patch triton, now or when it is imported, which takes a while that most scripts need not spend."""
+    when_imported(_LAST, lambda runtime: _patch(runtime, torch_module))
 
 
 def _patch(runtime: Any, torch_module: ModuleType) -> None:

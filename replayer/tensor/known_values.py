@@ -10,6 +10,7 @@ knows all that a small op reads, its result is computed too (constant folding); 
 
 from __future__ import annotations
 
+import cmath
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -102,7 +103,9 @@ def in_dtype(value: Any, dtype: torch.dtype) -> Any:
     """A Python number as a tensor of this dtype would hold it, but for rounding."""
     if dtype is torch.bool:
         return bool(value)
-    return value if dtype.is_complex else float(value) if dtype.is_floating_point else int(value)
+    if dtype.is_complex or dtype.is_floating_point:
+        return value if dtype.is_complex else float(value)
+    return int(value) if cmath.isfinite(value) else torch.tensor(value).to(dtype).item()
 
 
 @contextmanager

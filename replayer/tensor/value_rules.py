@@ -50,12 +50,15 @@ _ANY = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
 _SAME_OF_ALL = frozenset(
     {aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.mean.default, aten.mean.dim}
 )
+_EMPTY = frozenset({aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default})
 _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
     """What sets the values after calls of this plan; then it also has to forget those that the op overwrites."""
     outcome = plan.outcome
+    if func in _EMPTY and isinstance(outcome, New) and outcome.meta.dtype in EXACT_DTYPES and outcome.meta.numel <= KNOWN_LIMIT:
+        return _zeros
     if not plan.signature.launches or plan.reshaped:
         return None
     if func is aten._foreach_add_.Scalar:
@@ -272,6 +275,11 @@ def _clone(made: Any, args: Any) -> Any:
     if allocation.known is None:
         allocation.known = Content()
     return None if isinstance(allocation.known, torch.Tensor) else allocation.known
+
+
+def _zeros(made: Any, args: Any, kwargs: Any) -> None:
+    """Of memory that nothing has written to: so is known what is scattered into it, such as the inverse of a permutation."""
+    made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
 
 
 # -- what is reckoned without a kernel of the CPU ----------------------------------------------------------------------------

@@ -30,11 +30,13 @@ _STREAMS_OF_A_POOL = 64
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """`calls` are made in order at each replay, on `origin`'s place in whatever stream replays; `others` joined the capture."""
+    """`calls` are made in order at each replay, on `origin`'s place in whatever stream replays; `others` joined the capture.
+    `computing` is what the host computes at each replay, where tensors have numbers."""
 
     origin: VirtualStream
     others: tuple[VirtualStream, ...]
     calls: tuple[Call, ...]
+    computing: tuple[Callable[[], None], ...]
 
 
 class GraphCapture:
@@ -58,6 +60,8 @@ class GraphCapture:
         self._unjoined: set[VirtualStream] = set()
         self._events: set[VirtualEvent] = set()
         self._calls: list[Call] = []
+        self._computing: list[Callable[[], None]] = []
+        self._as_before: dict[int, Callable[[], None]] = {}  # by what they put back
         self._add(stream)
 
     def __contains__(self, stream: VirtualStream) -> bool:
@@ -65,6 +69,15 @@ class GraphCapture:
 
     def note(self, call: Callable[..., Any], *args: Any) -> None:
         self._calls.append((call, args))
+
+    def note_computing(self, call: Callable[[], None]) -> None:
+        """`call` computes the numbers of an op that was captured."""
+        self._computing.append(call)
+
+    def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
+        """At the end the call that `undo` gives puts back what the memory `key` holds now; the first time counts."""
+        if key not in self._as_before:
+            self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
         """Whether `event`, recorded on `stream`, belongs to the capture."""
@@ -100,11 +113,13 @@ class GraphCapture:
         return not self._unjoined
 
     def end(self) -> CapturedGraph:
-        """Give the streams their numbers back."""
+        """Give the streams their numbers back, and memory the contents that it had."""
+        for undo in self._as_before.values():
+            undo()
         for stream, number in self._numbers.items():
             stream.number = number
         others = tuple(stream for stream in self._numbers if stream is not self.origin)
-        return CapturedGraph(self.origin, others, tuple(self._calls))
+        return CapturedGraph(self.origin, others, tuple(self._calls), tuple(self._computing))
 
     def _add(self, stream: VirtualStream) -> None:
         self._numbers[stream] = stream.number

@@ -141,6 +141,18 @@ def test_an_event_stays_on_the_device_where_it_was_first_recorded() -> None:
         event.record(cuda.current_stream(0))
 
 
+def test_a_stream_is_found_again_by_its_handle() -> None:
+    """GIVEN handles of our streams WHEN a library makes external streams of them THEN they are the same queues."""
+    use(devices=2)
+    side = cuda.Stream(1, priority=-1)
+    again = cuda.ExternalStream(side.cuda_stream, device=1)
+    assert again == side and again.virtual is side.virtual and isinstance(again, cuda.Stream)
+    assert cuda.ExternalStream(0) == cuda.default_stream()
+    for wrong in (side.cuda_stream + 1, side.cuda_stream + 64):
+        with pytest.raises(NotEmulated, match="ExternalStream"):
+            cuda.ExternalStream(wrong, device=1)
+
+
 def test_interprocess_events_and_foreign_streams_are_refused_by_name() -> None:
     use()
     with pytest.raises(NotEmulated, match="interprocess"):

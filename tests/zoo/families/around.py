@@ -165,6 +165,72 @@ def compiled(device: str) -> Any:
     return [f(torch.ones(3).to(device)), model(torch.ones(2, 4).to(device)).shape]
 
 
+@family.group
+def graphs_by_dynamo(device: str) -> Any:
+    import torch._dynamo
+
+    seen: list[int] = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        seen.append(len(graph.graph.nodes))
+        return graph.forward
+
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).to(device)
+    x = torch.ones(2, 4).to(device).requires_grad_(True)
+    torch._dynamo.reset()
+    y = torch._dynamo.optimize(count)(lambda x: model(x).sin() + 1)(x)
+    y.sum().backward()
+    exported, _ = torch._dynamo.export(lambda x: x.sin() * 2)(x.detach())
+    return [y, x.grad, len(seen), exported(x.detach()), torch._dynamo.explain(lambda x: x.cos() + 1)(x).graph_count]
+
+
+@family.group
+def cuda_graphs(device: str) -> Any:
+    """Training whose step is captured: nothing runs at the capture, all of it at each replay."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    x, losses = torch.zeros(6, 4).to(device), []
+
+    def step() -> Any:
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    x.copy_(torch.ones(6, 4))
+    x[0] += 1
+    step()
+    optimizer.zero_grad()
+    replay = step
+    if device == "cuda":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            optimizer.zero_grad(set_to_none=False)
+            kept = step()
+
+        def replay() -> Any:
+            graph.replay()
+            return kept
+
+    for turn in range(3):
+        x[turn] = float(turn)
+        optimizer.zero_grad(set_to_none=False)
+        losses.append(replay().item())
+    return [losses, [p.detach().clone() for p in model.parameters()], model[1].num_batches_tracked]
+
+
+@family.group
+def graphed_callables(device: str) -> Any:
+    model, x = nn.Linear(4, 2).to(device), torch.ones(3, 4).to(device).requires_grad_(True)
+    with torch.no_grad():
+        model.weight.fill_(0.5)
+    sample = torch.zeros_like(x, requires_grad=True)
+    graphed: Any = torch.cuda.make_graphed_callables(model, (sample,)) if device == "cuda" else model
+    y = graphed(x * 2)
+    y.pow(2).sum().backward()
+    return [y, x.grad, model.weight.grad]
+
+
 def _doubled_by_triton(x: Any) -> Any:
     import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
     import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]

@@ -167,3 +167,23 @@ def repeating(device: str) -> Any:
     x, counts = torch.arange(3.0).to(device), torch.tensor([1, 0, 2]).to(device)
     return [x.repeat_interleave(2), x.repeat_interleave(counts), torch.repeat_interleave(counts),
         x.repeat_interleave(counts, output_size=3)]
+
+
+@family.group
+def gradients_by_indices_of_the_host(device: str) -> Any:
+    x = _x(device).requires_grad_(True)
+    rows, columns = torch.arange(3), torch.tensor([1, 0, 2]).to(device)
+    (x[rows, columns].sum() + x[rows].sum() * 2 + x[[0, 2]].sum() + x[torch.tensor([True, False, True])].sum()).backward()
+    (second,) = torch.autograd.grad((x[rows, columns] ** 2).sum(), x, create_graph=True)
+    (again,) = torch.autograd.grad(second.sum(), x)
+    return [x.grad, second, again, torch.index_put(x.detach(), (rows, columns), torch.ones(3).to(device), accumulate=True)]
+
+
+@family.group
+def permutations(device: str) -> Any:
+    """Order and its inverse, as pad_packed_sequence makes them."""
+    lengths = torch.tensor([2, 7, 4])
+    order = lengths.argsort(descending=True).to(device)
+    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(3, device=device))
+    assert lengths[order.cpu()][inverse.cpu()].tolist() == [2, 7, 4]
+    return [order, inverse]

@@ -227,3 +227,12 @@ def min_and_max_of_numbers(device: str) -> Any:
     found = [bool(low <= high), bool((scaled >= -1e9).all()), min(1.0, float(high)) <= 1.0,
         max(low.item(), high.item()) >= low.item()]
     return [*found[2:], scaled.shape]
+
+
+@family.group
+def infinity_as_an_integer(device: str) -> Any:
+    """Scores that no token has yet, written into a table of integers, as beam search keeps them."""
+    none = torch.full((3,), float("-inf"), device=device)
+    counted = torch.zeros(3, dtype=torch.int64, device=device)
+    counted.copy_(none)
+    return [none.long().shape, counted.dtype, none.to(torch.bool)]
