@@ -52,6 +52,7 @@ def surfaces() -> tuple[ModuleType, ...]:
         torch_tensor,
         torch_tensor_subclass,
         torch_utils_data,
+        torch_utils_python_dispatch,
         triton,
     )
 
@@ -73,6 +74,7 @@ def surfaces() -> tuple[ModuleType, ...]:
         torch_higher_order_ops,
         torch_jit,
         torch_tensor_subclass,
+        torch_utils_python_dispatch,
         torch_pin_memory,
         torch_cuda_tensors,
         torch_nn_module,

@@ -1,4 +1,4 @@
-"""torch.autograd: backward is the script's "backward" phase, and inference mode is noted.
+"""torch.autograd: backward is the script's "backward" phase, inference mode is noted, gradcheck needs numbers.
 
 On a real GPU the engine has a thread per device, and the caller waits for it; for the device type that virtual tensors have in
 C++ it runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp). The timeline is the same.
@@ -6,10 +6,15 @@ C++ it runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
+from typing import Any
 
-from replayer.state import note_inference_mode, optimizers, started
-from traces.patching import patch
+from replayer.errors import NotEmulated
+from replayer.state import computing, note_inference_mode, optimizers, started
+from replayer.tensor.tensor import VirtualTensor
+from traces.patching import patch, patch_everywhere
 from traces.script_hooks import ScriptHooks
 
 
@@ -23,3 +28,19 @@ def install(torch: ModuleType) -> None:
         return guard(mode)
 
     patch(torch._C, _InferenceMode=inference_mode)
+    for name in ("gradcheck", "gradgradcheck"):
+        check = getattr(torch.autograd, name)
+        patch_everywhere(check, _of_numbers(check))
+
+
+def _of_numbers(check: Callable[..., Any]) -> Callable[..., Any]:
+    """What compares derivatives with differences is refused where there are no numbers."""
+
+    @wraps(check)
+    def checked(func: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        given = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+        if not computing() and any(isinstance(each, VirtualTensor) for each in given):
+            raise NotEmulated(f"torch.autograd.{check.__name__} without numbers", "use --values compute")
+        return check(func, inputs, *args, **kwargs)
+
+    return checked

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.overrides import _get_current_function_mode_stack
+from torch.overrides import _get_current_function_mode_stack, handle_torch_function, has_torch_function_unary
 from torch.utils import _device
 
 from replayer.surfaces.torch_pin_memory import with_pin_memory
@@ -50,15 +50,21 @@ def _install_moves(tensor_class: Any) -> None:
 
     @wraps(to)
     def to_device(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(self):  # who overrides or watches it, is told what the script has said
+            return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
         return to(self, *args, **kwargs)
 
     @wraps(tensor_class.cuda)
     def cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(tensor_class.cuda, (self,), self, device, non_blocking, **kwargs)
         return to(self, backend_device("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
     @wraps(new_tensor)
     def new_tensor_placed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(tensor_class.new_tensor, (self,), self, *args, **kwargs)
         if kwargs.get("device") is not None:
             kwargs["device"] = backend_device(kwargs["device"])
         return new_tensor(self, *args, **kwargs)
@@ -115,24 +121,25 @@ def _install_subclasses(torch_module: Any) -> None:
 
 
 def _on_backend_device(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A factory that would ask C++ for CUDA's current device."""
+    """A factory that would ask C++ for CUDA's current device. Without one it takes what `with torch.device(...)` or
+    set_default_device has set in this thread; a mode of the script's sees what the script has said.
+    """
 
     @wraps(make)
     def with_backend_device(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
-        if device is None and torch._C._len_torch_function_stack():
-            device = _default_device()
+        if torch._C._len_torch_function_stack():
+            modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+            if device is None:
+                device = next((mode.device for mode in reversed(modes) if isinstance(mode, _device.DeviceContext)), None)
+            if any(not isinstance(mode, _device.DeviceContext) for mode in modes):
+                given = kwargs if device is None else {**kwargs, "device": device}
+                return handle_torch_function(with_backend_device, (), *args, **given)
         if device is not None:
             kwargs["device"] = backend_device(device)
         return make(*args, **kwargs)
 
     return with_backend_device
-
-
-def _default_device() -> torch.device | None:
-    """What `with torch.device(...)` or set_default_device has set in this thread."""
-    modes = reversed(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
-    return next((mode.device for mode in modes if isinstance(mode, _device.DeviceContext)), None)
 
 
 def _clearing_plans(change: Callable[..., Any]) -> Callable[..., Any]:

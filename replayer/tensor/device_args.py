@@ -7,6 +7,7 @@ backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1)
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,7 +32,13 @@ def backend_device(device: Any) -> Any:
     elif type(device) is not torch.device or device.type not in OURS:
         return device
     index = gpu().current_device() if device.index is None else device.index
-    return torch.device(BACKEND, checked_index(index))
+    return _known_to_backend(checked_index(index))
+
+
+@cache
+def _known_to_backend(index: int) -> torch.device:
+    """Made once, for a mode of the script's would be told of every call of torch.device."""
+    return torch.device(BACKEND, index)
 
 
 def checked_index(index: int) -> int:

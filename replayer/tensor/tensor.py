@@ -25,6 +25,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
+from torch.overrides import has_torch_function_unary
 
 from replayer.errors import NotEmulated
 from replayer.state import class_of_view, viewed_as
@@ -119,12 +120,15 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     # -- moving ----------------------------------------------------------------------------------------------------
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        args, kwargs = backend_arguments(args, kwargs)
+        if not has_torch_function_unary(self):
+            args, kwargs = backend_arguments(args, kwargs)
         return super().to(*args, **kwargs)
 
     def cuda(  # type: ignore[override]
         self, device: Any = None, non_blocking: bool = False, **kwargs: Any
     ) -> torch.Tensor:
+        if has_torch_function_unary(self):
+            return super().cuda(device, non_blocking=non_blocking, **kwargs)
         return super().to(backend_device("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
     def pin_memory(self, device: Any = None) -> NoReturn:

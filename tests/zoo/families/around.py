@@ -154,6 +154,53 @@ def meta_tensors(device: str) -> Any:
 
 
 @family.group
+def modes_of_a_script(device: str) -> Any:
+    """What a script's own modes are told: every device by the name that the script knows."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    told: list[Any] = []
+
+    def note(values: Any) -> None:
+        told.extend(str(value) for value in values if isinstance(value, torch.device))
+        told.extend(value.device.type for value in values if isinstance(value, torch.Tensor))
+
+    class Calls(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            note([*args, *(kwargs or {}).values()])
+            assert not any(str(value).startswith(("lazy", "meta")) for value in args)
+            return func(*args, **(kwargs or {}))
+
+    class Ops(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            note([*args, *(kwargs or {}).values()])
+            return func(*args, **(kwargs or {}))
+
+    place = torch.device(device, 0) if device == "cuda" else torch.device(device)
+    with Calls(), Ops():
+        x = torch.ones(3).to(place)
+        made = [x.to(device, torch.float64), torch.tensor([1.0, 2.0], device=place), torch.as_tensor([1], device=device),
+            x.new_tensor([2.0]), x.cpu(), nn.Linear(3, 2).to(device)(x).shape]
+    assert set(told) <= {"cpu", "cuda", "cuda:0"}, told
+    return [*made, sorted({name.replace("cuda:0", "cuda").replace("cuda", "cpu") for name in told})]
+
+
+@family.group
+def a_subclass_is_told_where_to(device: str) -> Any:
+    seen: list[str] = []
+
+    class Watched(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.extend(str(value) for value in args[1:] if isinstance(value, (str, torch.device)))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    watched = torch.ones(2).as_subclass(Watched).to(device)
+    assert set(seen) == {device} and watched.device.type == device, seen
+    return [type(watched).__name__, watched.cpu().as_subclass(torch.Tensor)]
+
+
+@family.group
 def compiled(device: str) -> Any:
     @torch.compile
     def f(x: Any) -> Any:

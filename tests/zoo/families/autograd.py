@@ -318,3 +318,19 @@ def checks(device: str) -> Any:
         return [True, True]  # without values there is nothing to check
     x = torch.randn(3, dtype=torch.float64).to(device).requires_grad_()
     return [torch.autograd.gradcheck(lambda y: y.sin() * 2, (x,)), torch.autograd.gradgradcheck(lambda y: y**3, (x,))]
+
+
+def _checks(device: str) -> Any:
+    x = torch.linspace(0.5, 2, 6, dtype=torch.float64).view(2, 3).to(device).requires_grad_(True)
+    checks = [torch.autograd.gradcheck(lambda t: (t.sin() * t).sum(1), x), torch.autograd.gradgradcheck(torch.exp, (x,))]
+    return [*checks, torch.autograd.gradcheck(_Cube.apply, (x, 2.0), fast_mode=True)]
+
+
+@family.special(values=("compute",))
+def gradcheck(device: str) -> Any:
+    return _checks(device)
+
+
+@family.refused("torch.autograd.gradcheck without numbers is not emulated", values=("recorded",))
+def gradcheck_without_numbers(device: str) -> Any:
+    return _checks(device)
