@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.figures import count_text
+from tui.figures import count_text, share_text, time_text
 
 if TYPE_CHECKING:
     from traces.comparison import Comparison
+
+
+_MUCH = 0.1  # of a step: less than that of this machine's own time is in the details alone
 
 
 def pace_sentences(comparison: Comparison) -> list[str]:
@@ -28,6 +31,12 @@ def pace_sentences(comparison: Comparison) -> list[str]:
         )
     if comparison.clock == "recorded":
         said.append("This machine's own time is left out: what passed is recorded host pace, waits for data and GPU time.")
+    behind_ns, step_ns = comparison.host.lag_ns_per_step or 0, comparison.steps.replayed_median_ns
+    if step_ns and behind_ns >= _MUCH * step_ns:
+        said.append(
+            f"{time_text(behind_ns)} of each replayed step ({share_text(min(behind_ns / step_ns, 1))}) is what this machine's"
+            " host took longer than the recorded one would have: --clock recorded leaves it out."
+        )
     return said
 
 

@@ -5,6 +5,9 @@ began. But its products tell: a release that allocates a workspace for each prod
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None where the recording does not tell
 
+Nor is one kept where less than that is allocated after a product, whatever the release: so it is on a virtual GPU whose own
+recording keeps none, and in a process that has set CUBLAS_WORKSPACE_CONFIG.
+
 From PyTorch 2.0 on, a cuBLAS handle keeps one (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp), and AMD's handles
 likewise, beside what cuBLASLt and hipBLASLt take for each product. memory/cublas_workspaces.py tells how large it is.
 """
@@ -24,15 +27,18 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
 
     None without memory events that have totals (PyTorch 1.9), without a product among them, or of an unknown release.
     """
-    told = (trace.machine_of(rank).torch or "").partition(" ")[0]
-    if trace.run_of(rank).source != KINETO or told not in ("1.13", "2.4"):
-        return None
     host, memory = trace.host, trace.memory
     names = [i for i, text in enumerate(trace.strings.texts) if text in _PRODUCTS]
     of_rank = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
     products = np.flatnonzero((host.kind == HostKind.OP) & np.isin(host.name, names) & np.isin(host.thread, of_rank))
     events = memory.take((memory.device >= 0) & (memory.allocated_bytes >= 0) & np.isin(memory.thread, of_rank))
     if not len(products) or not len(events):
+        return None
+    after = events.time_ns > host.end_ns[products].min()
+    if len(np.unique(events.device)) == 1 and (events.allocated_bytes[after] < min(sizes_bytes)).any():
+        return False
+    told = (trace.machine_of(rank).torch or "").partition(" ")[0]
+    if trace.run_of(rank).source != KINETO or told not in ("1.13", "2.4"):
         return None
     taken = events.take(np.isin(events.bytes, [-size for size in sizes_bytes]))  # and given back
     for thread in np.unique(taken.thread):

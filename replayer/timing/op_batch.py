@@ -171,9 +171,7 @@ class OpBatchSchedule:
         lags_ns[0] -= thread.host_ns
         lags_ns[1:] -= ends_ns[:-1]
         if self.other:
-            matched = self.matched[begin:end]
-            lags_ns *= matched
-            for call in np.flatnonzero(matched == 0).tolist():
+            for call in np.flatnonzero(self.matched[begin:end] == 0).tolist():
                 signature = self.signatures[begin + call]
                 scheduler.stats.miss(signature.op, signature.shapes)
         scheduler.stats.lag_ns += int(np.maximum(lags_ns, 0).sum())

@@ -307,9 +307,11 @@ class Simulator:
         recorded = segment.recorded
         start_ns = thread.host_ns
         if recorded is None or self.tracker.remainder.other:
-            start_ns = thread.host_ns = max(thread.host_ns, now_ns)
-        if self.tracker.remainder.other:
-            thread.host_ns = start_ns + self.scheduler.usual_host_ns(signature)
+            usual_ns = self.scheduler.usual_host_ns(signature)
+            own_ns = usual_ns if self.tracker.remainder.other else 0
+            self.stats.lag_ns += max(now_ns - thread.host_ns - (usual_ns - own_ns), 0)
+            start_ns = max(thread.host_ns, now_ns)
+            thread.host_ns = start_ns + own_ns
         row = self.timeline.op(thread.row, self.timeline.strings_of[signature], start_ns, thread.host_ns)
         if recorded is not None and recorded.phase_grained:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
