@@ -107,6 +107,17 @@ def test_a_slow_host_is_counted_as_lag_and_shifts_what_follows() -> None:
     assert stage.simulator.stats.lag_ns > 900 * US
 
 
+def test_a_slow_host_is_counted_in_phases_that_the_recording_lacks() -> None:
+    """GIVEN a recording of a forward pass alone WHEN a backward pass takes a millisecond on the host THEN that is lag."""
+    stage = Stage(make_recording([("forward", 100, 200)], [Op("aten::mm", 110, 20, kernel=(118, 50))]))
+    stage.op("aten::mm")
+    before_ns = stage.simulator.stats.lag_ns
+    stage.simulator.tracker.enter(stage.thread, "backward")
+    stage.clock.time_ns += 1_000 * US
+    stage.op("aten::threshold_backward")
+    assert 800 * US < stage.simulator.stats.lag_ns - before_ns <= 1_000 * US  # the host was ahead by its op
+
+
 def test_nothing_sleeps_per_op_while_the_host_is_only_a_little_ahead() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
