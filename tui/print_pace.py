@@ -34,7 +34,7 @@ def pace_sentences(comparison: Comparison) -> list[str]:
     behind_ns, step_ns = comparison.host.lag_ns_per_step or 0, comparison.steps.replayed_median_ns
     if step_ns and behind_ns >= _MUCH * step_ns:
         said.append(
-            f"{time_text(behind_ns)} of each replayed step ({share_text(min(behind_ns / step_ns, 1))}) is what this machine's"
+            f"{time_text(min(behind_ns, step_ns))} of each replayed step ({share_text(min(behind_ns / step_ns, 1))}) is what this machine's"
             " host took longer than the recorded one would have: --clock recorded leaves it out."
         )
     return said

@@ -241,7 +241,7 @@ def test_an_op_that_no_recorded_phase_holds_begins_when_it_is_called_and_ends_no
     stage.clock.time_ns += 5_000 * US
     called_ns = stage.clock.time_ns
     stage.within("h2d", "aten::copy_")
-    assert [(start_ns, took_ns) for _, _, _, start_ns, took_ns, _, _ in stage.log.host] == [(called_ns, 0)]
+    assert [row[3:5] for row in stage.log.host] == [(called_ns, 0)]  # start and duration
     assert stage.log.device[0]["start_ns"] >= called_ns
 
 
