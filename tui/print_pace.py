@@ -33,10 +33,8 @@ def pace_sentences(comparison: Comparison) -> list[str]:
         said.append("This machine's own time is left out: what passed is recorded host pace, waits for data and GPU time.")
     behind_ns, step_ns = comparison.host.lag_ns_per_step or 0, comparison.steps.replayed_median_ns
     if step_ns and behind_ns >= _MUCH * step_ns:
-        said.append(
-            f"{time_text(min(behind_ns, step_ns))} of each replayed step ({share_text(min(behind_ns / step_ns, 1))}) is what this machine's"
-            " host took longer than the recorded one would have: --clock recorded leaves it out."
-        )
+        own = f"{time_text(min(behind_ns, step_ns))} of a step ({share_text(min(behind_ns / step_ns, 1))})"
+        said.append(f"{own} is this host's own time: see --clock recorded.")
     return said
 
 
