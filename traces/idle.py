@@ -31,6 +31,7 @@ from enum import IntEnum
 import numpy as np
 
 from traces.communication import communication_kernels
+from traces.device_names import waits_for_device
 from traces.intervals import Intervals
 from traces.measure import profiled_steps, work_rows
 from traces.model import NONE, BatchKind, Column, HostKind, Table, Trace
@@ -230,7 +231,7 @@ def _synchronized(trace: Trace, rank: int, at_ns: Column) -> Column:
     """Whether the rank's host waited for the device at each time."""
     host = trace.host
     texts = trace.strings.texts
-    waits = [row for row in np.unique(host.name[host.kind == HostKind.RUNTIME]).tolist() if "Synchronize" in texts[row]]
+    waits = [row for row in np.unique(host.name[host.kind == HostKind.RUNTIME]).tolist() if waits_for_device(texts[row])]
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
     rows = (host.kind == HostKind.RUNTIME) & np.isin(host.name, waits) & np.isin(host.thread, threads)
     return Intervals(host.start_ns[rows], host.end_ns[rows]).holds(at_ns - 1)

@@ -23,6 +23,8 @@ from enum import Enum
 
 import numpy as np
 
+from traces.communication import communication_kernels
+from traces.device_names import copy_direction
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
 from traces.measure import PhaseTimes, launch_phases, launch_steps, op_of, phase_times, work_rows
@@ -130,8 +132,11 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
     if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
         return _without_ops(recorded, other)
     if not ours or not theirs:
-        which = "second" if ours else "first"
+        which, bare = ("second", other) if ours else ("first", recorded)
         reason = f"the {which} trace has no op with GPU work, the other has {len(ours or theirs)}"
+        if len(work_rows(bare)):
+            told = f"the {which} trace has GPU work, but not the ops that launched it, as of CUDA graphs or kernels alone"
+            return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, told)
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a cycled step may repeat
     names = _likeness((c.canonical for c in ours), (c.canonical for c in theirs), steps)
@@ -229,7 +234,7 @@ def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
     """Sizes of the copies from the host to the device in these steps, as far as they were recorded."""
     rows = _work_of(trace, steps, DeviceKind.MEMCPY)
     told = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
-    return [size for size, name in told if size >= 0 and "HtoD" in trace.strings[name]]
+    return [size for size, name in told if size >= 0 and copy_direction(trace.strings[name]) == "h2d"]
 
 
 def _half_share(trace: Trace, calls: list[_DeviceOp], steps: Column) -> float | None:
@@ -441,8 +446,11 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """The ops with device work of forward pass and loss, and the step of each; of all phases where none has a forward pass."""
-    rows = work_rows(trace)
+    """The ops with device work of forward pass and loss, and the step of each; of all phases where none has a forward pass.
+
+    What ranks say to each other is left out: a recording has ops for it, a replay has collectives.
+    """
+    rows = np.setdiff1d(work_rows(trace), np.flatnonzero(communication_kernels(trace)))
     op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phases(trace)[rows]
     keep = (op >= 0) & (np.isin(step, steps) if len(steps) else True)
     if len(trace.phases):

@@ -17,6 +17,7 @@ import numpy as np
 
 from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed
 from traces.cards import card_of
+from traces.device_names import copy_direction
 from traces.model import DeviceKind, Origin, Trace
 
 # GB/s of host-to-device copies on the emulator study's machines: pinned 6.35 ms and pageable 17.35 ms for the 77.07 MB of 128
@@ -29,13 +30,6 @@ _FITTED_FROM_BYTES = 65_536  # below, latency rather than bandwidth is what a co
 _HOST = ("h2d", "d2h")  # the directions with a host's side
 
 CopyKind = tuple[str, bool]  # "h2d", "d2h", "d2d" or "p2p"; whether the host's side is pinned (False without one)
-
-# By parts of a copy's name in recordings, of Kineto and of its AMD counterpart.
-_DIRECTIONS = {
-    "HtoD": "h2d", "DtoH": "d2h", "PtoP": "p2p", "DtoD": "d2d",
-    "HostToDevice": "h2d", "DeviceToHost": "d2h", "DeviceToDevice": "d2d",
-}  # fmt: skip
-
 
 _LABELS = {
     ("h2d", True): "Memcpy HtoD (Pinned -> Device)", ("h2d", False): "Memcpy HtoD (Pageable -> Device)",
@@ -131,8 +125,8 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 def _kinds(name: str) -> list[CopyKind]:
     """The kinds that a recorded copy may be of: both, where its name does not say what the host's side is."""
-    direction = next((direction for mark, direction in _DIRECTIONS.items() if mark in name), None)
-    if direction is None:
+    direction = copy_direction(name)
+    if not direction:
         return []
     if direction not in _HOST:
         return [(direction, False)]

@@ -23,6 +23,7 @@ from replayer.prediction.conditions import Conditions
 from replayer.recording.recorded_run import RecordedRun
 from traces.cards import card_of
 from traces.communication import communication_kernels
+from traces.device_names import copy_direction
 from traces.equivalents import canonical_op
 from traces.measure import launch_phases
 from traces.model import NONE, Column, DeviceKind, HostKind, Origin, Strings, Trace, TraceError, parse_shapes, shapes_text
@@ -253,8 +254,8 @@ class _Ratios:
         """Copies go by the bytes of the op that makes them; from and to the host over the recorded bus, within a device as a
         kernel of that op, which has a launch beside its bytes."""
         device, strings = self._trace.device, self._trace.strings
-        name = strings[int(device.name[row])]
-        to_device, to_host = "HtoD" in name or "HostToDevice" in name, "DtoH" in name or "DeviceToHost" in name
+        direction = copy_direction(strings[int(device.name[row])])
+        to_device, to_host = direction == "h2d", direction == "d2h"
         if call is not None and not (to_device or to_host):
             return self.of(call)
         ratio = self._batches if to_device else 1.0

@@ -32,6 +32,7 @@ from replayer.cost_model.copies import directions_of
 from replayer.recording.dp_regions import recorded_regions
 from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.communication import communication_kernels
+from traces.device_names import waits_for_device
 from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.pipeline import batch_arrival_ns
 
@@ -95,7 +96,8 @@ class RecordingIndexer:
         """When the host launched work; what of that was not recorded is taken to have started at once."""
         device = self.trace.device
         launch = device.launch[rows]
-        return np.where(launch >= 0, self.trace.host.start_ns[launch], device.start_ns[rows] - TYPICAL_LATENCY_NS)
+        called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may hold kernels and no host at all
+        return np.where(launch >= 0, called_ns, device.start_ns[rows] - TYPICAL_LATENCY_NS)
 
     def _cut_by_step(self, rank: int) -> None:
         """The step and phase windows: columns (start, end) and for each phase its step and name."""
@@ -135,7 +137,7 @@ class RecordingIndexer:
         trace, host = self.trace, self.trace.host
         runtime = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, self.thread_rows))
         names = {int(i): trace.strings[int(i)] for i in np.unique(host.name[runtime])}
-        waits = [i for i, name in names.items() if "Synchronize" in name]
+        waits = [i for i, name in names.items() if waits_for_device(name)]
         copies = [i for i, name in names.items() if "emcpy" in name]
         every = np.concatenate((self.work, self.communication))
         launched_ns = self._launched_ns(every)
@@ -151,8 +153,8 @@ class RecordingIndexer:
         starts = [host.start_ns[sync]]
         ends = [np.minimum(host.end_ns[sync], pending_ns)]
         # A copy call blocks until its own copy has ended where it is not asynchronous, or the host's side is pageable.
-        is_copy = (trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0)
-        own = np.flatnonzero(is_copy & np.isin(host.name[self.launch_row], copies)) if len(self.work) else np.zeros(0, int)
+        own = np.flatnonzero((trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0))
+        own = own[np.isin(host.name[self.launch_row[own]], copies)]
         at_once = {i for i in copies if "Async" not in names[i]}
         blocking = [
             i

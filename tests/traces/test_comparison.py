@@ -19,7 +19,19 @@ from traces.comparison import Both, compare
 from traces.configuration import ReplayConfig
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
-from traces.model import NONE, Device, DeviceKind, HostKind, MemoryEvents, Origin, Phases, PhaseTiming, StepKind, Trace
+from traces.model import (
+    NONE,
+    Collectives,
+    Device,
+    DeviceKind,
+    HostKind,
+    MemoryEvents,
+    Origin,
+    Phases,
+    PhaseTiming,
+    StepKind,
+    Trace,
+)
 from traces.program import Evidence, Sameness, Verdict, same_program
 from traces.run import REPLAY, ReplayNotes, Run
 from traces.spread import Spread
@@ -449,6 +461,16 @@ def test_channels_last_is_another_program_where_strides_tell_and_named_where_the
     unknown = judged("", "channels_last")
     assert unknown.same and unknown.not_compared == ("memory layouts",) and unknown.reason.endswith("memory layouts")
     assert compare(laid_out(""), laid_out("contiguous")).to_json()["not_compared"] == ["memory layouts"]
+
+
+def test_collectives_in_a_forward_pass_are_no_ops_that_a_replay_lacks() -> None:
+    """GIVEN a sharded model, whose recording has an op for each all-gather WHEN its replay has collectives instead."""
+    own = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
+    gathers = [Call("record_param_comms", "4", 32 + 3 * place, "ncclDevKernel_AllGather_RING_LL") for place in range(3)]
+    recorded, replayed = training(made=sorted([*own, *gathers], key=lambda call: call.start_us)), training(made=own)
+    assert _verdict(recorded, replayed)[0] is False
+    recorded.collectives = Collectives.of(rank=[0], name=[recorded.strings.add("all_gather")], start_ns=[0], duration_ns=[1])
+    assert _verdict(recorded, replayed)[0] is True
 
 
 def test_phases_and_times_that_agree_are_no_evidence() -> None:

@@ -40,6 +40,7 @@ HOST_CATEGORIES = {
     "cuda_runtime": HostKind.RUNTIME,
     "cuda_driver": HostKind.RUNTIME,
     "xpu_runtime": HostKind.RUNTIME,
+    "xpu_driver": HostKind.RUNTIME,
     "mtia_runtime": HostKind.RUNTIME,
     "privateuse1_runtime": HostKind.RUNTIME,
     "privateuse1_driver": HostKind.RUNTIME,

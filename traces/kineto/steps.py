@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from traces.device_names import copy_direction
 from traces.intervals import Intervals
 from traces.kineto.annotations import phase_of_annotation
 from traces.kineto.roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
@@ -66,7 +67,6 @@ _EXPLICIT = (
     ("optimizer", OPTIMIZER_STEP),
 )
 _COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
-_HOST_TO_DEVICE = re.compile(r"Memcpy HtoD")
 _SEED_OPS = re.compile(r"aten::ones_like$")
 _MODULE = re.compile(r"nn\.Module: ")
 _SLOW_START = 2.0  # times the median of what follows
@@ -415,7 +415,8 @@ def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int
     """The rows of `tops` that are copying ops and launched a copy from host to device."""
     device = tables.device
     is_copy = (device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)
-    rows = np.unique(device.launch[is_copy & matching(device.name, _HOST_TO_DEVICE, strings)])
+    to_device = [name for name in np.unique(device.name[is_copy]).tolist() if copy_direction(strings[name]) == "h2d"]
+    rows = np.unique(device.launch[is_copy & np.isin(device.name, to_device)])
     copying = set(tops[matching(tables.host.name[tops], _COPY_OPS, strings)].tolist())
     found: set[int] = set()
     while len(rows):

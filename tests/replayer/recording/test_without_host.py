@@ -1,0 +1,34 @@
+"""A recording of kernels alone, as a tracer below PyTorch writes it: no host span, no op."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from replayer.recording.recorded_run import RecordedRun
+from tests.replayer.recordings import Op, Stage, make_recording
+from traces.model import NONE, HostSpans, Trace
+from traces.program import Sameness, same_program
+
+
+def kernels_alone() -> Trace:
+    trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 10 + 20 * i, 5, kernel=(15 + 20 * i, 10)) for i in range(4)])
+    trace.device.launch[:] = NONE
+    trace.host = HostSpans.empty()
+    return trace
+
+
+def test_a_recording_without_a_host_is_laid_out_and_drives_a_script() -> None:
+    recorded = RecordedRun.of(kernels_alone())
+    assert sum(len(step.kernels) for step in recorded.steps) > 0
+    stage = Stage(kernels_alone())
+    stage.within("zero_grad")
+    stage.op("aten::mm")
+    stage.simulator.tracker.settle(stage.thread)
+    assert stage.simulator.stats.ops == 1
+
+
+def test_whether_it_is_the_same_program_cannot_be_told() -> None:
+    """GIVEN work without the ops that launched it WHEN compared with a trace that has them THEN neither yes nor no is said."""
+    bare, whole = kernels_alone(), make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 5, kernel=(15, 10))])
+    verdict = same_program(bare, whole, np.arange(1), np.arange(1))
+    assert verdict.sameness is Sameness.CANNOT_BE_TOLD and "first trace has GPU work, but not the ops" in verdict.reason

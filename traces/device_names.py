@@ -1,0 +1,35 @@
+"""What names of recorded work and calls tell, whoever's profiler wrote them: which way a copy goes, which call waits.
+
+    copy_direction("Memcpy HtoD (Pageable -> Device)")              # "h2d"
+    copy_direction("Memcpy M2D (MEMORY(Unknown) -> DEVICE)")        # "h2d": Intel's tool, M is the host's own memory, H pinned
+    waits_for_device("cudaStreamSynchronize")                       # True
+
+CUDA's and AMD's profilers say HtoD, roctracer's raw names HostToDevice, Intel's PTI M2D, H2D and so on.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_DIRECTIONS = {
+    "HtoD": "h2d", "DtoH": "d2h", "PtoP": "p2p", "DtoD": "d2d",
+    "HostToDevice": "h2d", "DeviceToHost": "d2h", "DeviceToDevice": "d2d",
+    "M2D": "h2d", "H2D": "h2d", "D2M": "d2h", "D2H": "d2h", "D2D": "d2d",
+}  # fmt: skip
+_MARK = re.compile("|".join([*(mark for mark in _DIRECTIONS if "2" not in mark), r"\b(?:[MH]2D|D2[MHD])\b"]))
+
+
+_WAITS = ("Synchronize", "urQueueFinish", "urEventWait")
+
+
+def waits_for_device(call: str) -> bool:
+    """Whether a runtime or driver call of this name does nothing but wait for the device."""
+    return any(mark in call for mark in _WAITS)
+
+
+@lru_cache(4096)
+def copy_direction(name: str) -> str:
+    """ "h2d", "d2h", "d2d", "p2p" by a copy's name, or ""."""
+    found = _MARK.search(name)
+    return _DIRECTIONS[found[0]] if found else ""
