@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
+from traces.layouts import IMAGES
 from traces.model import Shape
 
 _COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes", "training_modules")
@@ -159,6 +160,8 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     if not {"parameters", "modules"} & set(alike) or not {"inputs", "batch_bytes"} & set(alike):
         return WorkloadMatch(Likeness.CANNOT_BE_TOLD, ("not both tell their model and the size of a batch",))
     lacking = tuple(said for name, said in _OF_LATER_RELEASES.items() if name not in alike)
+    if any(len(tensor.shape) in IMAGES for tensor in recorded.inputs or ()):
+        lacking += ("memory layouts",)
     return WorkloadMatch(Likeness.SAME, ("the same " + ", ".join(name.replace("_", " ") for name in alike),), lacking)
 
 

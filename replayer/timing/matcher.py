@@ -196,6 +196,12 @@ class SegmentMatcher:
         left = {key: sum(state[one.kernels[0]] == _FREE for one in self.recorded.named.get(key, ())) for key in used}
         return sum(min(left[key], count) for key, count in used.items()) >= _AGAIN_SHARE * used.total()
 
+    def seems_same(self) -> bool:
+        """Whether nearly all calls so far are the recorded ones, where no forward pass has told yet."""
+        made = self._trail if self.history is None else self.history.calls[: self.followed]
+        alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
+        return alike >= _SAME_SHARE * len(made)
+
     def lane(self, ordinal: int) -> SegmentMatcher:
         """The matches of a device: the segment's own where nothing was recorded for that one alone."""
         lane = self.lanes.get(ordinal)

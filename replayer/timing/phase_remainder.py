@@ -89,6 +89,8 @@ class PhaseRemainder:
         """In the midst of a phase: charge what the recorded host had launched by now, or else estimate what waits for that."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.likeness is not ForwardLikeness.SAME:
+                if self.likeness is None and lane.seems_same():
+                    continue  # the remainder may well stand for them, when the pass ends
                 self._estimate_deferred(lane, thread, self._stream(ordinal))
                 continue
             if lane.untouched or not lane.deferred:
