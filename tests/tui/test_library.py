@@ -156,6 +156,7 @@ def test_what_is_sent_is_judged(own: Path, capfd: pytest.CaptureFixture[str]) ->
 
     Path("broken.cells").write_bytes(b"no")
     assert told(capfd, "check", "broken.cells")[1].startswith("broken.cells: error: not a readable trace at byte 0: ")
+    assert told(capfd, "check", "absent.cells")[1] == "absent.cells: error: No such file or directory\n"
     code, out, _ = told(capfd, "check", "broken.cells", "absent.cells", "--json")
     assert code == 2 and json.loads(out)["errors"] == 2
 

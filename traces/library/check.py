@@ -158,4 +158,5 @@ def _ends_on_a_line(batches: Any, times: Any) -> bool:
 
 def unreadable(path: Path, error: TraceError | OSError) -> Fault:
     """A file that could not be looked at."""
-    return Fault(ERROR, "", str(error).removeprefix(f"{path}: "))
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return Fault(ERROR, "", told.removeprefix(f"{path}: "))
