@@ -163,6 +163,7 @@ class Comparison:
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of traces that hold evaluation steps
     parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of nn.DataParallel
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # between ranks
+    estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # "A", "B": of `trace predict`, not recorded
     version: int = VERSION
 
     @property
@@ -260,6 +261,7 @@ def compare(
         judged=judged,
         within_tolerance=_within(tolerance, error, verdict),
         analyses=analyses or Both(analyse(recorded), analyse(other)),
+        estimates=[name for name, side in (("A", recorded), ("B", other)) if side.run_of(side.ranks[0]).predicted],
         evaluation=_evaluation(recorded, other, sides),
         parts=part_errors(recorded, timed, other, timed_other),
         communication=_communication(recorded, other),

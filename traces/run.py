@@ -171,6 +171,7 @@ class Run:
     host_scale: Mapping[str, float] = field(default_factory=dict)  # by phase: the host's clean time over its profiled time
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None
+    predicted: bool = False  # nobody recorded these times: `trace predict` made them, or a replay of what it made
 
     @property
     def is_epochal(self) -> bool:

@@ -126,7 +126,8 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 def warning_sentences(comparison: Comparison) -> list[str]:
     """What to know before trusting the figures."""
-    said = pace_sentences(comparison)
+    said = [f"{name} is an ESTIMATE by `trace predict`, not a recording." for name in comparison.estimates]
+    said += pace_sentences(comparison)
     if comparison.judged == "compute_side" and comparison.clock is not None:
         said.append(loader_note(comparison))
     if comparison.steps.noise_floor:

@@ -57,7 +57,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
     ranks = summary.ranks
     what = _GRAINS.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
-    lines = [heading(fit(name, width)), fit(f"  {what}{several}", width), ""]
+    lines = [heading(fit(name, width)), fit(f"  {what}{several}", width), *estimate_line(summary, "  "), ""]
     if not details:
         lines += [*_figures(summary, width), *_notes(summary, width), ""]
         more = f"      trace info {shlex.quote(name)} --details"
@@ -119,7 +119,7 @@ def _figures(summary: Summary, width: int) -> list[str]:
 def _notes(summary: Summary, width: int) -> list[str]:
     """What to know before relying on it."""
     lines = []
-    for text in note_sentences(summary):
+    for text in note_sentences(summary)[len(estimate_line(summary)) :]:  # which stands above all
         lines += wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
     return ["", *lines] if lines else []
 
@@ -131,7 +131,13 @@ def note_sentences(summary: Summary) -> list[str]:
     if summary.steps and within_ns < summary.gpu_busy_ns / 2:
         share = share_text(1 - within_ns / summary.gpu_busy_ns)
         said.insert(0, f"{share} of the GPU's busy time lies outside the steps that GPU busy and idle are of")
+    said = [*estimate_line(summary), *said]
     return [*said, f"lacks {', '.join(summary.lacks)}"] if summary.lacks else said
+
+
+def estimate_line(summary: Summary, indent: str = "") -> list[str]:
+    """That nobody recorded this trace, if so."""
+    return [f"{indent}ESTIMATE by trace predict, not a recording"] if summary.run.predicted else []
 
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:

@@ -230,10 +230,11 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
+    runs = {rank: replace(run, predicted=True) for rank, run in replayed.runs.items()}
     if origin is Origin.MEASURED:  # another host alone
-        return replayed
+        return replace(replayed, runs=runs)
     origins = np.where(matched, int(origin), replayed.device.origin).astype(np.uint8)
-    return replace(replayed, device=replace(replayed.device, origin=origins))
+    return replace(replayed, device=replace(replayed.device, origin=origins), runs=runs)
 
 
 def _expected_error(shares: dict[Origin, float], conditions: Conditions) -> float:
@@ -255,7 +256,8 @@ def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling
         grown = tuple(_grown(tensor, scaling.batch, conditions.batch) for tensor in workload.inputs)
         bytes_ = workload.batch_bytes * conditions.batch // scaling.batch if workload.batch_bytes else None
         workload = replace(workload, inputs=grown, batch_bytes=bytes_)
-    machines, runs = recorded.machines, recorded.runs
+    machines = recorded.machines
+    runs = {rank: replace(recorded.run_of(rank), predicted=True) for rank in recorded.ranks or [0]}
     host = replace(trace.host, shapes=scaling.host_shapes) if scaling.host_shapes is not None else trace.host
     return replace(trace, devices=devices, provenance=provenance, workload=workload, machines=machines, runs=runs, host=host)
 

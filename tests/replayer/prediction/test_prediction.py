@@ -288,3 +288,20 @@ def test_gpu_time_per_step_counts_every_step_that_works() -> None:
     trace = make_recording([("forward", 0, 210)], ops, steps=4)
     prediction = predict(trace, Conditions(host_speed=2.0))
     assert prediction.busy.recorded_ns <= prediction.step.recorded_ns
+
+
+def test_a_predicted_trace_says_what_it_is_wherever_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where only the host is another one, so that all kernels have their recorded times."""
+    recorded, made = str(tmp_path / "t.msgpack"), str(tmp_path / "p.msgpack")
+    save(training(), recorded)
+    assert run(["predict", recorded, "--host-speed", "2", "-o", made]) == 0
+    capsys.readouterr()
+    for words in (["info", made], ["info", made, "--details"], ["diff", recorded, made], ["diff", made, recorded]):
+        assert run(words) in (0, 1) and "ESTIMATE" in capsys.readouterr().out
+    run(["diff", recorded, made, "--json"])
+    assert json.loads(capsys.readouterr().out)["estimates"] == ["B"]
+    assert run(["info", made, "--json"]) == 0 and json.loads(capsys.readouterr().out)["run"]["predicted"] is True
+    assert run(["report", made, "-o", str(tmp_path / "r.html")]) == 0
+    assert "ESTIMATE by trace predict" in (tmp_path / "r.html").read_text()
+    capsys.readouterr()
+    assert run(["info", recorded]) == 0 and "ESTIMATE" not in capsys.readouterr().out
