@@ -18,7 +18,7 @@ Note [Allocation cycles] in allocation_cycles.py.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -99,6 +99,28 @@ class TensorAllocator:
             return self._execute(size_bytes, stream) if size_bytes > 0 else None
         finally:
             self._lock.release()
+
+    def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
+        """As `malloc` for each, in order, at less than half the cost. Raises OutOfMemory, and then keeps none."""
+        made: list[AllocationHandle | None] = []
+        self._lock.acquire()
+        try:
+            for size_bytes in sizes_bytes:
+                frees, expected_bytes, expected_stream, handle = self._expected[self._at]
+                if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
+                    self._at += 1
+                    if frees:
+                        del self._freed[: len(frees)]
+                    made.append(handle)
+                else:
+                    made.append(self._execute(size_bytes, stream) if size_bytes > 0 else None)
+        except OutOfMemory:
+            for handle in filter(None, made):
+                self.free(handle)
+            raise
+        finally:
+            self._lock.release()
+        return made
 
     def _execute(self, size_bytes: int, stream: int) -> AllocationHandle:
         """A request that is not the next of a cycle."""

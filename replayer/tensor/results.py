@@ -64,26 +64,26 @@ def _freed_at_once(sizes: tuple[int, ...]) -> bool:
 
 
 def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
-    """Several new tensors, or None among them: `new_tensor` for each, without a call for each."""
+    """Several new tensors, or None among them: `new_tensor` for each, without calls for each."""
+    new = [one for one in outputs if one is not None]
+    metas, sizes_bytes = [one.meta for one in new], [one.size_bytes for one in new]
+    none_at = [at for at, one in enumerate(outputs) if one is None]
 
     def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> list[Any]:
-        malloc, stream = gpu.devices[device].allocator.malloc, caller.stream.number
+        try:
+            blocks = gpu.devices[device].allocator.malloc_several(sizes_bytes, caller.stream.number)
+        except OutOfMemory as full:
+            raise full.to_torch() from None
         made: list[Any] = []
-        for new in outputs:
-            if new is None:
-                made.append(None)
-                continue
-            meta, size_bytes = new
-            try:
-                block = malloc(size_bytes, stream)
-            except OutOfMemory as full:
-                raise full.to_torch() from None
+        for meta, block in zip(metas, blocks):  # noqa: B905 - strict costs
             allocation = Allocation()
             allocation.block = block
             allocation.known = None
             tensor = wrapper(*meta.wrapping)
             tensor.__dict__ = {"meta": meta, "allocation": allocation}  # Note [A dictionary at once]
             made.append(tensor)
+        for at in none_at:
+            made.insert(at, None)
         return made
 
     return results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replayer.memory import caching_allocator
@@ -50,6 +50,31 @@ def test_blocks_and_statistics_are_those_of_doing_everything_at_once(
     allocator.settle()
     assert [handle.address for handle in handles] == [block.address for block in blocks]
     assert behind.stats() == at_once.stats()
+
+
+@settings(deadline=None)  # five steps of two allocators each
+@given(st.lists(st.lists(st.integers(0, 30 * MIB), max_size=4), max_size=6))
+def test_several_requests_at_once_are_those_requests_one_by_one(batches: list[list[int]]) -> None:
+    """GIVEN steps that repeat, so that a cycle comes about, and one request more in the last THEN addresses agree."""
+    at_once, single = (TensorAllocator(DeviceMemory(0, 8 << 30)) for _ in range(2))
+    for step in range(5):
+        for sizes in [*batches, [step // 4 * MIB]]:
+            ours = at_once.malloc_several(sizes, 0)
+            theirs = [single.malloc(size, 0) for size in sizes]
+            assert [one and one.address for one in ours] == [one and one.address for one in theirs]
+            for allocator, handles in ((at_once, ours), (single, theirs)):
+                for handle in filter(None, handles):
+                    allocator.free(handle)
+        at_once.end_step()
+        single.end_step()
+    assert at_once.flush().stats() == single.flush().stats()
+
+
+def test_several_requests_keep_nothing_if_one_finds_no_memory() -> None:
+    allocator = TensorAllocator(DeviceMemory(0, 100 * MIB))
+    with pytest.raises(OutOfMemory):
+        allocator.malloc_several([40 * MIB, 40 * MIB, 40 * MIB], 0)
+    assert allocator.flush().allocated_bytes == 0
 
 
 def test_out_of_memory_comes_at_the_allocation_that_does_not_fit() -> None:
