@@ -1,24 +1,30 @@
 """What each shortcut for speed buys: a training step while replaying, with all of them and with each switched off.
 
 Each shortcut stands beside a plain rule that gives the same results (tests compare the two). One that buys less than 3 %
-of a step of all three models is not worth its code. Steps are those of host_overhead.py: ResNet-50, GPT-2 small, ViT-B,
-forward, cross entropy, backward and optimizer, while replaying on a clock that does not wait.
+of a step of all three models goes, with one exception: one of ten lines and no more may buy 2 %, as `batch_norm` does. Steps
+are those of host_overhead.py: ResNet-50, GPT-2 small, ViT-B, forward, cross entropy, backward and optimizer, while replaying
+on a clock that does not wait.
 
-    python benchmarks/ablation.py [--trace RECORDING ...] [--steps 20] [--repeats 5] [--only NAME ...] [--json FILE]
+    python benchmarks/ablation.py [--trace RECORDING ...] [--steps 3] [--only NAME ...] [--model NAME ...] [--json FILE]
 
-Each figure is how much longer the step takes without the shortcut, in CPU time of the script's thread: the median over rounds
-of ratios of two interpreters, with and without, that follow on one another. Recordings: the bundled P100 (phases only) and,
-where one is named, a recording with kernels; what only serves one of the two buys nothing on the other.
+Each figure is how much longer the step is without the shortcut. Where valgrind is installed, in instructions of the script's
+thread, as callgrind counts them: one interpreter with and one without are enough, for a count hardly depends on what else the
+machine does. Elsewhere, and with --times, in CPU time of that thread: the median over `--repeats` rounds of ratios of two
+interpreters that follow on one another. Recordings: the bundled P100 (phases only) and, where one is named, a recording with
+kernels; what only serves one of the two buys nothing on the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -83,14 +89,36 @@ OURS: dict[str, tuple[str, Callable[[], None]]] = {
 TORCHS = {name: f"around torch: {name} (torch_shortcuts.py)" for name in torch_shortcuts.NAMES}
 
 
-def measure(model: str, without: str, trace: Path, steps: int) -> float:
-    """Milliseconds of CPU time per step, in an interpreter of its own."""
+def measure(model: str, without: str, trace: Path, steps: int, count: bool) -> float:
+    """Milliseconds of CPU time per step in an interpreter of its own, or millions of instructions."""
     command = [sys.executable, __file__, "--measure", model, "--without", without, "--trace", str(trace), "--steps", str(steps)]
-    environment = {**os.environ, torch_shortcuts.VARIABLE: without if without in TORCHS else ""}
-    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+    environment = {**os.environ, torch_shortcuts.VARIABLE: without if without in TORCHS else "", "PYTHONHASHSEED": "0"}
+    if not count:
+        return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        valgrind = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
+        counting = [*valgrind, f"--callgrind-out-file={folder}/counts", *command, "--count"]
+        subprocess.run(counting, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        lines = Path(folder, "counts-01").read_text(encoding="utf-8").splitlines()  # of the first thread
+    return next(int(line.split()[1]) for line in lines if line.startswith("totals:")) / steps / 1e6
 
 
-def measured_here(model: str, without: str, trace: Path, steps: int) -> float:
+def _counted(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str, float]:
+    """In the place of `host_overhead.timed`: only these steps are counted."""
+    for _ in range(warm_up):
+        step()
+    gc.collect()
+    gc.freeze()
+    step()
+    for switch in ("on", "off"):
+        subprocess.run(["callgrind_control", "-i", switch, str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
+        if switch == "on":
+            for _ in range(steps):
+                step()
+    return {"wall_ms": 0, "cpu_ms": 0}
+
+
+def measured_here(model: str, without: str, trace: Path, steps: int, count: bool) -> float:
     if without in OURS:
         OURS[without][1]()
     from benchmarks import host_overhead  # patches torch as it is imported: not before the switch is off
@@ -99,6 +127,8 @@ def measured_here(model: str, without: str, trace: Path, steps: int) -> float:
 
     backend.register()
     install_all(sys.modules["torch"])
+    if count:
+        host_overhead.timed = _counted
     row = host_overhead.while_replaying(model, argparse.Namespace(trace=trace, steps=steps))
     return row["cpu_ms"]
 
@@ -106,29 +136,36 @@ def measured_here(model: str, without: str, trace: Path, steps: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trace", type=Path, action="append", help="a recording: Kineto JSON or .msgpack; may be repeated")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=5, help="rounds; medians of ratios are printed")
+    parser.add_argument("--steps", type=int, help="3 where instructions are counted, else 20")
+    parser.add_argument("--times", action="store_true", help="take CPU time although instructions could be counted")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of times; medians of ratios are printed")
     parser.add_argument("--only", action="append", choices=[*OURS, *TORCHS], help="this shortcut; may be repeated")
     parser.add_argument("--model", action="append", choices=["ResNet-50", "GPT-2 small", "ViT-B"], help="may be repeated")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--without", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     traces = options.trace or [find("p100-no-cudnn")]
     if options.measure:
-        print(measured_here(options.measure, options.without, traces[0], options.steps))
+        print(measured_here(options.measure, options.without, traces[0], options.steps, options.count))
         return
     models = options.model or ["ResNet-50", "GPT-2 small", "ViT-B"]
+    count = not options.times and shutil.which("valgrind") is not None
+    steps, unit = options.steps or (3 if count else 20), "instructions" if count else "CPU time"
     rows = []
     for trace in traces:
-        print(f"Longer step without the shortcut, replaying {trace.name}")
+        print(f"Longer step without the shortcut, by {unit} of the script's thread, replaying {trace.name}")
+        if count:
+            whole = {model: measure(model, "", trace, steps, count) for model in models}
+            print(f"{'millions a step':20}" + "".join(f"{whole[model]:14.2f}" for model in models), flush=True)
         print(f"{'':20}" + "".join(f"{model:>14}" for model in models))
         for name in options.only or [*OURS, *TORCHS]:
             ratios: dict[str, list[float]] = {model: [] for model in models}
-            for _ in range(options.repeats):
+            for _ in range(1 if count else options.repeats):
                 for model in models:
-                    with_ms = measure(model, "", trace, options.steps)
-                    ratios[model].append(measure(model, name, trace, options.steps) / with_ms - 1)
+                    with_it = whole[model] if count else measure(model, "", trace, steps, count)
+                    ratios[model].append(measure(model, name, trace, steps, count) / with_it - 1)
             buys = {model: median(ratios[model]) for model in models}
             what = OURS[name][0] if name in OURS else TORCHS[name]
             worth = "" if max(buys.values()) >= _WORTH else f"  under {_WORTH:.0%} here"
