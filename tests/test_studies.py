@@ -14,8 +14,8 @@ import pytest
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-def study(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+def study(name: str, folder: Path = DOCS) -> Any:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look for their types
@@ -121,3 +121,16 @@ def test_a_table_that_is_not_known_is_refused_before_anything_runs(monkeypatch: 
     with pytest.raises(SystemExit) as refused:
         made.main()
     assert refused.value.code == 2
+
+
+def test_locked_pages_are_compared_where_the_system_lets_us_and_else_a_line_says_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN no control groups WHEN asked to compare THEN one line; a few buffers alone take some time for each epoch."""
+    pages = study("locked_pages", DOCS.parent / "benchmarks")
+    monkeypatch.setattr(sys, "argv", ["locked_pages.py", "--buffers", "1", "--cgroups", str(tmp_path / "none")])
+    assert pages.main() == 2
+    assert capsys.readouterr() == ("", "this system does not allow a memory cgroup: No such file or directory\n")
+    (tmp_path / "data").write_bytes(bytes(2 * pages.BUFFER_BYTES))
+    took = list(pages.epochs(tmp_path / "data", 1, locked=False))
+    assert len(took) == pages.EPOCHS and min(took) > 0
