@@ -67,7 +67,8 @@ class WorkloadObserver:
             self._autocast = autocast
         if id(module) not in self._modules:
             self._modules[id(module)] = weakref.ref(module)
-            self._training += sum(part.training for part in module.modules())
+            # Frozen TorchScript is in neither mode.
+            self._training += sum(getattr(part, "training", False) for part in module.modules())
 
     def optimizer_stepped(self, class_name: str) -> None:
         """The optimizer that ends the step has stepped."""
