@@ -27,7 +27,7 @@ import numpy as np
 from replayer.timing.placement import queue_ends
 from traces.chrome_events import RankEvents
 from traces.kineto.nesting import nesting_order, parents
-from traces.model import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
+from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
 from traces.python_calls import holding, scripts_calls
 
 Event = dict[str, Any]
@@ -47,13 +47,13 @@ _BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
 
 def with_launches(trace: Trace) -> Trace:
     """`trace`, whose kernels point at ops, with a runtime call under the op for each of them."""
-    _tell_apart(trace)
+    takes_ns = _tell_apart(trace)
     host, device = trace.host, trace.device
     linked = np.flatnonzero(device.launch >= 0)
     ops = device.launch[linked].astype(np.int64)
     _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
     turn = np.arange(len(ops)) - first[of]  # kernels of an op come one after another
-    share_ns = host.duration_ns[ops] // (counts[of] + 1)
+    share_ns = takes_ns[ops] // (counts[of] + 1)
     names = {int(kind): trace.strings.add(name) for kind, name in _CALLS.items()}
     calls = HostSpans.of(
         thread=host.thread[ops],
@@ -70,16 +70,30 @@ def with_launches(trace: Trace) -> Trace:
     return trace
 
 
-def _tell_apart(trace: Trace) -> None:
-    """See Note [Ops of one instant]."""
+def _tell_apart(trace: Trace) -> Column:
+    """Lay the ops of each thread one after another; returns what each takes beside its waits, ns.
+
+    See Note [Ops of one instant]. A wait that begins before its op has ended, or as it ends, belongs to it (a blocking copy):
+    it comes after the op's launches, and the op lasts as long.
+    """
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
-    takes_ns = np.maximum(host.duration_ns, launches + 1)
+    takes_ns: Column = np.maximum(host.duration_ns, launches + 1)
     for thread in np.unique(host.thread):
-        rows = np.flatnonzero((host.thread == thread) & (host.kind == HostKind.OP))
-        if len(rows):
-            ends_ns = queue_ends(host.start_ns[rows] + takes_ns[rows], takes_ns[rows], int(host.start_ns[rows[0]]))
-            host.start_ns[rows], host.duration_ns[rows] = ends_ns - takes_ns[rows], takes_ns[rows]
+        ops, waits = (np.flatnonzero((host.thread == thread) & (host.kind == kind)) for kind in (HostKind.OP, HostKind.RUNTIME))
+        if not len(ops):
+            continue
+        starts_ns, lasts_ns = host.start_ns[ops], takes_ns[ops]
+        of = np.searchsorted(starts_ns, host.start_ns[waits], "right") - 1  # the op that began last before each
+        held = (of >= 0) & (host.start_ns[waits] <= (starts_ns + lasts_ns)[of])
+        waits, of = waits[held], of[held]
+        begin_ns = np.maximum(host.start_ns[waits], (starts_ns + lasts_ns)[of])
+        end_ns = np.maximum(host.start_ns[waits] + host.duration_ns[waits], begin_ns)
+        np.maximum.at(lasts_ns, of, end_ns - starts_ns[of])
+        later_ns = queue_ends(starts_ns + lasts_ns, lasts_ns, int(starts_ns[0])) - lasts_ns - starts_ns
+        host.start_ns[ops], host.duration_ns[ops] = starts_ns + later_ns, lasts_ns
+        host.start_ns[waits], host.duration_ns[waits] = begin_ns + later_ns[of], end_ns - begin_ns
+    return takes_ns
 
 
 class _Clocks:
@@ -121,7 +135,8 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
     base_ns = int(kineto.get("baseTimeNanoseconds", 0))
     ours = RankEvents(with_launches(window), window.ranks[0])
     later_us = (ours.base_ns - base_ns) / 1000  # of our stamps, to Kineto's
-    events = [event for event in kineto["traceEvents"] if not str(event.get("name", "")).startswith(OUR_DISPATCH)]
+    virtual = _virtual(kineto["traceEvents"])
+    events = [event for event in kineto["traceEvents"] if not _is_our_dispatch(event)]
     rows = [event for event in ours if _is_of_gpu(event)]
     rows_by_name = _by_name(rows)
     events, idle_calls = _scripts_calls(_without_inner(events, {name for name, _ in rows_by_name}))
@@ -132,7 +147,7 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
     threads: dict[Any, Any] = {}
     for (name, thread), found in rows_by_name.items():
         there = own.get((name, thread)) or next((own[key] for key in own if key[0] == name), [])
-        for event, row in _paired(there, found):
+        for event, row in _paired(there, found, virtual):
             taken.add(id(event))
             args, told = row.setdefault("args", {}), event.get("args", {})
             ids[args.get("External id")] = told.get("External id")
@@ -185,6 +200,26 @@ def _is_of_gpu(event: Event) -> bool:
     return event.get("cat") not in ("Trace", "user_annotation")
 
 
+def _is_our_dispatch(event: Event) -> bool:
+    return str(event.get("name", "")).startswith(OUR_DISPATCH)
+
+
+def _virtual(events: list[Event]) -> set[int]:
+    """The ops of Kineto's that our dispatching ran in, by `id`: those of the virtual GPU, unless a shortcut took them."""
+    found: set[int] = set()
+    within: dict[Any, list[Event]] = defaultdict(list)  # by thread: the ops that one lies in
+    ops = [event for event in events if event.get("ph") == "X" and event.get("cat") == "cpu_op"]
+    for event in sorted(ops, key=lambda event: (event["ts"], -event["dur"])):
+        outer = within[event["tid"]]
+        while outer and outer[-1]["ts"] + outer[-1]["dur"] <= event["ts"]:
+            outer.pop()
+        if not _is_our_dispatch(event):
+            outer.append(event)
+        elif outer:
+            found.add(id(outer[-1]))
+    return found
+
+
 def _without_inner(events: list[Event], names: set[str]) -> list[Event]:
     """Without the ops within ops of these names: what a virtual op runs to know its result's shape and values is ours."""
     ops = [event for event in events if event.get("ph") == "X" and event.get("cat") == "cpu_op"]
@@ -235,8 +270,9 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
     return dict(found)
 
 
-def _paired(there: list[Event], found: list[Event]) -> Iterator[tuple[Event, Event]]:
-    """Which events of a name are which, as far as that is known: where not all are in both, the k-th of the same operands."""
+def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
+    """Which events of a name are which, as far as that is known: where not all are in both, the k-th of the same operands; of
+    what is left (ops of the host have the same names) the k-th that came to the virtual GPU, by `id`."""
     if len(there) == len(found):
         yield from zip(there, found, strict=True)
         return
@@ -244,9 +280,15 @@ def _paired(there: list[Event], found: list[Event]) -> Iterator[tuple[Event, Eve
     for side, events in enumerate((there, found)):
         for event in events:
             kinds[_operands(event)][side].append(event)
+    left: tuple[list[Event], list[Event]] = [], []
     for alike, rows in kinds.values():
         if len(alike) == len(rows):
             yield from zip(alike, rows, strict=True)
+        else:
+            left[0].extend(event for event in alike if id(event) in virtual)
+            left[1].extend(rows)
+    if len(left[0]) == len(left[1]):
+        yield from zip(*(sorted(events, key=lambda event: event["ts"]) for events in left), strict=True)
 
 
 def _operands(event: Event) -> str:
@@ -259,8 +301,8 @@ def _operands(event: Event) -> str:
 def _moved(event: Event, clocks: _Clocks) -> Event:
     """A host event of Kineto's in recorded time."""
     if "ts" in event and event.get("ph") != "M":
-        start_us = clocks.recorded(event["ts"])
-        if "dur" in event:
-            event["dur"] = round(max(clocks.recorded(event["ts"] + event["dur"]) - start_us, 0), 3)
-        event["ts"] = round(start_us, 3)
+        start_ns = round(clocks.recorded(event["ts"]) * 1000)
+        if "dur" in event:  # by ends, so that what ends or begins at one moment still does
+            event["dur"] = max(round(clocks.recorded(event["ts"] + event["dur"]) * 1000) - start_ns, 0) / 1000
+        event["ts"] = start_ns / 1000
     return event

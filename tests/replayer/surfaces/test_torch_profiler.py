@@ -82,6 +82,42 @@ def test_a_scripts_own_profile_tells_waits_and_which_copy_is_which_and_no_shapes
     run_ranks(1, body)
 
 
+def test_no_op_overlaps_another_without_lying_in_it() -> None:
+    """GIVEN ops of one name on the host and on the GPU (Adam reads its step counts), and reads WHEN profiled THEN all nest."""
+
+    def body(rank: int) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def train() -> None:
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4).cuda()).sum()
+            loss.backward()
+            optimizer.step()
+            loss.item()
+
+        train()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as made:
+            train()
+            train()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "step.json"
+            made.export_chrome_trace(str(path))
+            told = read_kineto(path)
+        host = told.host
+        reads = [row for row in range(len(host)) if told.strings[host.name[row]] == "aten::_local_scalar_dense"]
+        waits = [row for row in range(len(host)) if told.strings[host.name[row]] == "cudaStreamSynchronize"]
+        assert len(reads) > len(waits) >= 2  # those of Adam's step counts wait for nothing
+        assert {int(row) for row in host.parent[waits]} & set(reads)  # a read of the loss holds its wait
+        for row in range(len(host)):
+            if (outer := host.parent[row]) >= 0:
+                assert host.start_ns[outer] <= host.start_ns[row]
+                assert host.start_ns[row] + host.duration_ns[row] <= host.start_ns[outer] + host.duration_ns[outer]
+        assert "partial-overlap" not in told.problems
+
+    run_ranks(1, body)
+
+
 def test_stacks_hold_the_scripts_functions_and_none_of_the_virtual_gpus() -> None:
     """GIVEN a profile with stacks WHEN it is exported THEN each call is the script's or torch's, and lies in its caller."""
 

@@ -29,7 +29,8 @@ from tui.view.scene import Scene
 def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:
     """What a replay writes at the end of each of its steps: here with its strings, headers and rows in one go."""
     rows = range(*steps.indices(len(trace.steps)))
-    phases, device = len(trace.phases) // len(trace.steps), len(trace.device) // len(trace.steps)
+    phases, host, device = (len(table) // len(trace.steps) for table in (trace.phases, trace.host, trace.device))
+    stream.add("host", trace.host.take(slice(rows.start * host, rows.stop * host)))
     stream.add("device", trace.device.take(slice(rows.start * device, rows.stop * device)))
     stream.add("phases", trace.phases.take(slice(rows.start * phases, rows.stop * phases)))
     stream.add("steps", trace.steps.take(steps))
@@ -38,7 +39,6 @@ def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:
 def test_a_replay_is_followed_step_by_step_to_its_end(tmp_path: Path) -> None:
     recorded = training(steps=2)
     replayed = replay_of(recorded)
-    replayed.device.launch[:] = -1
     live = Live(("v100", recorded), tmp_path)
     live.pid = 4711
     found = live.stages()

@@ -37,7 +37,7 @@ def span(scene: Scene, side: int, table: str, number: int) -> Span:
 def test_the_headline_of_two_says_what_diff_says() -> None:
     recorded = training()
     replayed = replay_of(recorded, stretch=1.1, uncharged_ns=0)
-    lines = headline(whole(("a", recorded), ("b", replayed)), 200)
+    lines = headline(whole(("a", recorded), ("b", replayed)), 300)
     facts = compare(recorded, replayed)
     differs = "beyond 5.0 %: the step without data loading differs by +10.0 %"
     assert lines[0].tone == "bad" and lines[0].text.startswith(f"The same program, {differs}")
