@@ -16,10 +16,11 @@ it cannot be told. That the times of two runs agree is no evidence. What no evid
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 
@@ -107,6 +108,9 @@ class Verdict:
     def same(self) -> bool | None:
         """Whether it is the same program; None where that cannot be told."""
         return None if self.sameness is Sameness.CANNOT_BE_TOLD else self.sameness is Sameness.SAME_PROGRAM
+
+
+_Counted = TypeVar("_Counted", bound=Hashable)  # what ops are counted by
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,11 +314,12 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
     By name alone where not both have shapes.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
+    told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
     a, b = (
-        Counter((call.canonical, call.shape if shaped else None) for call in calls if call.shape or not shaped)
-        for calls in (ours, theirs)
+        _times_a_step(calls, [(call.canonical, call.shape if shaped else None) for call in calls], number)
+        for calls, number in zip(told, steps, strict=True)
     )
-    each = {key: (a[key] / steps[0], b[key] / steps[1]) for key in a.keys() & b.keys()}
+    each = {key: (a[key], b[key]) for key in a.keys() & b.keys()}
     apart = {key: abs(here - there) for key, (here, there) in each.items()}
     if lone := _lone_ops(ours, theirs, steps):
         return lone
@@ -325,13 +330,26 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
     return f"e.g. {' '.join(filter(None, (name, _by(shape or ()))))} {here:.3g} times a step recorded, {there:.3g} here"
 
 
+def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
+    """How often calls of each key come in a step. What only the first of several steps has, or has more of than any other, made
+    inputs and state before the program's loop: it does not count."""
+    by_step: dict[int, Counter[_Counted]] = defaultdict(Counter)
+    for call, key in zip(calls, keys, strict=True):
+        by_step[call.step][key] += 1
+    if len(by_step) > 1:
+        first = by_step.pop(min(by_step))
+        by_step[NONE] = Counter({key: min(count, max(of[key] for of in by_step.values())) for key, count in first.items()})
+    whole: Counter[_Counted] = sum(by_step.values(), Counter())
+    return {key: count / steps for key, count in whole.items() if count}
+
+
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """The most frequent name that only one has, if it has more such calls than the other: what another release renamed is as
     often in both. Else ""."""
-    a, b = (Counter(call.canonical for call in calls) for calls in (ours, theirs))
-    lone = [{name: count / n for name, count in x.items() if name not in y} for x, y, n in ((a, b, steps[0]), (b, a, steps[1]))]
+    a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
+    lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
     here, there = (sum(counts.values()) for counts in lone)
-    if abs(here - there) <= SAME_NUMBERS * max(a.total() / steps[0], b.total() / steps[1]):
+    if abs(here - there) <= SAME_NUMBERS * max(sum(a.values()), sum(b.values())):
         return ""
     counts, where = (lone[0], "recorded alone") if here > there else (lone[1], "here alone")
     name = max(counts, key=lambda of: counts[of])

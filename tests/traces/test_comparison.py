@@ -419,6 +419,11 @@ def test_another_order_and_ops_that_only_one_has_are_another_program(shapes: boo
     assert _verdict(recorded, layers("conv", "norm", "relu"))[0] is True
     assert "another order" in _verdict(recorded, layers("norm", "conv", "relu"))[1]
     assert _verdict(recorded, layers("conv", "norm", "relu", "dropout"))[0] is False
+    # WHEN the op more comes in the first of several steps alone, as what makes a program's inputs does THEN it is the same
+    made = layers("conv", "norm", "relu", "dropout")
+    more = made.device.name == made.strings.find("dropout")
+    made.device.launch[more & (made.device.start_ns >= made.steps.start_ns[1])] = NONE
+    assert (made.device.launch[more] >= 0).sum() == 3 and _verdict(recorded, made)[0] is True
 
 
 @pytest.mark.parametrize("shapes", [True, False])
