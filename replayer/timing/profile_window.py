@@ -101,6 +101,7 @@ class _Clocks:
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
+        self._alone_us = np.zeros((0, 2))
 
     def tie(self, own_us: list[float], recorded_us: list[float]) -> None:
         order = np.argsort(own_us, kind="stable")
@@ -116,7 +117,16 @@ class _Clocks:
         kept = np.clip(recorded[inside], self._recorded[after - 1], self._recorded[after])
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
+    def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
+        """Ops (start, end) that the virtual GPU alone knows: nothing else begins or ends within them, in recorded time."""
+        self._alone_us = np.array(sorted(ops_us))
+
     def recorded(self, own_us: float) -> float:
+        told_us = self._between_ties(own_us)
+        op = np.searchsorted(self._alone_us[:, 0], told_us, "left") - 1
+        return told_us if op < 0 else max(told_us, float(self._alone_us[op, 1]))
+
+    def _between_ties(self, own_us: float) -> float:
         if own_us <= self._own[0]:
             return float(self._recorded[0] - (self._own[0] - own_us))
         if own_us >= self._own[-1]:
@@ -144,11 +154,12 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
     taken: set[int] = set()
     ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops: given out on entry, they tell who encloses whom
     pairs: dict[Any, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    alone: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     threads: dict[Any, Any] = {}
     for (name, thread), found in rows_by_name.items():
         there = own.get((name, thread)) or next((own[key] for key in own if key[0] == name), [])
         for event, row in _paired(there, found, virtual):
-            taken.add(id(event))
+            taken.update((id(event), id(row)))
             args, told = row.setdefault("args", {}), event.get("args", {})
             ids[args.get("External id")] = told.get("External id")
             args |= {name: told[name] for name in _OF_AUTOGRAD if name in told}
@@ -160,6 +171,11 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
     clocks: dict[Any, _Clocks] = defaultdict(lambda: _Clocks(ends_own, ends_recorded))
     for tid, (own_us, recorded_us) in pairs.items():
         clocks[tid].tie([*ends_own, *own_us], [*ends_recorded, *recorded_us])
+    for row in rows:
+        if row.get("cat") == "cpu_op" and id(row) not in taken:
+            alone[threads.get(row["tid"])].append((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
+    for tid, ops_us in alone.items():
+        clocks[tid].pass_over(ops_us)
     for tid in pairs:
         clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
     host = os.getpid()
@@ -169,7 +185,8 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
         if "ts" in row:
             row["ts"] = round(row["ts"] + later_us, 3)
         if row.get("cat") in ("cpu_op", "cuda_runtime", "cpu_instant_event") or row.get("ph") == "s":
-            row["pid"], row["tid"] = host, threads.get(row["tid"], host)
+            unseen = max((host, *threads.values())) + 1 if threads else host  # Kineto sees no thread that began meanwhile
+            row["pid"], row["tid"] = host, threads.setdefault(row["tid"], unseen)
         args = row.get("args")
         if isinstance(args, dict) and "External id" in args:
             kept = ids.get(args["External id"])
