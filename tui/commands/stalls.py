@@ -183,7 +183,8 @@ def text(found: Stalls, asked: StallsRun) -> list[str]:
     lines = [_verdict(found, bool(asked.disk)), "", *table(head, rows, width=88), ""]
     if estimated:
         share = share_text(found.estimated_share)
-        lines.append(f"ESTIMATE: {share} of the GPU's time is scaled, or by curves and data sheets; the rest was measured")
+        rest = "the rest by published tables and recordings"
+        lines.append(f"ESTIMATE: {share} of the GPU's time is scaled, or by curves and data sheets; {rest}")
     worker = f"one batch of {found.batch_samples:.0f} samples costs a worker {time_text(found.batch_cpu_ns)} of a core"
     if found.step_batches > 1:
         lines.append(f"a step takes {found.step_batches} batches, of {found.workers} workers in all")
