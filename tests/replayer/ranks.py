@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -61,6 +62,19 @@ def end(path: Path) -> Trace:
     return in_order(load(path))
 
 
+def _ended(rank: int, child: int, folder: Path) -> str:
+    """How a rank ended after the first one had failed: by itself within some seconds, or killed."""
+    until_s = time.monotonic() + 5
+    while not (done := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > until_s:
+            os.kill(child, signal.SIGKILL)
+            done = os.waitpid(child, 0)
+            break
+        time.sleep(0.05)
+    file = folder / f"failure-{rank}"
+    return f"rank {rank}: status {done[1]}\n{file.read_text() if file.exists() else ''}"
+
+
 def run_ranks(
     size: int,
     body: Callable[[int], None],
@@ -86,10 +100,7 @@ def run_ranks(
             body(0)
             played = [end(path)]
         except BaseException:
-            for child in children.values():
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-            told = "\n".join(file.read_text() for file in sorted(folder.glob("failure-*")))
+            told = "\n".join(_ended(rank, child, folder) for rank, child in children.items())
             raise AssertionError(f"rank 0 failed; of the others:\n{told}") from sys.exception()
         failed = []
         for rank, child in children.items():
