@@ -139,16 +139,29 @@ def _setting_rank(dist: Any, init: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _joining(c10d: Any, make: Callable[..., Any]) -> Callable[..., Any]:
-    """`_new_process_group_helper`: a group for several kinds of devices keeps a real gloo for CPU tensors."""
+    """`_new_process_group_helper`: a group for several kinds of devices keeps its real gloo for CPU tensors.
+
+    torch makes that one before the virtual NCCL, which takes its place, and would drop it: to a rank that is not yet through
+    with connecting, its peers would be gone.
+    """
 
     @wraps(make)
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        group, store = make(*args, **kwargs)
+        gloo: list[Any] = []
+        cls = c10d.ProcessGroupGloo
+
+        class KeptGloo(cls):  # type: ignore[misc,valid-type]
+            def __init__(self, *options: Any, **named: Any) -> None:
+                super().__init__(*options, **named)
+                gloo.append(self)
+
+        c10d.ProcessGroupGloo = KeptGloo
+        try:
+            group, store = make(*args, **kwargs)
+        finally:
+            c10d.ProcessGroupGloo = cls
         if isinstance(group, VirtualNccl):
-            by_device = c10d.BackendConfig(kwargs.get("backend", args[3] if len(args) > 3 else "nccl")).get_device_backend_map()
-            if by_device.get("cpu") == "gloo":
-                on_cpu = c10d.PrefixStore("cpu-tensors/", store)
-                backend = c10d.ProcessGroupGloo(on_cpu, group.rank(), group.size(), timeout=group.options._timeout)
+            for backend in gloo:
                 group.use_for_cpu(backend)
             gpu().join(group.settle)
             atexit.register(lambda: group.leave(failed=hasattr(sys, "last_value")))

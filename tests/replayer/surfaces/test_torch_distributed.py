@@ -113,19 +113,22 @@ def test_what_nobody_knows_stays_unknown_and_what_is_uniform_stays_uniform() -> 
     run_ranks(2, body)
 
 
-def test_a_tensor_on_the_host_is_refused_unless_the_group_has_gloo() -> None:
-    def only_nccl(rank: int) -> None:
+def test_a_tensor_on_the_host_is_refused_where_the_group_has_nccl_alone() -> None:
+    def body(rank: int) -> None:
         with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
             dist.all_reduce(torch.ones(1))
 
-    def both(rank: int) -> None:
+    run_ranks(2, body)
+
+
+def test_a_group_of_gloo_and_nccl_takes_tensors_of_the_host_and_of_the_device() -> None:
+    def body(rank: int) -> None:
         host, device = torch.ones(2) * rank, ints(rank)
         dist.all_reduce(host)
         dist.all_reduce(device)
         assert host.tolist() == [1.0, 1.0] and device.item() == 1
 
-    run_ranks(2, only_nccl)
-    run_ranks(2, both, backend="cpu:gloo,cuda:nccl")
+    run_ranks(2, body, backend="cpu:gloo,cuda:nccl")
 
 
 def test_gloo_communicates_by_way_of_the_host() -> None:
