@@ -82,11 +82,12 @@ def explain(comparison: Comparison) -> Explanation:
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
     verdict, noise = comparison.verdict, comparison.steps.noise_floor
+    said = [f"{name} is an ESTIMATE by `trace predict`, not a recording." for name in comparison.estimates]
     if verdict.same is False:
-        return f"These are not the same program ({verdict.reason}): what follows compares different work."
-    if noise and delta_ns and abs(delta_ns) <= noise * before_ns:
-        return f"Steps of A differ among themselves by {noise:.1%}, so that this difference may be noise."
-    return ""
+        said.append(f"These are not the same program ({verdict.reason}): what follows compares different work.")
+    elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
+        said.append(f"Steps of A differ among themselves by {noise:.1%}, so that this difference may be noise.")
+    return " ".join(said)
 
 
 def _headline(before_ns: int, after_ns: int) -> str:

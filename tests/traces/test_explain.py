@@ -74,3 +74,12 @@ def test_nothing_differs() -> None:
 def test_without_steps_there_is_nothing_to_explain() -> None:
     told = explained(Trace(), training())
     assert told.delta_ns is None and "no steps" in told.headline
+
+
+def test_a_prediction_is_said_to_be_one() -> None:
+    """GIVEN a trace that `trace predict` made WHEN it is explained or opened THEN it is marked as an estimate."""
+    predicted = training()
+    for rank in predicted.ranks:
+        predicted.runs[rank] = replace(predicted.run_of(rank), predicted=True)
+    assert explained(training(), predicted).caution.startswith("B is an ESTIMATE")
+    assert "ESTIMATE" not in explained(training(), training()).caution

@@ -58,6 +58,7 @@ def _pair_figures(of: Comparison) -> list[str]:
         figures.append(_times("without loading", of.compute_side))
     if of.steps.recorded_median_ns is None:
         figures = [_times("GPU busy", of.gpu_busy)]
+    figures[:0] = [f"{name} is an ESTIMATE" for name in of.estimates]
     shares = [s for s in of.streams if s.recorded_busy is not None and s.replayed_busy is not None]
     if shares:
         most = max(shares, key=lambda share: share.recorded_busy or 0.0)
@@ -81,7 +82,8 @@ def _times(words: str, spread: Spread) -> str:
 
 def _origin(name: str, of: Summary) -> str:
     kinds = ", ".join(dict.fromkeys(device.name or "an unnamed GPU" for device in of.devices)) or "no GPU"
-    return f"{name}: {len(of.devices)} x {kinds}" if len(of.devices) > 1 else f"{name}: {kinds}"
+    mark = " · ESTIMATE by trace predict, not a recording" if of.run.predicted else ""
+    return f"{name}: {f'{len(of.devices)} x ' if len(of.devices) > 1 else ''}{kinds}{mark}"
 
 
 def _figures(of: Summary) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,16 @@ def test_the_headline_of_two_says_what_diff_says() -> None:
         "matched exact",
     ):
         assert words in text
+
+
+def test_a_prediction_is_marked_alone_and_beside_its_recording() -> None:
+    predicted = training()
+    predicted.runs = {rank: replace(predicted.run_of(rank), predicted=True) for rank in predicted.ranks}
+    alone, beside, recorded = (
+        " ".join(line.text for line in headline(whole(*shown), 300))
+        for shown in ([("p", predicted)], [("a", training()), ("p", predicted)], [("a", training())])
+    )
+    assert "ESTIMATE by trace predict" in alone and "B is an ESTIMATE" in beside and "ESTIMATE" not in recorded
 
 
 def test_other_programs_are_told_first_and_in_red() -> None:
