@@ -172,6 +172,10 @@ class Comparison:
         figures = {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
         return figures[self.judged].error
 
+    def estimate_sentences(self) -> list[str]:
+        """A sentence for each side that nobody recorded."""
+        return [f"{name} is an ESTIMATE by `trace predict`, not a recording." for name in self.estimates]
+
     def to_json(self) -> dict[str, Any]:
         """The dict that `trace diff --json` and `trace replay --report` print; keys are added to it, never renamed.
 

@@ -82,7 +82,7 @@ def explain(comparison: Comparison) -> Explanation:
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
     verdict, noise = comparison.verdict, comparison.steps.noise_floor
-    said = [f"{name} is an ESTIMATE by `trace predict`, not a recording." for name in comparison.estimates]
+    said = comparison.estimate_sentences()
     if verdict.same is False:
         said.append(f"These are not the same program ({verdict.reason}): what follows compares different work.")
     elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:

@@ -126,7 +126,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 def warning_sentences(comparison: Comparison) -> list[str]:
     """What to know before trusting the figures."""
-    said = [f"{name} is an ESTIMATE by `trace predict`, not a recording." for name in comparison.estimates]
+    said = comparison.estimate_sentences()
     said += pace_sentences(comparison)
     if comparison.judged == "compute_side" and comparison.clock is not None:
         said.append(loader_note(comparison))

@@ -42,6 +42,7 @@ OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
 _OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # which tell what was called with gradient
 _CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"  # Kineto's words for calls
 _NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # from the outside in, where two have the same times
+_ON_HOST = ("cpu_op", "cuda_runtime", "cpu_instant_event")
 _BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
 
 
@@ -179,14 +180,16 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
     for tid in pairs:
         clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
     host = os.getpid()
+    on_host = [row for row in rows if row.get("cat") in _ON_HOST or row.get("ph") == "s"]
+    for tid in dict.fromkeys(row["tid"] for row in on_host):  # Kineto sees no thread that began meanwhile
+        threads.setdefault(tid, max((host, *threads.values())) + 1 if threads else host)
+    for row in on_host:
+        row["pid"], row["tid"] = host, threads[row["tid"]]
     result = [_moved(event, clocks[event.get("tid")]) for event in events if id(event) not in taken]
     result = [event for event in result if id(event) not in idle_calls or event["dur"]]  # see Note [Ops of one instant]
     for row in rows:
         if "ts" in row:
             row["ts"] = round(row["ts"] + later_us, 3)
-        if row.get("cat") in ("cpu_op", "cuda_runtime", "cpu_instant_event") or row.get("ph") == "s":
-            unseen = max((host, *threads.values())) + 1 if threads else host  # Kineto sees no thread that began meanwhile
-            row["pid"], row["tid"] = host, threads.setdefault(row["tid"], unseen)
         args = row.get("args")
         if isinstance(args, dict) and "External id" in args:
             kept = ids.get(args["External id"])
