@@ -101,4 +101,4 @@ class RecordingFile:
 
 def _table(kind: type[Table], rows: list[dict[str, Any]]) -> Table:
     given = {column for row in rows for column in row}
-    return kind.of(**{name: [row.get(name, kind.DEFAULTS.get(name, 0)) for row in rows] for name in given})
+    return kind.of(**{name: [row.get(name, kind.DEFAULTS[name]) for row in rows] for name in given})

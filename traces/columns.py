@@ -62,7 +62,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
     packed["columns"] = stored
     for name, column in columns.items():
         if column.dtype.kind != "f" and (column == column[0]).all():
-            if column[0] != table.DEFAULTS.get(name, 0):
+            if column[0] != table.DEFAULTS[name]:
                 stored[name] = int(column[0])
         else:
             stored[name] = _pack(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
@@ -92,7 +92,7 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
         raise Damaged(f"unknown column {sorted(map(str, unknown))[0]!r}")
     columns: dict[str, Column] = {}
     for name, dtype in kind.DTYPES.items():
-        value = stored.get(name, kind.DEFAULTS.get(name, 0))
+        value = stored.get(name, kind.DEFAULTS[name])
         columns[name] = _unpack(value, rows, np.dtype(dtype), name)
     if nested is not None:
         if kind is not HostSpans or not rows or not _is_list_of(nested, int, list, list):

@@ -34,7 +34,7 @@ from traces.communication import communication_kernels
 from traces.device_names import waits_for_device
 from traces.intervals import Intervals
 from traces.measure import profiled_steps, work_rows
-from traces.model import NONE, BatchKind, Column, HostKind, Table, Trace
+from traces.model import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, HostKind, Table, Trace
 
 EDGE_NS = 10_000  # at most so long after the work that it waited for does a kernel begin
 _BEFORE_ALL = np.iinfo(np.int64).min
@@ -56,14 +56,12 @@ class IdleReason(IntEnum):
 class IdleSpans(Table):
     """Stretches of one reason each, ordered by (device, stream, start)."""
 
-    DTYPES = {"device": "i4", "stream": "i8", "start_ns": "i8", "end_ns": "i8", "reason": "u1", "ended_by": "i8"}
-    DEFAULTS = {"stream": NONE}
-    device: Column  # row of `trace.devices`
-    stream: Column  # its number, NONE where the whole device was idle
-    start_ns: Column
-    end_ns: Column
-    reason: Column  # IdleReason
-    ended_by: Column  # the row of `trace.device` whose start ends the gap that it lies in; NONE after the last work
+    device: I4  # row of `trace.devices`
+    stream: I8_OR_NONE  # its number, NONE where the whole device was idle
+    start_ns: I8
+    end_ns: I8
+    reason: U1  # IdleReason
+    ended_by: I8  # the row of `trace.device` whose start ends the gap that it lies in; NONE after the last work
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from inspect import get_annotations
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -122,14 +123,28 @@ class StepKind(IntEnum):
     INCOMPLETE = 4  # cut by the recording's end: it has a part of what the others have, or nothing; no figure counts it
 
 
+# Columns of a table: the numpy dtype, and what stands where nobody told a value.
+U1 = Annotated[Column, "u1", 0]
+I4 = Annotated[Column, "i4", 0]
+I8 = Annotated[Column, "i8", 0]
+U8 = Annotated[Column, "u8", 0]
+F8 = Annotated[Column, "f8", 0]
+I4_OR_NONE = Annotated[Column, "i4", NONE]
+I8_OR_NONE = Annotated[Column, "i8", NONE]
+
+
 @dataclass
 class Table:
-    """Base of the tables: equally long columns, one numpy array each, whose dtypes are `DTYPES`."""
+    """Base of the tables: equally long columns, one numpy array each, of types as I4 and I8_OR_NONE."""
 
-    DTYPES: ClassVar[dict[str, str]] = {}
+    DTYPES: ClassVar[dict[str, str]] = {}  # by column
     DEFAULTS: ClassVar[dict[str, int]] = {}
 
     def __init_subclass__(cls) -> None:
+        hints = get_annotations(cls, eval_str=True).items()
+        told = {name: hint.__metadata__ for name, hint in hints if hasattr(hint, "__metadata__")}
+        cls.DTYPES = {name: dtype for name, (dtype, _) in told.items()}
+        cls.DEFAULTS = {name: default for name, (_, default) in told.items()}
         cls.__repr__ = Table.__repr__  # type: ignore[method-assign]  # before `dataclass` makes one that writes all columns out
 
     def __repr__(self) -> str:
@@ -149,7 +164,7 @@ class Table:
                 if arrays[name].shape != (rows,):
                     raise ValueError(f"{cls.__name__}.{name} has shape {arrays[name].shape}, not ({rows},)")
             else:
-                arrays[name] = np.full(rows, cls.DEFAULTS.get(name, 0), dtype=dtype)
+                arrays[name] = np.full(rows, cls.DEFAULTS[name], dtype=dtype)
         return cls(**arrays)
 
     @classmethod
@@ -189,14 +204,12 @@ class _Spans(Table):
 class Steps(_Spans):
     """One row per training step and rank, in order of time. `number` is the script's own count where known."""
 
-    DTYPES = {"rank": "i4", "number": "i8", "start_ns": "i8", "duration_ns": "i8", "kind": "u1", "recorded_step": "i4"}
-    DEFAULTS = {"recorded_step": NONE}
-    rank: Column
-    number: Column
-    start_ns: Column
-    duration_ns: Column
-    kind: Column  # StepKind
-    recorded_step: Column  # in a replayed trace: the row of the recording's `steps` that drove this step, else NONE
+    rank: I4
+    number: I8
+    start_ns: I8
+    duration_ns: I8
+    kind: U1  # StepKind
+    recorded_step: I4_OR_NONE  # in a replayed trace: the row of the recording's `steps` that drove this step, else NONE
 
 
 @dataclass
@@ -207,25 +220,14 @@ class Phases(_Spans):
     phase would read: the end event completes when all work launched before it has completed. NONE where no device was used.
     """
 
-    DTYPES = {
-        "step": "i4",
-        "name": "i4",
-        "start_ns": "i8",
-        "duration_ns": "i8",
-        "device": "i4",
-        "device_start_ns": "i8",
-        "device_end_ns": "i8",
-        "origin": "u1",
-    }
-    DEFAULTS = {"device": NONE, "device_start_ns": NONE, "device_end_ns": NONE}
-    step: Column  # row of `steps`
-    name: Column  # string, one of PHASES
-    start_ns: Column
-    duration_ns: Column
-    device: Column  # row of `devices` whose stream the events would sit on, or NONE
-    device_start_ns: Column
-    device_end_ns: Column
-    origin: Column  # Origin
+    step: I4  # row of `steps`
+    name: I4  # string, one of PHASES
+    start_ns: I8
+    duration_ns: I8
+    device: I4_OR_NONE  # row of `devices` whose stream the events would sit on, or NONE
+    device_start_ns: I8_OR_NONE
+    device_end_ns: I8_OR_NONE
+    origin: U1  # Origin
 
 
 @dataclass
@@ -237,95 +239,52 @@ class Parts(_Spans):
     The device times are those of CUDA events as in `Phases`, on the part's own device.
     """
 
-    DTYPES = {
-        "phase": "i4",
-        "name": "i4",
-        "thread": "i4",
-        "start_ns": "i8",
-        "duration_ns": "i8",
-        "device": "i4",
-        "device_start_ns": "i8",
-        "device_end_ns": "i8",
-        "origin": "u1",
-    }
-    DEFAULTS = {"phase": NONE, "thread": NONE, "device": NONE, "device_start_ns": NONE, "device_end_ns": NONE}
-    phase: Column  # row of `phases`, or NONE outside any step
-    name: Column  # string
-    thread: Column  # row of `threads`, or NONE
-    start_ns: Column
-    duration_ns: Column
-    device: Column  # row of `devices`, or NONE
-    device_start_ns: Column
-    device_end_ns: Column
-    origin: Column  # Origin
+    phase: I4_OR_NONE  # row of `phases`, or NONE outside any step
+    name: I4  # string
+    thread: I4_OR_NONE  # row of `threads`, or NONE
+    start_ns: I8
+    duration_ns: I8
+    device: I4_OR_NONE  # row of `devices`, or NONE
+    device_start_ns: I8_OR_NONE
+    device_end_ns: I8_OR_NONE
+    origin: U1  # Origin
 
 
 @dataclass
 class HostSpans(_Spans):
     """Ops, runtime calls, annotations and Python frames, ordered by (thread, start, longest first)."""
 
-    DTYPES = {
-        "thread": "i4",
-        "kind": "u1",
-        "name": "i4",
-        "start_ns": "i8",
-        "duration_ns": "i8",
-        "parent": "i4",
-        "shapes": "i4",
-        "dtypes": "i4",
-        "sequence": "i8",
-        "forward_thread": "i4",
-        "stack": "i4",
-        "layout": "i4",
-    }
-    DEFAULTS = {
-        "parent": NONE, "shapes": NONE, "dtypes": NONE, "sequence": NONE, "forward_thread": NONE, "stack": NONE, "layout": NONE,
-    }  # fmt: skip
-    thread: Column  # row of `threads`
-    kind: Column  # HostKind
-    name: Column  # string
-    start_ns: Column
-    duration_ns: Column
-    parent: Column  # row of the enclosing host span, or NONE
-    shapes: Column  # string, see `shapes_text`, or NONE if not recorded
-    dtypes: Column  # string: torch dtype names of the same arguments, ';' between them ("float32;int64"), or NONE
-    sequence: Column  # autograd sequence number that ties a backward node to its forward op, or NONE
-    forward_thread: Column  # on backward nodes: the profiler's logical id (> 0) of the forward thread, else NONE
-    stack: Column  # string: the Python frames around an op, innermost first, ';' between them, or NONE if not recorded
-    layout: Column  # string: how the images among an op's inputs lie in memory, see layouts.py; NONE without strides or images
+    thread: I4  # row of `threads`
+    kind: U1  # HostKind
+    name: I4  # string
+    start_ns: I8
+    duration_ns: I8
+    parent: I4_OR_NONE  # row of the enclosing host span, or NONE
+    shapes: I4_OR_NONE  # string, see `shapes_text`, or NONE if not recorded
+    dtypes: I4_OR_NONE  # string: torch dtype names of the same arguments, ';' between them ("float32;int64"), or NONE
+    sequence: I8_OR_NONE  # autograd sequence number that ties a backward node to its forward op, or NONE
+    forward_thread: I4_OR_NONE  # on backward nodes: the profiler's logical id (> 0) of the forward thread, else NONE
+    stack: I4_OR_NONE  # string: the Python frames around an op, innermost first, ';' between them, or NONE if not recorded
+    # string: how the images among an op's inputs lie in memory, see layouts.py; NONE without strides or images
+    layout: I4_OR_NONE
 
 
 @dataclass
 class DeviceSpans(_Spans):
     """Kernels, copies, memsets (and synchronisation and annotation rows), ordered by (device, stream, start)."""
 
-    DTYPES = {
-        "device": "i4",
-        "stream": "i8",
-        "kind": "u1",
-        "name": "i4",
-        "start_ns": "i8",
-        "duration_ns": "i8",
-        "launch": "i4",
-        "bytes": "i8",
-        "origin": "u1",
-        "config": "i4",
-        "graph": "i8",
-        "graph_node": "i8",
-    }
-    DEFAULTS = {"launch": NONE, "bytes": NONE, "config": NONE, "graph": NONE, "graph_node": NONE}
-    device: Column  # row of `devices`
-    stream: Column  # the profiler's number of the stream
-    kind: Column  # DeviceKind
-    name: Column  # string
-    start_ns: Column
-    duration_ns: Column
-    launch: Column  # row of `host` that launched it, or NONE (launched before the window)
-    bytes: Column  # of copies and memsets, or NONE
-    origin: Column  # Origin
-    config: Column  # string: how a kernel was launched (grid, block, registers...), see launch_configs.py, or NONE
-    graph: Column  # the id of the CUDA graph that it is a part of, or NONE
-    graph_node: Column  # the id of its node there, or NONE
+    device: I4  # row of `devices`
+    stream: I8  # the profiler's number of the stream
+    kind: U1  # DeviceKind
+    name: I4  # string
+    start_ns: I8
+    duration_ns: I8
+    launch: I4_OR_NONE  # row of `host` that launched it, or NONE (launched before the window)
+    bytes: I8_OR_NONE  # of copies and memsets, or NONE
+    origin: U1  # Origin
+    config: I4_OR_NONE  # string: how a kernel was launched (grid, block, registers...), see launch_configs.py, or NONE
+    graph: I8_OR_NONE  # the id of the CUDA graph that it is a part of, or NONE
+    graph_node: I8_OR_NONE  # the id of its node there, or NONE
 
     @property
     def is_work(self) -> Column:
@@ -337,50 +296,36 @@ class DeviceSpans(_Spans):
 class MemoryEvents(Table):
     """Allocations (positive) and frees (negative) of host and device memory, ordered by time."""
 
-    DTYPES = {
-        "thread": "i4",
-        "device": "i4",
-        "time_ns": "i8",
-        "bytes": "i8",
-        "address": "u8",
-        "allocated_bytes": "i8",
-        "reserved_bytes": "i8",
-    }
-    DEFAULTS = {"thread": NONE, "device": NONE, "allocated_bytes": NONE, "reserved_bytes": NONE}
-    thread: Column
-    device: Column  # row of `devices`, or NONE for host memory
-    time_ns: Column
-    bytes: Column
-    address: Column  # 0 where not recorded
-    allocated_bytes: Column  # device total after the event, or NONE where not recorded
-    reserved_bytes: Column
+    thread: I4_OR_NONE
+    device: I4_OR_NONE  # row of `devices`, or NONE for host memory
+    time_ns: I8
+    bytes: I8
+    address: U8  # 0 where not recorded
+    allocated_bytes: I8_OR_NONE  # device total after the event, or NONE where not recorded
+    reserved_bytes: I8_OR_NONE
 
 
 @dataclass
 class Values(Table):
     """What the host read from a device, element by element, in order. Rows of one read share `read`."""
 
-    DTYPES = {"rank": "i4", "step": "i4", "read": "i8", "op": "i4", "dtype": "i4", "value": "f8"}
-    DEFAULTS = {"step": NONE}
-    rank: Column
-    step: Column  # row of `steps`, or NONE outside any
-    read: Column
-    op: Column  # string
-    dtype: Column  # string, torch dtype name
-    value: Column
+    rank: I4
+    step: I4_OR_NONE  # row of `steps`, or NONE outside any
+    read: I8
+    op: I4  # string
+    dtype: I4  # string, torch dtype name
+    value: F8
 
 
 @dataclass
 class Sizes(Table):
     """How large results were whose size only values tell (nonzero, boolean masks, unique...), in order: one row per call."""
 
-    DTYPES = {"rank": "i4", "step": "i4", "op": "i4", "shapes": "i4", "size": "i8"}
-    DEFAULTS = {"step": NONE, "size": NONE}
-    rank: Column
-    step: Column  # row of `steps`, or NONE outside any
-    op: Column  # string; every search for what is not zero, by whichever function, is "aten::nonzero"
-    shapes: Column  # string, see `shapes_text`: the shape of the tensor whose values tell
-    size: Column  # elements, rows... of what was found, or NONE where that could not be seen
+    rank: I4
+    step: I4_OR_NONE  # row of `steps`, or NONE outside any
+    op: I4  # string; every search for what is not zero, by whichever function, is "aten::nonzero"
+    shapes: I4  # string, see `shapes_text`: the shape of the tensor whose values tell
+    size: I8_OR_NONE  # elements, rows... of what was found, or NONE where that could not be seen
 
 
 class BatchKind(IntEnum):
@@ -397,14 +342,12 @@ class Batches(_Spans):
     `Run.loaders` describes the loaders.
     """
 
-    DTYPES = {"rank": "i4", "loader": "i4", "kind": "u1", "start_ns": "i8", "duration_ns": "i8", "bytes": "i8"}
-    DEFAULTS = {"bytes": NONE}
-    rank: Column
-    loader: Column  # the loader's place in `Run.loaders` of its rank
-    kind: Column  # BatchKind
-    start_ns: Column
-    duration_ns: Column
-    bytes: Column  # of all tensors in the batch, or NONE where they could not be found
+    rank: I4
+    loader: I4  # the loader's place in `Run.loaders` of its rank
+    kind: U1  # BatchKind
+    start_ns: I8
+    duration_ns: I8
+    bytes: I8_OR_NONE  # of all tensors in the batch, or NONE where they could not be found
 
 
 class Ending(IntEnum):
@@ -419,35 +362,18 @@ class Ending(IntEnum):
 class Collectives(_Spans):
     """Communication between ranks, one row per operation and rank, ordered by (rank, start)."""
 
-    DTYPES = {
-        "rank": "i4",
-        "name": "i4",
-        "dtype": "i4",
-        "group": "i4",
-        "group_size": "i4",
-        "backend": "i4",
-        "bytes": "i8",
-        "start_ns": "i8",
-        "duration_ns": "i8",
-        "device": "i4",
-        "ending": "u1",
-        "called_ns": "i8",
-    }
-    DEFAULTS = {
-        "dtype": NONE, "group": NONE, "group_size": NONE, "backend": NONE, "bytes": NONE, "device": NONE, "called_ns": NONE,
-    }  # fmt: skip
-    rank: Column
-    name: Column  # string: "all_reduce", "broadcast", "all_gather_into_tensor"...
-    dtype: Column  # string, torch dtype name, or NONE
-    group: Column  # string, the group's name, or NONE
-    group_size: Column  # ranks in the group, or NONE
-    backend: Column  # string: "nccl", "gloo", or NONE
-    bytes: Column  # of this rank's input, or NONE
-    start_ns: Column  # when its kernels began where they are known, else when it was called on the host
-    duration_ns: Column  # of its kernels where they are known, else of the call, else until it was seen to be done
-    device: Column  # row of `devices` if CUDA events there took the duration, or NONE
-    ending: Column  # Ending: what the duration is worth
-    called_ns: Column  # when it was called on the host, where that is not `start_ns`; else NONE
+    rank: I4
+    name: I4  # string: "all_reduce", "broadcast", "all_gather_into_tensor"...
+    dtype: I4_OR_NONE  # string, torch dtype name, or NONE
+    group: I4_OR_NONE  # string, the group's name, or NONE
+    group_size: I4_OR_NONE  # ranks in the group, or NONE
+    backend: I4_OR_NONE  # string: "nccl", "gloo", or NONE
+    bytes: I8_OR_NONE  # of this rank's input, or NONE
+    start_ns: I8  # when its kernels began where they are known, else when it was called on the host
+    duration_ns: I8  # of its kernels where they are known, else of the call, else until it was seen to be done
+    device: I4_OR_NONE  # row of `devices` if CUDA events there took the duration, or NONE
+    ending: U1  # Ending: what the duration is worth
+    called_ns: I8_OR_NONE  # when it was called on the host, where that is not `start_ns`; else NONE
 
     @property
     def call_ns(self) -> Column:

@@ -40,7 +40,7 @@ def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
         return pandas.Categorical.from_codes(codes - absent, [texts[number] for number in used[absent:].tolist()])
 
     columns = {}
-    for name, default in ((name, kind.DEFAULTS.get(name)) for name in kind.DTYPES):
+    for name, default in kind.DEFAULTS.items():
         where = f"{table}.{name}"
         column = column_at(trace, where)
         if REFERENCES.get(where) == "strings":
