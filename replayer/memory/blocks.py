@@ -12,6 +12,7 @@ segments have a fourth kind, `Unmapped`.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from replayer.memory.stats import PoolStats
@@ -33,32 +34,20 @@ class UsedStream(Protocol):
         """When the work queued on it so far will have ended."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Block:
     """A piece of a segment. `address` is stable while the block is allocated."""
 
-    __slots__ = (
-        "address",
-        "freed_at",
-        "in_pool",
-        "in_use",
-        "next",
-        "pool",
-        "prev",
-        "requested_bytes",
-        "size_bytes",
-        "users",
-    )
-
-    def __init__(self, address: int, size_bytes: int, pool: Pool) -> None:
-        self.address = address
-        self.size_bytes = size_bytes
-        self.pool = pool
-        self.in_use = self.in_pool = False
-        self.prev: Block | None = None
-        self.next: Block | None = None
-        self.users: dict[int, UsedStream] | None = None  # other streams that used it, by number
-        self.requested_bytes = 0
-        self.freed_at = 0  # the number of searches in the large pools by then: tells its age when garbage is collected
+    address: int
+    size_bytes: int
+    pool: Pool
+    in_use: bool = False
+    in_pool: bool = False
+    prev: Block | None = None
+    next: Block | None = None
+    users: dict[int, UsedStream] | None = None  # other streams that used it, by number
+    requested_bytes: int = 0
+    freed_at: int = 0  # the number of searches in the large pools by then: tells its age when garbage is collected
 
     @property
     def is_split(self) -> bool:

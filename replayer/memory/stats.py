@@ -11,6 +11,7 @@ Reference: c10/core/CachingDeviceAllocator.h (Stat), and c10/cuda/CUDACachingAll
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 Counted = dict[str, int]  # under torch's names: current, peak, allocated, freed
@@ -82,20 +83,9 @@ class Count:
         return _counted(self.now, self.peak, self.total, self.base)
 
 
+@dataclass(slots=True, eq=False)
 class PoolStats:
     """All quantities of one kind of pool."""
-
-    __slots__ = (
-        "blocks",
-        "blocks_bytes",
-        "requested_bytes",
-        "reserved_bytes",
-        "segments",
-        "split_free",
-        "split_free_bytes",
-        "waiting",
-        "waiting_bytes",
-    )
 
     blocks: Count  # allocated
     blocks_bytes: Count
@@ -114,22 +104,16 @@ class PoolStats:
 
         Reference: free_block in c10/cuda/CUDACachingAllocator.cpp.
         """
-        made = PoolStats()
-        for name in PoolStats.__slots__:
-            setattr(made, name, getattr(self, name))
-        made.split_free, made.split_free_bytes = Quantity().small, Quantity().small
-        return made
+        return replace(self, split_free=Quantity().small, split_free_bytes=Quantity().small)
 
 
 class MemoryStats:
     """The statistics of one device."""
 
     def __init__(self) -> None:
-        self.small, self.large = PoolStats(), PoolStats()
-        self.quantities = {name: Quantity() for name in PoolStats.__slots__}
-        for name, quantity in self.quantities.items():
-            setattr(self.small, name, quantity.small)
-            setattr(self.large, name, quantity.large)
+        self.quantities = {field.name: Quantity() for field in fields(PoolStats)}
+        self.small = PoolStats(**{name: quantity.small for name, quantity in self.quantities.items()})
+        self.large = PoolStats(**{name: quantity.large for name, quantity in self.quantities.items()})
         self.oversize_blocks, self.oversize_segments = Quantity().large, Quantity().large  # beyond max_split_size
         self.retries = self.ooms = self.stream_syncs = 0
         self._ignored_ooms = self._earlier_ooms = 0

@@ -41,41 +41,23 @@ REFUSED = {
 REFUSED_PARTS = {"get_num_locality_domains": _WHOLE, "is_localization_supported": _WHOLE}
 REFUSED_TUNABLE = {"tune_gemm_in_file": _TUNING, "mgpu_tune_gemm_in_file": _TUNING}
 
+_TUNED = (
+    "enable tuning_enable set_max_tuning_duration get_max_tuning_duration set_max_tuning_iterations get_max_tuning_iterations"
+    " set_filename get_filename get_results get_validators read_file set_rotating_buffer_size get_rotating_buffer_size"
+    " set_numerical_check_tolerances set_cublaslt_requested_algo_count wildcard_fallback_enable".split()
+)
+_OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_scatter".split()
+
 # C functions that serve one public name each. A call reaches them through torch's own Python.
 REFUSED_C = {
     "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
     "_cuda_sleep": ("torch.cuda._sleep", "launch real work instead"),
     "_cuda_jiterator_compile_and_launch_kernel": ("torch.cuda.jiterator", _KERNELS),
-    "_cuda_tunableop_enable": ("torch.cuda.tunable.enable", _TUNING),
-    "_cuda_tunableop_tuning_enable": ("torch.cuda.tunable.tuning_enable", _TUNING),
     "_cuda_record_untuned_enable": ("torch.cuda.tunable.record_untuned_enable", _TUNING),
-    "_cuda_tunableop_set_max_tuning_duration": ("torch.cuda.tunable.set_max_tuning_duration", _TUNING),
-    "_cuda_tunableop_get_max_tuning_duration": ("torch.cuda.tunable.get_max_tuning_duration", _TUNING),
-    "_cuda_tunableop_set_max_tuning_iterations": ("torch.cuda.tunable.set_max_tuning_iterations", _TUNING),
-    "_cuda_tunableop_get_max_tuning_iterations": ("torch.cuda.tunable.get_max_tuning_iterations", _TUNING),
-    "_cuda_tunableop_set_filename": ("torch.cuda.tunable.set_filename", _TUNING),
-    "_cuda_tunableop_get_filename": ("torch.cuda.tunable.get_filename", _TUNING),
-    "_cuda_tunableop_get_results": ("torch.cuda.tunable.get_results", _TUNING),
-    "_cuda_tunableop_get_validators": ("torch.cuda.tunable.get_validators", _TUNING),
-    "_cuda_tunableop_read_file": ("torch.cuda.tunable.read_file", _TUNING),
-    "_cuda_tunableop_set_rotating_buffer_size": ("torch.cuda.tunable.set_rotating_buffer_size", _TUNING),
-    "_cuda_tunableop_get_rotating_buffer_size": ("torch.cuda.tunable.get_rotating_buffer_size", _TUNING),
-    "_cuda_tunableop_set_numerical_check_tolerances": ("torch.cuda.tunable.set_numerical_check_tolerances", _TUNING),
-    "_cuda_tunableop_set_cublaslt_requested_algo_count": (
-        "torch.cuda.tunable.set_cublaslt_requested_algo_count",
-        _TUNING,
-    ),
-    "_cuda_tunableop_wildcard_fallback_enable": ("torch.cuda.tunable.wildcard_fallback_enable", _TUNING),
-    "_nccl_unique_id": ("torch.cuda.nccl.unique_id", _NCCL),
-    "_nccl_init_rank": ("torch.cuda.nccl.init_rank", _NCCL),
-    "_nccl_all_reduce": ("torch.cuda.nccl.all_reduce", _NCCL),
-    "_nccl_reduce": ("torch.cuda.nccl.reduce", _NCCL),
-    "_nccl_broadcast": ("torch.cuda.nccl.broadcast", _NCCL),
-    "_nccl_all_gather": ("torch.cuda.nccl.all_gather", _NCCL),
-    "_nccl_reduce_scatter": ("torch.cuda.nccl.reduce_scatter", _NCCL),
-    "_gds_register_buffer": ("torch.cuda.gds.gds_register_buffer", _GDS),
-    "_gds_deregister_buffer": ("torch.cuda.gds.gds_deregister_buffer", _GDS),
+    **{f"_cuda_tunableop_{name}": (f"torch.cuda.tunable.{name}", _TUNING) for name in _TUNED},
+    **{f"_nccl_{name}": (f"torch.cuda.nccl.{name}", _NCCL) for name in _OF_NCCL},
+    **{f"_gds_{name}": (f"torch.cuda.gds.gds_{name}", _GDS) for name in ("register_buffer", "deregister_buffer")},
 }
 
 IGNORED_C: dict[str, tuple[object, str]] = {
@@ -164,7 +146,7 @@ def install(torch_module: ModuleType) -> None:
         """Worked out once per device, as in CUDA: attention asks for the capability at each call."""
         device = gpu().devices[index]
         if index not in known or known[index][0] is not device:
-            made = TorchDeviceProperties.of(device.name, device.memory.capacity_bytes, device.properties, index)
+            made = TorchDeviceProperties.made(device.name, device.memory.capacity_bytes, device.properties, index)
             known[index] = device, made
         return known[index][1]
 

@@ -13,6 +13,8 @@ The rest of torch.cuda.memory raises NotEmulated by name: see REFUSED_C, REFUSED
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -107,25 +109,18 @@ def install(torch_module: ModuleType) -> None:
             return None
         return memory_of(module._get_device_index(device, optional=True))
 
-    def memory_allocated(device: Any = None) -> int:
-        asked = memory(device)
-        if asked is None:
-            return 0
+    def amount(name: str, of: Callable[[DeviceMemory], int]) -> Callable[..., int]:
+        @wraps(getattr(module, name))
+        def told(device: Any = None) -> int:
+            asked = memory(device)
+            return 0 if asked is None else of(asked)
+
+        return told
+
+    def allocated_bytes(asked: DeviceMemory) -> int:
         if asked.requests is not None:
             asked.requests.look()
         return asked.allocated_bytes
-
-    def max_memory_allocated(device: Any = None) -> int:
-        asked = memory(device)
-        return 0 if asked is None else asked.peak_allocated_bytes
-
-    def memory_reserved(device: Any = None) -> int:
-        asked = memory(device)
-        return 0 if asked is None else asked.reserved_bytes
-
-    def max_memory_reserved(device: Any = None) -> int:
-        asked = memory(device)
-        return 0 if asked is None else asked.peak_reserved_bytes
 
     def list_gpu_processes(device: Any = None) -> str:
         """This process alone: what other processes of the recorded machine used is not known."""
@@ -171,10 +166,10 @@ def install(torch_module: ModuleType) -> None:
     for owner in (cuda, module):
         patch(
             owner,
-            memory_allocated=memory_allocated,
-            max_memory_allocated=max_memory_allocated,
-            memory_reserved=memory_reserved,
-            max_memory_reserved=max_memory_reserved,
+            memory_allocated=amount("memory_allocated", allocated_bytes),
+            max_memory_allocated=amount("max_memory_allocated", lambda asked: asked.peak_allocated_bytes),
+            memory_reserved=amount("memory_reserved", lambda asked: asked.reserved_bytes),
+            max_memory_reserved=amount("max_memory_reserved", lambda asked: asked.peak_reserved_bytes),
             list_gpu_processes=list_gpu_processes,
         )
     # torch.cuda.memory copied these when it was imported without a GPU.
