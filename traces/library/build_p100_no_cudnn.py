@@ -21,15 +21,16 @@ from typing import Any
 
 from traces.file import save
 from traces.library import entries
+from traces.library.cell_traces import lay_out
 from traces.machine import DeviceProperties
-from traces.model import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
+from traces.model import Device, Origin, PhaseTiming, StepKind, Trace
 from traces.run import Run
 from traces.workload import InputTensor, WorkloadSignature
 
 # Medians over batches, in tenths of a millisecond as published. The order is that of the training loop.
 STEADY_PHASES = {"h2d": 65, "forward": 2547, "loss": 3, "backward": 4951, "optimizer": 31}
 FIRST_BATCH = (11910, 12350)  # the least and the most of the runs
-_NS = 100_000  # per tenth of a millisecond
+NS = 100_000  # per tenth of a millisecond
 
 DEVICE = Device(
     rank=0,
@@ -84,11 +85,15 @@ def workload(batch: int) -> WorkloadSignature:
 LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorded values", "spread of the step times"]
 
 
+def steps_of(steady: dict[str, int], excess: int) -> list[dict[str, int]]:
+    """A warm-up step, whose forward pass takes `excess` more, and a steady one: nanoseconds of tenths of a millisecond."""
+    warmup = steady | {"forward": steady["forward"] + excess}
+    return [{name: tenths * NS for name, tenths in phases.items()} for phases in (warmup, steady)]
+
+
 def build() -> Trace:
     """The warm-up step and one steady step, in phases."""
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
-    warmup = STEADY_PHASES | {"forward": STEADY_PHASES["forward"] + excess}
-
     trace = Trace(
         grain="phase",
         devices=[DEVICE],
@@ -98,23 +103,7 @@ def build() -> Trace:
         workload=workload(128),
     )
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
-    steps: dict[str, list[int]] = {"start_ns": [], "duration_ns": []}
-    phases: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
-    now_ns = 0
-    for step, durations in enumerate([warmup, STEADY_PHASES]):
-        steps["start_ns"].append(now_ns)
-        for name, tenths in durations.items():
-            phases["step"].append(step)
-            phases["name"].append(trace.strings.add(name))
-            phases["start_ns"].append(now_ns)
-            phases["duration_ns"].append(tenths * _NS)
-            now_ns += tenths * _NS
-        steps["duration_ns"].append(now_ns - steps["start_ns"][-1])
-    trace.steps = Steps.of(number=[0, 1], kind=[StepKind.WARMUP, StepKind.STEADY], rank=[0, 0], **steps)
-    rows = len(phases["step"])
-    trace.phases = Phases.of(device=[0] * rows, origin=[Origin.PUBLISHED] * rows, **phases)
-    trace.phases.device_start_ns = trace.phases.start_ns.copy()
-    trace.phases.device_end_ns = trace.phases.end_ns
+    lay_out(trace, steps_of(STEADY_PHASES, excess), Origin.PUBLISHED, StepKind.WARMUP)
     return trace
 
 

@@ -25,8 +25,9 @@ from typing import Any
 
 from traces.file import save
 from traces.library import build_p100_no_cudnn, entries
-from traces.library.build_p100_no_cudnn import DEVICE
-from traces.model import Origin, Parts, Phases, PhaseTiming, StepKind, Steps, Thread, Trace
+from traces.library.build_p100_no_cudnn import DEVICE, NS, steps_of
+from traces.library.cell_traces import lay_out
+from traces.model import Origin, Parts, PhaseTiming, StepKind, Thread, Trace
 from traces.run import Run
 
 # In tenths of a millisecond. Published: 0.3, 270.1, 0.5, 503.7, 5.5; see Note [Medians that do not add up].
@@ -36,7 +37,6 @@ FIRST_BATCH = (34660, 37270)  # the least and the most of the runs
 # The parts as published, but for what Note [What gather waits for] says.
 SCATTER, REPLICATE, REPLICA, GATHER = 67, 62, 2555, 85
 GATHER_BACKWARD, BROADCAST_BACKWARD = 22, 57
-_NS = 100_000  # per tenth of a millisecond
 
 DEVICES = [DEVICE, replace(DEVICE, index=1)]
 THREADS = [Thread(0, 0, "MainThread", "main"), Thread(0, 1, "replica 0"), Thread(0, 2, "replica 1")]
@@ -74,60 +74,34 @@ def build() -> Trace:
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
     trace.lacks = list(build_p100_no_cudnn.LACKS)
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
-    steps: dict[str, list[int]] = {"start_ns": [], "duration_ns": []}
-    phases: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
-    parts: dict[str, list[int]] = {key: [] for key in Parts.DTYPES}
-    now = 0  # in tenths of a millisecond
+    lay_out(trace, steps_of(STEADY_PHASES, excess), Origin.PUBLISHED, StepKind.WARMUP)
+    phases = trace.phases
+    rows: list[tuple[int, ...]] = []
 
-    def part(name: str, device: int, thread: int, host: tuple[int, int], on_device: tuple[int, int]) -> None:
-        row = {
-            "phase": len(phases["step"]),
-            "name": trace.strings.add(name),
-            "thread": thread,
-            "start_ns": host[0] * _NS,
-            "duration_ns": (host[1] - host[0]) * _NS,
-            "device": device,
-            "device_start_ns": on_device[0] * _NS,
-            "device_end_ns": on_device[1] * _NS,
-            "origin": Origin.PUBLISHED,
-        }
-        for column, value in row.items():
-            parts[column].append(value)
+    def part(phase: int, name: str, device: int, thread: int, host: tuple[int, int], on_device: tuple[int, int]) -> None:
+        took_ns = host[1] - host[0]  # in the order of the table's columns
+        rows.append((phase, trace.strings.add(name), thread, host[0], took_ns, device, *on_device, Origin.PUBLISHED))
 
-    def main(name: str, start: int, end: int) -> None:
-        part(name, 0, 0, (start, end), (start, end))
+    def main(phase: int, name: str, start: int, end: int) -> None:
+        part(phase, name, 0, 0, (start, end), (start, end))
 
-    def parts_of(phase: str, start: int, end: int, more: int) -> None:
-        """Of a phase that lasts from `start` to `end`, in which the replicas take `more` time than in others."""
-        if phase == "forward":
-            scattered = start + SCATTER
-            applied = scattered + REPLICATE
-            computed = applied + REPLICA + more
-            main("scatter", start, scattered)
-            main("replicate", scattered, applied)
+    for phase, (step, name, start, end) in enumerate(
+        zip(*(column.tolist() for column in (phases.step, phases.name, phases.start_ns, phases.end_ns)), strict=True)
+    ):
+        if trace.strings[name] == "forward":
+            scattered = start + SCATTER * NS
+            applied = scattered + REPLICATE * NS
+            computed = applied + (REPLICA + (0 if step else excess)) * NS
+            gathers = end - GATHER * NS
+            main(phase, "scatter", start, scattered)
+            main(phase, "replicate", scattered, applied)
             for device in range(len(DEVICES)):
-                part("parallel_apply", device, 1 + device, (applied, end - GATHER), (applied, computed))
-            part("gather", 0, 0, (end - GATHER, end), (computed, end))
-        elif phase == "backward":
-            main("gather_backward", start, start + GATHER_BACKWARD)
-            main("broadcast_backward", end - BROADCAST_BACKWARD, end)
-
-    for step, more in enumerate([excess, 0]):
-        steps["start_ns"].append(now * _NS)
-        for name, tenths in (STEADY_PHASES | {"forward": STEADY_PHASES["forward"] + more}).items():
-            parts_of(name, now, now + tenths, more)
-            phases["step"].append(step)
-            phases["name"].append(trace.strings.add(name))
-            phases["start_ns"].append(now * _NS)
-            phases["duration_ns"].append(tenths * _NS)
-            now += tenths
-        steps["duration_ns"].append(now * _NS - steps["start_ns"][-1])
-    trace.steps = Steps.of(number=[0, 1], kind=[StepKind.WARMUP, StepKind.STEADY], rank=[0, 0], **steps)
-    rows = len(phases["step"])
-    trace.phases = Phases.of(device=[0] * rows, origin=[Origin.PUBLISHED] * rows, **phases)
-    trace.phases.device_start_ns = trace.phases.start_ns.copy()
-    trace.phases.device_end_ns = trace.phases.end_ns
-    trace.parts = Parts.of(**parts)
+                part(phase, "parallel_apply", device, 1 + device, (applied, gathers), (applied, computed))
+            part(phase, "gather", 0, 0, (gathers, end), (computed, end))
+        elif trace.strings[name] == "backward":
+            main(phase, "gather_backward", start, start + GATHER_BACKWARD * NS)
+            main(phase, "broadcast_backward", end - BROADCAST_BACKWARD * NS, end)
+    trace.parts = Parts.of(**dict(zip(Parts.DTYPES, zip(*rows, strict=True), strict=True)))
     return trace
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from traces.library.cells import Cell, Gpu
 from traces.machine import Machine
 from traces.model import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
@@ -59,23 +61,28 @@ def _trace(
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
     if (machine := machine_in(provenance)) != Machine():
         trace.machines = {0: machine}
-    steps: dict[str, list[int]] = {"start_ns": [], "duration_ns": []}
-    phases: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
-    now_ns = 0
-    for number, durations in enumerate(told):
-        steps["start_ns"].append(now_ns)
-        for name in _ORDER:
-            if name in durations:
-                phases["step"].append(number)
-                phases["name"].append(trace.strings.add(name))
-                phases["start_ns"].append(now_ns)
-                phases["duration_ns"].append(durations[name])
-                now_ns += durations[name]
-        steps["duration_ns"].append(now_ns - steps["start_ns"][-1])
-    count = len(told)
-    trace.steps = Steps.of(number=list(range(count)), kind=[StepKind.STEADY] * count, rank=[0] * count, **steps)
-    rows = len(phases["step"])
-    trace.phases = Phases.of(device=[0] * rows, origin=[origin] * rows, **phases)
-    trace.phases.device_start_ns = trace.phases.start_ns.copy()
-    trace.phases.device_end_ns = trace.phases.end_ns
+    lay_out(trace, [{name: durations[name] for name in _ORDER if name in durations} for durations in told], origin)
     return trace
+
+
+def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
+    """Fill a trace with steps that follow each other: of each its phases in order, with their nanoseconds on host and device.
+
+    `kind` is that of the first step; the others are steady ones.
+    """
+    durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
+    of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])
+    ends_ns = np.cumsum(durations_ns)
+    step_ns = np.bincount(of_step, durations_ns, len(steps)).astype(np.int64)
+    kinds = [kind, *[StepKind.STEADY] * (len(steps) - 1)]
+    trace.steps = Steps.of(number=np.arange(len(steps)), kind=kinds, start_ns=np.cumsum(step_ns) - step_ns, duration_ns=step_ns)
+    trace.phases = Phases.of(
+        step=of_step,
+        name=[trace.strings.add(name) for phases in steps for name in phases],
+        start_ns=ends_ns - durations_ns,
+        duration_ns=durations_ns,
+        device=np.zeros(len(of_step)),
+        device_start_ns=ends_ns - durations_ns,
+        device_end_ns=ends_ns,
+        origin=np.full(len(of_step), origin),
+    )
