@@ -33,18 +33,17 @@ sys.path.insert(0, str(ROOT))
 
 MAX_FILES = 8  # the summary among them
 MAX_FILE_BYTES = 16 << 20
-NEEDED = ("torch", "numpy", "msgpack", "orjson")
+NEEDED = ("torch", "numpy", "msgpack", "orjson", "typer")
 
-# The command behind `trace record`, without the command line's own needs.
+# What `trace record` runs, from this checkout and with this Python.
 RECORD = """
 import json, sys
 from pathlib import Path
 root, asked = sys.argv[1], json.loads(sys.argv[2])
 sys.path.insert(0, root)
-from traces.configuration import RecordConfig
-from tui.commands.record import Record, run
-config = RecordConfig(**asked["config"])
-sys.exit(run(Record(asked["script"], Path(asked["output"]), config, asked["on"]), ()))
+from tui.commands.record import run
+from tui.options import RecordOptions
+sys.exit(run(RecordOptions(asked.pop("script"), Path(asked.pop("output")), **asked)))
 """
 
 
@@ -122,12 +121,10 @@ def recording(name: str, grain: str) -> Stage:
         asked = {
             "script": [str(ROOT / "examples" / script.file), *words.split()],
             "output": str(output),
-            "config": {
-                "grain": grain,
-                "warmup": 1 if run.dry else 3,
-                "clean": 2 if run.dry else 10,
-                "profiled": 2 if run.dry else script.profiled,
-            },
+            "grain": grain,
+            "warmup": 1 if run.dry else 3,
+            "clean_steps": 2 if run.dry else 10,
+            "profiled_steps": 2 if run.dry else script.profiled,
             "on": run.on if run.dry else None,
         }
         call(run, [sys.executable, "-c", RECORD, str(ROOT), json.dumps(asked)])

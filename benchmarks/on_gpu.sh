@@ -4,7 +4,7 @@
 #   benchmarks/on_gpu.sh --out results [--wheels FOLDER] [--minutes 8] [--only STAGE,STAGE...]
 #   benchmarks/on_gpu.sh --out results --dry-run      # every stage on a virtual GPU, small: no GPU needed
 #
-# Needs python3 (3.11 or later; PYTHON=... names another) with torch 2.10 or later, numpy, msgpack and orjson, and no network:
+# Needs python3 (3.11 or later; PYTHON=... names another) with torch 2.10 or later, numpy, msgpack, orjson and typer, and no network:
 # what is missing can lie as wheels in the folder that --wheels names. Nothing is installed; it is unpacked for the time of the run.
 # What it does in detail is in on_gpu.py, beside this file.
 set -euo pipefail

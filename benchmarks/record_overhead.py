@@ -24,18 +24,18 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.configuration import RecordConfig  # noqa: E402
 from traces.file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
 from traces.launch import run_child  # noqa: E402
 from traces.model import StepKind, Trace  # noqa: E402
 from traces.order import in_order  # noqa: E402
-from tui.commands.record import Record, run  # noqa: E402
+from tui.commands.record import run  # noqa: E402
+from tui.options import RecordOptions  # noqa: E402
 
 SCRIPT = ROOT / "benchmarks" / "timed_training.py"
 WARMUP, CLEAN, PROFILED, AFTER = 3, 10, 5, 2
@@ -83,7 +83,8 @@ class Bench:
         out = self.folder / "times.json"
         words = [str(SCRIPT), str(out), *self.words]
         if mode in ("phase", "kernel"):
-            code = run(Record(words, self.recording(mode), RecordConfig(mode, WARMUP, CLEAN, PROFILED), self.on), ())
+            grain: Literal["phase", "kernel"] = "phase" if mode == "phase" else "kernel"
+            code = run(RecordOptions(words, self.recording(mode), grain, WARMUP, CLEAN, PROFILED, on=self.on))
         else:
             if mode == "profiler":
                 words += ["--profile-from", str(FIRST_PROFILED), "--profile-steps", str(PROFILED)]

@@ -12,20 +12,31 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer._click.exceptions import UsageError
+from typer._click.globals import get_current_context
 from typer.core import TyperGroup
 
-from traces.storage_model import CachePolicy
 from tui.argv import ScriptCommand
-from tui.completion import trace_names
 from tui.errors import line_for
 from tui.figures import printable
-from tui.help import CHECK, COMMON, FILES, LOOK, RUN, Commands, Group
+from tui.help import CHECK, COMMON, FILES, LOOK, RUN, Commands, Group, from_options
+from tui.options import (
+    DetailsOption,
+    FitOptions,
+    JsonOption,
+    PredictOptions,
+    RecordOptions,
+    ReplayOptions,
+    StallsOptions,
+    argument,
+    flag,
+    option,
+    trace_argument,
+)
 from tui.outputs import open_standard_streams
 from tui.shares import share
 from tui.terminal import is_verbose
@@ -45,63 +56,13 @@ app = Commands(
 )
 
 
-SecondArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="[B]", help="What to lay beside it: a replay, or a recording.", autocompletion=trace_names),
-]
-ToleranceOption = Annotated[
-    str,
-    typer.Option("--tolerance", metavar="SHARE", help="The step-time error up to which both count as alike: 5%, or 0.05."),
-]
-
-# Groups of the options of `trace replay`.
-OUTPUT, TIME, WHAT_IF = "What comes of it", "Time and values", "What if"
-
-
-class Figure(StrEnum):
-    steps = "steps"
-    phases = "phases"
-    idle = "idle"
-    memory = "memory"
-    kernels = "kernels"
-
-
-class Grain(StrEnum):
-    kernel = "kernel"
-    phase = "phase"
-
-
-class LoaderChoice(StrEnum):
-    real = "real"
-    recorded = "recorded"
-
-
-class ValuesChoice(StrEnum):
-    recorded = "recorded"
-    constant = "constant"
-    compute = "compute"
-
-
-class ClockChoice(StrEnum):
-    wall = "wall"
-    virtual = "virtual"
-    recorded = "recorded"
-
-
-class By(StrEnum):
-    function = "function"
-
-
-TraceArgument = Annotated[
-    str,
-    typer.Argument(metavar="TRACE", help="A trace file, or a name in the bundled library.", autocompletion=trace_names),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts on stdout instead of text.")]
-DetailsOption = Annotated[bool, typer.Option("--details", help="All sections, not only the verdict and what to know first.")]
+TraceArgument = Annotated[str, trace_argument("TRACE", "A trace file, or a name in the bundled library.")]
+SecondArgument = Annotated[str | None, trace_argument("[B]", "What to lay beside it: a replay, or a recording.")]
+ToleranceOption = Annotated[str, option("SHARE", "The step-time error up to which both count as alike: 5%, or 0.05.")]
 
 
 @app.callback(invoke_without_command=True)
-def _trace(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _trace(version: Annotated[bool, flag("--version", "Print the version and exit.")] = False) -> None:
     """Replay recorded GPU training anywhere: an unmodified PyTorch script trains at the recorded GPU's pace."""
     if version:
         from importlib.metadata import version as version_of
@@ -117,14 +78,12 @@ def _trace(version: Annotated[bool, typer.Option("--version", help="Print the ve
 )
 def import_(
     recording: Annotated[
-        Path,
-        typer.Argument(metavar="FILE|DIR", help="A Kineto trace (.json or .json.gz), or a folder or archive of one per rank."),
+        Path, argument("FILE|DIR", "A Kineto trace (.json or .json.gz), or a folder or archive of one per rank.")
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="T.msgpack", help="The file to write. [default: FILE's name, here]"),
+        Path | None, option("T.msgpack", "The file to write. [default: FILE's name, here]", "-o", "--output")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print what was imported as JSON on stdout.")] = False,
+    json: Annotated[bool, flag("--json", "Print what was imported as JSON on stdout.")] = False,
 ) -> int:
     """Make a trace file of a recording that torch.profiler wrote."""
     from tui.commands.import_ import run
@@ -138,9 +97,9 @@ def import_(
 )
 def export(
     first: TraceArgument,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="X.json.gz", help="The file to write.")],
+    output: Annotated[Path, option("X.json.gz", "The file to write.", "-o", "--output")],
     second: SecondArgument = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON on stdout.")] = False,
+    json: Annotated[bool, flag("--json", "Print the written files as JSON on stdout.")] = False,
 ) -> int:
     """Write a trace as a Chrome trace, for Perfetto, chrome://tracing and Holistic Trace Analysis.
 
@@ -172,17 +131,17 @@ def info(trace: TraceArgument, json: JsonOption = False, details: DetailsOption 
     """,
 )
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="The recording: a trace file or a name in the library.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="What to compare with it: a replay, or a recording.")],
+    first: Annotated[str, argument("A", "The recording: a trace file or a name in the library.")],
+    second: Annotated[str, argument("B", "What to compare with it: a replay, or a recording.")],
     json: JsonOption = False,
     tolerance: ToleranceOption = "5%",
     details: DetailsOption = False,
     gate: Annotated[
-        Path | None,
-        typer.Option("--gate", metavar="BUDGETS.toml", help="Hold B against these budgets, and let them decide the exit code."),
+        Path | None, option("BUDGETS.toml", "Hold B against these budgets, and let them decide the exit code.")
     ] = None,
     by: Annotated[
-        By | None, typer.Option("--by", help="List instead where the GPU's time went, by the Python function that launched it.")
+        Literal["function"] | None,
+        option(None, "List instead where the GPU's time went, by the Python function that launched it."),
     ] = None,
 ) -> int:
     """Say how far apart two traces are.
@@ -203,8 +162,8 @@ def diff(
     epilog="$ trace explain one_gpu.msgpack two_gpus.msgpack\n$ trace explain p100-no-cudnn p100x2-no-cudnn --json",
 )
 def explain(
-    first: Annotated[str, typer.Argument(metavar="A", help="A trace file, or a name in the library.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="What to compare with it.")],
+    first: Annotated[str, argument("A", "A trace file, or a name in the library.")],
+    second: Annotated[str, argument("B", "What to compare with it.")],
     json: JsonOption = False,
 ) -> int:
     """Say in sentences what makes B slower or faster than A, each with its figure, the largest first."""
@@ -217,47 +176,12 @@ def explain(
     rich_help_panel=LOOK,
     epilog="$ trace predict v100.msgpack --on-gpu A100\n$ trace predict v100.msgpack --sweep gpus,batch --price 2.5",
 )
-def predict(
-    trace: TraceArgument,
-    on_gpu: Annotated[str, typer.Option("--on-gpu", metavar="NAME", help="Another GPU, by its name: A100, T4...")] = "",
-    batch: Annotated[int | None, typer.Option("--batch", metavar="N", help="Another batch than the recorded one.")] = None,
-    recorded_batch: Annotated[
-        int | None, typer.Option("--recorded-batch", metavar="N", help="The recorded batch, if the recording does not tell it.")
-    ] = None,
-    length: Annotated[
-        str, typer.Option("--length", metavar="OLD=NEW", help="Another length of sequences than the recorded one.")
-    ] = "",
-    gpus: Annotated[int | None, typer.Option("--gpus", metavar="N", help="nn.DataParallel on N GPUs.")] = None,
-    nproc: Annotated[int | None, typer.Option("--nproc", metavar="N", help="N ranks, under what --parallel says.")] = None,
-    parallel: Annotated[
-        str | None,
-        typer.Option(
-            "--parallel",
-            metavar="ddp|fsdp|tp",
-            help="What ranks do: data parallel, fully sharded data parallel, or transformer blocks split. [default: ddp]",
-        ),
-    ] = None,
-    link_gbps: Annotated[float | None, typer.Option("--link-gbps", metavar="X", help="GB/s of the link between GPUs.")] = None,
-    host_speed: Annotated[
-        float, typer.Option("--host-speed", min=0.01, max=100, metavar="X", help="A host X times as fast as the recorded one.")
-    ] = 1.0,
-    sweep: Annotated[
-        str, typer.Option("--sweep", metavar="gpus,batch", help="A table and a plot over gpus, nproc and batch.")
-    ] = "",
-    price: Annotated[float, typer.Option("--price", min=0, metavar="X", help="What an hour of one GPU costs.")] = 0,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse recordings that tell no shapes of some kernels.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="P.msgpack", help="Keep the predicted trace in this file.")
-    ] = None,
-    json: JsonOption = False,
-) -> int:
+@from_options(PredictOptions)
+def predict(asked: PredictOptions) -> int:
     """Estimate a recording on another GPU, at another batch, on more GPUs, and say how far that can be believed."""
-    from replayer.prediction.conditions import conditions_of
-    from tui.commands.predict import Predict, run
+    from tui.commands.predict import run
 
-    swept = "nproc" in sweep
-    asked = conditions_of(on_gpu, batch, length, gpus, nproc, link_gbps, host_speed, recorded_batch, parallel, swept)
-    return run(Predict(trace, asked, strict, sweep, price, output), json)
+    return run(asked)
 
 
 @app.command(
@@ -265,15 +189,10 @@ def predict(
     epilog="$ trace view v100.msgpack replay.msgpack\n$ trace view v100.msgpack --screenshot v100.svg --size 200x60",
 )
 def view(
-    first: Annotated[str, typer.Argument(metavar="A", help="A trace file, or a name in the bundled library.")],
+    first: Annotated[str, argument("A", "A trace file, or a name in the bundled library.")],
     second: SecondArgument = None,
-    screenshot: Annotated[
-        Path | None,
-        typer.Option("--screenshot", metavar="X.svg", help="Write a picture of the app instead of opening it."),
-    ] = None,
-    size: Annotated[
-        str, typer.Option("--size", metavar="COLUMNSxLINES", help="The size of the terminal in the picture.")
-    ] = "130x40",
+    screenshot: Annotated[Path | None, option("X.svg", "Write a picture of the app instead of opening it.")] = None,
+    size: Annotated[str, option("COLUMNSxLINES", "The size of the terminal in the picture.")] = "130x40",
 ) -> int:
     """Look at a trace, or at a recording and its replay laid over each other, in the terminal; ? lists the keys.
 
@@ -289,19 +208,17 @@ def view(
     epilog="$ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf\n$ trace plot v100.msgpack --what idle",
 )
 def plot(
-    first: Annotated[
-        str, typer.Argument(metavar="A", help="A trace file, or a name in the library.", autocompletion=trace_names)
-    ],
+    first: Annotated[str, trace_argument("A", "A trace file, or a name in the library.")],
     second: SecondArgument = None,
-    what: Annotated[Figure, typer.Option("--what", help="What the figure shows.")] = Figure.steps,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="X.svg", help="The file to write: .svg, .png or .pdf.")
-    ] = Path("plot.svg"),
+    what: Annotated[
+        Literal["steps", "phases", "idle", "memory", "kernels"], option(None, "What the figure shows.")
+    ] = "steps",
+    output: Annotated[Path, option("X.svg", "The file to write: .svg, .png or .pdf.", "-o", "--output")] = Path("plot.svg"),
 ) -> int:
     """Draw one figure about a trace, or about two, for a paper or a slide. Needs matplotlib, the extra [plots]."""
     from tui.commands.plot import run
 
-    return run(first, second, str(what), output)
+    return run(first, second, what, output)
 
 
 @app.command(
@@ -309,9 +226,9 @@ def plot(
     epilog="$ trace report v100.msgpack replay.msgpack -o report.html\n$ trace report v100.msgpack",
 )
 def report(
-    first: Annotated[str, typer.Argument(metavar="A", help="The recording: a trace file or a name in the library.")],
+    first: Annotated[str, argument("A", "The recording: a trace file or a name in the library.")],
     second: SecondArgument = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="X.html", help="The file to write.")] = Path("report.html"),
+    output: Annotated[Path, option("X.html", "The file to write.", "-o", "--output")] = Path("report.html"),
     tolerance: ToleranceOption = "5%",
 ) -> int:
     """Write one self-contained page about a trace, or about two side by side: verdict, charts, tables, provenance."""
@@ -334,173 +251,19 @@ def report(
     `python -m` does. After `--` comes, to the letter, what would follow `python`.
     """,
 )
-def replay(
-    context: typer.Context,
-    script: Annotated[
-        list[str],
-        typer.Argument(metavar="SCRIPT", help="The script and its arguments."),
-    ],
-    trace: Annotated[
-        str,
-        typer.Option(
-            "--trace",
-            metavar="T",
-            help="The recording: a trace file, or a name in the library, a cell as v100/resnet50 included.",
-            autocompletion=trace_names,
-        ),
-    ] = "",
-    gpu: Annotated[
-        str,
-        typer.Option(
-            "--gpu",
-            metavar="GPU",
-            help="Take the times from the library: of what SCRIPT trains, on this GPU, as v100. In place of --trace.",
-        ),
-    ] = "",
-    estimate: Annotated[
-        bool,
-        typer.Option("--estimate", help="With the library: estimate what nobody measured, marked, instead of stopping."),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="REPLAY.msgpack",
-            rich_help_panel=OUTPUT,
-            help="Keep the replay's own timeline in this file.",
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report", metavar="R.json", rich_help_panel=OUTPUT, help="Write the comparison with the recording to this file."
-        ),
-    ] = None,
-    details: DetailsOption = False,
-    loader: Annotated[
-        LoaderChoice,
-        typer.Option(
-            "--loader", rich_help_panel=TIME, help="Waits for data: as this machine loads, or padded to the recorded waits."
-        ),
-    ] = LoaderChoice.real,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", rich_help_panel=TIME, help="Stop at the first GPU work that the recording does not hold exactly."
-        ),
-    ] = False,
-    values: Annotated[
-        ValuesChoice,
-        typer.Option(
-            "--values",
-            rich_help_panel=TIME,
-            help="What tensors hold: the values that were recorded, and else those of a run that makes progress; or else 1.0, 0"
-            " and False (constant); or what this CPU computes (compute).",
-        ),
-    ] = ValuesChoice.recorded,
-    clock: Annotated[
-        ClockChoice,
-        typer.Option(
-            "--clock",
-            rich_help_panel=TIME,
-            help="Really wait for the GPU; only move the clock that the script reads (virtual); or leave this machine's"
-            " own time out altogether (recorded).",
-        ),
-    ] = ClockChoice.wall,
-    view: Annotated[
-        bool,
-        typer.Option(
-            "--view", rich_help_panel=OUTPUT, help="Open the timeline app beside the replay, and follow it step by step."
-        ),
-    ] = False,
-    speed: Annotated[
-        float,
-        typer.Option(
-            "--speed", metavar="X", min=0.001, max=1000, rich_help_panel=TIME, help="Make all recorded times X times as fast."
-        ),
-    ] = 1.0,
-    gpu_memory: Annotated[
-        str,
-        typer.Option(
-            "--gpu-memory",
-            metavar="SIZE[,SIZE]",
-            rich_help_panel=WHAT_IF,
-            help="Would it fit? Give all GPUs this memory, or each its own: 7.79GiB.",
-        ),
-    ] = "",
-    nproc: Annotated[
-        int,
-        typer.Option(
-            "--nproc",
-            min=0,
-            max=1024,
-            metavar="N",
-            rich_help_panel=WHAT_IF,
-            help="Run SCRIPT as N ranks with a GPU each, as torchrun.",
-        ),
-    ] = 0,
-    gpus: Annotated[
-        int,
-        typer.Option(
-            "--gpus",
-            min=0,
-            max=64,
-            metavar="N",
-            rich_help_panel=WHAT_IF,
-            help="Predict nn.DataParallel on N of the recorded GPU.",
-        ),
-    ] = 0,
-    link_gbps: Annotated[
-        float,
-        typer.Option(
-            "--link-gbps",
-            min=0,
-            metavar="X",
-            rich_help_panel=WHAT_IF,
-            help="GB/s of copies from GPU to GPU. [default: as recorded]",
-        ),
-    ] = 0,
-    on_gpu: Annotated[
-        str,
-        typer.Option(
-            "--on-gpu", metavar="NAME", rich_help_panel=WHAT_IF, help="Estimate the recording on another GPU, and replay that."
-        ),
-    ] = "",
-    host_speed: Annotated[
-        float,
-        typer.Option(
-            "--host-speed",
-            min=0.01,
-            max=100,
-            metavar="X",
-            rich_help_panel=WHAT_IF,
-            help="A host X times as fast as the recorded one.",
-        ),
-    ] = 1.0,
-) -> int:
+@from_options(ReplayOptions)
+def replay(asked: ReplayOptions) -> int:
     """Run an unmodified script at the pace of a recorded GPU, on this machine, without a GPU.
 
     Ends with a comparison with the recording on stderr. The exit code is the script's.
     """
-    from traces.configuration import ReplayConfig
-    from tui.commands.replay import Replay, run
+    from tui.commands.replay import run
 
-    assert isinstance(context.command, ScriptCommand)
-    names = context.command.option_names(context)
-    how = ReplayConfig(str(loader), strict, str(values), str(clock), speed, gpus, link_gbps)
-    if not (trace or gpu):
-        raise UsageError("Missing option '--trace' T, the recording to replay; or --gpu NAME, times of the library", context)
-    conditions = None
-    if on_gpu or host_speed != 1 or link_gbps:
-        from replayer.prediction.conditions import Conditions
-
-        conditions = Conditions(on_gpu, link_gbps=link_gbps, host_speed=host_speed)  # which refuses what cannot be
-        conditions = conditions if on_gpu or host_speed != 1 else None
-    what = Replay(
-        script, trace, how, gpu_memory, nproc, view, output, report, details or is_verbose(), gpu, estimate, conditions
-    )
-    return run(what, names)
+    if not (asked.trace or asked.gpu):
+        raise UsageError(
+            "Missing option '--trace' T, the recording to replay; or --gpu NAME, times of the library", get_current_context()
+        )
+    return run(asked)
 
 
 @app.command(
@@ -515,58 +278,19 @@ def replay(
     to the letter, what would follow `python`.
     """,
 )
-def record(
-    context: typer.Context,
-    script: Annotated[
-        list[str],
-        typer.Argument(metavar="SCRIPT", help="The script and its arguments."),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="T.msgpack", help="The file to write. [default: SCRIPT's name, here]"),
-    ] = None,
-    grain: Annotated[
-        Grain,
-        typer.Option("--grain", help="Every kernel of some steps, by torch.profiler; or only the phases of every step."),
-    ] = Grain.kernel,
-    warmup: Annotated[int, typer.Option("--warmup", min=0, metavar="N", help="Steps that count as warm-up.")] = 3,
-    clean: Annotated[
-        int, typer.Option("--clean-steps", min=0, metavar="N", help="Steps timed without profiler before the profiled ones.")
-    ] = 10,
-    profiled: Annotated[
-        int, typer.Option("--profiled-steps", min=1, metavar="N", help="Steps under torch.profiler, in the kernel grain.")
-    ] = 5,
-    stacks: Annotated[
-        bool, typer.Option("--stacks", help="Also note which Python functions called each op, in the profiled steps.")
-    ] = False,
-    on: Annotated[
-        str | None,
-        typer.Option("--on", metavar="T", help="Run on the virtual GPU of this recording: a trace file or a library name."),
-    ] = None,
-    sweep: Annotated[
-        str,
-        typer.Option(
-            "--sweep",
-            metavar="OPTION=VALUES",
-            help="Run SCRIPT once per batch size and write one file of cells for the library: '--batch-size=1..256' doubles,"
-            " 8..64+8 goes in steps, 16,24,32 lists. Out of memory ends it. Records phases.",
-        ),
-    ] = "",
-) -> int:
+@from_options(RecordOptions)
+def record(asked: RecordOptions) -> int:
     """Record an unmodified script on a machine with GPUs: steps, phases, kernels, memory, loading, and values read.
 
     Steps before and after the profiled ones are timed by CUDA events alone. The exit code is the script's.
     """
-    from traces.configuration import RecordConfig
-    from tui.commands.record import Record, run
-
-    assert isinstance(context.command, ScriptCommand)
-    names = context.command.option_names(context)
-    if sweep:
+    if asked.sweep:
         from tui.commands.record_sweep import run_sweep
 
-        return run_sweep(Record(script, output, RecordConfig("phase", warmup, clean, profiled), on), sweep, names)
-    return run(Record(script, output, RecordConfig(str(grain), warmup, clean, profiled, stacks), on), names)
+        return run_sweep(asked)
+    from tui.commands.record import run
+
+    return run(asked)
 
 
 @app.command(
@@ -583,42 +307,17 @@ def record(
     on the card, and what NCCL takes.
     """,
 )
-def fit(
-    context: typer.Context,
-    script: Annotated[list[str], typer.Argument(metavar="SCRIPT", help="The script and its arguments.")],
-    gpus: Annotated[
-        str,
-        typer.Option("--gpus", metavar="GPU[,GPU...]", help="The cards to try, by name: v100,a100-80gb,4090."),
-    ] = "",
-    every: Annotated[bool, typer.Option("--all", help="Try all cards that are known by memory and properties.")] = False,
-    batch_option: Annotated[
-        str,
-        typer.Option(
-            "--batch-option",
-            metavar="--OPTION",
-            help="The script's option for its batch size, to find the largest: an option, the name of NAME=8, or which of its"
-            " arguments it is, counted from 1. [default: a usual name among its arguments or in its text]",
-        ),
-    ] = "",
-    verify: Annotated[bool, typer.Option("--verify", help="Run the script at each limit, and at one more.")] = False,
-    steps: Annotated[int, typer.Option("--steps", min=2, max=1000, metavar="N", help="Training steps to run.")] = 4,
-    count: Annotated[
-        int, typer.Option("--count", min=1, max=64, metavar="N", help="How many of the card the script sees.")
-    ] = 1,
-    nproc: Annotated[
-        int, typer.Option("--nproc", min=0, max=1024, metavar="N", help="Run SCRIPT as N ranks with a GPU each, as torchrun.")
-    ] = 0,
-    json: JsonOption = False,
-) -> int:
+@from_options(FitOptions)
+def fit(asked: FitOptions) -> int:
     """Say which cards a script fits on and with what batch, without any of them: which card do I need?
 
     Runs the first steps on a virtual GPU with room for everything, twice, and PyTorch's allocator with each card's memory.
     """
-    from tui.commands.fit import Fit, run
+    from tui.commands.fit import run
 
-    if bool(gpus) == every:
+    if bool(asked.gpus) == asked.every:
         raise typer.BadParameter("name the cards to try, or all of them with --all", param_hint="--gpus")
-    return run(Fit(script, gpus, batch_option, max(count, nproc), nproc, steps, verify, json))
+    return run(asked)
 
 
 library = Commands(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
@@ -638,15 +337,15 @@ app.add_typer(
     """,
 )
 
-EntryArgument = Annotated[str, typer.Argument(metavar="NAME", help="An entry, as v100/resnet50.")]
+EntryArgument = Annotated[str, argument("NAME", "An entry, as v100/resnet50.")]
 
 
 @library.command("list", epilog="$ trace library list --gpu v100 --model resnet\n$ trace library list --json")
 def library_list(
-    gpu: Annotated[str, typer.Option("--gpu", metavar="WORD", help="Entries of GPUs with this in their name.")] = "",
-    model: Annotated[str, typer.Option("--model", metavar="WORD", help="Of networks with this in their name.")] = "",
-    grain: Annotated[str, typer.Option("--grain", metavar="WORD", help="Of this grain: phase or kernel.")] = "",
-    source: Annotated[str, typer.Option("--source", metavar="WORD", help="With this in what they say of their source.")] = "",
+    gpu: Annotated[str, option("WORD", "Entries of GPUs with this in their name.")] = "",
+    model: Annotated[str, option("WORD", "Of networks with this in their name.")] = "",
+    grain: Annotated[str, option("WORD", "Of this grain: phase or kernel.")] = "",
+    source: Annotated[str, option("WORD", "With this in what they say of their source.")] = "",
     json: JsonOption = False,
 ) -> int:
     """List what the library holds: the entries that ship with the tool, yours, and those of TRACE_LIBRARY."""
@@ -665,8 +364,8 @@ def library_show(name: EntryArgument, json: JsonOption = False) -> int:
 
 @library.command("add", epilog="$ trace library add train.cells\n$ trace library add v100.msgpack --name v100/my-net")
 def library_add(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of cells, or a recording.")],
-    name: Annotated[str, typer.Option("--name", metavar="GPU/MODEL", help="What to call it. [default: its own]")] = "",
+    file: Annotated[Path, argument("FILE", "A file of cells, or a recording.")],
+    name: Annotated[str, option("GPU/MODEL", "What to call it. [default: its own]")] = "",
     json: JsonOption = False,
 ) -> int:
     """Copy a file of cells, or a recording, into your own part of the library. Nothing there is written over."""
@@ -677,8 +376,7 @@ def library_add(
 
 @library.command("check", epilog="$ trace library check train.cells\n$ trace library check traces/library/*.cells")
 def library_check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of cells, or recordings.")],
-    json: JsonOption = False,
+    files: Annotated[list[Path], argument("FILE...", "Files of cells, or recordings.")], json: JsonOption = False
 ) -> int:
     """Judge what someone sends: schema, personal data, noise, memory, signature, duplicates.
 
@@ -708,52 +406,15 @@ def library_remove(name: EntryArgument, json: JsonOption = False) -> int:
     The script runs two or three times, in real time; the first steps live on what was prefetched. Options go before SCRIPT.
     """,
 )
-def stalls(
-    context: typer.Context,
-    script: Annotated[list[str], typer.Argument(metavar="SCRIPT", help="The script and its arguments.")],
-    trace: Annotated[
-        str,
-        typer.Option(
-            "--trace", metavar="T", help="The GPU's pace: a recording, or a name in the library.", autocompletion=trace_names
-        ),
-    ] = "",
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="GPU", help="Or take it from the library: of what SCRIPT trains, on this GPU.")
-    ] = "",
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="With --gpu: estimate what nobody measured there, marked, instead of stopping.")
-    ] = False,
-    disk: Annotated[
-        str,
-        typer.Option(
-            "--disk", metavar="DISK", help="A modelled disk: ssd, hdd, or a rate and a latency, 160MB/s,8ms; or own, uncached."
-        ),
-    ] = "",
-    cached: Annotated[
-        str, typer.Option("--cached", metavar="SHARE", help="How much of the data set a cache in front of the disk holds: 35%.")
-    ] = "0%",
-    policy: Annotated[
-        CachePolicy, typer.Option("--policy", help="What the cache does: evict what was read longest ago, or never evict.")
-    ] = CachePolicy.LRU,
-    cores: Annotated[
-        str, typer.Option("--cores", metavar="N,N", help="Also model machines of so many cores, a worker on each: 1,2,4,8.")
-    ] = "",
-    steps: Annotated[
-        int, typer.Option("--steps", min=8, metavar="N", help="End the script after so many training steps, each time.")
-    ] = 60,
-    json: JsonOption = False,
-) -> int:
+@from_options(StallsOptions)
+def stalls(asked: StallsOptions) -> int:
     """Say how much of a script's steps is waiting for data, whether storage, preparing or pinning is why, and what ends it.
 
     The script's own loader runs for real, on the pace of a GPU that is not there; what it prints goes to stderr.
     """
-    from tui.commands.stalls import StallsRun, counts_of, run
+    from tui.commands.stalls import run
 
-    assert isinstance(context.command, ScriptCommand)
-    asked = StallsRun(
-        script, trace, gpu, estimate, disk, share(cached, "--cached"), policy, counts_of(cores), steps, json
-    )
-    return run(asked, context.command.option_names(context))
+    return run(asked)
 
 
 @app.command(rich_help_panel=CHECK, epilog="$ trace doctor\n$ trace doctor --json")

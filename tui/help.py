@@ -11,6 +11,7 @@ that `trace --help` does.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import shutil
 import sys
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typer._click.formatting import HelpFormatter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Options = TypeVar("Options")
 
 RUN, LOOK, FILES, CHECK = "Record and replay", "Look and compare", "Files and other tools", "This machine and CI"
 _GROUPS = (RUN, LOOK, FILES, CHECK)  # of `trace --help`, in this order; a command of none is among the files
@@ -102,6 +104,20 @@ class Commands(typer.Typer):
         self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **facts: Any
     ) -> Callable[[Function], Function]:
         return super().command(name, cls=cls or Command, **facts)
+
+
+def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
+    """Makes a command's function of one that takes a dataclass of options (`tui.options`): its parameters are the fields."""
+
+    def declared(function: Callable[[Options], int]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def command(**given: Any) -> int:
+            return function(options(**given))
+
+        command.__signature__ = inspect.signature(options, eval_str=True)  # type: ignore[attr-defined]
+        return command
+
+    return declared
 
 
 def _page(command: Command | Group, ctx: Context) -> str:

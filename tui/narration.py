@@ -1,7 +1,7 @@
 """Lines that the commands which run a script print on stderr beside the script's own: why nothing came of a run, how it ended.
 
     say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
-    hint_misplaced_option(["train.py", "--strict"], {"--strict"}, "replay", refused=True)
+    hint_misplaced_option(["train.py", "--strict"], refused=True)
 
 A script that failed has printed its error: what follows that is at most a line.
 """
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typer._click.globals import get_current_context
+
+from tui.argv import ScriptCommand
 from tui.figures import printable
 from tui.terminal import is_quiet
 
@@ -53,9 +55,13 @@ def ending_text(returncode: int) -> str:
     return f"the script ended with exit code {returncode}"
 
 
-def hint_misplaced_option(script: list[str], option_names: Collection[str], command: str, *, refused: bool) -> None:
-    """Where an option that was meant for us may stand among the script's: the script has refused its command line, the option's
-    value is a trace file, or the script's file does not hold the option's long name."""
+def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
+    """Where an option that was meant for the running command may stand among the script's: the script has refused its command
+    line, the option's value is a trace file, or the script's file does not hold the option's long name."""
+    context = get_current_context(silent=True)
+    if context is None or not isinstance(context.command, ScriptCommand):
+        return
+    option_names, command = context.command.option_names(context), context.command.name
     for place, word in enumerate(script[1:], start=1):
         ours, equals, value = word.partition("=")
         if ours not in option_names:

@@ -17,6 +17,7 @@ from tests.replayer.recordings import phase_recording
 from traces.file import save
 from traces.model import Trace, TraceError
 from tui.commands import stalls as stalls_command
+from tui.options import StallsOptions
 
 pytestmark = pytest.mark.real_time
 
@@ -105,7 +106,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(stalls_command, "card_of", lambda choice: (None, Trace()))
     monkeypatch.setattr(stalls_command, "save", full)
     with pytest.raises(TraceError, match="is full, where the runs are kept; let TMPDIR name another folder"):
-        stalls_command.run(stalls_command.StallsRun(["train.py"], gpu="v100"), [])
+        stalls_command.run(StallsOptions(["train.py"], gpu="v100"))
 
 
 @pytest.mark.parametrize("size", ["4k", "16k"])

@@ -16,7 +16,8 @@ from traces.launch import ChildResult
 from traces.model import Trace, TraceError
 from traces.workload import InputTensor, WorkloadSignature
 from tui.commands import fit
-from tui.commands.fit import Fit, run
+from tui.commands.fit import run
+from tui.options import FitOptions
 
 GIB = 1 << 30
 
@@ -70,7 +71,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_two_runs_tell_of_every_card(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
-    assert run(Fit(["train.py", "-b", "44"], "k80,v100,v100-32gb", json=True)) == 0
+    assert run(FitOptions(["train.py", "-b", "44"], "k80,v100,v100-32gb", json=True)) == 0
     facts = told(capsys)
     assert ran.batches == [44, 22]
     assert (facts["batch"], facts["batch_option"], facts["peak_allocated_bytes"]) == (44, "-b", 12 * GIB)
@@ -84,34 +85,34 @@ def test_two_runs_tell_of_every_card(script: Any, capsys: pytest.CaptureFixture[
 
 def test_all_cards_are_tried_and_none_may_fit(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     script()
-    assert run(Fit(["train.py", "-b", "4000"])) == 1
+    assert run(FitOptions(["train.py", "-b", "4000"])) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum(" NO " in line for line in lines) > 40 and not any(" yes " in line for line in lines)
 
 
 def test_limits_are_verified_by_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
-    assert run(Fit(["train.py", "-b", "8"], "v100", verify=True)) == 0
+    assert run(FitOptions(["train.py", "-b", "8"], "v100", verify=True)) == 0
     assert ran.batches == [8, 4, 57, 58] and "57 ✓" in capsys.readouterr().out
 
 
 def test_a_limit_beyond_the_data_is_not_verified(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     script(most=32)
-    assert run(Fit(["train.py", "-b", "8"], "v100", verify=True, json=True)) == 0
+    assert run(FitOptions(["train.py", "-b", "8"], "v100", verify=True, json=True)) == 0
     [v100] = told(capsys)["gpus"]
     assert v100["largest_batch"] == 57 and v100["largest_batch_verified"] is None
 
 
 def test_without_the_name_of_an_option_the_largest_batch_is_not_known(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
-    assert run(Fit(["train.py"], "v100")) == 0
+    assert run(FitOptions(["train.py"], "v100")) == 0
     said = capsys.readouterr().out
     assert ran.batches == [8] and "at batch 8" in said and "--batch-option=--batch-size" in said
 
 
 def test_an_option_that_is_named_is_appended(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
-    assert run(Fit(["train.py"], "v100", batch_option="-b", json=True)) == 0
+    assert run(FitOptions(["train.py"], "v100", batch_option="-b", json=True)) == 0
     assert ran.batches == [8, 4] and told(capsys)["gpus"][0]["largest_batch"] == 57
 
 
@@ -126,7 +127,7 @@ def test_an_option_that_is_named_is_appended(script: Any, capsys: pytest.Capture
 )
 def test_what_cannot_be_told_is_said(script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, int], note: str) -> None:
     script(**how)
-    run(Fit(["train.py", "-b", "8"], "v100", json=True))
+    run(FitOptions(["train.py", "-b", "8"], "v100", json=True))
     assert any(note in line for line in told(capsys)["notes"])
 
 
@@ -142,7 +143,7 @@ def test_a_script_that_fails_is_one_line(
 ) -> None:
     script(**how)
     with pytest.raises(TraceError, match=line):
-        run(Fit(["train.py", "-b", "8"], "v100"))
+        run(FitOptions(["train.py", "-b", "8"], "v100"))
     if "said" in how:
         assert "ValueError: no data" in capsys.readouterr().err
 
@@ -150,7 +151,7 @@ def test_a_script_that_fails_is_one_line(
 def test_no_run_is_made_for_a_card_that_nobody_knows(script: Any) -> None:
     ran = script()
     with pytest.raises(TraceError, match=r"no GPU is known by the name v1000; did you mean Tesla V100"):
-        run(Fit(["train.py"], "v100,v1000"))
+        run(FitOptions(["train.py"], "v100,v1000"))
     assert not ran.batches
 
 
@@ -173,7 +174,7 @@ def test_the_batch_size_is_changed_among_the_words(words: list[str], option: str
 def test_an_argument_that_the_script_has_not_is_no_batch(script: Any) -> None:
     ran = script()
     with pytest.raises(TraceError, match="the script has no argument 2"):
-        run(Fit(["train.py", "8"], "v100", batch_option="2"))
+        run(FitOptions(["train.py", "8"], "v100", batch_option="2"))
     assert ran.batches == [8]
 
 
@@ -181,7 +182,7 @@ def test_an_argument_that_the_script_has_not_is_no_batch(script: Any) -> None:
 def test_an_option_by_a_usual_name_is_found_in_the_scripts_text(script: Any, tmp_path: Path, quote: str) -> None:
     ran = script()
     (tmp_path / "train.py").write_text(f"parser.add_argument({quote}-b{quote}, type=int, default=8)")
-    run(Fit([str(tmp_path / "train.py")], "v100"))
+    run(FitOptions([str(tmp_path / "train.py")], "v100"))
     assert ran.batches == [8, 4]
 
 
@@ -192,7 +193,7 @@ def test_a_usual_name_in_the_text_that_is_no_option_costs_nothing(
     plain, failing = Script(), Script(code=2, steps=0)
     runs = lambda rooms, words, **rest: (failing if "-b" in words else plain)(rooms, words, **rest)  # noqa: E731
     monkeypatch.setattr(fit, "run_child", runs)
-    assert run(Fit([str(tmp_path / "train.py")], "v100", json=True)) == 0
+    assert run(FitOptions([str(tmp_path / "train.py")], "v100", json=True)) == 0
     facts = told(capsys)
     assert facts["gpus"][0]["fits"] and facts["batch_option"] is None
     assert "-b is in the script's text, and with -b 4 it failed" in " ".join(facts["notes"])
@@ -202,12 +203,12 @@ def test_an_option_that_makes_other_batches_than_it_says_tells_of_no_further_one
     script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script(default=12, times=3)
-    run(Fit(["train.py"], "v100", batch_option="-b", json=True))
+    run(FitOptions(["train.py"], "v100", batch_option="-b", json=True))
     assert "-b 18 makes batches of 54, and what makes those of 36 is not told" in " ".join(told(capsys)["notes"])
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script()
-    run(Fit(["train.py", "-b", "8"], "v100"))
+    run(FitOptions(["train.py", "-b", "8"], "v100"))
     assert not list(tmp_path.iterdir())

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from traces.configuration import RecordConfig
 from traces.file import TraceStream, load, save
 from traces.launch import ChildResult
 from traces.model import Steps, Thread, Trace, TraceWriteError
 from traces.run import Run
 from tui.commands import record
-from tui.commands.record import Record, run
+from tui.commands.record import run
+from tui.options import RecordOptions
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-TRAIN = Record(["train.py"], Path("x.msgpack"), RecordConfig("phase"))
+TRAIN = RecordOptions(["train.py"], Path("x.msgpack"), grain="phase")
 
 
 def test_the_parts_become_one_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(TRAIN, []) == 0
+    assert run(TRAIN) == 0
     assert os.listdir(place) == ["x.msgpack"] and len(load(place / "x.msgpack").steps) == 2
     assert "trace: wrote x.msgpack" in capsys.readouterr().err
 
@@ -51,7 +51,7 @@ def test_a_second_ctrl_c_leaves_the_parts_and_says_so(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(record, where, interrupted)
-    assert run(TRAIN, []) == 128 + signal.SIGINT
+    assert run(TRAIN) == 128 + signal.SIGINT
     assert os.listdir(place) == ["x.msgpack.4711.part"]
     assert capsys.readouterr().err.splitlines() == [
         "trace: interrupted before x.msgpack was written",
@@ -65,7 +65,7 @@ def test_ctrl_c_where_nothing_was_recorded_claims_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(record, "run_child", lambda *arguments, **options: ChildResult(0, 4711, *[frozenset[int]()] * 3))
     monkeypatch.setattr(record, "explain_empty_run", lambda *arguments: signal.raise_signal(signal.SIGINT))
-    assert run(TRAIN, []) == 128 + signal.SIGINT
+    assert run(TRAIN) == 128 + signal.SIGINT
     assert capsys.readouterr().err == "trace: interrupted before x.msgpack was written\n"
 
 
@@ -79,7 +79,7 @@ def test_ctrl_c_while_the_file_is_written_comes_after_it(
         whole(trace, path)
 
     monkeypatch.setattr(record, "save", interrupted)
-    assert run(TRAIN, []) == 128 + signal.SIGINT
+    assert run(TRAIN) == 128 + signal.SIGINT
     assert os.listdir(place) == ["x.msgpack"]
     assert capsys.readouterr().err == "trace: wrote x.msgpack\n"
 
@@ -91,6 +91,6 @@ def test_a_disk_that_is_full_leaves_the_parts_and_says_so(
         raise TraceWriteError(path, "No space left on device")
 
     monkeypatch.setattr(record, "save", full)
-    assert run(TRAIN, []) == 2
+    assert run(TRAIN) == 2
     assert os.listdir(place) == ["x.msgpack.4711.part"]
     assert "kept in x.msgpack.4711.part" in capsys.readouterr().err

@@ -37,6 +37,7 @@ from traces.workload import WorkloadSignature
 from tui.commands.fit_times import KnownTimes
 from tui.figures import counted
 from tui.narration import ending_text
+from tui.options import FitOptions
 from tui.outputs import to_json
 from tui.print_fit import CardFit, Need, fit_lines, need_json
 from tui.progress import working
@@ -49,20 +50,6 @@ _BATCH_OPTIONS = (
 )
 _ROOM_BYTES = 1 << 50  # of the virtual card that the script runs on
 _TAIL_LINES = 5  # of what a failed script said
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What to run (the words that would follow `python`), and for which cards."""
-
-    script: list[str]
-    gpus: str = ""  # as a person writes them: "v100,a100"; "": all that are known
-    batch_option: str = ""
-    count: int = 1  # cards that the script sees
-    nproc: int = 0  # ranks to run it as; 0: as it is
-    steps: int = 4
-    verify: bool = False
-    json: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,7 @@ class _FitRun:
         return inputs[0].shape[0] if inputs and inputs[0].shape else None
 
 
-def run(fit: Fit) -> int:
+def run(fit: FitOptions) -> int:
     cards = [find_card(name) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
     option = fit.batch_option.removesuffix("=") or _usual_option(fit.script)
     first = _run(fit, fit.script, cards[0])
@@ -102,12 +89,12 @@ def run(fit: Fit) -> int:
     return 0 if any(one.outcome.fits for one in found) else 1
 
 
-def _run(fit: Fit, words: list[str], card: Card) -> _FitRun:
+def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
     """Run the script until it has taken its steps. Raises TraceError if it never used the GPU, or failed before."""
     name = shlex.join(words)
     with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as said:
         out = Path(folder)
-        save(_machine(card, fit.count), out / "card.msgpack")
+        save(_machine(card, max(fit.count, fit.nproc)), out / "card.msgpack")
         config = ReplayConfig(loader="recorded", clock="recorded", gpu_memory_bytes=(_ROOM_BYTES,), steps=fit.steps)
         session = ReplaySession(out / "card.msgpack", out, os.getpid(), config=config)
         output = None if is_verbose() else said.fileno()
@@ -149,7 +136,7 @@ def _machine(card: Card, count: int) -> Trace:
     return Trace(grain="kernel", devices=devices, steps=steps, machines={0: machine})
 
 
-def _need(fit: Fit, first: _FitRun, option: str) -> Need:
+def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
     room = [run_requests(log, Capacity(_ROOM_BYTES, 0, DEFAULT_OOM_TEXT), has_optional=False) for log in first.logs]
     given = _given(fit.script, option) if option else None
     notes = []
@@ -180,7 +167,7 @@ def _changes(log: RequestLog) -> bool:
     return len(steps) > 2 and steps[-1] != steps[-2]
 
 
-def _scaled(fit: Fit, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
+def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
     """A second run, at another batch size. Where it says nothing of further ones, none and a note why."""
     batch = need.batch
     assert batch is not None
@@ -223,7 +210,7 @@ def _all_fit(scaled: Sequence[ScaledRequests], capacity: Capacity, card: Card, b
     return _fit([one.at(batch) for one in scaled], capacity, card)
 
 
-def _verified(fit: Fit, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
+def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
     """Run the script at each limit that was found, and let the allocator of that card judge what it really requests."""
     runs: dict[int, list[RequestLog] | None] = {}
     told = []

@@ -15,9 +15,8 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from traces.configuration import RecordConfig, RecordSession, ReplayConfig, ReplaySession
@@ -33,22 +32,11 @@ from traces.python_calls import folded
 from traces.replayed import process_of_each_rank
 from tui.errors import line_for
 from tui.narration import explain_empty_run, hint_misplaced_option, say
+from tui.options import RecordOptions
 from tui.outputs import require_place_for
 from tui.print_record import record_lines
 from tui.progress import working
 from tui.trace_names import find_trace
-
-
-@dataclass(frozen=True)
-class Record:
-    """What to run (the words that would follow `python`), how to record it, and where to."""
-
-    script: list[str]
-    output: Path | None = None
-    config: RecordConfig = field(default_factory=RecordConfig)
-    on: str | None = None  # a recording to play meanwhile: the script runs on its virtual GPU
-    stderr: int | None = None  # a descriptor for the script's
-    brief: bool = False  # one of several runs: whoever makes them says what came of them
 
 
 @dataclass(frozen=True)
@@ -60,17 +48,19 @@ class _ProcessFiles:
     profile: Path
 
 
-def run(record: Record, option_names: Collection[str]) -> int:
+def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
+    """`stderr`: a descriptor for the script's. `is_brief`: one of several runs, whose maker says what came of them."""
     output = record.output or Path(default_name(record.script))
     require_place_for(output)
     before = {part.path for part in _parts(output)}  # of a run that was killed: theirs to keep
-    session = RecordSession(output.absolute(), record.config)
+    config = RecordConfig(record.grain, record.warmup, record.clean_steps, record.profiled_steps, record.stacks)
+    session = RecordSession(output.absolute(), config)
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
-        result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=record.stderr)
+        result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=stderr)
     parts = [part for part in _parts(output) if part.path not in before]
     # The exit code is the script's; only a run that went well must not hide that its result was lost.
     try:
-        _conclude(record, output, parts, result)
+        _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:
         say(line_for(error) or str(error), is_error=True)
         _say_kept(parts)
@@ -80,7 +70,7 @@ def run(record: Record, option_names: Collection[str]) -> int:
         say(f"wrote {output}" if is_written else f"interrupted before {output} was written")
         _say_kept(parts)
         return result.returncode or 128 + signal.SIGINT
-    hint_misplaced_option(record.script, option_names, "record", refused=result.returncode == 2)
+    hint_misplaced_option(record.script, refused=result.returncode == 2)
     return result.returncode
 
 
@@ -97,7 +87,7 @@ def default_name(script: list[str]) -> str:
     return (Path(script[0]).stem or "trace") + ".msgpack"
 
 
-def _virtual_gpu(record: Record, folder: Path) -> dict[str, object]:
+def _virtual_gpu(record: RecordOptions, folder: Path) -> dict[str, object]:
     if record.on is None:
         return {}
     config = ReplayConfig(clock="recorded", loader="recorded")  # what is recorded is the recording, not this machine
@@ -117,7 +107,9 @@ def _escaped(name: str) -> str:
     return "".join(f"[{sign}]" if sign in "*?[" else sign for sign in name)
 
 
-def _conclude(record: Record, output: Path, parts: list[_ProcessFiles], result: ChildResult) -> None:
+def _conclude(
+    record: RecordOptions, output: Path, parts: list[_ProcessFiles], result: ChildResult, is_brief: bool
+) -> None:
     if not parts:
         explain_empty_run(result, "recorded", "trained nothing, loaded no batch and called no module")
         return
@@ -136,7 +128,7 @@ def _conclude(record: Record, output: Path, parts: list[_ProcessFiles], result: 
                 part.path.unlink()
                 with suppress(FileNotFoundError):
                     part.profile.unlink()
-    if record.brief:
+    if is_brief:
         return
     lines = record_lines(trace, output, record.script)
     for line in lines[:1] if result.returncode else lines:

@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,9 +28,10 @@ from traces.library.catalogue import gpus
 from traces.library.cells import SUFFIX, write_cells
 from traces.library.recorded_cells import RunOfCell, cell_of, gpu_of, row_of
 from traces.model import Trace, TraceError
-from tui.commands.record import Record, default_name, run
+from tui.commands.record import default_name, run
 from tui.figures import counted, size_text, time_text
 from tui.narration import ending_text, say
+from tui.options import RecordOptions
 from tui.outputs import require_place_for
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\+(\d+))?$")
@@ -62,9 +63,9 @@ class Sweep:
         return [name, str(value)] if spaced else [f"{name}{value}"]
 
 
-def run_sweep(record: Record, text: str, option_names: Collection[str]) -> int:
+def run_sweep(record: RecordOptions) -> int:
     """Exit code 0 if something was measured and nothing but the memory ended it, else the script's."""
-    sweep = Sweep.of(text)
+    sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:
         raise TraceError(f"-o {output}: a sweep writes a file of cells; name it {output.with_suffix(SUFFIX).name}")
@@ -77,8 +78,8 @@ def run_sweep(record: Record, text: str, option_names: Collection[str]) -> int:
             recording = Path(folder) / f"{number}.msgpack"
             script = [*record.script, *sweep.words(value)]
             with _tee() as tee:
-                one = replace(record, script=script, output=recording, stderr=tee.descriptor, brief=True)
-                code = run(one, option_names)
+                one = replace(record, script=script, output=recording, grain="phase", stacks=False)
+                code = run(one, stderr=tee.descriptor, is_brief=True)
             if code and _OUT_OF_MEMORY.search(tee.end):
                 say(f"{' '.join(sweep.words(value))}: out of memory, which ends the sweep")
                 return _write(measured, output, sweep, value) if measured else _nothing(code)

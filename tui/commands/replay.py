@@ -1,7 +1,6 @@
 """`trace replay`: the parent's side. Runs the script in a child with the virtual GPU, then says how near the pace came.
 
-    replay = Replay(script=["train.py", "--lr", "0.1"], trace="v100.msgpack")
-    run(replay, option_names={"--trace": True, "--report": True})  # the script's exit code
+    run(ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack"))  # the script's exit code
 
 The child's side is `replayer.child`. It writes a timeline per process that used the GPU into a folder of ours.
 """
@@ -12,8 +11,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,34 +39,17 @@ from tui.commands.replay_cells import (
 from tui.errors import line_for
 from tui.figures import counted, share_text
 from tui.narration import ending_text, explain_empty_run, hint_misplaced_option, say
+from tui.options import ReplayOptions
 from tui.outputs import require_place_for, write_json
 from tui.print_diff import diff_text
 from tui.print_memory import fit_sentences
 from tui.replay_progress import telling_steps
 from tui.sizes import sizes
-from tui.terminal import is_quiet, look
+from tui.terminal import is_quiet, is_verbose, look
 from tui.trace_names import find_trace
 
 if TYPE_CHECKING:  # the scripts' processes import torch; this one only where it has to estimate
     from replayer.prediction.predict import Prediction
-
-
-@dataclass(frozen=True)
-class Replay:
-    """What to run (the words that would follow `python`), on which trace, how, and what to keep."""
-
-    script: list[str]
-    trace: str
-    config: ReplayConfig = field(default_factory=ReplayConfig)
-    gpu_memory: str = ""  # sizes as a person writes them
-    nproc: int = 0  # ranks to run the script as; 0: as it is
-    view: bool = False
-    output: Path | None = None
-    report: Path | None = None
-    details: bool = False
-    gpu: str = ""  # of the library, in place of a trace
-    estimate: bool = False
-    conditions: Conditions | None = None  # under which the recording is asked to have run
 
 
 @dataclass(frozen=True)
@@ -79,11 +60,14 @@ class _DrivingCells:
     gpu: Gpu
 
 
-def run(replay: Replay, option_names: Collection[str]) -> int:
-    cells = None
+def run(replay: ReplayOptions) -> int:
+    config = ReplayConfig(
+        replay.loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps
+    )
+    conditions, cells = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed), None
     choice = choice_of(replay.trace, replay.gpu, replay.estimate)
     if choice is not None:
-        require_phases_enough(replay.config.strict, replay.config.gpus)
+        require_phases_enough(replay.strict, replay.gpus)
         gpu, recorded = card_of(choice)
         cells = _DrivingCells(choice, gpu)
         replay = replace(replay, trace=replay.trace or gpu.name)
@@ -95,15 +79,15 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
         recorded = load(path)
         _require_device_time(recorded, path)
     prediction = None
-    if replay.conditions is not None:
+    if replay.on_gpu or replay.host_speed != 1:
         if cells is not None:
             raise TraceError("--on-gpu and --host-speed need a recording of kernels; --gpu takes measured phases")
         from replayer.prediction.predict import predict
 
-        prediction = predict(recorded, replay.conditions, strict=replay.config.strict)
+        prediction = predict(recorded, conditions, strict=replay.strict)
     require_place_for(replay.output)
     require_place_for(replay.report)
-    config, recorded_gpus = replay.config, _device_count(recorded)
+    recorded_gpus = _device_count(recorded)
     require_kernels_of_one(config.gpus, recorded_gpus, bool(len(work_rows(recorded))))
     config = replace(config, gpu_memory_bytes=_gpu_memory(replay.gpu_memory, config.gpus or recorded_gpus))
     if config.clock == "recorded":  # where this machine's time does not count, waits for data are the recorded ones
@@ -123,11 +107,11 @@ def run(replay: Replay, option_names: Collection[str]) -> int:
             # The exit code is the script's; only a run that went well must not hide that its result was lost.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
-    hint_misplaced_option(replay.script, option_names, "replay", refused=result.returncode == 2)
+    hint_misplaced_option(replay.script, refused=result.returncode == 2)
     return result.returncode
 
 
-def _run(replay: Replay, rooms: dict[str, object], recorded: Trace, out: Path) -> ChildResult:
+def _run(replay: ReplayOptions, rooms: dict[str, object], recorded: Trace, out: Path) -> ChildResult:
     if replay.view:
         from tui.commands.replay_view import can_view, run_with_view  # textual: only who looks needs it
 
@@ -138,7 +122,7 @@ def _run(replay: Replay, rooms: dict[str, object], recorded: Trace, out: Path) -
         return run_child(rooms, _words(replay), ranks=replay.nproc, meanwhile=meanwhile)
 
 
-def _words(replay: Replay) -> list[str]:
+def _words(replay: ReplayOptions) -> list[str]:
     """What follows `python`: the script, or the module behind `torchrun`."""
     if replay.script[0] == "torchrun" and not Path("torchrun").exists():
         return ["-m", "torch.distributed.run", *replay.script[1:]]
@@ -174,8 +158,9 @@ def _did_gpu_work(replayed: Trace) -> bool:
 
 
 def _conclude(
-    replay: Replay, recorded: Trace, result: ChildResult, out: Path, cells: _DrivingCells | None, prediction: Prediction | None
-) -> None:
+    replay: ReplayOptions, recorded: Trace, result: ChildResult, out: Path, cells: _DrivingCells | None,
+    prediction: Prediction | None,
+) -> None:  # fmt: skip
     processes = timelines_in(out)
     if not processes:
         explain_empty_run(result, "replayed", "did not use the GPU")
@@ -209,7 +194,7 @@ def _estimate_sentence(prediction: Prediction) -> str:
     return f"ESTIMATE{gpu}{host}: no recording, expected error {prediction.expected_error:.0%}; GPU time by {shares}"
 
 
-def _keep(replay: Replay, replayed: Trace, comparison: Comparison) -> None:
+def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> None:
     """Write the files that were asked for: each, whatever became of the other."""
     try:
         if replay.output is not None:
@@ -219,7 +204,7 @@ def _keep(replay: Replay, replayed: Trace, comparison: Comparison) -> None:
             write_json(replay.report, comparison.to_json())
 
 
-def _tell(replay: Replay, result: ChildResult, replayed: Trace, comparison: Comparison, is_estimate: bool) -> None:
+def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, comparison: Comparison, is_estimate: bool) -> None:
     if result.returncode:  # the script's own error says why, and comes last; a signal leaves none
         if result.returncode > 128:
             say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared.")
@@ -234,12 +219,12 @@ def _tell(replay: Replay, result: ChildResult, replayed: Trace, comparison: Comp
     elif not is_quiet():
         hint = _next_step(replay)
         text = diff_text(
-            comparison, replay.trace, "this replay", details=replay.details, next_step=hint, **look(sys.stderr)
+            comparison, replay.trace, "this replay", details=replay.details or is_verbose(), next_step=hint, **look(sys.stderr)
         )
         print(text, file=sys.stderr)
 
 
-def _next_step(replay: Replay) -> str:
+def _next_step(replay: ReplayOptions) -> str:
     """How to see more of what has just been replayed."""
     if replay.output is None:
         return "trace replay --details, or -o REPLAY.msgpack to keep the timeline for trace diff, view and report"

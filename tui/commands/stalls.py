@@ -1,6 +1,6 @@
 """`trace stalls`: how much of a step a script waits for data, whether storage, preparing or pinning is why, and what ends it.
 
-    run(StallsRun(script=["train.py"], gpu="v100", disk="ssd", cached=0.35), option_names)
+    run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
 The script runs three times on the virtual GPU, in real time, with its own loader: on one batch that is ready in memory, on data
 that is cached, and behind a disk that is modelled. `traces.stalls` compares the runs.
@@ -14,8 +14,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from traces.configuration import FAILURE, CellChoice, ReplayConfig, ReplaySession
@@ -25,13 +23,15 @@ from traces.launch import run_child
 from traces.model import Trace, TraceError
 from traces.replayed import one_replay, timelines_in
 from traces.stalls import MOST_WORKERS, Modelled, Pace, Stalls, stalls_of
-from traces.storage_model import CachePolicy, CacheShare, Disk
+from traces.storage_model import CacheShare, Disk
 from traces.storage_server import Loading, StorageServer
 from tui.commands.replay_cells import card_alone, card_of, choice_of, saved_in
 from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
 from tui.narration import ending_text, hint_misplaced_option, say
+from tui.options import StallsOptions
 from tui.outputs import to_json
 from tui.progress import working
+from tui.shares import share
 from tui.terminal import is_verbose
 from tui.trace_names import find_trace
 
@@ -43,22 +43,6 @@ _NOTICEABLE_ESTIMATE = 0.01  # of the GPU's time
 _RATE = re.compile(
     r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
 )
-
-
-@dataclass(frozen=True)
-class StallsRun:
-    """What to run, on which recorded GPU, behind which storage."""
-
-    script: list[str]
-    trace: str = ""
-    gpu: str = ""  # of the library, in place of a trace
-    estimate: bool = False  # go on where the library has no times
-    disk: str = ""  # "ssd", "hdd", "530MB/s,60us", "own"; "": storage is not looked at
-    cached: float = 0.0  # share of the data set that the cache holds
-    policy: CachePolicy = CachePolicy.LRU
-    cores: tuple[int, ...] = ()  # machines to model
-    steps: int = 60  # training steps after which the script has shown its pace
-    json: bool = False
 
 
 def disk_of(text: str) -> Disk:
@@ -81,23 +65,24 @@ def counts_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def run(asked: StallsRun, option_names: Collection[str]) -> int:
+def run(asked: StallsOptions) -> int:
     """The exit code: the script's where it failed."""
+    cached, cores = share(asked.cached, "--cached"), counts_of(asked.cores)
     if not asked.gpu and not asked.trace:
         raise TraceError("which GPU? name one of the library, --gpu v100, or a recording, --trace T")
     choice = choice_of(asked.trace, asked.gpu, asked.estimate)
     path = None if choice is not None or asked.gpu else find_trace(asked.trace).resolve()
     disk = disk_of(asked.disk) if asked.disk not in ("", OWN_DISK) else None
-    if not 0 <= asked.cached <= 1:
-        raise TraceError(f"a cache of {asked.cached:.0%} of the data set; give a share from 0 to 100 %")
-    if asked.cached and not asked.disk:
+    if not 0 <= cached <= 1:
+        raise TraceError(f"a cache of {cached:.0%} of the data set; give a share from 0 to 100 %")
+    if cached and not asked.disk:
         raise TraceError("--cached says what a cache in front of a disk holds; name the disk too: --disk ssd")
     runs: list[tuple[str, str, Disk | None, CacheShare | None]] = [
         ("on a batch that is ready", "synthetic", None, None),
         ("with its data cached", "real", None, None),
     ]
     if asked.disk:
-        runs.append((f"behind {_disk_text(asked)}", "real", disk, CacheShare(asked.cached, asked.policy)))
+        runs.append((f"behind {_disk_text(asked)}", "real", disk, CacheShare(cached, asked.policy)))
     traces: list[Trace] = []
     loadings: list[list[Loading]] = []
     try:
@@ -108,7 +93,7 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
                 if returncode:
                     run_text = f"run {number} of {len(runs)}, {words}"
                     say(f"nothing was compared: in {run_text}, {_why(Path(folder), returncode)}", is_error=True)
-                    hint_misplaced_option(asked.script, option_names, "stalls", refused=returncode == 2)
+                    hint_misplaced_option(asked.script, refused=returncode == 2)
                     return returncode
                 traces.append(trace)
                 loadings.append(loading)
@@ -118,11 +103,11 @@ def run(asked: StallsRun, option_names: Collection[str]) -> int:
         full = tempfile.gettempdir()
         raise TraceError(f"{full} is full, where the runs are kept; let TMPDIR name another folder") from error
     cold = (traces[2], loadings[2]) if asked.disk else (None, None)
-    found = stalls_of(traces[0], traces[1], loadings[1], _cores(), list(asked.cores), *cold)
+    found = stalls_of(traces[0], traces[1], loadings[1], _cores(), list(cores), *cold)
     if asked.json:
         print(to_json(as_json(found) | {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}))
     else:
-        print("\n".join(text(found, asked)))
+        print("\n".join(text(found, asked, cached)))
     return 0
 
 
@@ -143,7 +128,7 @@ def _cores() -> int:
 
 
 def _run(
-    folder: Path, asked: StallsRun, path: Path | None, choice: CellChoice | None, loader: str, disk: Disk | None,
+    folder: Path, asked: StallsOptions, path: Path | None, choice: CellChoice | None, loader: str, disk: Disk | None,
     cache: CacheShare | None,
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
     """The timeline, what was loaded batch by batch, and the exit code. `path`: None where the library tells the pace. Runs
@@ -171,14 +156,14 @@ def _run(
     return one_replay(timelines, result.pid)[0], server.told, 0
 
 
-def text(found: Stalls, asked: StallsRun) -> list[str]:
+def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
     """What people read."""
     estimated = found.estimated_share > _NOTICEABLE_ESTIMATE
     own_pace = f"data ready in memory (the GPU's own pace{', estimated' if estimated else ''})"
     rows = [[own_pace, *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
     if found.fetched is not None:
-        cached = f", {asked.cached:.0%} cached ({asked.policy})" if asked.cached else ", nothing cached"
-        rows.append([f"behind {_disk_text(asked)}{cached}", *_pace(found.fetched)])
+        held = f", {cached:.0%} cached ({asked.policy})" if cached else ", nothing cached"
+        rows.append([f"behind {_disk_text(asked)}{held}", *_pace(found.fetched)])
     head = ["here, on an estimated GPU" if estimated else "measured here", "step", "of it waiting", "samples/s"]
     lines = [_verdict(found, bool(asked.disk)), "", *table(head, rows, width=88), ""]
     if estimated:
@@ -206,7 +191,7 @@ def text(found: Stalls, asked: StallsRun) -> list[str]:
     return [*lines, *found.notes]
 
 
-def _disk_text(asked: StallsRun) -> str:
+def _disk_text(asked: StallsOptions) -> str:
     return "this machine's disk" if asked.disk == OWN_DISK else asked.disk
 
 
