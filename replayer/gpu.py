@@ -682,6 +682,7 @@ class VirtualGpu:
             self._in_cell = cells.tells_call
             memory = self.devices[max(self.simulator.scheduler.home, 0)].memory
             memory.limit_to(cells.memory_limit(memory.peak_allocated_bytes))
+            memory.returns_pieces = cells.is_known_to_fit
         return self._cell_returned
 
     def _cell_returned(self) -> None:

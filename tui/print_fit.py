@@ -11,8 +11,9 @@ from typing import Any
 
 from replayer.memory.fit import Outcome
 from traces.cards import Card
+from traces.library.limits import MeasuredLimit
 from traces.workload import WorkloadSignature
-from tui.commands.fit_times import ESTIMATED, Limit, StepTime
+from tui.commands.fit_times import ESTIMATED, StepTime
 from tui.figures import ABSENT, count_text, counted, paint, size_text, table, time_text
 
 
@@ -32,15 +33,46 @@ class Need:
 
 
 @dataclass(frozen=True)
+class OtherMemory:
+    """The library has a cell by the script's signature, and yet the script is not what was measured: peaks in bytes."""
+
+    limit: MeasuredLimit
+    batch: int
+    needs_bytes: int
+
+
+@dataclass(frozen=True)
 class CardFit:
-    """What becomes of it on one card."""
+    """What becomes of it on one card. A measured limit goes before what the allocator says, whose figures stay beside it."""
 
     card: Card
-    outcome: Outcome  # at the script's own batch size
-    largest_batch: int | None  # None: cannot be told
+    outcome: Outcome  # of the allocator, at the script's own batch size
+    estimated_batch: int | None  # the largest one by the allocator; None: cannot be told
     step: StepTime | None  # None: nothing tells
-    seen: Limit | None  # where the library tells that the card was full with this workload
+    batch: int | None = None  # the script's own, as its model sees it
+    limit: MeasuredLimit | None = None  # measured on this very card, of what the script trains
+    other: OtherMemory | None = None  # in place of a limit
     verified: bool | None = None  # the script was run at the limit and beyond; None: it was not
+
+    @property
+    def fits(self) -> bool:
+        seen = None if self.limit is None or self.batch is None else self.limit.fits(self.batch)
+        return self.outcome.fits if seen is None else seen
+
+    @property
+    def largest_batch(self) -> int | None:
+        """None: cannot be told."""
+        return self.estimated_batch if self.limit is None else self.limit.largest(self.estimated_batch)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the largest batch is what was seen on this card."""
+        return self.limit is not None and self.limit.is_exact
+
+    @property
+    def told(self) -> bool:
+        """Whether the allocator's figures at the script's own batch are those of a run that fits."""
+        return self.fits and self.outcome.fits
 
     @property
     def usable_bytes(self) -> int:
@@ -57,20 +89,28 @@ class CardFit:
             "gpu": self.card.names[0],
             "memory_bytes": self.card.memory_bytes,
             "context_bytes_estimated": self.card.context_bytes,
-            "fits": outcome.fits,
+            "fits": self.fits,
+            "fits_by_allocator": outcome.fits,
             "peak_allocated_bytes": outcome.peak_bytes,
             "peak_reserved_bytes": outcome.reserved_bytes,
-            "headroom_bytes": self.headroom_bytes if outcome.fits else None,
+            "headroom_bytes": self.headroom_bytes if self.told else None,
             "alloc_retries": outcome.retries,
             "out_of_memory": None if outcome.fits else {"step": outcome.steps + 1, "asked_bytes": outcome.asked_bytes},
             "largest_batch": self.largest_batch,
+            "largest_batch_from": None if self.largest_batch is None else "measured" if self.is_measured else "estimated",
+            "largest_batch_by_allocator": self.estimated_batch,
             "largest_batch_verified": self.verified,
-            "out_of_memory_batch_measured": None if self.seen is None else self.seen.batch,
+            "measured": None if self.limit is None else _limit_json(self.limit),
+            "measured_with_other_memory": None if self.other is None else _limit_json(self.other.limit),
             "step_ns": None if self.step is None else self.step.step_ns,
             "step_from": None if self.step is None else self.step.source,
             "step_estimated": None if self.step is None else self.step.is_estimate,
             "step_communication_ns_estimated": None if self.step is None else self.step.communication_ns,
         }
+
+
+def _limit_json(limit: MeasuredLimit) -> dict[str, Any]:
+    return {"entry": limit.cell.name, "largest_batch": limit.fitted, "out_of_memory_batch": limit.full}
 
 
 def need_json(need: Need) -> dict[str, Any]:
@@ -96,7 +136,7 @@ def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool)
     marks = {True: "green", False: "red"}
     head, *body = table(heads, rows, width=width)
     lines += [paint(head, "bold", colour=colour)]
-    lines += [paint(line, marks[one.outcome.fits], colour=colour) for line, one in zip(body, found, strict=True)]
+    lines += [paint(line, marks[one.fits], colour=colour) for line, one in zip(body, found, strict=True)]
     lines += ["", *_said(need, found)]
     return lines
 
@@ -104,13 +144,14 @@ def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool)
 def _row(one: CardFit) -> list[str]:
     outcome = one.outcome
     largest = ABSENT if one.largest_batch is None else count_text(one.largest_batch) if one.largest_batch else "none"
+    largest = largest if one.largest_batch is None or one.is_measured else f"~{largest}"
     largest += {True: " ✓", False: " ?", None: ""}[one.verified]
     return [
         one.card.names[0],
         size_text(one.card.memory_bytes),
-        "yes" if outcome.fits else "NO",
-        size_text(outcome.reserved_bytes) if outcome.fits else ABSENT,
-        size_text(one.headroom_bytes) if outcome.fits else ABSENT,
+        "yes" if one.fits else "NO",
+        size_text(outcome.reserved_bytes) if one.told else ABSENT,
+        size_text(one.headroom_bytes) if one.told else ABSENT,
         largest,
         ABSENT if one.step is None else ("~" if one.step.is_estimate else "") + time_text(one.step.step_ns),
     ]
@@ -123,7 +164,7 @@ def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
         "estimated at 2 KiB per thread that the card can hold. Kernels that are loaded are not counted; cuDNN's workspaces",
         "for fp32 convolutions of 3x3 are, before Ampere: it takes them where there is room.",
     ]
-    failed = [one for one in found if not one.outcome.fits]
+    failed = [one for one in found if not one.fits and not one.outcome.fits]
     if failed and len(failed) <= 3:
         for one in failed:
             asked, step = size_text(one.outcome.asked_bytes), one.outcome.steps + 1
@@ -143,8 +184,25 @@ def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
     if estimates:
         corrected = estimates[0].source.partition(", ")[2]
         beside = f", {corrected}" if corrected else ""
-        said.append(f"~: nobody measured it; the GPU's time, estimated op by op as by trace predict{beside}.")
-    limits = [f"{one.card.names[0]} at batch {count_text(one.seen.batch)} ({one.seen.cell})" for one in found if one.seen]
-    if limits:
-        said.append(f"Seen to run out of memory: {', '.join(limits)}; cuDNN's workspaces and PyTorch of that time included.")
+        said.append(f"~ before a step: nobody measured it; the GPU's time, estimated op by op as by trace predict{beside}.")
+    if not need.steps and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
+        said.append(f"~ before a step: the forward pass in training, from the library: {', '.join(dict.fromkeys(passes))}.")
+    if any(one.largest_batch is not None and not one.is_measured for one in found):
+        said.append("~ before a batch: estimated by the allocator.")
+    if seen := [one.limit for one in found if one.limit is not None]:
+        said.append(f"Measured on the card itself: {'; '.join(map(_limit_text, seen))}.")
+    said += [_other_text(one.other) for one in found if one.other is not None]
     return said
+
+
+def _limit_text(limit: MeasuredLimit) -> str:
+    beyond = "" if limit.full is None else f", {count_text(limit.full)} did not"
+    return f"{limit.cell.name}, batch {count_text(limit.fitted)} fitted{beyond}"
+
+
+def _other_text(other: OtherMemory) -> str:
+    cell, batch = other.limit.cell, count_text(other.batch)
+    release = f" (PyTorch {cell.provenance['torch']})" if cell.provenance.get("torch") else ""
+    took = f"batch {batch} took {size_text(cell.peak_at(other.batch))} where it was measured{release}"
+    needs = f"takes {size_text(other.needs_bytes)} here"
+    return f"{_limit_text(other.limit)}; but {took} and {needs}: that limit is not this script's."

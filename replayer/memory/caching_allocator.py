@@ -93,6 +93,7 @@ class DeviceMemory:
         self._settings: AllocatorSettings | None = None
         self._expands = False  # new memory comes in expandable segments
         self._max_split_bytes = UNLIMITED  # blocks of at least this size are "oversize"
+        self.returns_pieces = False  # Note [A batch that is known to fit], in recording/cell_pace.py
         if settings is not None:
             self.apply(settings)
 
@@ -282,6 +283,9 @@ class DeviceMemory:
             self._release_cached()
             self._stats.retries += 1
             block = self._take(pool, size, segment)
+        if block is None and self.returns_pieces:
+            self._release_pieces()
+            block = self._take(pool, size, segment)
         if block is None:
             self._stats.ooms += 1
             if self.history is not None:
@@ -328,6 +332,16 @@ class DeviceMemory:
                 self._release(block)
             if pool.expandable is not None:
                 self._expandable.release(pool.expandable)
+
+    def _release_pieces(self) -> None:
+        """Return the free pieces of segments in use, which the driver cannot. See Note [A batch that is known to fit]."""
+        for pool in (*self._large.values(), *self._small.values()):
+            if pool.stream not in self.private:
+                for block in pool.blocks[:]:
+                    pool.stats.split_free.now -= 1
+                    pool.stats.split_free_bytes.now -= block.size_bytes
+                    self._note_segment("segment_free", block.address, block.size_bytes, pool.stream)
+                    self._segments.give_back(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         """Return the smallest oversize block that is large enough, else the largest ones until they sum up to `size`.

@@ -10,7 +10,7 @@ Expandable segments take addresses and memory separately: `reserve` and `map`.
 from __future__ import annotations
 
 from replayer.memory.address_space import AddressSpace
-from replayer.memory.blocks import Block, Pool
+from replayer.memory.blocks import Block, Pool, link
 from replayer.memory.stats import PoolStats
 
 
@@ -48,12 +48,18 @@ class Segments:
         return block
 
     def give_back(self, block: Block) -> None:
-        """Return a segment that consists of one free block."""
-        stats = block.pool.stats
+        """Return a segment that is one free block, or a free piece of one: what is left on its sides are segments then."""
+        stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)
-        del self.tails[block.address + block.size_bytes]
+        if block.next is None:
+            del self.tails[end]
+        if block.prev is not None:
+            self.tails[block.address] = block.prev
+        sides = (block.prev is not None) + (block.next is not None)
+        link(block.prev, None)
+        link(None, block.next)
         self._space.give_back(block.address, block.size_bytes)
-        stats.segments.now -= 1
+        stats.segments.change(sides - 1)
         stats.reserved_bytes.now -= block.size_bytes
         self.reserved_bytes -= block.size_bytes
         self.returned += 1

@@ -15,6 +15,11 @@ Note [Where the card was full]
     fitted had needed, so that the virtual GPU's allocator raises the error in its place. What that was the cell may not
     tell, and the first step lacks the optimizer's state: a script that got through a step has less than it had needed then.
 
+Note [A batch that is known to fit]
+    A batch up to the last one that was measured fitted on the card, in a process that had gone through smaller ones before.
+    Where blocks come to lie depends on all that ran before, and on cuDNN's workspaces, of which a cell does not tell: where
+    the virtual GPU's allocator has the memory, but in pieces, it may return the pieces too. What is allocated must have room.
+
 Note [The optimizer's share]
     A published cell tells criterion, zero_grad, backward and optimizer as one figure, "rest". Criterion and zero_grad take
     next to nothing and are left in backward. SGD with momentum and weight decay moves each parameter some eleven times over
@@ -142,6 +147,7 @@ class CellPace:
         self.tells_call = False  # a cell's figures hold what the call takes that is about to begin
         self._full: Cell | None = None  # by which the card ran out of memory at the batch of the call under way
         self._full_steps = 0  # that ended on such batches
+        self.is_known_to_fit = False  # the batch of the call under way; Note [A batch that is known to fit]
         bandwidth = card_of(self.gpu.device).memory_gbps * _REACHED
         self._ns_per_parameter_byte = _MOVES_PER_PARAMETER / bandwidth
 
@@ -161,7 +167,7 @@ class CellPace:
         parameter = next(iter(module.parameters()), None)
         if parameter is None or not parameter.is_cuda:
             return
-        self._full = None
+        self._full, self.is_known_to_fit = None, False
         of_inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
         trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
         base = self._base(module)
@@ -184,8 +190,10 @@ class CellPace:
         script has used. See Note [Where the card was full]."""
         if self._full is None:
             return None
-        used_bytes = [peak_bytes - 1] if self._full_steps else []
-        return min([*used_bytes, *_needed_bytes(self._full)], default=None)
+        needed_bytes = self._full.peak_at(self._full.last_batch)
+        if not self._full_steps:
+            return needed_bytes
+        return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
         """What `watch` found for the call that is about to begin; None if its ops are estimated one by one."""
@@ -286,6 +294,7 @@ class CellPace:
             elif not self._choice.estimate:
                 self._stop(f"{beyond}; --estimate goes on with an estimate, marked")
             return self._made(cell, cell.estimated_at(batch), trains, Origin.ROOFLINE, "estimated: beyond what was measured")
+        self.is_known_to_fit = True
         self._say(f"the script trains {cell.name}: times as measured on a {cell.gpu.device}, {_source(cell)}")
         if times.is_scaled:
             self._say(f"batch {batch} of {cell.name} was not measured: interpolated between its neighbours")
@@ -334,16 +343,6 @@ class CellPace:
     def _stop(self, text: str) -> None:
         print(f"trace: {text}", file=sys.stderr, flush=True)
         raise NotInLibrary
-
-
-def _needed_bytes(cell: Cell) -> list[int]:
-    """What the last batch that fitted had needed: between the batches whose peaks are known, or on the line through the
-    first and the last of them. Empty where none is."""
-    batches, peaks = cell.memory_batches, cell.peak_bytes
-    beyond = cell.last_batch - int(batches[-1]) if len(batches) > 1 else 0
-    if beyond > 0:
-        return [int(peaks[-1]) + beyond * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])]
-    return [int(np.interp(cell.last_batch, batches, peaks))] if len(peaks) else []
 
 
 def _sum_of(calls: tuple[ModelCall, ...], copied: bool) -> dict[str, int]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from replayer.cost_model.collectives import CollectiveCosts
+from traces.library.cells import Cell, Gpu, write_cells
+from traces.library.recorded_cells import at_batch_one
+from traces.workload import WorkloadSignature
 
 pytestmark = pytest.mark.waits
 
@@ -83,6 +88,43 @@ def test_a_step_on_two_gpus_in_one_process_takes_what_the_busiest_takes(tmp_path
     one, two = (json.loads(run(tmp_path, *count, *words).stdout)["gpus"][0] for count in ([], ["--count", "2"]))
     assert two["step_estimated"] and 0.5 < two["step_ns"] / one["step_ns"] < 0.9
 
+
+def test_a_card_on_which_this_network_was_measured_is_answered_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a T4 that ran this script up to batch 100 and was full at 101 WHEN it is asked for THEN that is said, and only of
+    it; but not where the script needs other memory than was measured."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = ["--gpus", "t4,a100-80gb", "--json", "train.py", "--batch-size"]
+    small, large = (json.loads(run(tmp_path, *words, str(batch)).stdout) for batch in (48, 90))
+    assert [gpu["largest_batch_from"] for gpu in small["gpus"]] == ["estimated"] * 2
+    batches, peaks = np.array([48, 90]), np.array([told["peak_allocated_bytes"] for told in (small, large)])
+    workload = at_batch_one(WorkloadSignature.from_json(small["workload"]), 48)
+    gpu, at = Gpu("t4", "Tesla T4", 15_000 << 20), np.array([1, 48, 100])
+    times = {"forward": at * 10**6, "backward": at * 10**6}
+    cell = Cell(gpu, "mlp", workload, at, times, memory_batches=batches, peak_bytes=peaks, out_of_memory_batch=101)
+    monkeypatch.setenv("TRACE_LIBRARY", str(tmp_path / "cells"))
+    (tmp_path / "cells").mkdir()
+    write_cells(tmp_path / "cells" / "t4.cells", gpu, [cell], {})
+
+    t4, a100 = json.loads(run(tmp_path, *words, "48").stdout)["gpus"]
+    assert (t4["largest_batch"], t4["largest_batch_from"], t4["fits"]) == (100, "measured", True)
+    assert t4["measured"] == {"entry": "t4/mlp", "largest_batch": 100, "out_of_memory_batch": 101}
+    assert t4["largest_batch_by_allocator"] > 10_000 and (t4["step_ns"], t4["step_estimated"]) == (96_000_000, False)
+    assert a100["largest_batch_from"] == "estimated" and a100["measured"] is None
+    said = run(tmp_path, "--gpus", "t4,a100-80gb", "train.py", "--batch-size", "101").stdout
+    [row] = [line.split() for line in said.splitlines() if line.startswith("Tesla T4")]
+    assert row[-5:] == ["NO", "-", "-", "100", "-"] and "~ before a batch: estimated by the allocator." in said
+    assert "Measured on the card itself: t4/mlp, batch 100 fitted, 101 did not." in said
+
+    write_cells(tmp_path / "cells" / "t4.cells", gpu, [replace(cell, peak_bytes=peaks * 2)], {})
+    said = run(tmp_path, "--gpus", "t4", "train.py", "--batch-size", "48").stdout
+    assert f" ~{t4['largest_batch_by_allocator']:,} " in said and "here: that limit is not this script's." in said
+
+    infer = TRAIN.replace("optimizer.zero_grad()", "with torch.no_grad(): model(x.cuda()).cpu(); continue")
+    (tmp_path / "train.py").write_text(infer)
+    [passes] = json.loads(run(tmp_path, "--gpus", "t4", "--json", "train.py", "--batch-size", "48").stdout)["gpus"]
+    assert (passes["step_ns"], passes["step_estimated"], passes["measured"]) == (48_000_000, True, None)
 
 
 def test_a_card_without_tf32_reserves_what_its_convolutions_take(tmp_path: Path) -> None:

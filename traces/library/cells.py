@@ -130,6 +130,17 @@ class Cell:
         """As `at`, and beyond what was measured on the line through the two ends of the upper half (or in proportion)."""
         return self._times(batch, within=False)
 
+    def peak_at(self, batch: int) -> int | None:
+        """The most memory that PyTorch had allocated in a step, in bytes: between the batches whose peaks are known, and beyond
+        them on the line through the first and the last. None where none is known."""
+        batches, peaks = self.memory_batches, self.peak_bytes
+        if not len(peaks):
+            return None
+        if len(peaks) == 1 or batches[0] <= batch <= batches[-1]:
+            return int(np.interp(batch, batches, peaks))
+        end = -1 if batch > batches[-1] else 0
+        return int(peaks[end]) + (batch - int(batches[end])) * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])
+
     def workload_at(self, batch: int) -> WorkloadSignature:
         """The signature with this batch size."""
         inputs, of = self.workload.inputs, self.workload

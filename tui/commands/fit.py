@@ -30,6 +30,7 @@ from traces.cards import CARDS, Card, find_card
 from traces.configuration import ReplayConfig, ReplaySession
 from traces.file import save
 from traces.launch import run_child
+from traces.library.limits import MeasuredLimit
 from traces.machine import Machine
 from traces.model import Device, StepKind, Steps, Trace, TraceError
 from traces.replayed import process_of_each_rank, timelines_in
@@ -39,7 +40,7 @@ from tui.figures import counted
 from tui.narration import ending_text
 from tui.options import FitOptions
 from tui.outputs import to_json
-from tui.print_fit import CardFit, Need, fit_lines, need_json
+from tui.print_fit import CardFit, Need, OtherMemory, fit_lines, need_json
 from tui.progress import working
 from tui.terminal import is_verbose, look
 
@@ -77,16 +78,18 @@ def run(fit: FitOptions) -> int:
     scaled: list[ScaledRequests] = []
     if option and need.batch is not None:
         scaled, need = _scaled(fit, first, need, option, cards[0])
-    known = KnownTimes(need.workload, first.batch if fit.nproc else need.batch, first.timeline)
+    batch = first.batch if fit.nproc else need.batch
+    known = KnownTimes(need.workload, batch, first.timeline, trains=bool(first.steps))
+    peaks = _Peaks(first, scaled, need)
     with working("working out each card"):
-        found = [_card_fit(card, first, scaled, need, known) for card in cards]
+        found = [_card_fit(card, first, scaled, need, known, peaks) for card in cards]
     if fit.verify and scaled:
         found = _verified(fit, found, option, need)
     if fit.json:
         print(to_json({**need_json(need), "gpus": [one.to_json() for one in found]}))
     else:
         print("\n".join(fit_lines(need, found, **look(sys.stdout))))
-    return 0 if any(one.outcome.fits for one in found) else 1
+    return 0 if any(one.fits for one in found) else 1
 
 
 def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
@@ -195,15 +198,56 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
     return [], replace(need, notes=[*need.notes, f"the largest batch cannot be told: {why}"])
 
 
-def _card_fit(card: Card, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need, known: KnownTimes) -> CardFit:
+class _Peaks:
+    """The most that the script has allocated at a time, by batch, where its batches are those of a cell: on one GPU, and the
+    option says what the model gets."""
+
+    def __init__(self, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need) -> None:
+        self._need = need
+        self._scaled = scaled
+        self._found: dict[int, int] = {}
+        self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
+
+    def judge(self, limit: MeasuredLimit) -> MeasuredLimit | OtherMemory | None:
+        """None where the script's batches are not those of cells."""
+        if self.batch is None:
+            return None
+        at = limit.fitted if self._scaled else self.batch
+        needs_bytes = self._at(at)
+        return limit if limit.is_of(at, needs_bytes) else OtherMemory(limit, at, needs_bytes)
+
+    def _at(self, batch: int) -> int:
+        if batch == self._need.batch:
+            return self._need.peak_bytes
+        if batch not in self._found:
+            [requests] = self._scaled
+            room = Capacity(_ROOM_BYTES, 0, DEFAULT_OOM_TEXT)
+            self._found[batch] = run_requests(requests.at(batch), room, has_optional=False).peak_bytes
+        return self._found[batch]
+
+
+def _card_fit(
+    card: Card, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need, known: KnownTimes, peaks: _Peaks
+) -> CardFit:
     capacity = Capacity(card.memory_bytes, card.context_bytes, DEFAULT_OOM_TEXT)
     outcomes = [run_requests(log, capacity, has_optional=card.uses_winograd) for log in first.logs]
     worst = max(outcomes, key=lambda one: (not one.fits, one.reserved_bytes))
-    largest = None
+    estimated = None
     if scaled and need.batch is not None:
-        largest = largest_batch(partial(_all_fit, scaled, capacity, card), need.batch)
-        largest = None if largest >= MAX_BATCH else largest
-    return CardFit(card, worst, largest, known.step(card) if worst.fits else None, known.out_of_memory(card))
+        estimated = largest_batch(partial(_all_fit, scaled, capacity, card), need.batch)
+        estimated = None if estimated >= MAX_BATCH else estimated
+    limit = known.limit(card)
+    judged = peaks.judge(limit) if limit is not None else None
+    found = CardFit(
+        card,
+        worst,
+        estimated,
+        None,
+        peaks.batch,
+        judged if isinstance(judged, MeasuredLimit) else None,
+        judged if isinstance(judged, OtherMemory) else None,
+    )
+    return replace(found, step=known.step(card)) if found.fits else found
 
 
 def _all_fit(scaled: Sequence[ScaledRequests], capacity: Capacity, card: Card, batch: int) -> bool:
@@ -216,7 +260,7 @@ def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) ->
     told = []
     for one in found:
         batch = one.largest_batch
-        if not batch:
+        if not batch or one.is_measured:
             told.append(one)
             continue
         for size in (batch, batch + 1):

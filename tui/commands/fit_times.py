@@ -1,9 +1,9 @@
 """What is known of a workload on each card, for `trace fit`: how long a step takes, from the library where it knows, else
-estimated and marked; and at which batch the card was seen to run out of memory.
+estimated and marked; and up to which batch the card was seen to have room.
 
     known = KnownTimes(need.workload, 32, ran)      # `ran`: the timeline of the run on the first card
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
-    known.out_of_memory(card)       # Limit(177, "v100/resnet152"), or None
+    known.limit(card)               # MeasuredLimit(fitted=176, full=177, ...), of v100/resnet152, or None
 
 Note [A step that nobody measured]
     The run's own timeline tells which ops a step has, with their shapes; what each takes on another card is what
@@ -30,6 +30,7 @@ from traces.cards import Card, find_card
 from traces.communication import communication_kernels
 from traces.library import catalogue
 from traces.library.cells import Cell, NotMeasured
+from traces.library.limits import MeasuredLimit
 from traces.model import Column, StepKind, Trace, TraceError, TraceLibraryError
 from traces.workload import WorkloadSignature
 
@@ -46,29 +47,22 @@ class StepTime:
     communication_ns: int = 0  # of it: between ranks, not hidden behind the backward pass; always an estimate
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A card was seen to run out of memory at this batch size: a fact of this cell of the library."""
-
-    batch: int
-    cell: str
-
-
 class KnownTimes:
-    """Of one workload at one batch size. Without a timeline, what the library lacks is not estimated."""
+    """Of one workload at one batch size. Without a timeline, what the library lacks is not estimated.
 
-    def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None) -> None:
+    What does not train (`trains`) takes the forward pass of the training that was measured, an estimate.
+    """
+
+    def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
         self._workload = workload
         self._batch = batch
         self._ran = ran
+        self._trains = trains
         self._by_card: dict[str, Column | None] = {}
 
-    def out_of_memory(self, card: Card) -> Limit | None:
-        """None where nobody has seen it."""
-        for of, cell in self._cells:
-            if of is card and cell.out_of_memory_batch is not None:
-                return Limit(cell.out_of_memory_batch, cell.name)
-        return None
+    def limit(self, card: Card) -> MeasuredLimit | None:
+        """None where the library has nothing of this workload on this card."""
+        return next((MeasuredLimit.of(cell) for of, cell in self._cells if of is card), None)
 
     def step(self, card: Card) -> StepTime | None:
         """None where nothing tells."""
@@ -109,9 +103,11 @@ class KnownTimes:
         found = []
         for card, cell in self._cells if self._batch is not None else ():
             try:
-                found.append((card, StepTime(sum(cell.at(self._batch or 1).phases_ns.values()), cell.name, is_estimate=False)))
+                phases_ns = cell.at(self._batch or 1).phases_ns
             except NotMeasured:
                 continue
+            step_ns = sum(of for name, of in phases_ns.items() if self._trains or name in ("h2d", "forward"))
+            found.append((card, StepTime(step_ns, cell.name, is_estimate=not self._trains)))
         return found
 
     @cached_property

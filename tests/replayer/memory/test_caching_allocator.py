@@ -152,6 +152,37 @@ def test_a_full_device_returns_cached_segments_and_tries_again() -> None:
     assert memory.reserved_bytes == 80 * MIB
 
 
+def test_what_is_known_to_fit_does_not_fail_for_memory_in_pieces() -> None:
+    memory = memory_of(100 * MIB)
+    large = take(memory, 90 * MIB)
+    memory.free(large)
+    kept = take(memory, 40 * MIB)  # splits it
+    with pytest.raises(OutOfMemory):
+        memory.malloc(60 * MIB, 0)
+    memory.returns_pieces = True
+    assert take(memory, 60 * MIB).size_bytes == 60 * MIB and memory.reserved_bytes == 100 * MIB
+    with pytest.raises(OutOfMemory):
+        memory.malloc(MIB, 0)
+    memory.free(kept)
+    memory.empty_cache()
+    assert memory.reserved_bytes == 60 * MIB
+
+
+def test_what_lies_beside_a_piece_that_was_returned_are_segments() -> None:
+    memory = memory_of(100 * MIB)
+    memory.free(take(memory, 90 * MIB))
+    low, middle, high = (take(memory, 30 * MIB) for _ in range(3))
+    memory.free(middle)
+    memory.returns_pieces = True
+    take(memory, 40 * MIB)
+    assert (memory.stats()["segment"]["all"]["current"], memory.reserved_bytes) == (3, 100 * MIB)
+    assert sorted(len(segment["blocks"]) for segment in memory.snapshot()) == [1, 1, 1]
+    memory.free(low)
+    memory.free(high)
+    memory.empty_cache()
+    assert (memory.stats()["segment"]["all"]["current"], memory.reserved_bytes) == (1, 40 * MIB)
+
+
 def test_out_of_memory_names_the_segment_and_every_figure() -> None:
     memory = memory_of(40 * MIB, outside_bytes=10 * MIB)
     take(memory, 2 * MIB)

@@ -36,6 +36,7 @@ class Model:
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
         self.space = AddressSpace(0)
+        self.returns_pieces = False
 
     def total(self, free: bool | None = None) -> int:
         return sum(piece.size for piece in self.pieces if free is None or piece.free == free)
@@ -49,6 +50,8 @@ class Model:
             if self.total() + segment > CAPACITY_BYTES:
                 end_waiting()
                 self.release()
+            if self.total() + segment > CAPACITY_BYTES and self.returns_pieces:
+                self.release_pieces()
             if self.total() + segment > CAPACITY_BYTES:
                 return None
             address = self.space.take(segment)
@@ -76,6 +79,18 @@ class Model:
         for piece in [p for p in self.pieces if self.whole(p)]:
             self.pieces.remove(piece)
             self.space.give_back(piece.address, piece.size)
+
+
+    def release_pieces(self) -> None:
+        """Return whatever is free; what lies without a gap in one segment goes on as a segment."""
+        for piece in [p for p in self.pieces if p.free]:
+            self.pieces.remove(piece)
+            self.space.give_back(piece.address, piece.size)
+        end, before, first = 0, -1, 0
+        for piece in sorted(self.pieces, key=lambda p: p.address):
+            if piece.address != end or piece.segment != before:
+                first = piece.address
+            end, before, piece.segment = piece.address + piece.size, piece.segment, first
 
 
 class SideStream:
@@ -155,6 +170,10 @@ class Agreement(RuleBasedStateMachine):
         self.memory.empty_cache()
         self.end_waiting()
         self.model.release()
+
+    @rule()
+    def a_batch_is_known_to_fit_or_not(self) -> None:
+        self.model.returns_pieces = self.memory.returns_pieces = not self.memory.returns_pieces
 
     @rule()
     def reset_peak(self) -> None:
