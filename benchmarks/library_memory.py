@@ -139,9 +139,9 @@ def compare(every: bool, work: tuple[str, ScaledRequests, list[Cell]]) -> dict[s
         if published is not None:
             row = {"gpu": cell.gpu.name, "network": network, "published": published, "major": card.architecture.major}
             outside = card.context_bytes + (KERNELS_MIB[card.architecture.major] << 20)
-            row["ours"] = full_at(partial(fits, scaled, card, outside), published)
+            ours = full_at(partial(fits, scaled, card, outside), published)
+            row |= {"ours": ours, "answered": answered(cell, scaled, ours)}
             row["hooks"] = int(cell.memory_batches[-1])  # the largest that fitted with hooks
-            row["answered"] = answered(cell, scaled, row["ours"])
             full.append(row | {"explained_bytes": explained(scaled, card, published) - card.context_bytes})
     return {"peaks": peaks, "full": full}
 
