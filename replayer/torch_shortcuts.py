@@ -81,7 +81,8 @@ def without_override_lookup(update: Callable[..., Any], tensor_class: type) -> C
     def shorter(self: Any, *args: Any, **kwargs: Any) -> Any:
         if takes_closure and (args or kwargs):
             return update(self, *args, **kwargs)
-        if not all(type(parameter) is tensor_class for group in self.param_groups for parameter in group["params"]):
+        types = [type(parameter) for group in self.param_groups for parameter in group["params"]]
+        if types.count(tensor_class) < len(types):
             return update(self, *args, **kwargs)
         with without_overrides():
             return update(self, *args, **kwargs)

@@ -3,12 +3,13 @@
     places = OpPlaces(pending)      # what has been launched and not been played
     places.now()                    # how many ops have been launched so far
     places.played(count, row, next_row)     # the pending ones have been, as host rows of the timeline from `row` on
-    places.rows(ops)                # their rows, of some ops that were played last or are to come next
+    places.rows(ops)()              # their rows, of some ops that were played last or are to come next
 """
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
+from functools import partial
 
 import numpy as np
 
@@ -38,8 +39,16 @@ class OpPlaces:
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
-    def rows(self, ops: Column) -> Column:
-        """The host rows of ops by their numbers: exact for the batch played last, and for the next one, where no row of another
-        kind comes between."""
-        latest = np.minimum(self._row + ops - self._first, self._next_row)
-        return np.where(ops < self._played, np.maximum(latest, self._row), self._next_row + ops - self._played)
+    def rows(self, ops: Column, begun: int = 0) -> Callable[[], Column]:
+        """What tells the host rows of ops by their numbers, counted from `begun` on, as of now.
+
+        Exact for the batch played last, and for the next one, where no row of another kind comes between. Worked out by the
+        thread that writes the timeline.
+        """
+        return partial(_rows, ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
+
+
+def _rows(ops: Column, begun: int, now: int, first: int, row: int, played: int, next_row: int) -> Column:
+    ops = np.minimum(begun + ops, now)
+    latest = np.minimum(row + ops - first, next_row)
+    return np.where(ops < played, np.maximum(latest, row), next_row + ops - played)

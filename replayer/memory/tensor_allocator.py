@@ -65,7 +65,7 @@ class TensorAllocator:
         self,
         memory: DeviceMemory,
         now_ns: Callable[[], int] = int,
-        note: Callable[[Column, Column, int], None] | None = None,
+        note: Callable[[Column, Callable[[], Column], int], None] | None = None,
         places: OpPlaces | None = None,
     ) -> None:
         self._memory = memory
@@ -247,5 +247,4 @@ class TensorAllocator:
     def _note_rows(self, rows: Column, ops: Column) -> None:
         """`ops` are counted from the step's begin."""
         if self._note is not None and len(rows):
-            now = self._places.now()
-            self._note(rows, self._places.rows(np.minimum(self._begun + ops, now)), self._now_ns())
+            self._note(rows, self._places.rows(ops, self._begun), self._now_ns())

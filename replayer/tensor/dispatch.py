@@ -21,6 +21,7 @@ from replayer.state import _STATE
 from replayer.tensor.allocation import Allocation, make_view, wrapper
 from replayer.tensor.plan import OutcomeKind
 from replayer.tensor.plan_cache import PlanCache
+from replayer.tensor.value_rules import forget_written
 
 Dispatch = Callable[..., Any]
 Run = Callable[[Any, Any, Any], Any]
@@ -90,7 +91,10 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             for at in written:
                 args[at].allocation.known = None
             if plan.set_values is not None:
-                plan.set_values(result, args, kwargs)
+                if _STATE.capturing:  # of what a CUDA graph will compute again and again the host knows nothing
+                    forget_written(plan, args, kwargs)
+                else:
+                    plan.set_values(result, args, kwargs)
         signature = plan.signature
         if signature.launches:
             gpu.launch_by(caller, signature)

@@ -15,10 +15,9 @@ import torch
 
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.workspaces import ScratchScope, use_scratch
-from replayer.state import _STATE
 from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view, new_tensor, wrapper
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
-from replayer.tensor.value_rules import Rule, forget_written, value_rule
+from replayer.tensor.value_rules import forget_written, value_rule
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
@@ -33,7 +32,8 @@ def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) ->
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
     if rule is not None or len(written) < len(plan.writes):
-        plan.written, plan.set_values = (), _values_setter(plan, rule)
+        plan.written = ()
+        plan.set_values = rule or (lambda made, args, kwargs: forget_written(plan, args, kwargs))
     elif written:
         plan.written = written
     if plan.kind != OutcomeKind.OTHER and not workspaces:
@@ -75,7 +75,8 @@ def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
         except OutOfMemory as full:
             raise full.to_torch() from None
         made: list[Any] = []
-        for meta, block in zip(metas, blocks):  # noqa: B905 - strict costs
+        for block in blocks:
+            meta = metas[len(made)]
             allocation = Allocation()
             allocation.block = block
             allocation.known = None
@@ -113,18 +114,6 @@ def _new_with_workspaces(plan: Plan, outputs: tuple[New | None, ...], workspaces
         return made[0] if only_one else made
 
     return results
-
-
-def _values_setter(plan: Plan, rule: Rule | None) -> Rule:
-    """The host sets the values by `rule`; of what a CUDA graph will compute again and again it knows nothing."""
-
-    def set_values(made: Any, args: Any, kwargs: Any) -> None:
-        if rule is None or _STATE.capturing:
-            forget_written(plan, args, kwargs)
-        else:
-            rule(made, args, kwargs)
-
-    return set_values
 
 
 def _general(plan: Plan, workspaces: Workspaces) -> Results:

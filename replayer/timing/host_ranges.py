@@ -62,9 +62,9 @@ class HostRanges:
         taken = []
         for thread, marks in self._threads.items():
             if marks.flat:
-                taken.append((thread, np.array(marks.flat, np.int64), np.array(marks.placed, np.int64)))
+                taken.append((thread, marks.flat[:], marks.placed))
                 del marks.flat[:]
-                marks.placed.clear()
+                marks.placed = []
         reordered, self._reordered = self._reordered, []
         return TakenRanges(taken, reordered, self.begun_ns)
 
@@ -80,8 +80,9 @@ class _RangeMarks:
     top: Column  # the innermost of them, counting the thread's begins from 0; NONE if none is
 
     @classmethod
-    def of(cls, thread: int, flat: Column, placed: Column) -> _RangeMarks:
+    def of(cls, thread: int, marks: list[int], places: list[tuple[int, int, int]]) -> _RangeMarks:
         """As `_ThreadMarks` has them."""
+        flat, placed = np.array(marks, np.int64), np.array(places, np.int64)
         name = np.where(flat < 0, 0, flat // NAMED)
         pending = np.where(flat < 0, ~flat, flat % NAMED)
         until, row, ops = placed.T
@@ -116,12 +117,12 @@ class _RangeMarks:
 class TakenRanges:
     """What belongs to some rows of the host table."""
 
-    threads: list[tuple[int, Column, Column]]  # as `_RangeMarks.of` takes them
+    threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]  # as `_RangeMarks.of` takes them
     reordered: list[tuple[int, list[int]]]
     begun_ns: int
 
     def __len__(self) -> int:
-        return sum(int((flat >= 0).sum()) for _, flat, _ in self.threads)
+        return sum(len([mark for mark in flat if mark >= 0]) for _, flat, _ in self.threads)
 
     def rows_of(self, ops: Column) -> Column:
         """The rows of ops that are numbered as they were called."""

@@ -168,7 +168,7 @@ class _HandedOver:
     first: int  # the number of the first host row
     ranges: TakenRanges
     nodes: array[int]  # as `TimelineWriter.nodes`
-    memory_ops: list[Column]
+    memory_ops: list[Callable[[], Column]]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
         """The rows of each table as they were gathered.
@@ -178,7 +178,8 @@ class _HandedOver:
         tables = {name: put_together(tables) for name, tables in self.tables.items()}
         if "memory" in tables and "host" in tables:
             start_ns = tables["host"][:, HOST_COLUMNS.index("start_ns")]
-            _time_memory(tables["memory"], np.concatenate(self.memory_ops) - self.first, start_ns)
+            ops = np.concatenate([rows() for rows in self.memory_ops])
+            _time_memory(tables["memory"], ops - self.first, start_ns)
         if "memory" in tables:
             _put_in_order(tables["memory"], memory_ns)
         return tables
@@ -228,7 +229,7 @@ class TimelineWriter:
         self.host_rows = 0
         self.ranges = HostRanges()
         self.nodes = array("q")  # of the backward pass: per op its host row, sequence number and forward thread
-        self._memory_ops: list[Column] = []  # per row of the memory table the host row that comes next
+        self._memory_ops: list[Callable[[], Column]] = []  # per row of the memory table the host row that comes next
         self._memory_ns: dict[int, int] = {}  # by device: the time of the latest row written
         self._first_row = 0  # of the host rows that have not been handed over
         self._watched: list[_HandedOver] | None = None  # what somebody wants too
@@ -260,11 +261,11 @@ class TimelineWriter:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""
         self._rows["device"].add(table)
 
-    def memory(self, untimed: Column, ops: Column, now_ns: int) -> None:
+    def memory(self, untimed: Column, ops: Callable[[], Column], now_ns: int) -> None:
         """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes.
 
-        Nobody changes `untimed` any more. Each comes when the host row `ops` begins, or at `now_ns` where that one is not there
-        yet.
+        Nobody changes `untimed` any more. Each comes when the host row that `ops` tells begins, or at `now_ns` where that one
+        is not there yet.
         """
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))

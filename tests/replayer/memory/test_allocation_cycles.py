@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,8 +43,8 @@ class Twin:
         self.allocator = TensorAllocator(self.behind, note=self._note)
         self.live: list[tuple[Block, AllocationHandle]] = []
 
-    def _note(self, table: Column, ops: Column, now_ns: int) -> None:
-        assert now_ns == 0 and len(ops) == len(table)
+    def _note(self, table: Column, ops: Callable[[], Column], now_ns: int) -> None:
+        assert now_ns == 0 and len(ops()) == len(table)
         self.rows += [tuple(row) for row in table.tolist()]
 
     def _expect(self, size_bytes: int, address: int) -> None:
