@@ -108,16 +108,17 @@ def fit(text: str, width: int) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Lines of a table at most `width` wide. The first column is cut to what the others leave; those are right-aligned.
+    """Lines of a table at most `width` wide, none of one without rows. The first column is cut to what the others leave; those
+    are right-aligned.
 
     `stretch` makes it exactly `width` wide, so that the columns of several tables stand under each other.
     """
-    lines = [list(heads), *map(list, rows)]
+    lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
-    widths = [max(len(line[column]) for line in lines) for column in columns]
+    widths = [max((len(line[column]) for line in lines), default=0) for column in columns]
     first = max(width - indent - sum(widths) - 2 * len(widths), 8)
     if not stretch:
-        first = min(first, max(len(fit(line[0], first)) for line in lines))
+        first = min(first, max((len(fit(line[0], first)) for line in lines), default=0))
     return [
         " " * indent
         + "  ".join([fit(line[0], first).ljust(first), *(line[c].rjust(widths[c - 1]) for c in columns)]).rstrip()

@@ -26,7 +26,7 @@ from tui.figures import ABSENT, count_text, error_text, kernel_text, printable, 
 from tui.print_analyses import REASONS, analysis_rows, idle_sentence
 from tui.print_communication import exposure_sentence
 from tui.print_diff import COVERAGE, verdict_sentences, warning_sentences
-from tui.print_info import collective_rows, note_sentences, provenance_facts
+from tui.print_info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.svg_charts import ChartLine, line_chart, paired_bars, stacked_bars
 
 _POINTS = 800  # of a curve
@@ -235,14 +235,9 @@ def _coverage(comparison: Comparison | None) -> Iterable[str]:
 
 def _kernels(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
     for label, side in zip(labels, sides, strict=True):
-        busy_ns = side.summary.gpu_busy_ns
-        rows = [
-            [kernel_text(row.name), count_text(row.count), time_text(row.device_ns), share_text(row.device_ns / busy_ns)]
-            for row in side.summary.kernels
-            if busy_ns
-        ]
+        cells = work_cells(side.summary, side.summary.kernels if side.summary.gpu_busy_ns else [], "kernel")
         title = "Kernels with the most GPU time" + (f", {label}" if len(sides) > 1 else "")
-        yield _section(title, _table(["kernel", "count", "time", "of busy"], rows))
+        yield _section(title, _table(*cells))
 
 
 def _collectives(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:

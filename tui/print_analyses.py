@@ -35,7 +35,7 @@ REASONS = {
 def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]]]:
     """Title and lines of each section, none where there is nothing to tell."""
     for title, head, cells in analysis_rows(of):
-        yield title, table(head, cells, width=width, indent=2) if cells else []
+        yield title, table(head, cells, width=width, indent=2)
 
 
 def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:

@@ -37,8 +37,8 @@ _SHOWN_CHANGES = 5  # of each kind; the JSON has more
 _SHOWN_MISSING = 8
 _STEPS_FOR_A_SPREAD = 4
 _CHANGE_TITLES = {
-    "longer": "take longer",
-    "shorter": "take less time",
+    "longer": "that take longer",
+    "shorter": "that take less time",
     "added": "only in {second}",
     "gone": "only in {first}",
 }
@@ -280,11 +280,7 @@ class _DiffPage:
             a, b = row.recorded_busy, row.replayed_busy
             points = ABSENT if a is None or b is None else f"{100 * (b - a):+.1f} points"
             rows.append([f"{row.device} stream {stream}", share_text(a), share_text(b), points])
-        if not rows:
-            return []
-        return self.titled(
-            table(["Busy share", self.first, self.second, "change"], rows, width=self.width, stretch=True)
-        )
+        return self.table(["Busy share", self.first, self.second, "change"], rows)
 
     def coverage(self) -> list[str]:
         coverage = self.of.coverage
@@ -295,9 +291,7 @@ class _DiffPage:
             for kind, words in COVERAGE.items()
             if round(coverage.get(kind, 0), 4) or kind == "exact"  # what shows as 0.00 % is left out
         ]
-        return self.titled(
-            table(["Where the replay's GPU time comes from", "share"], rows, width=self.width, stretch=True)
-        )
+        return self.table(["Where the replay's GPU time comes from", "share"], rows)
 
     def host(self) -> list[str]:
         host = self.of.host
@@ -310,29 +304,18 @@ class _DiffPage:
             ["time per op", ABSENT if host.us_per_op is None else f"{host.us_per_op:.1f} µs"],
             ["ops per step", ABSENT if host.ops_per_step is None else count_text(round(host.ops_per_step, 1))],
         ]
-        return self.titled(table(["Replaying host", ""], rows, width=self.width, stretch=True))
+        return self.table(["Replaying host", ""], rows)
 
     def communication(self) -> list[str]:
         sides = self.of.communication
-        if not sides:
-            return []
-        head = ["Communication between ranks", self.first, self.second]
-        return self.titled(table(head, communication_rows(sides), width=self.width, stretch=True))
+        return self.table(["Communication between ranks", self.first, self.second], communication_rows(sides) if sides else [])
 
     def analyses(self) -> list[str]:
-        lines: list[str] = []
-        for title, rows in both_sections(self.of.analyses):
-            if rows:
-                lines += self.titled(table([title, self.first, self.second], rows, width=self.width, stretch=True))
-        return lines
+        sections = both_sections(self.of.analyses)
+        return [line for title, rows in sections for line in self.table([title, self.first, self.second], rows)]
 
     def memory(self) -> list[str]:
-        rows = peak_rows(self.of.memory)
-        if not rows:
-            return []
-        lines = self.titled(
-            table(["Memory peak", self.first, self.second, "change"], rows, width=self.width, stretch=True)
-        )
+        lines = self.table(["Memory peak", self.first, self.second, "change"], peak_rows(self.of.memory))
         for sentence in memory_sentences(self.of.memory):
             lines = self.noted(lines, sentence)
         return lines
@@ -345,28 +328,21 @@ class _DiffPage:
         ]
         if len(missing) > _SHOWN_MISSING:
             rows.append([f"and {len(missing) - _SHOWN_MISSING} more", ""])
-        if not rows:
-            return []
-        return self.titled(table(["Not in the recording", "calls"], rows, width=self.width, stretch=True))
+        return self.table(["Not in the recording", "calls"], rows)
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        kinds = {"longer": lists.longer, "shorter": lists.shorter, "added": lists.added, "gone": lists.gone}
-        for kind, changes in kinds.items():
-            words = _CHANGE_TITLES[kind]
+        for kind, words in _CHANGE_TITLES.items():
             rows = []
-            for change in changes[:_SHOWN_CHANGES]:
+            for change in getattr(lists, kind)[:_SHOWN_CHANGES]:
                 a, b = change.recorded_ns, change.replayed_ns
                 counts = [count_text(round(count, 1)) for count in (change.recorded_count, change.replayed_count)]
                 number = counts[0] if counts[0] == counts[1] else "→".join(counts)
                 times = [time_text(a) if counts[0] != "0" else ABSENT, time_text(b) if counts[1] != "0" else ABSENT]
                 rows.append([kernel_text(change.name), number, *times, time_text(b - a, signed=True)])
-            if rows:
-                words = words.format(first=self.first_name(), second=self.second_name())
-                head = f"{title} that {words}" if kind in ("longer", "shorter") else f"{title} {words}"
-                per = ", per step" if self.of.steps_compared.recorded else ", in all"
-                heads = [head + per, "count", self.first, self.second, "change"]
-                lines += self.titled(table(heads, rows, width=self.width, stretch=True))
+            per = ", per step" if self.of.steps_compared.recorded else ", in all"
+            words = words.format(first=self.first_name(), second="the replay" if self.of.replay else "B")
+            lines += self.table([f"{title} {words}{per}", "count", self.first, self.second, "change"], rows)
         return lines
 
     def verdict(self) -> list[str]:
@@ -375,9 +351,6 @@ class _DiffPage:
 
     def first_name(self) -> str:
         return "the recording" if self.of.replay else "A"
-
-    def second_name(self) -> str:
-        return "the replay" if self.of.replay else "B"
 
     def pair(self, recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
         """The cells of a time in both traces."""
@@ -389,11 +362,7 @@ class _DiffPage:
 
     def times(self, title: str, rows: list[list[str]]) -> list[str]:
         """A table of `pair` rows; those that differ by more than the tolerance are coloured."""
-        if not rows:
-            return []
-        lines = self.titled(
-            table([title, self.first, self.second, "change", "error"], rows, width=self.width, stretch=True)
-        )
+        lines = self.table([title, self.first, self.second, "change", "error"], rows)
         for number, row in enumerate(rows, start=1):
             error = row[-1]
             if error != ABSENT and abs(float(error.removesuffix(" %"))) > 100 * self.of.tolerance:
@@ -403,8 +372,9 @@ class _DiffPage:
     def sentences(self, sentences: list[str]) -> list[str]:
         return [line for sentence in sentences for line in [*_wrapped(sentence, self.width), ""]]
 
-    def titled(self, lines: list[str]) -> list[str]:
-        return [self.bold(lines[0]), *lines[1:], ""]
+    def table(self, heads: list[str], rows: list[list[str]]) -> list[str]:
+        lines = table(heads, rows, width=self.width, stretch=True)
+        return [self.bold(lines[0]), *lines[1:], ""] if lines else []
 
     def noted(self, lines: list[str], note: str) -> list[str]:
         """`lines` of a table with a sentence under it."""

@@ -72,8 +72,11 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         ("Parts of nn.DataParallel, median", _parts(summary, width)),
         ("Input pipeline", _input_pipeline(summary, width)),
         ("Collectives", _collectives(summary, width)),
-        ("Kernels with the most GPU time", _work(summary, summary.kernels, "kernel", width)),
-        ("Ops with the most GPU time (innermost around the launch)", _work(summary, summary.ops, "op", width)),
+        ("Kernels with the most GPU time", table(*work_cells(summary, summary.kernels, "kernel"), width=width, indent=2)),
+        (
+            "Ops with the most GPU time (innermost around the launch)",
+            table(*work_cells(summary, summary.ops, "op"), width=width, indent=2),
+        ),
         *analysis_sections(summary.analyses, width),
         ("Memory peak", _memory(summary, width)),
         ("What recording cost", _recorder(summary, width)),
@@ -196,7 +199,7 @@ def _devices(summary: Summary, width: int) -> list[str]:
             else [ABSENT] * 3
         )
         rows.append([f"{label} {device.name}", size_text(device.total_memory_bytes), *used])
-    return table(["", "memory", "busy", "idle", "streams"], rows, width=width, indent=2) if rows else []
+    return table(["", "memory", "busy", "idle", "streams"], rows, width=width, indent=2)
 
 
 def _counts(summary: Summary) -> list[str]:
@@ -253,7 +256,7 @@ def _phases(summary: Summary, width: int) -> list[str]:
         [name, time_text(phase.median_ns), time_text(phase.device_median_ns), time_text(phase.busy_median_ns)]
         for name, phase in summary.phases.items()
     ]
-    return table(["", "on the host", "between events", "GPU busy"], rows, width=width, indent=2) if rows else []
+    return table(["", "on the host", "between events", "GPU busy"], rows, width=width, indent=2)
 
 
 def _parts(summary: Summary, width: int) -> list[str]:
@@ -265,7 +268,7 @@ def _parts(summary: Summary, width: int) -> list[str]:
         ]
         for part in summary.parts
     ]
-    return table(["", "on the host", "between events"], rows, width=width, indent=2) if rows else []
+    return table(["", "on the host", "between events"], rows, width=width, indent=2)
 
 
 def _input_pipeline(summary: Summary, width: int) -> list[str]:
@@ -305,12 +308,9 @@ def collective_rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
 
 
 def _collectives(summary: Summary, width: int) -> list[str]:
-    head, rows = collective_rows(summary)
-    if not rows:
-        return []
     exposure = exposure_sentence(summary.communication)
-    lines = table(head, rows, width=width, indent=2)
-    return [*lines, "  " + fit(exposure, width - 2)] if exposure else lines
+    lines = table(*collective_rows(summary), width=width, indent=2)
+    return [*lines, "  " + fit(exposure, width - 2)] if exposure and lines else lines
 
 
 def _recorder(summary: Summary, width: int) -> list[str]:
@@ -322,18 +322,13 @@ def _recorder(summary: Summary, width: int) -> list[str]:
     return ["  " + fit(text, width - 2)]
 
 
-def _work(summary: Summary, work: list[WorkSum], head: str, width: int) -> list[str]:
-    busy_ns = summary.gpu_busy_ns
-    rows = [
-        [
-            kernel_text(row.name),
-            count_text(row.count),
-            time_text(row.device_ns),
-            share_text(row.device_ns / busy_ns if busy_ns else None),
-        ]
-        for row in work
-    ]
-    return table([head, "count", "time", "of busy"], rows, width=width, indent=2) if rows else []
+def work_cells(summary: Summary, work: list[WorkSum], head: str) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of a table of kernels or ops."""
+    rows = []
+    for row in work:
+        share = share_text(row.device_ns / summary.gpu_busy_ns if summary.gpu_busy_ns else None)
+        rows.append([kernel_text(row.name), count_text(row.count), time_text(row.device_ns), share])
+    return [head, "count", "time", "of busy"], rows
 
 
 def _memory(summary: Summary, width: int) -> list[str]:
@@ -341,8 +336,6 @@ def _memory(summary: Summary, width: int) -> list[str]:
         [device, size_text(peak.peak_allocated_bytes), size_text(peak.peak_reserved_bytes), peak.source]
         for device, peak in summary.memory.items()
     ]
-    if not rows:
-        return []
     lines = table(["", "allocated", "reserved", "known as"], rows, width=width, indent=2)
     if any(peak.source == "summed" for peak in summary.memory.values()):
         lines.append("  summed: from allocations and frees; what was held from before is missing")
@@ -351,7 +344,7 @@ def _memory(summary: Summary, width: int) -> list[str]:
 
 def _problems(summary: Summary, width: int) -> list[str]:
     rows = [[kind, count_text(count)] for kind, count in summary.problems.items()]
-    return table(["kind", "count"], rows, width=width, indent=2) if rows else []
+    return table(["kind", "count"], rows, width=width, indent=2)
 
 
 def _next(summary: Summary, name: str) -> list[str]:
