@@ -15,11 +15,11 @@ import functools
 import inspect
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer._click.formatting import wrap_text
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from tui.figures import paint
@@ -50,29 +50,17 @@ def _remember(key: str) -> Callable[[typer.Context, Any], Any]:
     return remember
 
 
+def _option(key: str, text: str, *names: str) -> Any:
+    return typer.Option(*names, expose_value=False, callback=_remember(key), rich_help_panel=_COMMON, help=text)
+
+
 def _common(
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "-q", "--quiet", expose_value=False, callback=_remember(QUIET), rich_help_panel=_COMMON,
-            help="Only results and errors.",
-        ),
-    ] = False,
+    quiet: Annotated[bool, _option(QUIET, "Only results and errors.", "-q", "--quiet")] = False,
     verbose: Annotated[
-        bool,
-        typer.Option(
-            "-v", "--verbose", expose_value=False, callback=_remember(VERBOSE), rich_help_panel=_COMMON,
-            help="All sections of a report, and how long each part of the work took.",
-        ),
+        bool, _option(VERBOSE, "All sections of a report, and how long each part of the work took.", "-v", "--verbose")
     ] = False,
-    color: Annotated[
-        When,
-        typer.Option(
-            "--color", expose_value=False, callback=_remember(COLOUR), rich_help_panel=_COMMON,
-            help="Colour: on a terminal without NO_COLOR; or always, or never.",
-        ),
-    ] = When.auto,
-) -> None:  # fmt: skip
+    color: Annotated[When, _option(COLOUR, "Colour: on a terminal without NO_COLOR; or always, or never.", "--color")] = "auto",
+) -> None:
     """A command of these options alone, from which the others get them."""
 
 
@@ -87,14 +75,14 @@ class Command(TyperCommand):
         return super().get_params(ctx)
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        formatter.write(_page(self, ctx))
+        _write_page(self, ctx, formatter)
 
 
 class Group(TyperGroup):
     """`trace` itself, and commands with commands of their own."""
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        formatter.write(_page(self, ctx))
+        _write_page(self, ctx, formatter)
 
 
 class Commands(typer.Typer):
@@ -120,21 +108,43 @@ def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options
     return declared
 
 
-def _page(command: Command | Group, ctx: Context) -> str:
+def _write_page(command: Command | Group, ctx: Context, formatter: HelpFormatter) -> None:
     """The whole page, for the terminal that stdout is."""
-    seen = look(sys.stdout)
-    width = min(shutil.get_terminal_size((100, 24)).columns, _WIDEST)
-    page = _HelpPage(width, seen["colour"])
-    page.usage(ctx.command_path, " ".join(command.collect_usage_pieces(ctx)))
-    page.text(command.help or "")
+    colour, formatter.width = look(sys.stdout)["colour"], min(shutil.get_terminal_size((100, 24)).columns, _WIDEST)
+    usage, head = f"{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}", paint("Usage: ", "bold", colour=colour)
+    formatter.write(wrap_text(usage, formatter.width, head, " " * len("Usage: ")) + "\n")
+    _write_text(command.help or "", formatter)
     if isinstance(command, Group):
         known = command.commands.items()
         commands = [(name, of) for name, of in known if isinstance(of, TyperCommand | Group) and not of.hidden]
         entries = [(of.rich_help_panel or FILES, name, _first_sentence(of.help or "")) for name, of in commands]
-        page.sections(sorted(entries, key=lambda entry: _GROUPS.index(entry[0])))
-    page.sections(_entry(param, ctx) for param in command.get_params(ctx) if not getattr(param, "hidden", False))
-    page.epilog(command.epilog or "")
-    return "\n".join(page.lines) + "\n"
+        _write_sections(sorted(entries, key=lambda entry: _GROUPS.index(entry[0])), formatter, colour)
+    shown = [param for param in command.get_params(ctx) if not getattr(param, "hidden", False)]
+    _write_sections([_entry(param, ctx) for param in shown], formatter, colour)
+    lines = inspect.cleandoc(command.epilog or "").splitlines()
+    examples = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    if examples:
+        formatter.write("\n".join(["", paint("Examples:", "bold", colour=colour), *(f"  {line}" for line in examples), ""]))
+    _write_text("\n".join(line for line in lines if not line.startswith("$ ")), formatter)
+
+
+def _write_text(text: str, formatter: HelpFormatter) -> None:
+    if paragraphs := inspect.cleandoc(text).partition("\f")[0]:
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(paragraphs)
+
+
+def _write_sections(entries: Iterable[tuple[str, str, str]], formatter: HelpFormatter, colour: bool) -> None:
+    """Entries of (section, label, help); sections in the order of their first entry, the common one last."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for section, label, text in entries:
+        found.setdefault(section, []).append((paint(label, "blue", colour=colour), " ".join(text.split())))
+    for section in sorted(found, key=lambda name: name == _COMMON):
+        formatter.write_paragraph()
+        formatter.write(paint(f"{section}:", "bold", colour=colour) + "\n")
+        with formatter.indentation():
+            formatter.write_dl(found[section], col_max=_LABELS)
 
 
 def _entry(param: Parameter, ctx: Context) -> tuple[str, str, str]:
@@ -151,47 +161,3 @@ def _entry(param: Parameter, ctx: Context) -> tuple[str, str, str]:
 def _first_sentence(text: str) -> str:
     sentence = inspect.cleandoc(text).partition("\n\n")[0].replace("\n", " ").partition(". ")[0].rstrip(".")
     return sentence if sentence.endswith("?") else sentence + "."
-
-
-class _HelpPage:
-    def __init__(self, width: int, colour: bool) -> None:
-        self.lines: list[str] = []
-        self._width, self._colour = width, colour
-
-    def usage(self, path: str, pieces: str) -> None:
-        head = "Usage: "
-        lines = textwrap.wrap(f"{path} {pieces}", self._width - len(head))
-        self.lines += [self._bold(head) + lines[0], *(" " * len(head) + line for line in lines[1:])]
-
-    def text(self, text: str) -> None:
-        for paragraph in inspect.cleandoc(text).partition("\f")[0].split("\n\n"):
-            if paragraph:
-                self.lines += ["", *textwrap.wrap(paragraph, self._width, initial_indent="  ", subsequent_indent="  ")]
-
-    def sections(self, entries: Iterable[tuple[str, str, str]]) -> None:
-        """Entries of (section, label, help); sections in the order of their first entry, the common one last."""
-        found: dict[str, list[tuple[str, str]]] = {}
-        for section, label, text in entries:
-            found.setdefault(section, []).append((label, text))
-        for section in sorted(found, key=lambda name: name == _COMMON):
-            rows = found[section]
-            column = min(max(len(label) for label, _ in rows), _LABELS) + 2
-            self.lines += ["", self._bold(f"{section}:")]
-            for label, text in rows:
-                told = textwrap.wrap(" ".join(text.split()), max(self._width - column - 2, 20)) or [""]
-                padded = paint(label, "blue", colour=self._colour) + " " * (column - len(label))
-                if len(label) + 2 > column:
-                    self.lines.append(f"  {paint(label, 'blue', colour=self._colour)}")
-                    padded = " " * column
-                self.lines.append(f"  {padded}{told[0]}".rstrip())
-                self.lines += [" " * (column + 2) + line for line in told[1:]]
-
-    def epilog(self, text: str) -> None:
-        lines = inspect.cleandoc(text).splitlines()
-        examples = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-        if examples:
-            self.lines += ["", self._bold("Examples:"), *(f"  {example}" for example in examples)]
-        self.text("\n".join(line for line in lines if not line.startswith("$ ")))
-
-    def _bold(self, text: str) -> str:
-        return paint(text, "bold", colour=self._colour)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from enum import StrEnum
-from typing import TextIO, TypedDict
+from typing import Literal, TextIO, TypedDict
 
 from typer._click.globals import get_current_context
 
@@ -19,10 +18,7 @@ from typer._click.globals import get_current_context
 QUIET, VERBOSE, COLOUR = "trace.quiet", "trace.verbose", "trace.colour"
 
 
-class When(StrEnum):
-    auto = "auto"
-    always = "always"
-    never = "never"
+When = Literal["auto", "always", "never"]  # what --color may say
 
 
 class Look(TypedDict):
@@ -33,9 +29,9 @@ class Look(TypedDict):
 def look(stream: TextIO) -> Look:
     """How text on `stream` is to look. Piped text is 100 wide and plain; --color is obeyed, else NO_COLOR (no-color.org)."""
     terminal = stream.isatty()
-    asked = _asked(COLOUR, When.auto)
+    asked = _asked(COLOUR, "auto")
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    colour = asked is When.always or (asked is When.auto and terminal and not plain)
+    colour = asked == "always" or (asked == "auto" and terminal and not plain)
     return Look(width=shutil.get_terminal_size((100, 24)).columns if terminal else 100, colour=colour)
 
 
