@@ -210,9 +210,7 @@ def view(
 def plot(
     first: Annotated[str, trace_argument("A", "A trace file, or a name in the library.")],
     second: SecondArgument = None,
-    what: Annotated[
-        Literal["steps", "phases", "idle", "memory", "kernels"], option(None, "What the figure shows.")
-    ] = "steps",
+    what: Annotated[Literal["steps", "phases", "idle", "memory", "kernels"], option(None, "What the figure shows.")] = "steps",
     output: Annotated[Path, option("X.svg", "The file to write: .svg, .png or .pdf.", "-o", "--output")] = Path("plot.svg"),
 ) -> int:
     """Draw one figure about a trace, or about two, for a paper or a slide. Needs matplotlib, the extra [plots]."""

@@ -64,17 +64,17 @@ class ReplayOptions:
         Path | None,
         option("REPLAY.msgpack", "Keep the replay's own timeline in this file.", "-o", "--output", group=OUTPUT),
     ] = None
-    report: Annotated[
-        Path | None, option("R.json", "Write the comparison with the recording to this file.", group=OUTPUT)
-    ] = None
+    report: Annotated[Path | None, option("R.json", "Write the comparison with the recording to this file.", group=OUTPUT)] = (
+        None
+    )
     details: DetailsOption = False
     loader: Annotated[
         Literal["real", "recorded"],
         option(None, "Waits for data: as this machine loads, or padded to the recorded waits.", group=TIME),
     ] = "real"
-    strict: Annotated[
-        bool, flag("--strict", "Stop at the first GPU work that the recording does not hold exactly.", TIME)
-    ] = False
+    strict: Annotated[bool, flag("--strict", "Stop at the first GPU work that the recording does not hold exactly.", TIME)] = (
+        False
+    )
     values: Annotated[
         Literal["recorded", "constant", "compute"],
         option(
@@ -93,12 +93,10 @@ class ReplayOptions:
             group=TIME,
         ),
     ] = "wall"
-    view: Annotated[
-        bool, flag("--view", "Open the timeline app beside the replay, and follow it step by step.", OUTPUT)
-    ] = False
-    speed: Annotated[
-        float, option("X", "Make all recorded times X times as fast.", group=TIME, min=0.001, max=1000)
-    ] = 1.0
+    view: Annotated[bool, flag("--view", "Open the timeline app beside the replay, and follow it step by step.", OUTPUT)] = (
+        False
+    )
+    speed: Annotated[float, option("X", "Make all recorded times X times as fast.", group=TIME, min=0.001, max=1000)] = 1.0
     gpu_memory: Annotated[
         str, option("SIZE[,SIZE]", "Would it fit? Give all GPUs this memory, or each its own: 7.79GiB.", group=WHAT_IF)
     ] = ""
@@ -106,9 +104,7 @@ class ReplayOptions:
         int, option("N", "Run SCRIPT as N ranks with a GPU each, as torchrun.", group=WHAT_IF, min=0, max=1024)
     ] = 0
     gpus: Annotated[int, option("N", "Predict nn.DataParallel on N of the recorded GPU.", group=WHAT_IF, min=0, max=64)] = 0
-    link_gbps: Annotated[
-        float, option("X", "GB/s of copies from GPU to GPU. [default: as recorded]", group=WHAT_IF, min=0)
-    ] = 0
+    link_gbps: Annotated[float, option("X", "GB/s of copies from GPU to GPU. [default: as recorded]", group=WHAT_IF, min=0)] = 0
     on_gpu: Annotated[str, option("NAME", "Estimate the recording on another GPU, and replay that.", group=WHAT_IF)] = ""
     host_speed: Annotated[
         float, option("X", "A host X times as fast as the recorded one.", group=WHAT_IF, min=0.01, max=100)
@@ -128,12 +124,8 @@ class RecordOptions:
     warmup: Annotated[int, option("N", "Steps that count as warm-up.", min=0)] = 3
     clean_steps: Annotated[int, option("N", "Steps timed without profiler before the profiled ones.", min=0)] = 10
     profiled_steps: Annotated[int, option("N", "Steps under torch.profiler, in the kernel grain.", min=1)] = 5
-    stacks: Annotated[
-        bool, flag("--stacks", "Also note which Python functions called each op, in the profiled steps.")
-    ] = False
-    on: Annotated[
-        str | None, option("T", "Run on the virtual GPU of this recording: a trace file or a library name.")
-    ] = None
+    stacks: Annotated[bool, flag("--stacks", "Also note which Python functions called each op, in the profiled steps.")] = False
+    on: Annotated[str | None, option("T", "Run on the virtual GPU of this recording: a trace file or a library name.")] = None
     sweep: Annotated[
         str,
         option(
@@ -167,9 +159,9 @@ class FitOptions:
 @dataclass(frozen=True)
 class StallsOptions:
     script: ScriptArgument
-    trace: Annotated[
-        str, option("T", "The GPU's pace: a recording, or a name in the library.", autocompletion=trace_names)
-    ] = ""
+    trace: Annotated[str, option("T", "The GPU's pace: a recording, or a name in the library.", autocompletion=trace_names)] = (
+        ""
+    )
     gpu: Annotated[str, option("GPU", "Or take it from the library: of what SCRIPT trains, on this GPU.")] = ""
     estimate: Annotated[
         bool, flag("--estimate", "With --gpu: estimate what nobody measured there, marked, instead of stopping.")
@@ -177,15 +169,11 @@ class StallsOptions:
     disk: Annotated[
         str, option("DISK", "A modelled disk: ssd, hdd, or a rate and a latency, 160MB/s,8ms; or own, uncached.")
     ] = ""
-    cached: Annotated[
-        str, option("SHARE", "How much of the data set a cache in front of the disk holds: 35%.")
-    ] = "0%"
-    policy: Annotated[
-        CachePolicy, option(None, "What the cache does: evict what was read longest ago, or never evict.")
-    ] = CachePolicy.LRU
-    cores: Annotated[
-        str, option("N,N", "Also model machines of so many cores, a worker on each: 1,2,4,8.")
-    ] = ""
+    cached: Annotated[str, option("SHARE", "How much of the data set a cache in front of the disk holds: 35%.")] = "0%"
+    policy: Annotated[CachePolicy, option(None, "What the cache does: evict what was read longest ago, or never evict.")] = (
+        CachePolicy.LRU
+    )
+    cores: Annotated[str, option("N,N", "Also model machines of so many cores, a worker on each: 1,2,4,8.")] = ""
     steps: Annotated[int, option("N", "End the script after so many training steps, each time.", min=8)] = 60
     json: JsonOption = False
 
