@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
@@ -63,23 +63,18 @@ def install(torch: ModuleType) -> None:
     classes = [torch.Tensor, *torch.Tensor.__subclasses__()]
     scope = PhaseScope("h2d", recorder)
     reads = counting(torch)
+    wrappers: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+        **dict.fromkeys(_SCALAR_READS.split(), partial(_scalar_read, reads=reads)),
+        **dict.fromkeys(_COPIES.split(), partial(_copy_read, reads=reads)),
+        "to": partial(_move, reads=reads, scope=scope),
+        "cuda": partial(_upload, scope=scope),
+        "copy_": partial(_copy_into, reads=reads, scope=scope),
+        "__repr__": partial(_shown, reads=reads),
+    }
     for cls in classes:
         # torch.Tensor has most of these from a base in C, which cannot be patched.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
-        for name in _SCALAR_READS.split():
-            if name in own:
-                patch(cls, **{name: _scalar_read(own[name], reads)})
-        for name in _COPIES.split():
-            if name in own:
-                patch(cls, **{name: _copy_read(own[name], reads)})
-        if "to" in own:
-            patch(cls, to=_move(own["to"], reads, scope))
-        if "cuda" in own:
-            patch(cls, cuda=_upload(own["cuda"], scope))
-        if "copy_" in own:
-            patch(cls, copy_=_copy_into(own["copy_"], reads, scope))
-        if "__repr__" in own:
-            patch(cls, __repr__=_shown(own["__repr__"], reads))
+        patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     for name in ("equal", "allclose"):
         patch(torch, **{name: _comparison(getattr(torch, name), reads, name)})
 
@@ -132,21 +127,17 @@ def _copy_read(read: Callable[..., Any], reads: Callable[[Any], bool]) -> Callab
 
 def _move(move: Callable[..., Any], reads: Callable[[Any], bool], scope: PhaseScope) -> Callable[..., Any]:
     """`to`: up to the device, down to the host, or neither."""
+    down = _copy_read(move, reads)
 
     @wraps(move)
     def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
         target = _device_type(args, kwargs)
-        if target not in ("cuda", "cpu") or (target == "cuda") is self.is_cuda:
+        if target == "cpu" and self.is_cuda:
+            return down(self, *args, **kwargs)
+        if target != "cuda" or self.is_cuda:
             return move(self, *args, **kwargs)
-        if target == "cuda":
-            with scope:
-                return move(self, *args, **kwargs)
-        if not reads(self):
+        with scope:
             return move(self, *args, **kwargs)
-        with Quiet():
-            copied = move(self, *args, **kwargs)
-        _note(self, copied)
-        return copied
 
     return moved
 
