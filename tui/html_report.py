@@ -62,10 +62,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
         _section("Memory allocated", _memory_chart(sides, labels)),
         *(_differences(comparison, labels) if comparison is not None else []),
         *_coverage(comparison),
-        *_kernels(sides, labels),
-        *_collectives(sides, labels),
-        *_analyses(sides, labels),
-        *_provenance(sides, labels),
+        *_of_each(sides, labels),
     ]
     title = f"trace report: {', '.join(side.name for side in sides)}"
     page = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
@@ -233,34 +230,36 @@ def _coverage(comparison: Comparison | None) -> Iterable[str]:
     yield _section("Not in the recording", _table(["op", "shapes", "calls"], missing))
 
 
-def _kernels(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
-    for label, side in zip(labels, sides, strict=True):
-        cells = work_cells(side.summary, side.summary.kernels if side.summary.gpu_busy_ns else [], "kernel")
-        title = "Kernels with the most GPU time" + (f", {label}" if len(sides) > 1 else "")
-        yield _section(title, _table(*cells))
+def _of_each(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
+    """What `trace info` says of a trace, of one side after the other."""
+    for tables in (_kernels, _collectives, _analyses, _provenance):
+        for label, side in zip(labels, sides, strict=True):
+            for title, body in tables(side.summary):
+                yield _section(title + (f", {label}" if len(sides) > 1 else ""), body)
 
 
-def _collectives(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
-    for label, side in zip(labels, sides, strict=True):
-        exposure = exposure_sentence(side.summary.communication)
-        note = f"<p class=note>{_text(exposure[:1].upper() + exposure[1:])}.</p>" if exposure else ""
-        cells = _table(*collective_rows(side.summary))
-        yield _section("Collectives" + (f", {label}" if len(sides) > 1 else ""), cells and cells + note)
+def _kernels(of: Summary) -> Iterable[tuple[str, str]]:
+    yield "Kernels with the most GPU time", _table(*work_cells(of, of.kernels if of.gpu_busy_ns else [], "kernel"))
 
 
-def _analyses(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
-    for label, side in zip(labels, sides, strict=True):
-        for title, head, rows in analysis_rows(side.summary.analyses):
-            if rows and not title.startswith("GPU idle"):
-                yield _section(title + (f", {label}" if len(sides) > 1 else ""), _table(head, rows))
+def _collectives(of: Summary) -> Iterable[tuple[str, str]]:
+    exposure = exposure_sentence(of.communication)
+    note = f"<p class=note>{_text(exposure[:1].upper() + exposure[1:])}.</p>" if exposure else ""
+    cells = _table(*collective_rows(of))
+    yield "Collectives", cells and cells + note
 
 
-def _provenance(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
-    for label, side in zip(labels, sides, strict=True):
-        rows = [[key, value] for key, value in provenance_facts(side.summary)[:60]]
-        rows += [["lacks", ", ".join(side.summary.lacks)]] if side.summary.lacks else []
-        rows += [["problem", f"{count_text(count)} x {kind}"] for kind, count in side.summary.problems.items()]
-        yield _section("Where it comes from" + (f", {label}" if len(sides) > 1 else ""), _table(["", ""], rows, left=2))
+def _analyses(of: Summary) -> Iterable[tuple[str, str]]:
+    for title, head, rows in analysis_rows(of.analyses):
+        if not title.startswith("GPU idle"):
+            yield title, _table(head, rows)
+
+
+def _provenance(of: Summary) -> Iterable[tuple[str, str]]:
+    rows = [[key, value] for key, value in provenance_facts(of)[:60]]
+    rows += [["lacks", ", ".join(of.lacks)]] if of.lacks else []
+    rows += [["problem", f"{count_text(count)} x {kind}"] for kind, count in of.problems.items()]
+    yield "Where it comes from", _table(["", ""], rows, left=2)
 
 
 def _section(title: str, body: str) -> str:
