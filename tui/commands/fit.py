@@ -287,36 +287,30 @@ def _usual_option(words: Sequence[str]) -> str:
 
 
 def _given(words: Sequence[str], option: str) -> str | None:
-    """The value that the script's own words give an option; None if they do not. A number is the position of a word."""
+    """The value that the script's own words give an option; None if they do not."""
+    place = _place(words, option)
+    return None if place is None else words[place[0]].removeprefix(place[1])
+
+
+def _place(words: Sequence[str], option: str) -> tuple[int, str] | None:
+    """Which of the script's words has an option's value, and what stands before the value in it; None if none has. An option
+    that is a number is the position of an argument, counted from 1."""
     if option.isdigit():
-        at = _place(words, option)
-        return words[at] if at < len(words) else None
+        at = int(option) + (words[0] == "-m")
+        return (at, "") if at < len(words) else None
     for at, word in enumerate(words[1:], start=1):
         if word == option and at + 1 < len(words):
-            return words[at + 1]
+            return at + 1, ""
         if word.startswith(option + "="):
-            return word[len(option) + 1 :]
+            return at, option + "="
     return None
-
-
-def _place(words: Sequence[str], position: str) -> int:
-    """Where the script's first argument, second... is among the words."""
-    return int(position) + (words[0] == "-m")
 
 
 def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
     """The script's words with another batch size. What is no option by its name is set as `batch=8`."""
-    changed = list(words)
+    if (place := _place(words, option)) is not None:
+        at, before = place
+        return [*words[:at], f"{before}{batch}", *words[at + 1 :]]
     if option.isdigit():
-        if (place := _place(words, option)) >= len(words):
-            raise TraceError(f"--batch-option {option}: the script has no argument {option}")
-        changed[place] = str(batch)
-        return changed
-    for at, word in enumerate(words[1:], start=1):
-        if word == option and at + 1 < len(words):
-            changed[at + 1] = str(batch)
-            return changed
-        if word.startswith(option + "="):
-            changed[at] = f"{option}={batch}"
-            return changed
-    return [*changed, *([option, str(batch)] if option.startswith("-") else [f"{option}={batch}"])]
+        raise TraceError(f"--batch-option {option}: the script has no argument {option}")
+    return [*words, *([option, str(batch)] if option.startswith("-") else [f"{option}={batch}"])]

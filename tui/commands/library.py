@@ -115,36 +115,29 @@ def show(name: str, json: bool) -> int:
 
 def add(path: Path, name: str, json: bool) -> int:
     """Copy a file of cells, or a recording, into the user's folder; nothing there is written over."""
-    folder = user_folder()
-    is_cells = path.suffix == SUFFIX
-    if is_cells:
-        file = read_cells(path)
-        cells, gpu = file.cells(), file.gpu
-        if name:
-            gpu_name, model = _parted(name)
-            if len(cells) != 1:
-                raise TraceLibraryError(f"{path} holds {counted(len(cells), 'cell')}; --name is for a file of one")
-            gpu = replace(gpu, name=gpu_name)
-            cells = [replace(cells[0], gpu=gpu, model=model)]
-    else:
-        trace = load(find(path))
-        gpu, model = gpu_of(trace, gpus()), path.name.removesuffix(TRACE_SUFFIX)
-        if name:
-            gpu_name, model = _parted(name)
-            gpu = replace(gpu, name=gpu_name)
-        cells = [_phase_cell(trace, gpu, model)] if trace.grain == "phase" and trace.workload is not None else []
+    file = read_cells(path) if path.suffix == SUFFIX else None
+    trace = load(find(path)) if file is None else Trace()
+    gpu, model = gpu_of(trace, gpus()) if file is None else file.gpu, path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)
+    cells = [] if file is None else file.cells()
+    if name:
+        gpu_name, model = _parted(name)
+        gpu = replace(gpu, name=gpu_name)
+        if file is not None and len(cells) != 1:
+            raise TraceLibraryError(f"{path} holds {counted(len(cells), 'cell')}; --name is for a file of one")
+        cells = [replace(cell, gpu=gpu, model=model) for cell in cells]
+    if file is None and trace.grain == "phase" and trace.workload is not None:
+        row_of(trace)  # says what it lacks
+        cells = [cell_of([trace], gpu, model)]
     names = [cell.name for cell in cells] or [f"{gpu.name}/{model}"]
     known = {entry.name for entry in all_entries()}
     if twice := sorted(known.intersection(names)):
         raise TraceLibraryError(f"the library has {twice[0]} already: give another --name, or trace library remove {twice[0]}")
-    stem = _parted(name)[1] if name else path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)
-    target = folder / gpu.name / f"{stem}{SUFFIX if cells else TRACE_SUFFIX}"
+    target = user_folder() / gpu.name / f"{model}{SUFFIX if cells else TRACE_SUFFIX}"
     if target.exists():
         raise TraceLibraryError(f"{target} is there already, and is kept: give another --name")
     target.parent.mkdir(parents=True, exist_ok=True)
     if cells:
-        shared = file.provenance if is_cells else {}
-        write_cells(target, gpu, cells, shared)
+        write_cells(target, gpu, cells, {} if file is None else file.provenance)
     else:
         shutil.copyfile(find(path), target)
     if json:
@@ -205,11 +198,6 @@ def remove(name: str, json: bool) -> int:
     else:
         say(f"removed {name} ({target})")
     return 0
-
-
-def _phase_cell(trace: Trace, gpu: Gpu, model: str) -> Cell:
-    row_of(trace)  # says what it lacks
-    return cell_of([trace], gpu, model)
 
 
 def _names(gpu: Gpu, models: list[str]) -> set[str]:

@@ -12,6 +12,7 @@ is killed as well, `trace info train.msgpack.<pid>.part` shows what there is.
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import tempfile
@@ -96,15 +97,11 @@ def _virtual_gpu(record: RecordOptions, folder: Path) -> dict[str, object]:
 
 def _parts(output: Path) -> list[_ProcessFiles]:
     parts = []
-    for path in sorted(output.absolute().parent.glob(f"{_escaped(output.name)}.*.part")):
+    for path in sorted(output.absolute().parent.glob(f"{glob.escape(output.name)}.*.part")):
         pid = path.name.removeprefix(output.name + ".").removesuffix(".part")
         if pid.isdigit():
             parts.append(_ProcessFiles(path, int(pid), path.with_name(f"{output.name}.{pid}.profile.json")))
     return parts
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{sign}]" if sign in "*?[" else sign for sign in name)
 
 
 def _conclude(
