@@ -10,6 +10,7 @@ the first. Steps are those of the first rank, and the other ranks lie as they la
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from enum import Enum
 
 import numpy as np
@@ -62,7 +63,10 @@ def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
         return by_wall(first, second)
     kernels = same_order(found, first, second)
     bounds = np.searchsorted(found.step[kernels], np.arange(len(pairs) + 1))
-    phases = [_phase_starts(first), _phase_starts(second)]
+    phases = [
+        {step: {key: int(trace.phases.start_ns[row]) for key, row in rows.items()} for step, rows in phase_rows(trace).items()}
+        for trace in (first, second)
+    ]
     sides: list[tuple[list[int], list[int]]] = [([], []), ([], [])]
     cuts = [_cuts(trace, [pair[n] for pair in pairs]) for n, trace in enumerate((first, second))]
     for slot in range(len(cuts[0][0])):
@@ -108,15 +112,14 @@ def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> lis
     return chosen
 
 
-def _phase_starts(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
-    """Per step: when each segment of a phase begins, by the phase's name and the 0-based index among its segments; in order of
-    time."""
+def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
+    """Per step: the row of each segment of a phase, by the phase's name and the 0-based index among its segments; in order."""
     found: dict[int, dict[tuple[str, int], int]] = {}
-    phases = trace.phases
-    seen: dict[tuple[int, int], int] = {}
-    for step, name, start_ns in zip(phases.step.tolist(), phases.name.tolist(), phases.start_ns.tolist(), strict=True):
-        place = seen[step, name] = seen.get((step, name), -1) + 1
-        found.setdefault(step, {})[trace.strings[name], place] = start_ns
+    seen: Counter[tuple[int, str]] = Counter()
+    for row, (step, name) in enumerate(zip(trace.phases.step.tolist(), trace.phases.name.tolist(), strict=True)):
+        text = trace.strings[name]
+        found.setdefault(step, {})[text, seen[step, text]] = row
+        seen[step, text] += 1
     return found
 
 

@@ -41,7 +41,7 @@ from tui.view.related import backward, launched, launched_rows, launcher, next_n
 from tui.view.scene import Scene
 from tui.view.screens import HelpScreen, PromptScreen, SearchScreen, TextScreen
 from tui.view.search import Hit, search
-from tui.view.spans import Span, counterpart, find_span, neighbour, start_of, under
+from tui.view.spans import Span, counterpart, duration_of, find_span, neighbour, place_of, under
 from tui.view.status import legend, range_text, status
 from tui.view.table_parts import TabTable
 from tui.view.table_rows import TABS, table_of
@@ -158,7 +158,7 @@ class ViewApp(App[int]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The command palette: every key that does something now, and themes."""
         for key in KEYS:
-            if self.check_action(key.action.partition("(")[0], ()):
+            if self.check_action(key.action, ()):
                 yield SystemCommand(key.help, f"key {key.shown}", partial(self.run_action, key.action))
         yield from (command for command in super().get_system_commands(screen) if "theme" in command.title.lower())
 
@@ -188,24 +188,24 @@ class ViewApp(App[int]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Before there is anything to see, only quitting and help do something; of one trace there are no differences; the
         cursor's keys are those of what has the focus."""
-        if action in _ALWAYS or action not in _ACTIONS:
+        needs = _NEEDS.get(f"{action}({parameters[0]!r})" if parameters else action, "nothing")
+        if needs == "nothing":
             return True
         if self.window is None:
             return False
-        if action in _LIVE:
+        if needs == "live replay":
             return self._live is not None
-        if action in _CURSOR and not self.timeline.has_focus and len(self.screen_stack) == 1:
-            return False
-        return len(self.window.scene.traces) == 2 or action not in _FOR_TWO
+        if needs == "cursor":
+            return self.timeline.has_focus or len(self.screen_stack) > 1
+        return needs == "trace" or len(self.window.scene.traces) == 2
 
     def on_key(self, event: Key) -> None:
         """A key that does nothing here says why."""
         key = next((key for key in KEYS if key.keys == event.key), None)
         if key is not None and self.window is not None and len(self.screen_stack) == 1:
-            action = key.action.partition("(")[0]
-            if action in _FOR_TWO and len(self._scene.traces) == 1:
+            if key.needs == "two traces" and len(self._scene.traces) == 1:
                 self.tell(f"{key.shown} ({key.help}) is for two traces: trace view A B")
-            elif action in _LIVE and self._live is None:
+            elif key.needs == "live replay" and self._live is None:
                 self.tell(f"{key.shown} ({key.help.removeprefix('live: ')}) is for a replay as it runs: trace replay --view")
 
     # --- loading ---
@@ -341,11 +341,9 @@ class ViewApp(App[int]):
             rows = launched_rows(window.scene.traces[span.side], span.number)[:_MOST_LIT]
             lit += [of for row in rows.tolist() if (of := find_span(window.scene, span.side, "device", row)) is not None]
         for of in lit:
-            view = window.axis.sides[of.side]
-            place = view.place(start_of(window.scene, of), window.cursor_ns)
+            place = place_of(window, of)
             if place is not None:
-                duration_ns = int(getattr(window.scene.traces[of.side], of.table).duration_ns[of.number])
-                window.lit.append((of.row, of.side, place, place + duration_ns))
+                window.lit.append((of.row, of.side, place, place + duration_of(window.scene, of)))
         return partner
 
     def on_timeline_view_changed(self, event: TimelineView.Changed) -> None:
@@ -372,7 +370,7 @@ class ViewApp(App[int]):
         self._stay()
         window = self._window
         if at_ns is None:
-            at_ns = window.axis.sides[span.side].place(start_of(window.scene, span), window.cursor_ns)
+            at_ns = place_of(window, span)
         if at_ns is None:
             self.tell(f"not on the axis by {window.alignment.value}: it lies outside the steps that are laid over each other")
             return
@@ -406,13 +404,7 @@ class ViewApp(App[int]):
         self.selected = None
         self._with_window(lambda window: window.move_line(by * window.height))
 
-    def action_first(self) -> None:
-        self._to_step(0)
-
-    def action_last(self) -> None:
-        self._to_step(-1)
-
-    def _to_step(self, place: int) -> None:
+    def action_step(self, place: int) -> None:
         marks = self.timeline.marks
         if not marks:
             self.tell("no steps in this trace")
@@ -425,10 +417,9 @@ class ViewApp(App[int]):
         if window.range_ns is not None:
             window.fit(*window.range_ns)
         elif span is not None:
-            begin = window.axis.sides[span.side].place(start_of(window.scene, span), window.cursor_ns)
+            begin = place_of(window, span)
             if begin is not None:
-                duration_ns = int(getattr(window.scene.traces[span.side], span.table).duration_ns[span.number])
-                window.fit(begin, begin + duration_ns)
+                window.fit(begin, begin + duration_of(window.scene, span))
         if before == (window.start_ns, window.ns_per_column):
             if window.at_home:
                 window.everything()
@@ -468,12 +459,15 @@ class ViewApp(App[int]):
         span = self._span()
         if span is None:
             return
-        found = place_among(self._window, span, by)
+        self._to_named(place_among(self._window, span, by), "no other of this name on the axis")
+
+    def _to_named(self, found: tuple[Span, int, int, int] | None, missing: str) -> None:
+        """To one of several of its name (related.py)."""
         if found is None:
-            self.tell("no other of this name on the axis")
+            self.tell(missing)
         else:
-            other, place, number, count = found
-            self._select(other, place, f"{number} of {count}")
+            span, place, number, count = found
+            self._select(span, place, f"{number} of {count}")
 
     def action_counterpart(self) -> None:
         window = self._window
@@ -524,11 +518,11 @@ class ViewApp(App[int]):
         side = 1 if one.rows[1] >= 0 else 0
         span = find_span(window.scene, side, one.table, one.rows[side])
         near = next((place for place, _, pair in self.timeline.marks if pair == one.pair), window.cursor_ns)
-        place = window.axis.sides[side].place(start_of(window.scene, span), near) if span is not None else None
+        place = None if span is None else place_of(window, span, near)
         if span is None or place is None:
             self.tell(f"{one.sentence}: not on the axis by {window.alignment.value}")
             return
-        duration_ns = int(getattr(window.scene.traces[side], one.table).duration_ns[span.number])
+        duration_ns = duration_of(window.scene, span)
         beside_ns = int(_BESIDE[one.table] * max(duration_ns, *one.times_ns, 1))
         window.fit(place - beside_ns, place + duration_ns + beside_ns)
         self._select(span, place)
@@ -588,12 +582,8 @@ class ViewApp(App[int]):
         if hit.table == "steps":
             self._to_pair(hit.string)
             return
-        found = next_named(self._window, hit.side, hit.table, hit.string, by)
-        if found is None:
-            self.tell(f"{hit.name} lies outside what is aligned by {self._window.alignment.value}")
-        else:
-            span, place, number, count = found
-            self._select(span, place, f"{number} of {count}")
+        missing = f"{hit.name} lies outside what is aligned by {self._window.alignment.value}"
+        self._to_named(next_named(self._window, hit.side, hit.table, hit.string, by), missing)
 
     def _to_pair(self, number: int) -> None:
         place = next((place for place, _, pair in self.timeline.marks if pair == number), None)
@@ -632,17 +622,8 @@ class ViewApp(App[int]):
         self.tables.forget("range")
         self.tell(f"aligned by {self._window.alignment.value}")
 
-    def action_swap(self) -> None:
-        self._with_window(lambda window: window.toggle("swapped"))
-
-    def action_mirror(self) -> None:
-        self._with_window(lambda window: window.toggle("mirrored"))
-
-    def action_memory(self) -> None:
-        self._with_window(lambda window: window.toggle("memory"))
-
-    def action_host(self) -> None:
-        self._with_window(lambda window: window.toggle("host"))
+    def action_turn(self, what: str) -> None:
+        self._with_window(lambda window: window.toggle(what))
 
     def action_fold(self) -> None:
         self.tell("" if self._window.fold(("thread", "device")) else "this row belongs to no stack or device of several rows")
@@ -787,8 +768,4 @@ def _light_terminal() -> bool:
     return background in ("7", "15")
 
 
-_ACTIONS = {key.action.partition("(")[0] for key in KEYS}
-_ALWAYS = {"help", "quit", "legend", "dark", "close"}
-_LIVE = {"follow", "output"}
-_FOR_TWO = {"difference", "everything", "counterpart", "align", "swap", "mirror"}
-_CURSOR = {"move", "line", "page", "first", "last", "details", "export", "search"}
+_NEEDS = {key.action: key.needs for key in KEYS}

@@ -166,8 +166,7 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cel
             _paint_two(cells, found, kinds, np.flatnonzero(levels == 8), hanging)
         return [cells]
     if len(kinds) == 1:
-        parts = [_columns(np.clip(levels - 8 * below, 0, 8), dominant(found), hanging) for below in range(lines)]
-        return parts if hanging else parts[::-1]
+        return _piled(levels, dominant(found), lines, hanging)
     shares = np.cumsum([found.by_category[kind] for kind in kinds] or [found.total_ns], axis=0)
     tops = np.rint(shares * (levels / np.maximum(found.total_ns, 1))).astype(np.int64)  # of each kind, in eighths
     bottoms = np.vstack([np.zeros_like(tops[:1]), tops[:-1]])
@@ -215,6 +214,12 @@ def _paint_two(cells: CellRow, found: Busy, kinds: list[int], full: Column, hang
     cells.paints[full[two]] = numbers[lower] | ((numbers[upper] + 1) << BEHIND)
 
 
+def _piled(levels: Column, kinds: Column, lines: int, hanging: bool) -> list[CellRow]:
+    """Columns of one kind each, as high as their level; lines from top to bottom."""
+    parts = [_columns(np.clip(levels - 8 * below, 0, 8), kinds, hanging) for below in range(lines)]
+    return parts if hanging else parts[::-1]
+
+
 def _columns(levels: Column, kinds: Column, hanging: bool) -> CellRow:
     cut = hanging & (levels < 8)  # a full column is full either way
     glyphs = EIGHTHS[np.where(cut & (levels > 0), 8 - levels, levels)]
@@ -258,14 +263,22 @@ def _write_names(
 def difference_cells(first: Busy, second: Busy, edges_ns: Column) -> CellRow:
     """Signs for how `second` differs from `first` in each column; blank where neither has anything."""
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
-    change = (second.total_ns - first.total_ns) / width
-    anything = (first.total_ns + second.total_ns + first.instants + second.instants) > 0
-    signs = np.full(len(change), Sign.ALIKE, dtype=np.uint16)
-    signs[shifted_ns(first, second) > 2 * SAME_SHARE * width] = Sign.OTHER_WORK
-    signs[change > SAME_SHARE] = Sign.MORE
-    signs[change < -SAME_SHARE] = Sign.LESS
-    signs[~anything] = Sign.BLANK
-    return sign_cells(signs)
+    is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
+    return change_cells((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
+
+
+def anything(first: Busy, second: Busy) -> Column:
+    """Whether either has anything in each column."""
+    return np.asarray((first.total_ns + second.total_ns + first.instants + second.instants) > 0)
+
+
+def change_cells(change: Column, least: Column | float, is_other: Column, shown: Column) -> CellRow:
+    """Signs for a change in each column: more or less where it is over `least`, else other work or alike."""
+    signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
+    signs[change > least] = Sign.MORE
+    signs[change < -least] = Sign.LESS
+    signs[~shown] = Sign.BLANK
+    return CellRow(_SIGN_GLYPHS[signs], signs)
 
 
 def shifted_ns(first: Busy, second: Busy) -> Column:
@@ -293,8 +306,7 @@ def curve_cells(
     values = curve_values(curve, side, edges_ns)
     levels = np.ceil(values * (8 * rows) / max(highest, 1)).astype(np.int64)
     kinds = np.full(len(values), Category.MEMORY, dtype=np.uint16) if kinds is None else kinds
-    parts = [_columns(np.clip(levels - 8 * below, 0, 8), kinds, hanging) for below in range(rows)]
-    return parts if hanging else parts[::-1]
+    return _piled(levels, kinds, rows, hanging)
 
 
 def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
@@ -310,20 +322,11 @@ def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
 
 def curve_difference(first: Column, second: Column, highest: int) -> CellRow:
     """Signs for how the second curve's values differ from the first's."""
-    signs = np.full(len(first), Sign.ALIKE, dtype=np.uint16)
-    signs[second > first + SAME_SHARE * highest] = Sign.MORE
-    signs[second < first - SAME_SHARE * highest] = Sign.LESS
-    signs[(first == 0) & (second == 0)] = Sign.BLANK
-    return sign_cells(signs)
+    return change_cells(second - first, SAME_SHARE * highest, np.zeros(len(first), dtype=bool), (first != 0) | (second != 0))
 
 
 def blank(columns: int) -> CellRow:
     return CellRow(np.full(columns, " "), np.full(columns, Sign.BLANK, dtype=np.uint16))
-
-
-def sign_cells(signs: Column) -> CellRow:
-    """The glyphs of paints that are signs."""
-    return CellRow(_SIGN_GLYPHS[signs], signs)
 
 
 def plain(text: str) -> str:

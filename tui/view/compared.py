@@ -15,7 +15,7 @@ import numpy as np
 from traces.counterparts import Counterparts, KernelChange
 from traces.model import Column, Trace
 from tui.view.axis import SlotTimes
-from tui.view.cells import SAME_SHARE, SIGNS, Busy, CellRow, Sign, sign_cells
+from tui.view.cells import SAME_SHARE, SIGNS, Busy, CellRow, Sign, anything, change_cells
 from tui.view.lanes import Lane
 
 _GAP_SHARE = 0.25  # of a column: so much time that only one trace has is told
@@ -66,13 +66,7 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
     if by_place:
         changed = (busy[1].total_ns - busy[0].total_ns).astype(float)
         most = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
-    anything = (busy[0].total_ns + busy[1].total_ns + busy[0].instants + busy[1].instants) > 0
-    signs = np.full(len(changed), Sign.ALIKE, dtype=np.uint16)
-    signs[other > SAME_SHARE * most] = Sign.OTHER_WORK
-    signs[changed > SAME_SHARE * most] = Sign.MORE
-    signs[changed < -SAME_SHARE * most] = Sign.LESS
-    signs[~anything] = Sign.BLANK
-    return sign_cells(signs)
+    return change_cells(changed, SAME_SHARE * most, other > SAME_SHARE * most, anything(*busy))
 
 
 def mark_gaps(cells: CellRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:

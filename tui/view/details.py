@@ -17,7 +17,7 @@ from tui.view.cells import plain
 from tui.view.related import backward, launched_rows, modules_and_stack
 from tui.view.ruler import when
 from tui.view.scene import Scene, short_name
-from tui.view.spans import Span, counterpart, name_of, start_of, step_of
+from tui.view.spans import Span, counterpart, duration_of, name_of, start_of, step_of
 
 _ORIGINS = {
     Origin.MEASURED: "measured",
@@ -48,8 +48,7 @@ _FRAMES = 8  # of a call stack, the innermost
 def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
     """`at_ns` is where on the axis the span was chosen: of several counterparts the one closest to it is told."""
     trace = scene.traces[span.side]
-    spans = getattr(trace, span.table)
-    duration_ns = int(spans.duration_ns[span.number])
+    duration_ns = duration_of(scene, span)
     name = plain(name_of(scene, span))
     lines = [fit(name, _HEAD), _kind(trace, span)]
     if len(scene.traces) == 2:
@@ -57,7 +56,7 @@ def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
     lines += [
         _fact("begins", _when(scene, span)),
         _fact("lasts", time_text(duration_ns)),
-        *_FACTS.get(span.table, _nothing)(scene, span.side, span.number),
+        *_FACTS[span.table](scene, span, trace, span.number),
     ]
     partner = backward(scene, span)
     if partner is not None:
@@ -91,12 +90,7 @@ def _kind(trace: Trace, span: Span) -> str:
     return {"phases": "phase", "batches": "input pipeline", "collectives": "collective", "parts": "part of a phase"}[span.table]
 
 
-def _nothing(scene: Scene, side: int, number: int) -> list[str]:
-    return []
-
-
-def _of_device(scene: Scene, side: int, number: int) -> list[str]:
-    trace = scene.traces[side]
+def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]:
     spans, host = trace.device, trace.host
     lines = []
     if spans.bytes[number] != NONE:
@@ -112,7 +106,7 @@ def _of_device(scene: Scene, side: int, number: int) -> list[str]:
     op = int(op_of(trace)[number])
     by = op if op != NONE else launch
     lines.append(_fact("launched by", f"{plain(trace.strings[int(host.name[by])])}, {time_text(waited_ns)} before"))
-    return lines + _shapes(trace, by) + (_rate(scene, side, op) if op != NONE else []) + _place(trace, by)
+    return lines + _shapes(trace, by) + (_rate(scene, span.side, op) if op != NONE else []) + _place(trace, by)
 
 
 def _launch_config(text: str) -> list[str]:
@@ -155,14 +149,13 @@ def _place(trace: Trace, number: int) -> list[str]:
     return lines + [_fact("called from" if not n else "", plain(frame)) for n, frame in enumerate(stack[:_FRAMES])]
 
 
-def _of_host(scene: Scene, side: int, number: int) -> list[str]:
-    trace = scene.traces[side]
+def _of_host(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]:
     lines = _shapes(trace, number)
     launched = launched_rows(trace, number)
     if len(launched):
         spent = time_text(int(trace.device.duration_ns[launched].sum()))
         lines.append(_fact("GPU work", f"{spent} in {count_text(len(launched))} kernels and copies"))
-    return lines + _rate(scene, side, number) + _place(trace, number)
+    return lines + _rate(scene, span.side, number) + _place(trace, number)
 
 
 def _shapes(trace: Trace, number: int) -> list[str]:
@@ -172,8 +165,7 @@ def _shapes(trace: Trace, number: int) -> list[str]:
     return lines + ([_fact("dtypes", " ".join(dict.fromkeys(dtypes.split(";"))))] if dtypes else [])
 
 
-def _of_phase(scene: Scene, side: int, number: int) -> list[str]:
-    trace = scene.traces[side]
+def _of_phase(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]:
     phases = trace.phases
     begin_ns, end_ns = int(phases.device_start_ns[number]), int(phases.device_end_ns[number])
     origin = Origin(int(phases.origin[number]))
@@ -181,14 +173,12 @@ def _of_phase(scene: Scene, side: int, number: int) -> list[str]:
     return [_fact("on the GPU", time_text(end_ns - begin_ns)), *lines] if NONE not in (begin_ns, end_ns) else lines
 
 
-def _of_batch(scene: Scene, side: int, number: int) -> list[str]:
-    trace = scene.traces[side]
+def _of_batch(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]:
     size = int(trace.batches.bytes[number])
     return [_fact("bytes", size_text(size))] if size != NONE else []
 
 
-def _of_collective(scene: Scene, side: int, number: int) -> list[str]:
-    trace = scene.traces[side]
+def _of_collective(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]:
     spans = trace.collectives
     texts = (("dtype", spans.dtype), ("group", spans.group), ("backend", spans.backend))
     lines = [_fact(label, trace.strings[int(column[number])]) for label, column in texts if column[number] != NONE]
@@ -200,8 +190,7 @@ def _of_collective(scene: Scene, side: int, number: int) -> list[str]:
     return [*lines, _fact("its end", ending)] if ending else lines
 
 
-def _of_part(scene: Scene, side: int, number: int) -> list[str]:
-    trace = scene.traces[side]
+def _of_part(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]:
     return [_fact("origin", _ORIGINS[Origin(int(trace.parts.origin[number]))])]
 
 
@@ -216,10 +205,8 @@ _FACTS = {
 
 
 def _counterpart(scene: Scene, other: Span, duration_ns: int, called: str) -> list[str]:
-    trace = scene.traces[other.side]
-    theirs_ns = int(getattr(trace, other.table).duration_ns[other.number])
-    ours_ns = duration_ns
-    recorded_ns, replayed_ns = (theirs_ns, ours_ns) if other.side == 0 else (ours_ns, theirs_ns)
+    theirs_ns = duration_of(scene, other)
+    recorded_ns, replayed_ns = (theirs_ns, duration_ns) if other.side == 0 else (duration_ns, theirs_ns)
     error = replayed_ns / recorded_ns - 1 if recorded_ns else None
     name = "" if name_of(scene, other) == called else f" {plain(name_of(scene, other))}"
     return [

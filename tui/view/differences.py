@@ -11,6 +11,7 @@ and incomplete steps are left out unless asked for: of these no replay is like i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +21,9 @@ from traces.intervals import Intervals
 from traces.measure import launch_phases, op_of, work_rows
 from traces.model import NONE, Column, StepKind, Trace
 from tui.figures import counted, time_text
-from tui.view.alignment import ANCHOR_NS
+from tui.view.alignment import ANCHOR_NS, phase_rows
 from tui.view.scene import TABLE_ROWS, Scene, short_name
+from tui.view.tracks import groups
 
 _WORDS = {
     KernelChange.LONGER: "longer",
@@ -110,33 +112,17 @@ def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: b
     phase, op, name = (np.where(own == 0, ours, theirs) for ours, theirs in zip(keys[:3], keys[3:], strict=True))
     is_other = found.change[places] == KernelChange.OTHER_KERNEL
     became = np.where(is_other, facts[1].name(np.maximum(found.second[places], 0)), NONE)
+    sides = found.first, found.second
+    # What is NONE takes the time behind the last: none.
+    times_ns = [np.append(trace.device.duration_ns, 0)[of] for trace, of in zip(scene.traces, sides, strict=True)]
+    changes = _Changes("device", found.step, found.change_ns, sides, times_ns)
     made = []
     for group in _groups(found.change[places], own, phase, op, name, became):
-        of = places[group]
-        largest = of[np.argmax(np.abs(found.change_ns[of]))]
-        side, row = int(own[group[0]]), int(rows[group[0]])
-        trace = scene.traces[side]
-        phase_name = facts[side].phase_text(row)
-        if phase_name == "loader" and not everything:
-            continue
-        pair = int(found.first[largest]), int(found.second[largest])
-        times = [int(t.device.duration_ns[r]) if r != NONE else 0 for t, r in zip(scene.traces, pair, strict=True)]
-        made.append(
-            Difference(
-                what=_WORDS[KernelChange(int(found.change[largest]))],
-                table="device",
-                name=trace.strings[int(trace.device.name[row])],
-                other_name=scene.traces[1].strings[int(became[group[0]])],
-                op=facts[side].op_text(row),
-                phase=phase_name,
-                count=len(of),
-                steps=len(np.unique(found.step[of])),
-                total_ns=int(found.change_ns[of].sum()),
-                pair=int(found.step[largest]),
-                rows=pair,
-                times_ns=(times[0], times[1]),
-            )
-        )
+        side, row, of = int(own[group[0]]), int(rows[group[0]]), places[group]
+        if facts[side].phase_text(row) != "loader" or everything:
+            other_name = scene.traces[1].strings[int(became[group[0]])]
+            what = _WORDS[KernelChange(int(found.change[of[0]]))]
+            made.append(changes.difference(of, what, *facts[side].texts(row), other_name))
     return made
 
 
@@ -144,36 +130,37 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
     """Kernels before which the devices of the first rank are idle for longer or shorter than before their counterparts."""
     order = same_order(found, *scene.traces)
     order = order[chosen[found.step[order]]]
+    sides = found.first[order], found.second[order]
     idle = [
-        _idle_before(trace, rows[order], found.step[order], [pair[side] for pair in scene.step_pairs], everything)
-        for side, (trace, rows) in enumerate(zip(scene.traces, (found.first, found.second), strict=True))
+        _idle_before(trace, rows, found.step[order], [pair[side] for pair in scene.step_pairs], everything)
+        for side, (trace, rows) in enumerate(zip(scene.traces, sides, strict=True))
     ]
-    change_ns = idle[1] - idle[0]
-    places = np.flatnonzero(np.abs(change_ns) > ANCHOR_NS)
-    facts = _Launchers(scene.traces[0])
-    rows = found.first[order[places]]
+    changes = _Changes("device", found.step[order], idle[1] - idle[0], sides, idle)
+    places = np.flatnonzero(np.abs(changes.change_ns) > ANCHOR_NS)
+    facts, rows = _Launchers(scene.traces[0]), sides[0][places]
     made = []
-    for group in _groups(change_ns[places] > 0, facts.phase(rows), facts.op(rows), facts.name(rows)):
-        of = places[group]
-        largest = of[np.argmax(np.abs(change_ns[of]))]
-        at, row = order[largest], int(rows[group[0]])
-        made.append(
-            Difference(
-                what="waits longer" if change_ns[largest] > 0 else "waits less",
-                table="device",
-                name=scene.traces[0].strings[int(scene.traces[0].device.name[row])],
-                other_name="",
-                op=facts.op_text(row),
-                phase=facts.phase_text(row),
-                count=len(of),
-                steps=len(np.unique(found.step[order[of]])),
-                total_ns=int(change_ns[of].sum()),
-                pair=int(found.step[at]),
-                rows=(int(found.first[at]), int(found.second[at])),
-                times_ns=(int(idle[0][largest]), int(idle[1][largest])),
-            )
-        )
+    for group in _groups(changes.change_ns[places] > 0, facts.phase(rows), facts.op(rows), facts.name(rows)):
+        what = "waits longer" if changes.change_ns[places[group[0]]] > 0 else "waits less"
+        made.append(changes.difference(places[group], what, *facts.texts(int(rows[group[0]]))))
     return made
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """What changes between two traces: rows of a table in each, the pair of steps that they are in, and their times."""
+
+    table: str
+    step: Column
+    change_ns: Column
+    rows: Sequence[Column]
+    times_ns: Sequence[Column]
+
+    def difference(self, of: Column, what: str, name: str, op: str, phase: str, other_name: str = "") -> Difference:
+        """These changes as one difference, shown where it is largest."""
+        largest = of[np.argmax(np.abs(self.change_ns[of]))]
+        rows, times = ((int(first[largest]), int(second[largest])) for first, second in (self.rows, self.times_ns))
+        often = len(of), len(np.unique(self.step[of])), int(self.change_ns[of].sum()), int(self.step[largest])
+        return Difference(what, self.table, name, other_name, op, phase, *often, rows, times)
 
 
 def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], everything: bool) -> Column:
@@ -209,48 +196,22 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
     first, second = scene.traces
     if first.phase_timing is not second.phase_timing or not scene.step_pairs:
         return []
-    segments = [_segments(trace) for trace in scene.traces]
+    segments = [phase_rows(trace) for trace in scene.traces]
     of_name: dict[str, list[tuple[int, int, int]]] = {}
     for pair in np.flatnonzero(chosen).tolist():
         ours, theirs = (segments[side].get(scene.step_pairs[pair][side], {}) for side in (0, 1))
         for key in ours.keys() & theirs.keys():
             of_name.setdefault(key[0], []).append((pair, ours[key], theirs[key]))
     made = []
-    for name, rows in of_name.items():
-        numbers, a, b = (np.array(column) for column in zip(*rows, strict=True))
-        times = first.phases.duration_ns[a], second.phases.duration_ns[b]
-        change_ns = times[1] - times[0]
-        unlike = np.flatnonzero(np.abs(change_ns) > np.maximum(SAME_SHARE * times[0], _LEAST_PHASE_NS))
-        if not len(unlike) or (name == "loader" and not everything):
-            continue
-        largest = unlike[np.argmax(np.abs(change_ns[unlike]))]
-        made.append(
-            Difference(
-                what="phase longer" if change_ns[unlike].sum() > 0 else "phase shorter",
-                table="phases",
-                name=name,
-                other_name="",
-                op="",
-                phase=name,
-                count=len(unlike),
-                steps=len(np.unique(numbers[unlike])),
-                total_ns=int(change_ns[unlike].sum()),
-                pair=int(numbers[largest]),
-                rows=(int(a[largest]), int(b[largest])),
-                times_ns=(int(times[0][largest]), int(times[1][largest])),
-            )
-        )
+    for name, found in of_name.items():
+        numbers, *rows = (np.array(column) for column in zip(*found, strict=True))
+        times_ns = [trace.phases.duration_ns[of] for trace, of in zip(scene.traces, rows, strict=True)]
+        changes = _Changes("phases", numbers, times_ns[1] - times_ns[0], rows, times_ns)
+        unlike = np.flatnonzero(np.abs(changes.change_ns) > np.maximum(SAME_SHARE * times_ns[0], _LEAST_PHASE_NS))
+        if len(unlike) and (name != "loader" or everything):
+            what = "phase longer" if changes.change_ns[unlike].sum() > 0 else "phase shorter"
+            made.append(changes.difference(unlike, what, name, "", name))
     return made
-
-
-def _segments(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
-    """The rows of each step's phases, by name and the 0-based index among its segments of that name."""
-    found: dict[int, dict[tuple[str, int], int]] = {}
-    for row, (step, name) in enumerate(zip(trace.phases.step.tolist(), trace.phases.name.tolist(), strict=True)):
-        own = found.setdefault(step, {})
-        text = trace.strings[name]
-        own[text, sum(key[0] == text for key in own)] = row
-    return found
 
 
 class _Launchers:
@@ -272,8 +233,10 @@ class _Launchers:
     def phase_text(self, row: int) -> str:
         return self._trace.strings[int(self.phase(np.array([row]))[0])]
 
-    def op_text(self, row: int) -> str:
-        return self._trace.strings[int(self.op(np.array([row]))[0])]
+    def texts(self, row: int) -> tuple[str, str, str]:
+        """The name, the op and the phase of a row."""
+        name, op = (of(np.array([row]))[0] for of in (self.name, self.op))
+        return self._trace.strings[int(name)], self._trace.strings[int(op)], self.phase_text(row)
 
 
 def _named(names: Column, launched_in: Column, rows: Column) -> Column:
@@ -285,10 +248,4 @@ def _named(names: Column, launched_in: Column, rows: Column) -> Column:
 
 def _groups(*keys: Column) -> list[Column]:
     """The places of equal combinations of keys."""
-    if not len(keys[0]):
-        return []
-    order = np.lexsort(keys)
-    fresh = np.zeros(len(order), dtype=bool)
-    for key in keys:
-        fresh[1:] |= key[order][1:] != key[order][:-1]
-    return np.split(order, np.flatnonzero(fresh))
+    return [places for _, places in groups(np.arange(len(keys[0])), *reversed(keys))]

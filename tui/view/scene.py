@@ -92,7 +92,6 @@ class Scene:
     names: tuple[str, ...]
     traces: tuple[Trace, ...]
     rows: tuple[SceneRow, ...]
-    has_host: bool = False
     comparison: Comparison | None = None
     summary: Summary | None = None
     counterparts: Counterparts | None = None
@@ -115,7 +114,7 @@ class Scene:
             {**quick, **host_tracks(trace), **folded_tracks(trace, quick)}
             for quick, trace in zip(self._tracks, self.traces, strict=True)
         )
-        return replace(self, rows=_paired(tracks), has_host=True, _tracks=tracks, _sums={})
+        return replace(self, rows=_paired(tracks), _tracks=tracks, _sums={})
 
     def with_counterparts(self) -> Scene:
         """The same with the counterpart of each kernel, and the axis that lays them over each other."""

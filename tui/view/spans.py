@@ -105,6 +105,16 @@ def start_of(scene: Scene, span: Span) -> int:
     return int(getattr(scene.traces[span.side], span.table).start_ns[span.number])
 
 
+def duration_of(scene: Scene, span: Span) -> int:
+    return int(getattr(scene.traces[span.side], span.table).duration_ns[span.number])
+
+
+def place_of(window: Window, span: Span, near_ns: int | None = None) -> int | None:
+    """Where on the axis a span begins, the closest place to `near_ns`, else to the cursor; None where it is not shown."""
+    near_ns = window.cursor_ns if near_ns is None else near_ns
+    return window.axis.sides[span.side].place(start_of(window.scene, span), near_ns)
+
+
 def step_of(scene: Scene, span: Span) -> int:
     """The row of the step in which a span began (of device work: was launched), NONE outside any."""
     trace = scene.traces[span.side]

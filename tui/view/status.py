@@ -13,7 +13,7 @@ from tui.view.lanes import Curve
 from tui.view.palette import Palette
 from tui.view.ruler import Marks, pair_at, when
 from tui.view.scene import Scene, short_name
-from tui.view.spans import Span, name_of, start_of, step_of
+from tui.view.spans import Span, duration_of, name_of, start_of, step_of
 from tui.view.stretch import stretch_sums
 from tui.view.window import Window
 
@@ -53,10 +53,8 @@ def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, pa
 
 def _span_text(scene: Scene, span: Span) -> str:
     """How long a span is, and when it begins in its step."""
-    trace = scene.traces[span.side]
-    duration_ns = int(getattr(trace, span.table).duration_ns[span.number])
     at = when(scene, span.side, start_of(scene, span), step_of(scene, span))
-    return f"{time_text(duration_ns)} {scene.words[span.side]} at {at}".replace("  ", " ")
+    return f"{time_text(duration_of(scene, span))} {scene.words[span.side]} at {at}".replace("  ", " ")
 
 
 def _times(window: Window, marks: Marks) -> list[str]:

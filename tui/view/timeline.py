@@ -150,13 +150,11 @@ class TimelineView(Widget, can_focus=True):
         self._dragged = True
         if self._from_ns is not None:
             self.window.range_ns = self._from_ns, self._place(event)
-            self.redraw()
-            self.post_message(self.Changed(False))
+            self._changed()
             return
         begin, start_ns = self._dragged_from
         self.window.pan((start_ns - self.window.start_ns) / self.window.ns_per_column - (event.screen_x - begin))
-        self.redraw()
-        self.post_message(self.Changed(False))
+        self._changed()
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
         self.release_mouse()
@@ -164,8 +162,11 @@ class TimelineView(Widget, can_focus=True):
         if self.window is None or not pressed or self._dragged:
             return
         self.window.point(max(self._column(event), 0), max(event.y - RULER_LINES, 0))
+        self._changed(is_selected=True)
+
+    def _changed(self, *, is_selected: bool = False) -> None:
         self.redraw()
-        self.post_message(self.Changed(True))
+        self.post_message(self.Changed(is_selected))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._wheel(event, _WHEEL)
@@ -179,8 +180,7 @@ class TimelineView(Widget, can_focus=True):
         event.stop()
         column = min(max(self._column(event), 0), self.window.columns - 1)
         self.window.zoom(factor, int(self.window.start_ns + (column + 0.5) * self.window.ns_per_column))
-        self.redraw()
-        self.post_message(self.Changed(False))
+        self._changed()
 
 
 def range_columns(window: Window) -> range:

@@ -71,6 +71,12 @@ _ROLES = ("main", "backward", "loader", "other")
 _DEEPEST = 64  # deeper calls are shown in the last row
 
 
+def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Column | Category) -> Track:
+    """Of these rows of a table, each of its kind or all of one."""
+    spans = getattr(trace, table)
+    return Track(label, table, Lane(spans.start_ns[rows], spans.duration_ns[rows], np.broadcast_to(kinds, len(rows)), rows))
+
+
 def quick_tracks(trace: Trace) -> Tracks:
     """Every track but the host's threads."""
     found: Tracks = {}
@@ -88,8 +94,8 @@ def phase_tracks(trace: Trace) -> Tracks:
     for number in trace.ranks:
         rows = np.flatnonzero(rank == number) if rank is not None else np.arange(len(phases))
         if len(rows):
-            lane = Lane(phases.start_ns[rows], phases.duration_ns[rows], kinds[rows], rows)
-            found[TrackKey(TrackKind.PHASES, number)] = Track(_of_rank(trace, number, "phases"), "phases", lane)
+            label = _of_rank(trace, number, "phases")
+            found[TrackKey(TrackKind.PHASES, number)] = _track(label, trace, "phases", rows, kinds[rows])
     return found
 
 
@@ -99,11 +105,10 @@ def gpu_tracks(trace: Trace) -> Tracks:
     rows = work_rows(trace)
     if not len(rows):
         return _phases_on_devices(trace)
-    for (device, stream), chosen in _groups(rows, spans.device[rows], spans.stream[rows]):
-        lane = Lane(spans.start_ns[chosen], spans.duration_ns[chosen], categories.of_device(trace, chosen), chosen)
+    for (device, stream), chosen in groups(rows, spans.device[rows], spans.stream[rows]):
         label = f"{trace.device_label(device)} stream {stream}"
-        of = trace.devices[device]
-        found[TrackKey(TrackKind.GPU, of.rank, of.index, stream)] = Track(label, "device", lane)
+        key = TrackKey(TrackKind.GPU, trace.devices[device].rank, trace.devices[device].index, stream)
+        found[key] = _track(label, trace, "device", chosen, categories.of_device(trace, chosen))
     return found
 
 
@@ -134,7 +139,7 @@ def _merged(label: str, tracks: list[Track]) -> Track:
 def _phases_on_devices(trace: Trace) -> Tracks:
     phases, found = trace.phases, Tracks()
     timed = np.flatnonzero((phases.device >= 0) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
-    for (device,), rows in _groups(timed, phases.device[timed]):
+    for (device,), rows in groups(timed, phases.device[timed]):
         start_ns = phases.device_start_ns[rows]
         lane = Lane(start_ns, phases.device_end_ns[rows] - start_ns, categories.of_phases(trace)[rows], rows)
         of = trace.devices[device]
@@ -145,21 +150,17 @@ def _phases_on_devices(trace: Trace) -> Tracks:
 
 def collective_tracks(trace: Trace) -> Tracks:
     """What the ranks tell each other: the table of collectives, or, where there is none, the kernels that do it."""
-    spans, found = trace.collectives, Tracks()
-    if len(spans):
-        for (rank,), rows in _groups(np.arange(len(spans)), spans.rank):
-            kinds = np.full(len(rows), Category.COLLECTIVE)
-            lane = Lane(spans.start_ns[rows], spans.duration_ns[rows], kinds, rows)
-            label = _of_rank(trace, rank, "collectives")
-            found[TrackKey(TrackKind.COLLECTIVES, rank)] = Track(label, "collectives", lane)
-        return found
-    names = [name for name, text in enumerate(trace.strings.texts) if categories.is_collective(text)]
-    kernels = np.flatnonzero((trace.device.kind == DeviceKind.KERNEL) & np.isin(trace.device.name, names))
-    ranks = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[kernels]]
-    for (rank,), rows in _groups(kernels, ranks):
-        kinds = np.full(len(rows), Category.COLLECTIVE)
-        lane = Lane(trace.device.start_ns[rows], trace.device.duration_ns[rows], kinds, rows)
-        found[TrackKey(TrackKind.COLLECTIVES, rank)] = Track(_of_rank(trace, rank, "collectives"), "device", lane)
+    found, table = Tracks(), "collectives"
+    if len(trace.collectives):
+        rows, ranks = np.arange(len(trace.collectives)), trace.collectives.rank
+    else:
+        names = [name for name, text in enumerate(trace.strings.texts) if categories.is_collective(text)]
+        rows = np.flatnonzero((trace.device.kind == DeviceKind.KERNEL) & np.isin(trace.device.name, names))
+        ranks = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[rows]]
+        table = "device"
+    for (rank,), chosen in groups(rows, ranks):
+        label = _of_rank(trace, rank, "collectives")
+        found[TrackKey(TrackKind.COLLECTIVES, rank)] = _track(label, trace, table, chosen, Category.COLLECTIVE)
     return found
 
 
@@ -167,30 +168,28 @@ def loader_tracks(trace: Trace) -> Tracks:
     """Waits for data: the table of batches, or, where there is none, the phases in which the script waited."""
     spans, found = trace.batches, Tracks()
     words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
-    for (rank, loader, kind), rows in _groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
-        lane = Lane(spans.start_ns[rows], spans.duration_ns[rows], categories.of_batches(trace)[rows], rows)
-        word = words.get(kind, "loader") + (f" {loader}" if int(spans.loader.max()) else "")
-        found[TrackKey(TrackKind.LOADER, rank, loader, kind)] = Track(_of_rank(trace, rank, word), "batches", lane)
+    for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
+        label = _of_rank(trace, rank, words.get(kind, "loader") + (f" {loader}" if int(spans.loader.max()) else ""))
+        track = _track(label, trace, "batches", rows, categories.of_batches(trace)[rows])
+        found[TrackKey(TrackKind.LOADER, rank, loader, kind)] = track
     for key, phases in phase_tracks(trace).items():
         if not isinstance(phases.lane, Lane) or TrackKey(TrackKind.LOADER, key.rank) in found:
             continue
         rows = phases.lane.row[phases.lane.category == Category.LOADER]
         if len(rows):
-            kinds = np.full(len(rows), Category.LOADER)
-            lane = Lane(trace.phases.start_ns[rows], trace.phases.duration_ns[rows], kinds, rows)
-            found[TrackKey(TrackKind.LOADER, key.rank)] = Track(_of_rank(trace, key.rank, "loader"), "phases", lane)
+            label = _of_rank(trace, key.rank, "loader")
+            found[TrackKey(TrackKind.LOADER, key.rank)] = _track(label, trace, "phases", rows, Category.LOADER)
     return found
 
 
 def part_tracks(trace: Trace) -> Tracks:
     """What goes on within phases at the same time: a row per thread."""
     parts, found = trace.parts, Tracks()
-    for (thread,), rows in _groups(np.arange(len(parts)), parts.thread):
+    for (thread,), rows in groups(np.arange(len(parts)), parts.thread):
         rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
-        lane = Lane(parts.start_ns[rows], parts.duration_ns[rows], categories.of_parts(trace)[rows], rows)
         place = 1 + sum(key.rank == rank for key in found)
         label = _of_rank(trace, rank, "parts" if place == 1 else f"parts {place}")
-        found[TrackKey(TrackKind.PARTS, rank, place)] = Track(label, "parts", lane)
+        found[TrackKey(TrackKind.PARTS, rank, place)] = _track(label, trace, "parts", rows, categories.of_parts(trace)[rows])
     return found
 
 
@@ -198,10 +197,8 @@ def memory_tracks(trace: Trace) -> Tracks:
     found = Tracks()
     for device in np.unique(trace.memory.device[trace.memory.device >= 0]).tolist():
         curve, of = memory_curve(trace, device), trace.devices[device]
-        label = f"{trace.device_label(device)} memory"
-        found[TrackKey(TrackKind.MEMORY, of.rank, of.index)] = Track(
-            label, "memory", Curve(curve.time_ns, curve.allocated_bytes)
-        )
+        track = Track(f"{trace.device_label(device)} memory", "memory", Curve(curve.time_ns, curve.allocated_bytes))
+        found[TrackKey(TrackKind.MEMORY, of.rank, of.index)] = track
     return found
 
 
@@ -212,13 +209,13 @@ def host_tracks(trace: Trace) -> Tracks:
     rows = np.flatnonzero(depth != NONE)
     kinds = categories.of_host(trace)
     places = _thread_places(trace.threads)
-    for (thread, level), chosen in _groups(rows, host.thread[rows], depth[rows]):
+    for (thread, level), chosen in groups(rows, host.thread[rows], depth[rows]):
         of = trace.threads[thread]
         role, number = places[thread]
-        lane = Lane(host.start_ns[chosen], host.duration_ns[chosen], kinds[chosen], chosen)
         place = f" {number + 1}" if number else ""
         label = _of_rank(trace, of.rank, f"{_ROLES[role]}{place} +{level}" if level else f"{_ROLES[role]} thread{place}")
-        found[TrackKey(TrackKind.HOST, of.rank, number * len(_ROLES) + role, level)] = Track(label, "host", lane)
+        key = TrackKey(TrackKind.HOST, of.rank, number * len(_ROLES) + role, level)
+        found[key] = _track(label, trace, "host", chosen, kinds[chosen])
     return found
 
 
@@ -252,16 +249,16 @@ def _thread_places(threads: list[Thread]) -> list[tuple[int, int]]:
     return places
 
 
-def _groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
+def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
     """The rows by the values of the keys, in order of these; the order of rows within a group stays."""
     if not len(rows):
         return
     changes = np.zeros(len(rows), dtype=bool)
-    if all((key[1:] >= key[:-1]).all() for key in keys[:1]) and len(keys) == 1:
+    changes[0] = True
+    if len(keys) == 1 and (keys[0][1:] >= keys[0][:-1]).all():
         order = np.arange(len(rows))
     else:
         order = np.lexsort(keys[::-1])
-    changes[0] = True
     for key in keys:
         changes[1:] |= key[order][1:] != key[order][:-1]
     bounds = [*np.flatnonzero(changes).tolist(), len(rows)]

@@ -24,6 +24,7 @@ from traces.model import Trace
 from tui.view.live import Live
 from tui.view.loading import Stage, stages
 from tui.view.scene import Scene
+from tui.view.tracks import TrackKind
 
 
 def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:
@@ -82,7 +83,9 @@ def test_traces_are_loaded_in_stages(tmp_path: Path) -> None:
     found = list(stages(paths))
     assert [stage.share for stage in found] == sorted(stage.share for stage in found) and found[-1].share == 1.0
     scenes: list[Scene] = [stage.scene for stage in found if stage.scene is not None]
-    assert [(len(of.traces), of.has_host, of.has_figures, of.counterparts is not None) for of in scenes] == [
+    has_host = [any(row.kind is TrackKind.HOST for row in of.rows) for of in scenes]
+    shown = zip(scenes, has_host, strict=True)
+    assert [(len(of.traces), host, of.has_figures, of.counterparts is not None) for of, host in shown] == [
         (1, False, False, False),
         (2, False, False, False),
         (2, True, False, False),
