@@ -115,7 +115,7 @@ def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: b
     sides = found.first, found.second
     # What is NONE takes the time behind the last: none.
     times_ns = [np.append(trace.device.duration_ns, 0)[of] for trace, of in zip(scene.traces, sides, strict=True)]
-    changes = _Changes("device", found.step, found.change_ns, sides, times_ns)
+    changes = _ChangedRows("device", found.step, found.change_ns, sides, times_ns)
     made = []
     for group in _groups(found.change[places], own, phase, op, name, became):
         side, row, of = int(own[group[0]]), int(rows[group[0]]), places[group]
@@ -135,7 +135,7 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
         _idle_before(trace, rows, found.step[order], [pair[side] for pair in scene.step_pairs], everything)
         for side, (trace, rows) in enumerate(zip(scene.traces, sides, strict=True))
     ]
-    changes = _Changes("device", found.step[order], idle[1] - idle[0], sides, idle)
+    changes = _ChangedRows("device", found.step[order], idle[1] - idle[0], sides, idle)
     places = np.flatnonzero(np.abs(changes.change_ns) > ANCHOR_NS)
     facts, rows = _Launchers(scene.traces[0]), sides[0][places]
     made = []
@@ -146,7 +146,7 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
 
 
 @dataclass(frozen=True)
-class _Changes:
+class _ChangedRows:
     """What changes between two traces: rows of a table in each, the pair of steps that they are in, and their times."""
 
     table: str
@@ -206,7 +206,7 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
     for name, found in of_name.items():
         numbers, *rows = (np.array(column) for column in zip(*found, strict=True))
         times_ns = [trace.phases.duration_ns[of] for trace, of in zip(scene.traces, rows, strict=True)]
-        changes = _Changes("phases", numbers, times_ns[1] - times_ns[0], rows, times_ns)
+        changes = _ChangedRows("phases", numbers, times_ns[1] - times_ns[0], rows, times_ns)
         unlike = np.flatnonzero(np.abs(changes.change_ns) > np.maximum(SAME_SHARE * times_ns[0], _LEAST_PHASE_NS))
         if len(unlike) and (name != "loader" or everything):
             what = "phase longer" if changes.change_ns[unlike].sum() > 0 else "phase shorter"

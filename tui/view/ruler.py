@@ -140,10 +140,14 @@ def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]
     side = _side(window, marks)
     of, steps = axis.sides[side], scene.traces[side].steps
     begin, end = max(int(window.start_ns), 0), min(int(window.end_ns), axis.length_ns)
+    if not marks:
+        origin = int(of.start_ns[0]) if len(of.start_ns) else 0
+        times = of.times([begin, max(end, begin)]) - origin
+        ticks = range(-(-int(times[0]) // every_ns), int(times[1]) // every_ns + 1)
+        places = [(of.place(origin + tick * every_ns, begin), tick_text(tick * every_ns, every_ns)) for tick in ticks]
+        return [(place, label) for place, label in places if place is not None]
     known = [(place, int(steps.start_ns[row])) for place, _, n in marks if (row := scene.step_pairs[n][side]) != NONE]
-    if not marks:  # times since the beginning
-        known = [(0, int(of.start_ns[0]) if len(of.start_ns) else 0)]
-    elif not _wide(window, marks):
+    if not _wide(window, marks):
         first_ns = known[0][1]
         return [(place, tick_text(start_ns - first_ns, every_ns)) for place, start_ns in known if begin <= place < end]
     found: list[tuple[int, str]] = []
