@@ -9,7 +9,7 @@ to some hundred points, tables to what is worth reading, so that a recording of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
@@ -19,7 +19,7 @@ import numpy as np
 
 from traces.changes import ChangeLists
 from traces.comparison import Both, Comparison, compare
-from traces.measure import memory_curve
+from traces.measure import MemoryCurve, memory_curve
 from traces.model import NONE, Column, StepKind, Steps, Trace
 from traces.summary import Summary, summarize
 from tui.figures import ABSENT, count_text, error_text, kernel_text, printable, share_text, size_text, time_text
@@ -52,12 +52,13 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
     if len(sides) > 1:
         analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
         comparison = compare(sides[0].trace, sides[1].trace, tolerance, analyses=analyses)
-    phases = phase_times([side.summary for side in sides], comparison)
+    times = phase_times([side.summary for side in sides], comparison)
+    phases = [(name, of, [time_text(time_ns) for time_ns in of]) for name, of in times.items()]
     labels = ["recorded", "replayed"] if comparison is not None and comparison.replay else ["A", "B"][: len(sides)]
     body = [
         _head(sides, labels, comparison),
         _section("Steps", _steps_chart(sides, labels, comparison)),
-        _section("Phases on the host, median per step", _phases_chart(phases, labels)),
+        _section("Phases on the host, median per step", paired_bars(phases, labels)),
         _section("GPU busy and idle, per step", _idle_chart(sides, labels)),
         _section("Memory allocated", _memory_chart(sides, labels)),
         *(_differences(comparison, labels) if comparison is not None else []),
@@ -159,10 +160,6 @@ def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], s
     return found, [np.arange(len(steps)) for steps in found], "step, counted from 0 in each trace"
 
 
-def _phases_chart(times: Mapping[str, list[int | None]], labels: Sequence[str]) -> str:
-    return paired_bars([(name, of, [time_text(time_ns) for time_ns in of]) for name, of in times.items()], labels)
-
-
 def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
     rows = []
     for label, side in zip(labels, sides, strict=True):
@@ -178,11 +175,9 @@ def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
     lines, limit = [], None
     for label, letter, side in zip(labels, "ab", sides, strict=False):
         trace = side.trace
-        rows = np.unique(trace.memory.device[trace.memory.device != NONE]).tolist()
-        curves = [(row, memory_curve(trace, row)) for row in rows]
-        if not curves:
+        if (highest := highest_memory(trace)) is None:
             continue
-        row, curve = max(curves, key=lambda pair: int(pair[1].allocated_bytes.max()))
+        row, curve = highest
         time_ms, held = _thinned((curve.time_ns - curve.time_ns[0]) / 1e6, curve.allocated_bytes / 2**30, _POINTS)
         lines.append(ChartLine(f"{label} {trace.device_label(row)}", time_ms, held, letter, is_stepped=True))
         size = trace.devices[row].total_memory_bytes
@@ -190,6 +185,13 @@ def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
             limit = (f"the device's {size_text(size)}", size / 2**30)
     chart = line_chart(lines, x_label="ms since the first event", y_label="GiB", limit=limit)
     return chart and (chart + (f"<p class=note>Limit: {_text(limit[0])}.</p>" if limit else ""))
+
+
+def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
+    """The row of the device that holds the most, and its curve; None of a trace without memory events."""
+    rows = np.unique(trace.memory.device[trace.memory.device != NONE]).tolist()
+    curves = [(row, memory_curve(trace, row)) for row in rows]
+    return max(curves, key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
 
 
 def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:

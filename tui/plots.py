@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traces.comparison import compare
-from traces.measure import memory_curve
 from traces.model import NONE, StepKind, TraceError
 from tui.figures import fit, size_text
-from tui.html_report import NamedTrace, phase_times, step_axis
+from tui.html_report import NamedTrace, highest_memory, phase_times, step_axis
 from tui.print_analyses import REASONS
 from tui.view.aggregates import kernel_totals
 from tui.view.scene import Scene, short_name
@@ -113,15 +112,13 @@ def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     """Of the device that holds the most on each side, from its first event on; the limit where it is in sight."""
     highest = 0.0
     for side, colour in zip(sides, _COLOURS, strict=False):
-        trace = side.trace
-        rows = np.unique(trace.memory.device[trace.memory.device != NONE]).tolist()
-        if not rows:
+        if (most := highest_memory(side.trace)) is None:
             continue
-        row, curve = max(((row, memory_curve(trace, row)) for row in rows), key=lambda pair: int(pair[1].allocated_bytes.max()))
+        row, curve = most
         held = curve.allocated_bytes / 2**30
         axes.step((curve.time_ns - curve.time_ns[0]) / 1e6, held, where="post", color=colour, linewidth=0.9, label=side.name)
         highest = max(highest, float(held.max()))
-        limit_bytes = trace.devices[row].total_memory_bytes
+        limit_bytes = side.trace.devices[row].total_memory_bytes
         if limit_bytes != NONE and limit_bytes / 2**30 < 4 * highest:
             axes.axhline(limit_bytes / 2**30, color="#c02626", linestyle="--", linewidth=0.9)
             axes.annotate(f"the device's {size_text(limit_bytes)}", (0, limit_bytes / 2**30), fontsize=7, va="bottom")

@@ -101,7 +101,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
     verdict = comparison.verdict
     if verdict.same is None:
         said = "Not judged: whether this is the same program cannot be told."
-        return [(said, "bold"), (f"{_capital(verdict.reason)}.", "")]
+        return [(said, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
     error, tolerance = comparison.judged_error, share_text(comparison.tolerance)
     inner = comparison.compute_side.error
     beside = f", without data loading by {error_text(inner)}" if comparison.judged == "steps" else ""
@@ -385,10 +385,6 @@ class _DiffPage:
 
     def bold(self, text: str) -> str:
         return paint(text, "bold", colour=self.colour)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:

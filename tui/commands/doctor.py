@@ -74,6 +74,10 @@ class Diagnosis:
     advice: str = ""
 
 
+def _judged(check: str, is_well: bool, told: str, advice: str) -> Diagnosis:
+    return Diagnosis(check, Health.ok, told) if is_well else Diagnosis(check, Health.warn, told, advice)
+
+
 def run(json_wanted: bool) -> int:
     findings = []
     colours = {Health.ok: "green", Health.warn: "bold", Health.fail: "red"}
@@ -150,10 +154,7 @@ def _clock() -> Iterator[Diagnosis]:
         late_ns.append(clock.now_ns() - deadline_ns)
     worst_ns = sorted(late_ns)[_DEADLINES * 99 // 100]
     told = f"{worst_ns / 1e3:.0f} µs late at the 99th percentile of {_DEADLINES} deadlines"
-    if worst_ns <= _LATE_NS:
-        yield Diagnosis("clock", Health.ok, told)
-    else:
-        yield Diagnosis("clock", Health.warn, told, "this machine is busy: --clock recorded does not depend on it")
+    yield _judged("clock", worst_ns <= _LATE_NS, told, "this machine is busy: --clock recorded does not depend on it")
 
 
 def _locked_memory() -> Iterator[Diagnosis]:
@@ -178,19 +179,15 @@ def _disk() -> Iterator[Diagnosis]:
         told = f"{size_text(free_bytes)} free"
         if not os.access(folder, os.W_OK):
             yield Diagnosis("disk", Health.warn, f"{name}: cannot be written to", "name files elsewhere with -o")
-        elif free_bytes < _LOW_DISK_BYTES:
-            yield Diagnosis("disk", Health.warn, f"{name}: {told}", "a timeline of an hour takes some 100 MB")
         else:
-            yield Diagnosis("disk", Health.ok, f"{name}: {told}")
+            enough = free_bytes >= _LOW_DISK_BYTES
+            yield _judged("disk", enough, f"{name}: {told}", "a timeline of an hour takes some 100 MB")
 
 
 def _processors() -> Iterator[Diagnosis]:
     count, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     told = f"{count} for this process, load {load:.1f}"
-    if load > count:
-        yield Diagnosis("processors", Health.warn, told, "others want them too: a replay's host is slower than it could be")
-    else:
-        yield Diagnosis("processors", Health.ok, told)
+    yield _judged("processors", load <= count, told, "others want them too: a replay's host is slower than it could be")
 
 
 def _extras() -> Iterator[Diagnosis]:

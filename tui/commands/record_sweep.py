@@ -18,8 +18,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -77,7 +76,7 @@ def run_sweep(record: RecordOptions) -> int:
         for number, value in enumerate(sweep.values):
             recording = Path(folder) / f"{number}.msgpack"
             script = [*record.script, *sweep.words(value)]
-            with _tee() as tee:
+            with closing(_Tee()) as tee:
                 one = replace(record, script=script, output=recording, grain="phase", stacks=False)
                 code = run(one, stderr=tee.descriptor, is_brief=True)
             if code and _OUT_OF_MEMORY.search(tee.end):
@@ -165,12 +164,3 @@ class _Tee:
     def close(self) -> None:
         os.close(self.descriptor)
         self._thread.join(timeout=10)  # a daemon of the script may hold the other end for ever
-
-
-@contextmanager
-def _tee() -> Iterator[_Tee]:
-    tee = _Tee()
-    try:
-        yield tee
-    finally:
-        tee.close()

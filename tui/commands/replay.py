@@ -11,14 +11,14 @@ import os
 import shlex
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from replayer.prediction.conditions import Conditions, short
 from replayer.recording.replicas import require_kernels_of_one
 from traces.comparison import Comparison, compare
-from traces.configuration import CellChoice, ReplayConfig, ReplaySession
+from traces.configuration import ReplayConfig, ReplaySession
 from traces.file import load, save
 from traces.launch import ChildResult, run_child
 from traces.library.cells import Gpu
@@ -52,24 +52,16 @@ if TYPE_CHECKING:  # the scripts' processes import torch; this one only where it
     from replayer.prediction.predict import Prediction
 
 
-@dataclass(frozen=True)
-class _DrivingCells:
-    """Cells of the library that drive a replay in a recording's place."""
-
-    choice: CellChoice
-    gpu: Gpu
-
-
 def run(replay: ReplayOptions) -> int:
     config = ReplayConfig(
         replay.loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps
     )
-    conditions, cells = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed), None
+    gpu: Gpu | None = None  # whose cells of the library drive the replay in a recording's place
+    conditions = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
     choice = choice_of(replay.trace, replay.gpu, replay.estimate)
     if choice is not None:
         require_phases_enough(replay.strict, replay.gpus)
         gpu, recorded = card_of(choice)
-        cells = _DrivingCells(choice, gpu)
         replay = replace(replay, trace=replay.trace or gpu.name)
     elif replay.gpu:  # with --estimate
         recorded = card_alone(replay.gpu)
@@ -77,10 +69,11 @@ def run(replay: ReplayOptions) -> int:
     else:
         path = find_trace(replay.trace).resolve()
         recorded = load(path)
-        _require_device_time(recorded, path)
+        if not (len(work_rows(recorded)) or (recorded.phases.device_end_ns >= 0).any()):
+            raise TraceError(f"{path}: holds no GPU work, so there is no pace to replay; record with CUDA activities on")
     prediction = None
     if replay.on_gpu or replay.host_speed != 1:
-        if cells is not None:
+        if gpu is not None:
             raise TraceError("--on-gpu and --host-speed need a recording of kernels; --gpu takes measured phases")
         from replayer.prediction.predict import predict
 
@@ -93,7 +86,7 @@ def run(replay: ReplayOptions) -> int:
     if config.clock == "recorded":  # where this machine's time does not count, waits for data are the recorded ones
         config = replace(config, loader="recorded")
     with tempfile.TemporaryDirectory(prefix="trace-replay-") as out:
-        if cells is not None or replay.gpu:
+        if gpu is not None or replay.gpu:
             path = saved_in(Path(out), replay.trace)
             save(recorded, path)
         if prediction is not None:
@@ -102,7 +95,7 @@ def run(replay: ReplayOptions) -> int:
         session = ReplaySession(path, Path(out), os.getpid(), replay.view, config, choice)
         result = _run(replay, {"replayer": session}, recorded, Path(out))
         try:
-            _conclude(replay, recorded, result, Path(out), cells, prediction)
+            _conclude(replay, recorded, result, Path(out), gpu, prediction)
         except (TraceError, OSError) as error:
             # The exit code is the script's; only a run that went well must not hide that its result was lost.
             say(line_for(error) or str(error), is_error=True)
@@ -142,15 +135,6 @@ def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
     return given
 
 
-def _require_device_time(recorded: Trace, path: Path) -> None:
-    if not _has_device_time(recorded):
-        raise TraceError(f"{path}: holds no GPU work, so there is no pace to replay; record with CUDA activities on")
-
-
-def _has_device_time(trace: Trace) -> bool:
-    return bool(len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any())
-
-
 def _did_gpu_work(replayed: Trace) -> bool:
     """Whether the script itself launched anything: what a phase was recorded to take is no work of a script that did none."""
     own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
@@ -158,7 +142,7 @@ def _did_gpu_work(replayed: Trace) -> bool:
 
 
 def _conclude(
-    replay: ReplayOptions, recorded: Trace, result: ChildResult, out: Path, cells: _DrivingCells | None,
+    replay: ReplayOptions, recorded: Trace, result: ChildResult, out: Path, gpu: Gpu | None,
     prediction: Prediction | None,
 ) -> None:  # fmt: skip
     processes = timelines_in(out)
@@ -168,9 +152,9 @@ def _conclude(
     replayed, notes = one_replay(processes, result.pid)
     for note in notes:
         say(note)
-    is_estimate = (cells is not None or bool(replay.gpu)) and not was_measured(replayed)
-    if cells is not None:
-        recorded = driven_by(replayed, cells.gpu, recorded)
+    is_estimate = (gpu is not None or bool(replay.gpu)) and not was_measured(replayed)
+    if gpu is not None:
+        recorded = driven_by(replayed, gpu, recorded)
         for sentence in sentences(replayed):
             say(sentence)
     if prediction is not None:

@@ -22,7 +22,7 @@ from traces.json_facts import as_json
 from traces.launch import run_child
 from traces.model import Trace, TraceError
 from traces.replayed import one_replay, timelines_in
-from traces.stalls import MOST_WORKERS, Modelled, Pace, Stalls, stalls_of
+from traces.stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.storage_model import CacheShare, Disk
 from traces.storage_server import Loading, StorageServer
 from tui.commands.replay_cells import card_alone, card_of, choice_of, saved_in
@@ -173,7 +173,8 @@ def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
     worker = f"one batch of {found.batch_samples:.0f} samples costs a worker {time_text(found.batch_cpu_ns)} of a core"
     if found.step_batches > 1:
         lines.append(f"a step takes {found.step_batches} batches, of {found.workers} workers in all")
-    lines.append(f"{worker}, reads {size_text(found.batch_bytes)}" + _pinned(found))
+    pinned = "" if found.batch_pin_ns is None else f", and is pinned in {time_text(found.batch_pin_ns)}"
+    lines.append(f"{worker}, reads {size_text(found.batch_bytes)}{pinned}")
     if found.disk_bytes_per_s is not None:
         lines.append(f"a disk of {found.disk_bytes_per_s / 1e6:.0f} MB/s would end the fetch stall")
     if found.enough is not None:
@@ -187,7 +188,8 @@ def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
         lines.append(f"the model for this machine ({here}): {modelled}")
     if found.by_cores:
         head = ["modelled, a worker per core", "samples/s", "of a step waiting"]
-        lines += ["", *table(head, _modelled(found.by_cores), width=88)]
+        rows = [[count_text(of.cores), f"{of.samples_per_s:.1f}", share_text(of.wait_share)] for of in found.by_cores]
+        lines += ["", *table(head, rows, width=88)]
     return [*lines, *found.notes]
 
 
@@ -197,14 +199,6 @@ def _disk_text(asked: StallsOptions) -> str:
 
 def _pace(of: Pace) -> list[str]:
     return [time_text(of.step_ns), share_text(of.wait_ns / of.step_ns), f"{of.samples_per_s:.1f}"]
-
-
-def _modelled(rows: list[Modelled]) -> list[list[str]]:
-    return [[count_text(row.cores), f"{row.samples_per_s:.1f}", share_text(row.wait_share)] for row in rows]
-
-
-def _pinned(found: Stalls) -> str:
-    return "" if found.batch_pin_ns is None else f", and is pinned in {time_text(found.batch_pin_ns)}"
 
 
 def _verdict(found: Stalls, has_disk: bool) -> str:
