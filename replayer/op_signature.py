@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from traces.model import Shape
-from traces.phases import op_class
+from traces.phases import ASIDE, op_class
 
 T = TypeVar("T")
 
@@ -34,7 +34,8 @@ class OpSignature:
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.phase_class = op_class(self.op)
+        # A copy to the device is no op to the recorder and the importer: where it begins no "h2d", it begins no forward pass.
+        self.phase_class = ASIDE if self.direction == "h2d" else op_class(self.op)
 
 
 class KeptBySignature(dict[OpSignature, T]):

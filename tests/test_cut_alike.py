@@ -90,6 +90,8 @@ class Replay:
             phase = {"exhausted": "loader"}.get(name, "optimizer" if name.endswith("step") else name)
             tracker.enter(thread, phase)
             self._stage.clock.time_ns += 10 * US
+            if name == "h2d" and thread is self._stage.thread:
+                self._op(thread, "copy_", "h2d")
             tracker.leave(thread, phase)
             if name == "exhausted":
                 tracker.loader_exhausted(thread)
@@ -104,8 +106,8 @@ class Replay:
         else:
             self._op(thread, name)
 
-    def _op(self, thread: HostThread, name: str) -> None:
-        signature = OpSignature(f"aten::{name}", ((4, 4),), ("float32",))
+    def _op(self, thread: HostThread, name: str, direction: str = "") -> None:
+        signature = OpSignature(f"aten::{name}", ((4, 4),), ("float32",), direction=direction)
         self._stage.simulator.play(thread, self._stage.stream, signature, self._stage.clock.now_ns())
 
     def _look(self) -> None:
@@ -207,6 +209,13 @@ def test_a_copy_within_a_modules_call_belongs_to_the_forward_pass(both: Callable
     assert both("loader", "call model", "h2d", "mm", "backward", "step") == [
         ("T", ["loader", "forward", "backward", "optimizer"])
     ]
+
+
+def test_a_copy_after_something_aside_begins_no_forward_pass(both: Callable[..., Cut]) -> None:
+    """GIVEN a second trainer that reads its loss WHEN the first one's next batch is copied THEN that is aside still."""
+    half = ("h2d", "call model", "backward")
+    cut = both(*("h2d", "call model", "backward", "second step", "item", *half, "step") * 2)
+    assert cut[0] == ("T", ["h2d", "forward", "backward", "optimizer", "other", "forward", "backward", "optimizer"])
 
 
 def test_inference_with_gradients_on_after_a_dry_run(both: Callable[..., Cut]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ from traces.measure import (
     device_time_by_origin,
     evaluation_steps,
     memory_peaks,
+    passes_of_steps,
     profiled_steps,
     steady_steps,
 )
@@ -47,6 +49,7 @@ from traces.step_memory import step_rises
 
 VERSION = 1
 DEFAULT_TOLERANCE = 0.05
+_IN_A_RUN = 500  # steps of a trace in which runs of steps of several kinds are looked for
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "unmatched")
 
 
@@ -225,7 +228,7 @@ def compare(
     ours, theirs = _steps_to_compare(recorded, other)
     timed = _clean(recorded, ours)  # whose times are compared; of `ours` and `theirs` the kernels
     timed_other = _clean(other, theirs)
-    verdict = same_program(recorded, other, ours, theirs)
+    verdict = same_program(recorded, other, *_same_kinds(recorded, ours, other, theirs))
     notes = other.run_of(other.ranks[0]).replay
     config = notes.config if notes is not None else None
     sides = compute_side_ns(recorded), compute_side_ns(other)
@@ -287,7 +290,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
     source = other.steps.recorded_step
     driven = (source >= 0) & (source < len(recorded.steps))
     if not driven.any():
-        return profiled_steps(recorded), profiled_steps(other)
+        return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
     # A batch evaluated by times of a training step is not that step: where there is nothing else, nothing is compared.
@@ -296,10 +299,34 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
     return source[rows].astype(np.int64), rows
 
 
+def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
+    """Of these rows of steps the longest run of each trace in which the same numbers of passes follow each other.
+
+    Only where both traces have steps of several kinds (`passes_of_steps`), and the run holds them all.
+    """
+    rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
+    kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
+    if len(set(kinds[0])) < 2 or set(kinds[0]) != set(kinds[1]):
+        return ours, theirs
+    at, there, count = SequenceMatcher(a=kinds[0], b=kinds[1], autojunk=False).find_longest_match()
+    if set(kinds[0][at : at + count]) != set(kinds[0]):
+        return ours, theirs
+    return rows[0][at : at + count], rows[1][there : there + count]
+
+
 def _clean(trace: Trace, rows: Column) -> Column:
-    """Rows of steps; of a trace that has clean steps, those in the place of steps that were profiled."""
+    """Rows of steps; of a trace that has clean steps, those in the place of steps that were profiled.
+
+    Where not all hold as many passes, each profiled step is stood for by clean ones of its kind, as often as it is there.
+    """
     clean = np.flatnonzero(trace.steps.kind == StepKind.STEADY)
-    return clean if len(clean) and (trace.steps.kind[rows] == StepKind.PROFILED).any() else rows
+    if not len(clean) or not (trace.steps.kind[rows] == StepKind.PROFILED).any():
+        return rows
+    passes = passes_of_steps(trace)
+    kinds, counts = np.unique(passes[rows], return_counts=True)
+    if len(kinds) == 1 or not np.isin(kinds, passes[clean]).all():
+        return clean
+    return np.concatenate([np.resize(clean[passes[clean] == kind], count) for kind, count in zip(kinds, counts, strict=True)])
 
 
 def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] | None:

@@ -13,6 +13,7 @@ a step and more, so start times would shift it to later steps. Only work without
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -80,6 +81,28 @@ def profiled_steps(trace: Trace) -> Column:
 def evaluation_steps(trace: Trace) -> Column:
     """The rows of the batches that were evaluated without training."""
     return np.flatnonzero(trace.steps.kind == StepKind.EVALUATION)
+
+
+def passes_of_steps(trace: Trace) -> Column:
+    """Per step a number that steps share, also of two traces, which hold as many backward passes and steps of optimizers.
+
+    A script with several trainers has steps of several kinds: of five of a critic the last may hold the generator's as well.
+    """
+    phases, steps = trace.phases, len(trace.steps)
+    found = np.zeros(steps, "i8")
+    for name in ("backward", "optimizer"):
+        rows = phases.step[(phases.name == trace.strings.find(name)) & (phases.step >= 0) & (phases.step < steps)]
+        found = (found << 32) + np.bincount(rows, minlength=steps)
+    return found
+
+
+def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
+    """Of each of these rows of steps those of the most frequent kind (`passes_of_steps`) that all have, if there is one."""
+    passes = passes_of_steps(trace)
+    for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
+        if all((passes[own] == kind).any() for own in rows):
+            return [own[passes[own] == kind] for own in rows]
+    return list(rows)
 
 
 def _first_of(trace: Trace, *kinds: StepKind) -> Column:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from traces.intervals import Intervals
-from traces.measure import phase_times, work_rows
+from traces.measure import of_one_kind, phase_times, work_rows
 from traces.model import (
     NONE,
     TABLES,
@@ -325,6 +325,8 @@ def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
     clean = np.setdiff1d(clean, profiled)
     if not len(clean):
         return run
+    count = len(clean)
+    profiled, clean = of_one_kind(recording, profiled, clean)
     step_ns, profiled_ns = (float(np.median(recording.steps.duration_ns[rows])) for rows in (clean, profiled))
     scale = {}
     times = phase_times(recording)
@@ -335,7 +337,7 @@ def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
             if len(clean_ns) and len(slow_ns):
                 scale[name] = min(float(np.median(clean_ns) / np.median(slow_ns)), 1.0)
     slowdown = profiled_ns / step_ns if step_ns else 1.0
-    return replace(run, clean=CleanSteps(len(clean), round(step_ns), round(profiled_ns), slowdown), host_scale=scale)
+    return replace(run, clean=CleanSteps(count, round(step_ns), round(profiled_ns), slowdown), host_scale=scale)
 
 
 def _united_lacks(recording: Trace, profile: Trace) -> tuple[str, list[str]]:

@@ -8,10 +8,17 @@ replays of the step, and read-only.
     step = recording.step(0)
     segment = step.segments["forward", 0]
     segment.exact[recording.keys[signature].exact]       # [Instance(start_ns, end_ns, kernels), ...]
+
+Note [Training steps of several kinds]
+    The steps of a script with several trainers are not all alike: of five steps of a critic the last has the generator's
+    as well. How many backward passes and optimizer steps each training step has is known of all of them, also of those that
+    were not profiled. So a step of the replay is driven by a recorded one that has as many as the recorded step of its number;
+    beyond the recording's end the numbers come again with their shortest period, if they have one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -48,6 +55,8 @@ class RecordedRun:
         self.cycle: list[int] = []  # steady steps, replayed in turn for as long as the script runs
         self.evaluations: list[int] = []  # replayed in turn, too
         self._trained: list[int] = []  # all training steps, in order
+        self._turns: list[int] = []  # of each of these, how many of as many passes come before it
+        self._period = 0  # in training steps, of what they hold; 0: none. See Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.cells: CellPace | None = None  # tell the times, where there are no recorded steps
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
@@ -96,17 +105,36 @@ class RecordedRun:
             steady = profiled
             for n, i in enumerate(warmup):
                 if not self.steps[i].has_kernels:
-                    self.steps[i] = self.steps[profiled[n % len(profiled)]].as_slow_as(self.steps[i])
+                    alike = [k for k in profiled if self.steps[k].passes == self.steps[i].passes] or profiled
+                    self.steps[i] = self.steps[alike[n % len(alike)]].as_slow_as(self.steps[i])
         else:
             steady = clean or profiled
         if profiled and steady:  # another warm-up step than those at the beginning is the profiler's own
             warmup = [i for i in warmup if i < min(clean + profiled)]
         self.first = sorted([*warmup, *steady]) or self._trained
         self.cycle = steady or self.first
+        seen = Counter[tuple[int, int]]()
+        for i in self._trained:
+            self._turns.append(seen[self.steps[i].passes])
+            seen[self.steps[i].passes] += 1
+        passes = [self.steps[i].passes for i in self._trained][len(self._trained) // 4 :]  # how a script begins does not count
+        self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """What drives the replay's training step `number` (from 0): the first ones in order, then the steady ones in turn."""
-        return self.steps[self._at(self.first, number)]
+        """What drives the replay's training step `number` (from 0): the first ones in order, then the steady ones in turn.
+
+        See Note [Training steps of several kinds].
+        """
+        chosen, last = self.steps[self._at(self.first, number)], len(self._trained)
+        if number >= last and not self._period:
+            return chosen
+        place = number if number < last else last - self._period + (number - last) % self._period
+        passes = self.steps[self._trained[place]].passes
+        alike = [i for i in self.cycle if self.steps[i].passes == passes]
+        if not alike or len(alike) == len(self.cycle) or (number < len(self.first) and chosen.passes == passes):
+            return chosen
+        periods = (number - last) // self._period + 1 if number >= last else 0
+        return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
         """What drives the replay's evaluation step `number`: the recorded ones in turn; where there are none, steady steps."""

@@ -118,6 +118,12 @@ class RecordedStep:
         """Whether it is known which kernels the step launched."""
         return any(segment.kernels for segment in self.segments.values())
 
+    @property
+    def passes(self) -> tuple[int, int]:
+        """How many backward passes and steps of optimizers it holds: the recorder and a profile tell both alike."""
+        names = [name for name, _ in self.segments]
+        return names.count("backward"), names.count("optimizer")
+
     def work_ns(self, kernels: Iterable[int]) -> int:
         """What these kernels take, one after another."""
         return sum(self.kernels[k].duration_ns for k in kernels)

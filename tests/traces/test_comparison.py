@@ -123,6 +123,29 @@ def test_a_recording_with_clean_and_profiled_steps_is_timed_by_the_clean_ones_an
     assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
 
 
+def _in_turns(steps: int, first: int = 0) -> Trace:
+    """Steps of one backward pass in turns with longer ones of two, where the optimizer's time would be."""
+    trace = training(steps=steps, jitter_us=(0, 200) if not first else (200, 0))
+    optimizer = trace.phases.name == trace.strings.find("optimizer")
+    trace.phases.name[optimizer & (trace.phases.step % 2 != first)] = trace.strings.find("backward")
+    return trace
+
+
+def test_steps_of_several_kinds_are_compared_with_their_own() -> None:
+    # GIVEN two recordings of the same two trainers, which begin and end with another one of them
+    one, other = _in_turns(5), _in_turns(6, first=1)
+    result = compare(one, other)
+    # THEN as many steps of each kind are compared: the medians are the same
+    assert result.verdict.same and result.steps.error == 0.0 and result.gpu_busy.error == 0.0
+    # GIVEN clean steps beside profiled ones WHEN a replay was driven by two profiled long steps and one short one
+    recorded = _in_turns(8)
+    recorded.steps.kind[5:] = StepKind.PROFILED
+    replay = _in_turns(3, first=1)
+    replay.steps.recorded_step[:] = [5, 6, 7]
+    result = compare(recorded, replay)
+    assert result.steps.error == 0.0 and result.steps_compared == Both(3, 3)
+
+
 def test_evaluation_steps_are_compared_apart_and_only_where_there_are_any() -> None:
     recorded = training(steps=5, jitter_us=(0, 0, 10, 20, 0))
     assert "evaluation" not in compare(recorded, recorded).to_json()

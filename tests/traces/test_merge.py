@@ -328,6 +328,18 @@ def test_host_scale_is_the_ratio_of_medians_and_at_most_one(clean: list[int], sl
     assert compared is not None and compared.slowdown == pytest.approx(1 / ratio)
 
 
+def test_steps_with_as_many_passes_are_compared_for_the_slowdown() -> None:
+    """GIVEN steps of two trainers in turns, of which the profiler saw more long ones THEN nothing has slowed the host."""
+    long = [1, 0, 1, 0, 1]
+    recording = made([0, 300, 400, 700, 800], [300, 100, 300, 100, 300], [StepKind.STEADY] * 2 + [StepKind.PROFILED] * 3)
+    steps, backward = recording.phases.step, recording.phases.name == recording.strings.find("backward")
+    recording.phases.name[~backward & np.isin(steps, np.flatnonzero(long))] = recording.strings.find("backward")
+    profile = Trace(steps=recording.steps.take([2, 3, 4]), runs={0: Run(clock="recording")})
+    run = with_profile(recording, profile, [2, 3, 4]).run_of(0)
+    assert run.host_scale == {"backward": 1.0} and run.clean is not None
+    assert (run.clean.steps, run.clean.step_median_ns, run.clean.slowdown) == (2, 300, 1.0)
+
+
 def test_only_host_phases_are_scaled() -> None:
     names = ("loader", *(name for name in ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")))
     shares = {name: 1 / len(names) for name in names}

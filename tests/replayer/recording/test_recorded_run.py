@@ -1,0 +1,48 @@
+"""Which recorded step drives which step of a replay."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.recording.recorded_run import RecordedRun
+from tests.replayer.recordings import Op, RecordedPhases, recording_of
+from traces.model import StepKind, Trace
+
+ONE: RecordedPhases = [("forward", 0, 20), ("backward", 20, 40), ("optimizer", 40, 50)]
+TWO: RecordedPhases = [*ONE, ("forward", 50, 70), ("backward", 70, 90), ("optimizer", 90, 100)]
+
+
+def _recorded(passes: str, kinds: str) -> Trace:
+    """One letter per step: passes 1 or 2, kinds Warm-up, Steady or Profiled (with a kernel)."""
+    kind_of = {"W": StepKind.WARMUP, "S": StepKind.STEADY, "P": StepKind.PROFILED}
+    steps = []
+    for number, kind in zip(passes, kinds, strict=True):
+        ops = [Op("aten::mm", 2, 5, (10, 5))] if kind == "P" else []
+        steps.append((kind_of[kind], ONE if number == "1" else TWO, ops))
+    return recording_of(steps)
+
+
+@pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS"])
+def test_a_step_is_driven_by_one_with_as_many_passes(kinds: str) -> None:
+    """GIVEN two trainers in turns WHEN a replay is longer than the recording THEN each kind is driven by its own."""
+    passes = "1121212121"
+    recording = RecordedRun.of(_recorded(passes, kinds))
+    drivers = [recording.step(number) for number in range(40)]
+    assert [len(step.segments) // 3 for step in drivers] == [1, 1, *[2, 1] * 19]
+    assert all(step.has_kernels for step in drivers)
+    # AND all profiled steps of a kind are used
+    assert {step.row for step in drivers[2:]} == {row for row, kind in enumerate(kinds) if kind == "P"}
+
+
+def test_a_kind_that_was_not_profiled_is_driven_by_another() -> None:
+    recording = RecordedRun.of(_recorded("111112111112", "WSSPPSSSSSSS"))
+    assert {recording.step(number).row for number in range(1, 30)} == {3, 4}
+
+
+@given(st.lists(st.sampled_from("12"), min_size=1, max_size=12), st.integers(0, 60))
+def test_any_order_of_steps_has_a_driver(passes: list[str], number: int) -> None:
+    recording = RecordedRun.of(_recorded("".join(passes), "P" * len(passes)))
+    driver = recording.step(number)
+    assert number >= len(passes) or len(driver.segments) // 3 == int(passes[number])
