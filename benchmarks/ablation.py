@@ -1,9 +1,8 @@
 """What each shortcut for speed buys: a training step while replaying, with all of them and with each switched off.
 
 Each shortcut stands beside a plain rule that gives the same results (tests compare the two). One that buys less than 3 %
-of a step of all three models goes, with one exception: one of ten lines and no more may buy 2 %, as `batch_norm` does. Steps
-are those of host_overhead.py: ResNet-50, GPT-2 small, ViT-B, forward, cross entropy, backward and optimizer, while replaying
-on a clock that does not wait.
+of a step of all three models goes. Steps are those of host_overhead.py: ResNet-50,
+GPT-2 small, ViT-B, forward, cross entropy, backward and optimizer, while replaying on a clock that does not wait.
 
     python benchmarks/ablation.py [--trace RECORDING ...] [--steps 3] [--only NAME ...] [--model NAME ...] [--json FILE]
 

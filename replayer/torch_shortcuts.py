@@ -3,13 +3,10 @@
 So each is taken only where the installed release has those internals in the form that it was written for (`_GUARDS`), and each
 can be switched off, to measure what it saves or where a new release of torch breaks one:
 
-    TRACE_WITHOUT_SHORTCUTS=module_call,override_lookup trace replay train.py
+    TRACE_WITHOUT_SHORTCUTS=dispatch_rules,override_lookup trace replay train.py
 
 They are, by name:
 
-module_call
-    `nn.Module.__call__` in the frame that the replay puts there anyway, in place of torch's own, which only asks whether the
-    module was compiled. Taken in surfaces/torch_nn_module.py.
 dispatch_rules
     At each dispatch to a tensor subclass torch looks for rules that custom ops have registered for that subclass
     (torch._library.simple_registry). There are none for ours: 0.5 µs per op.
@@ -18,8 +15,8 @@ override_lookup
     3 000 times per step of a ResNet-50, to find each time that virtual tensors have none. Where an optimizer of torch has no
     other parameters, the lookup is off while it updates them: 6 % of that training step's instructions.
 batch_norm
-    `torch.batch_norm` called from Python goes straight to `aten::native_batch_norm`, which it comes to anyway
-    (ops/cuda_decompositions.py): shorter by a trip through the dispatcher, 2.5 % of a training step of a ResNet-50.
+    `torch.batch_norm` called from Python goes straight to `aten::native_batch_norm`, which it comes to anyway: without a trip
+    through the dispatcher, and without the reserved space that C++ makes for other backends.
 compiled_keys
     The key of a call in the plan cache, read by an expression compiled for the op, in place of a loop over its schema
     (tensor/plan_keys.py).
@@ -56,13 +53,18 @@ def install(tensor_class: type) -> None:
 
         patch(simple_registry, find_torch_dispatch_rule=find_torch_dispatch_rule)
     if enabled("batch_norm"):
-        composite, native, is_heard = torch.batch_norm, torch.native_batch_norm, torch._C._is_torch_function_mode_enabled
+        composite: Any = torch.batch_norm
+        native: Any = torch.native_batch_norm
+        is_heard = torch._C._is_torch_function_mode_enabled
 
         @wraps(composite)
-        def batch_norm(*args: Any, **kwargs: Any) -> Any:
-            if kwargs or not args or type(args[0]) is not tensor_class or is_heard():
-                return composite(*args, **kwargs)
-            return native(*args[:-1])[0]
+        def batch_norm(
+            input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any,
+            cudnn_enabled: Any,
+        ) -> Any:  # fmt: skip
+            if type(input) is not tensor_class or is_heard():
+                return composite(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
+            return native(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 
         patch(torch, batch_norm=batch_norm)
 
@@ -81,19 +83,12 @@ def without_override_lookup(update: Callable[..., Any], tensor_class: type) -> C
     def shorter(self: Any, *args: Any, **kwargs: Any) -> Any:
         if takes_closure and (args or kwargs):
             return update(self, *args, **kwargs)
-        types = [type(parameter) for group in self.param_groups for parameter in group["params"]]
-        if types.count(tensor_class) < len(types):
+        if any([*map(type, group["params"])].count(tensor_class) < len(group["params"]) for group in self.param_groups):
             return update(self, *args, **kwargs)
         with without_overrides():
             return update(self, *args, **kwargs)
 
     return shorter
-
-
-def _plain_module_call() -> bool:
-    """Whether `Module.__call__` does no more than choose between `_compiled_call_impl` and `_call_impl`."""
-    own: Any = getattr(torch.nn.Module, "_wrapped_call_impl", None)
-    return own is not None and own.__code__.co_names == ("_compiled_call_impl", "_call_impl")
 
 
 def _plain_rule_lookup() -> bool:
@@ -109,7 +104,6 @@ def _plain_batch_norm() -> bool:
 
 
 _GUARDS: dict[str, Callable[[], bool]] = {
-    "module_call": _plain_module_call,
     "dispatch_rules": _plain_rule_lookup,
     "override_lookup": lambda: hasattr(torch._C, "DisableTorchFunctionSubclass"),
     "batch_norm": _plain_batch_norm,

@@ -14,8 +14,7 @@ Note [Wrapping an optimizer's step]
 Note [Outermost calls]
     `Module.__call__` is replaced on the class, which every module's call goes through, scripted and traced ones too. (A global
     forward hook would do as well, but it disables torch's short path for modules without hooks.) Within another module's call
-    this costs one look at a flag of the thread, or two numbers where calls are noted (a fifth of a microsecond); and where
-    torch's own `__call__` would only look whether the module was compiled, that is done in the same frame.
+    this costs one look at a flag of the thread, or two numbers where calls are noted (a fifth of a microsecond).
 """
 
 from __future__ import annotations
@@ -142,14 +141,10 @@ class ScriptHooks:
             zero_grad=zeroing.around(zero(cls.zero_grad)),
         )
 
-    def module_calls(self, calls: ModuleCalls, *, in_one_frame: bool = False) -> None:
-        """Wrap `Module.__call__`, which keeps `calls` up to date; see Note [Outermost calls].
-
-        `in_one_frame`: what torch's own `__call__` does is done in the same frame.
-        """
+    def module_calls(self, calls: ModuleCalls) -> None:
+        """Wrap `Module.__call__`, which keeps `calls` up to date; see Note [Outermost calls]."""
         cls, grad_enabled = self._torch.nn.Module, self._torch.is_grad_enabled
         call: Call = cls.__call__
-        in_one_frame = in_one_frame and call is getattr(cls, "_wrapped_call_impl", None)
         listening = self._listener
         described, autocast = self._described, self._autocast
 
@@ -161,13 +156,9 @@ class ScriptHooks:
                     note, place, number, new = inside
                     note((number(id(self)) or new(self)) + len(place))
                     try:
-                        if in_one_frame and self._compiled_call_impl is None:
-                            return self._call_impl(*args, **kwargs)
                         return call(self, *args, **kwargs)
                     finally:
                         note(~len(place))
-                if in_one_frame and self._compiled_call_impl is None:
-                    return self._call_impl(*args, **kwargs)
                 return call(self, *args, **kwargs)
             if (listener := listening()) is None:
                 return call(self, *args, **kwargs)

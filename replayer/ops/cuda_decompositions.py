@@ -2,7 +2,7 @@
 """Choices that CUDA makes above the dispatcher: which kernels a composite op means on this device.
 
 They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for AutogradLazy:
-attention, batch norm, RMS norm, softmax, CTC, observed quantization. cuDNN's RNNs are in rnn.py.
+attention, RMS norm, softmax, CTC, observed quantization. cuDNN's RNNs are in rnn.py.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -105,13 +105,6 @@ def scaled_dot_product_attention(
     )[0]
 
 
-def batch_norm(
-    input: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float, cudnn: bool
-) -> Any:
-    """`torch.batch_norm` without the reserved space that C++ would make for another backend: 10 µs each."""
-    return torch.native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps)[0]
-
-
 def softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
     """`torch.softmax`: CUDA's kernel reads half precision and writes float32 by itself (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
@@ -156,7 +149,6 @@ def register(plans: PlanCache) -> None:
     """Register the choices; in inference mode they are asked for by the ops' routes."""
     library = torch.library.Library("aten", "IMPL")
     for op, choice in (
-        (aten.batch_norm.default, batch_norm),
         (aten.ctc_loss.Tensor, ctc_loss),
         (aten.softmax.int, softmax),
         (aten.log_softmax.int, log_softmax),

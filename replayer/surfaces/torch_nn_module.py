@@ -14,7 +14,6 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer import torch_shortcuts
 from replayer.state import optimizers, started
 from traces.patching import PhaseScope
 from traces.script_hooks import ModuleCalls, ScriptHooks
@@ -22,8 +21,7 @@ from traces.script_hooks import ModuleCalls, ScriptHooks
 
 def install(torch: ModuleType) -> None:
     """Patch torch.nn.Module."""
-    in_one_frame = torch_shortcuts.enabled("module_call")
-    ScriptHooks(torch, started, optimizers()).module_calls(ModuleCalls(), in_one_frame=in_one_frame)
+    ScriptHooks(torch, started, optimizers()).module_calls(ModuleCalls())
     _install_moves(torch)
 
 

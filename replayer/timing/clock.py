@@ -122,7 +122,11 @@ class VirtualClock:
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
         self._pauses = 0  # that have not ended
-        self._jumped = threading.Condition()
+        self._new_lock()
+
+    def _new_lock(self) -> None:
+        self._lock = threading.RLock()  # of `_jumped`; `with` this one is a call of C
+        self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
         """When it was paused by the machine's clock (None: it runs), and how far it is ahead of that clock.
@@ -154,13 +158,13 @@ class VirtualClock:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))
 
     def pause(self) -> None:
-        with self._jumped:
+        with self._lock:
             self._pauses += 1
             if self._pauses == 1:
                 self._set(perf_counter_ns(), self._state[1])
 
     def resume(self) -> None:
-        with self._jumped:
+        with self._lock:
             paused_ns, ahead_ns = self._state
             self._pauses = max(self._pauses - 1, 0)
             if paused_ns is not None and not self._pauses:
@@ -168,7 +172,7 @@ class VirtualClock:
 
     def after_fork(self) -> None:
         """In a forked child: a thread that is not there any more may have held the lock, or paused the clock."""
-        self._jumped = threading.Condition()
+        self._new_lock()
         self._pauses = 0
         self.resume()
 

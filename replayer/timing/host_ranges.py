@@ -18,7 +18,7 @@ import numpy as np
 
 from traces.model import NONE, Column, HostKind
 
-NAMED = 1 << 32  # beyond all that may be pending
+NAMED = 1 << 16  # beyond all that may be pending, some hundred ops of each thread; small numbers are added fastest
 
 _PER_OP = 3  # entries of `VirtualGpu._pending`
 

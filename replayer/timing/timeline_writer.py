@@ -345,7 +345,7 @@ class TimelineWriter:
     @property
     def is_due(self) -> bool:
         """Whether rows are to be handed over now: not in the midst of a module's call, as long as they are not many."""
-        most = max(len(rows) for rows in self._rows.values())
+        most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
@@ -405,8 +405,9 @@ class TimelineWriter:
         first = self._first_row
         ranges, nodes, self.nodes = self.ranges.take(self.host_rows), self.nodes, array("q")
         memory_ops, self._memory_ops = self._memory_ops, []
-        self._first_row = self.host_rows = self.host_rows + len(ranges)
-        if full or new_strings or len(ranges):
+        begun = len(ranges)
+        self._first_row = self.host_rows = self.host_rows + begun
+        if full or new_strings or begun:
             handed_over = _HandedOver(new_strings, full, first, ranges, nodes, memory_ops)
             if self._watched is not None:
                 self._watched.append(handed_over)

@@ -53,7 +53,7 @@ def test_a_program_does_the_same_without_shortcuts() -> None:
 
 @pytest.mark.warm
 def test_every_shortcut_fits_this_release_of_torch_and_unknown_names_are_refused() -> None:
-    for name in set(torch_shortcuts.NAMES) - {"module_call"}:  # whose patch is in place here
+    for name in torch_shortcuts.NAMES:
         assert torch_shortcuts.enabled(name), name
     with pytest.raises(KeyError):
         torch_shortcuts.enabled("no such shortcut")
