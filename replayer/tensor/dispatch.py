@@ -21,7 +21,7 @@ from replayer.state import _STATE
 from replayer.tensor.allocation import Allocation, make_view, wrapper
 from replayer.tensor.plan import OutcomeKind
 from replayer.tensor.plan_cache import PlanCache
-from replayer.tensor.value_rules import forget_written
+from replayer.tensor.value_rules import forget_at_replays
 
 Dispatch = Callable[..., Any]
 Run = Callable[[Any, Any, Any], Any]
@@ -88,12 +88,12 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             result = plan.results(gpu, caller, args, kwargs)
         written = plan.written
         if written is not None:
-            for at in written:
-                args[at].allocation.known = None
-            if plan.set_values is not None:
-                if _STATE.capturing:  # of what a CUDA graph will compute again and again the host knows nothing
-                    forget_written(plan, args, kwargs)
-                else:
+            if _STATE.capturing:
+                forget_at_replays(plan, args, kwargs, caller.stream)
+            else:
+                for at in written:
+                    args[at].allocation.known = None
+                if plan.set_values is not None:
                     plan.set_values(result, args, kwargs)
         signature = plan.signature
         if signature.launches:

@@ -14,15 +14,20 @@ Rules for what is not known, where the recording's own values are no help:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from replayer.state import gpu
-from replayer.tensor.allocation import KNOWN_LIMIT, Content, Matches, Truth, Uniform
+from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches, Truth, Uniform
 from replayer.tensor.known_values import Folding, fills_allocation, in_dtype, known_values
 from replayer.tensor.plan import Constant, New, Plan, Several
+
+if TYPE_CHECKING:
+    from replayer.timing.stream import VirtualStream
 
 EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 FLOATS_LIMIT = 256  # elements of a float tensor that is computed: numbers that steer, not a network's
@@ -95,10 +100,41 @@ def _rule(plan: Plan, folding: Folding | None, assume: Assume | None, uniform: A
 
 def forget_written(plan: Plan, args: Any, kwargs: Any) -> None:
     """What a call of this plan writes into is not known any more."""
+    for allocation in _written(plan, args, kwargs):
+        allocation.known = None
+
+
+def forget_at_replays(plan: Plan, args: Any, kwargs: Any, stream: VirtualStream) -> None:
+    """As `forget_written`, while a CUDA graph captures; `stream` is the one of this call.
+
+    A capture writes nothing: if it takes the call, what was known before is known again at its end, until a replay. Of what a
+    graph computes again and again the host knows nothing.
+    """
+    capture = gpu().capture
+    for allocation in _written(plan, args, kwargs):
+        if capture is not None and stream in capture:
+            there = weakref.ref(allocation)
+            capture.put_back(id(allocation), partial(_as_known, there, allocation.known))
+            capture.note_computing(partial(_set_known, there, None))
+        allocation.known = None
+
+
+def _written(plan: Plan, args: Any, kwargs: Any) -> Iterator[Allocation]:
     for at, listed in plan.writes:
         value = kwargs[at] if type(at) is str else args[at]
         for tensor in value if listed else (value,):
-            tensor.allocation.known = None
+            yield tensor.allocation
+
+
+def _as_known(there: weakref.ref[Allocation], known: Any) -> Callable[[], None]:
+    """A call that makes `known` again what is known of an allocation, if that is still there."""
+    return partial(_set_known, there, known.clone() if isinstance(known, torch.Tensor) else known)
+
+
+def _set_known(there: weakref.ref[Allocation], known: Any) -> None:
+    allocation = there()
+    if allocation is not None:
+        allocation.known = known
 
 
 def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:

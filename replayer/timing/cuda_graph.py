@@ -31,7 +31,7 @@ _STREAMS_OF_A_POOL = 64
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
     """`calls` are made in order at each replay, on `origin`'s place in whatever stream replays; `others` joined the capture.
-    `computing` is what the host computes at each replay, where tensors have numbers."""
+    `computing` is what the host computes at each replay, or forgets where tensors have no numbers."""
 
     origin: VirtualStream
     others: tuple[VirtualStream, ...]
@@ -71,7 +71,7 @@ class GraphCapture:
         self._calls.append((call, args))
 
     def note_computing(self, call: Callable[[], None]) -> None:
-        """`call` computes the numbers of an op that was captured."""
+        """`call` computes the numbers of an op that was captured, or forgets what they were."""
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:

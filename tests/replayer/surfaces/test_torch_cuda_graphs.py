@@ -73,6 +73,20 @@ def test_a_capture_takes_memory_from_its_pool_which_lives_as_long_as_the_graph()
     assert torch.cuda.memory_reserved() < torch.cuda.memory_allocated() + reserved
 
 
+def test_a_capture_writes_nothing_and_what_a_replay_writes_is_not_known() -> None:
+    """GIVEN a counter whose value is known WHEN a graph that counts is captured THEN it is known until the graph replays."""
+    start()
+    counter, other = torch.zeros(3, device="cuda"), torch.zeros(3, device="cuda")
+    assert torch.equal(counter, other)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        counter.add_(1)
+        counter.mul_(2)
+    assert torch.equal(counter, other) and counter.tolist() == [0.0, 0.0, 0.0]
+    graph.replay()
+    assert not torch.equal(counter, other)
+
+
 @pytest.mark.parametrize("call", ["item", "cpu", "synchronize", "query", "nonzero"])
 def test_what_waits_breaks_a_capture_with_cudas_errors(call: str) -> None:
     start()
