@@ -18,8 +18,10 @@ Note [Ops of one instant]
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,7 @@ _OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # which tell what was calle
 _CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"  # Kineto's words for calls
 _NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # from the outside in, where two have the same times
 _ON_HOST = ("cpu_op", "cuda_runtime", "cpu_instant_event")
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
 
 
@@ -195,8 +198,34 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
             kept = ids.get(args["External id"])
             args["External id"] = args["External id"] + _BEYOND if kept is None else kept
         result.append(row)
+    result += _ranges_on_gpu(result)
     devices = [{"id": device.index, "name": device.name} for device in window.devices]
     return kineto | {"traceEvents": result, "deviceProperties": devices}
+
+
+def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
+    """As Kineto has them, the script's ranges (`record_function`, the profiler's steps) on each stream that was given work in
+    them: from the beginning of the first to the end of the last."""
+    work = {event["args"]["correlation"]: event for event in events if event.get("cat") in _ON_GPU and event.get("ph") == "X"}
+    launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)  # by thread: when, and the work
+    for event in events:
+        if event.get("cat") == "cuda_runtime" and (found := work.get(event.get("args", {}).get("correlation"))) is not None:
+            launches[event["tid"]].append((event["ts"], found))
+    for of_thread in launches.values():
+        of_thread.sort(key=itemgetter(0))
+    for event in [event for event in events if event.get("cat") == "user_annotation" and event.get("ph") == "X"]:
+        there = launches[event["tid"]]
+        first, last = (bisect_left(there, at_us, key=itemgetter(0)) for at_us in (event["ts"], event["ts"] + event["dur"]))
+        spans: dict[tuple[Any, Any], tuple[float, float]] = {}
+        for _, row in there[first:last]:
+            stream, end_us = (row["pid"], row["tid"]), row["ts"] + row["dur"]
+            begin_us, until_us = spans.get(stream, (row["ts"], end_us))
+            spans[stream] = min(begin_us, row["ts"]), max(until_us, end_us)
+        for (device, stream), (begin_us, end_us) in spans.items():
+            told = {name: value for name, value in event.get("args", {}).items() if name == "External id"}
+            took_us = round(end_us - begin_us, 3)
+            at = {"pid": device, "tid": stream, "ts": begin_us, "dur": took_us, "args": told}
+            yield {"ph": "X", "cat": "gpu_user_annotation", "name": event["name"], **at}
 
 
 def launched(window: Trace) -> Iterator[tuple[int, str, int, list[tuple[str, int, int, int]]]]:

@@ -38,8 +38,16 @@ def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "step.json"
             profiled.export_chrome_trace(str(path))
-            kinds = Counter(event.get("cat") for event in json.loads(path.read_text())["traceEvents"])
+            events = json.loads(path.read_text())["traceEvents"]
+            kinds = Counter(event.get("cat") for event in events)
             assert kinds["cuda_runtime"] >= kinds["kernel"] > 4 and kinds["user_annotation"], kinds
+            # AND the script's range lies on the GPU's stream, around the kernels that were launched in it
+            forward = [event for event in events if event.get("cat") == "gpu_user_annotation"]
+            assert [event["name"] for event in forward] == ["## forward ##"]
+            begin_us, end_us = forward[0]["ts"], forward[0]["ts"] + forward[0]["dur"]
+            own = [event for event in events if event.get("cat") == "kernel" and begin_us <= event["ts"] < end_us]
+            assert {"aten::addmm", "aten::sum"} <= {event["name"] for event in own} and len(own) < kinds["kernel"]
+            assert (own[0]["pid"], own[0]["tid"]) == (forward[0]["pid"], forward[0]["tid"])
             trace = read_kineto(path)
         kernels = trace.device.take(trace.device.launch >= 0)
         assert len(kernels) == kinds["kernel"] and trace.devices[0].name
