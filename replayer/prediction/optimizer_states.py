@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from traces.equivalents import canonical_op
-from traces.measure import launch_phases
-from traces.model import Trace
+from traces.measure import launch_phases, op_of
+from traces.model import NONE, Trace
 from traces.program import optimizers_of
 
 _STATES = {
@@ -23,16 +23,11 @@ def states_of(trace: Trace) -> int:
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)
-    names = [trace.strings[int(name)] for name in trace.phases.name]
     phases = launch_phases(trace)
-    rows = np.flatnonzero(trace.device.is_work & (phases >= 0) & (trace.device.launch >= 0))
-    ops = set()
-    for row in rows.tolist():
-        if names[phases[row]] == "optimizer":
-            at = int(trace.device.launch[row])
-            while at >= 0:
-                ops.add(canonical_op(trace.strings[int(trace.host.name[at])]))
-                at = int(trace.host.parent[at])
+    rows = np.flatnonzero(trace.device.is_work & (phases >= 0))
+    rows = rows[trace.phases.name[phases[rows]] == trace.strings.find("optimizer")]
+    spans = np.unique([op_of(trace)[rows], op_of(trace, outermost=True)[rows]])
+    ops = {canonical_op(trace.strings[int(name)]) for name in trace.host.name[spans[spans != NONE]]}
     if any("addcdiv" in op or "adam" in op for op in ops):
         return 2
     return int(any(op in ("mul", "_foreach_mul", "_fused_sgd") for op in ops))
