@@ -25,6 +25,7 @@ from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import BACKEND
 
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
+SPARSE_FACTORIES = {"Sparse": ("empty.memory_format", "_sparse_coo_tensor_with_dims"), "SparseCsr": ("empty.memory_format",)}
 
 
 class Factories:
@@ -32,6 +33,7 @@ class Factories:
 
     def __init__(self, plans: PlanCache) -> None:
         self._metas = plans.metas
+        self._wrap_sparse = plans.wrap_other_layout
 
     def empty(
         self,
@@ -86,6 +88,15 @@ class Factories:
             made = self.empty(values.shape, values.dtype, device=options.get("device"))
             set_known_values(made, values)
             return made
+
+        return make
+
+
+    def sparse(self, op: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+        """An empty sparse tensor: the host's, wrapped."""
+
+        def make(*args: Any, device: torch.device | None = None, **options: Any) -> Any:
+            return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), _index(device), {}, known=True)
 
         return make
 
@@ -148,3 +159,9 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., Any]) -> 
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
                     continue  # no tensor is there in C++
                 library.impl(name, kernel, key)
+        for layout, names in SPARSE_FACTORIES.items():
+            for name in names:
+                packet, _, overload = name.partition(".")
+                kernel = made.sparse(getattr(getattr(torch.ops.aten, packet), overload or "default"))
+                for backend in ("CUDA", "PrivateUse1"):
+                    library.impl(name, kernel, layout + backend)

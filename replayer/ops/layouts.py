@@ -211,7 +211,7 @@ class _HostCall:
     def _on_host(self, value: Any) -> torch.Tensor:
         if isinstance(value, SparseVirtualTensor):
             self._parts |= value.parts
-            self._known &= all(part.known is not None for part in value.parts.values())
+            self._known &= all(part.known is not None or not part.size_bytes for part in value.parts.values())
             return value.host
         if not isinstance(value, VirtualTensor):
             return value  # type: ignore[no-any-return]

@@ -71,6 +71,19 @@ def install(torch_module: ModuleType) -> None:
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
 
+    def warn_unless_compiled(module: Any) -> None:
+        """Compiled code runs eagerly here, but is no code "called without torch.compile()"."""
+        warn_once = module._warn_once
+
+        @wraps(warn_once)
+        def warn(warning_id: str, message: str, *options: Any, **named: Any) -> None:
+            if not (told and "without torch.compile()" in message):
+                warn_once(warning_id, message, *options, **named)
+
+        patch(module, _warn_once=warn)
+
+    when_imported("torch.nn.attention.flex_attention", warn_unless_compiled)
+
 
 def _leave_out_our_frames(rules: Any) -> None:
     """What stands for a C function of torch (the accelerator's streams, a device) is no code to trace, as C is not."""

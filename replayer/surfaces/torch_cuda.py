@@ -44,7 +44,8 @@ REFUSED_TUNABLE = {"tune_gemm_in_file": _TUNING, "mgpu_tune_gemm_in_file": _TUNI
 _TUNED = (
     "enable tuning_enable set_max_tuning_duration get_max_tuning_duration set_max_tuning_iterations get_max_tuning_iterations"
     " set_filename get_filename get_results get_validators read_file set_rotating_buffer_size get_rotating_buffer_size"
-    " set_numerical_check_tolerances set_cublaslt_requested_algo_count wildcard_fallback_enable".split()
+    " set_numerical_check_tolerances set_cublaslt_requested_algo_count get_cublaslt_requested_algo_count"
+    " wildcard_fallback_enable".split()
 )
 _OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_scatter".split()
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from functools import wraps
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
 
@@ -36,10 +35,13 @@ class _TensorType(type):
     """A type of tensors: a dtype on the device."""
 
     dtype: torch.dtype
+    layout = torch.strided
     is_cuda = True
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+        if not isinstance(instance, torch.Tensor) or not instance.is_cuda or instance.dtype != cls.dtype:
+            return False
+        return instance.layout is cls.layout
 
 
 def _make(cls: _TensorType, *args: Any) -> torch.Tensor:
@@ -50,11 +52,18 @@ def _make(cls: _TensorType, *args: Any) -> torch.Tensor:
     return torch.empty(tuple(size), dtype=cls.dtype, device="cuda")
 
 
-class _Sparse:
-    """The sparse types, which no tensor of the virtual GPU has."""
+class _SparseType(_TensorType):
+    """A type of sparse tensors. In CUDA they are of another layout than their strided namesakes."""
 
-    def __new__(cls, *_args: Any, **_options: Any) -> NoReturn:
-        raise NotEmulated(f"torch.cuda.sparse.{cls.__name__}", "use torch.sparse_coo_tensor")
+    layout = torch.sparse_coo
+
+
+def _make_sparse(cls: _SparseType, *args: Any) -> torch.Tensor:
+    """`FloatTensor(indices, values[, size])`, `FloatTensor(2, 3)` and `FloatTensor(torch.Size([2, 3]))`."""
+    if len(args) > 1 and isinstance(args[0], torch.Tensor):
+        return torch.sparse_coo_tensor(*args, dtype=cls.dtype, device="cuda")
+    size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
+    return torch.sparse_coo_tensor(size=tuple(size), dtype=cls.dtype, device="cuda")  # type: ignore[call-arg]
 
 
 def _named(types: dict[str, Any], asked: Any) -> Any:
@@ -70,7 +79,9 @@ def install(torch_module: ModuleType) -> None:
     types = {name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in DTYPES.items()}
     patch(torch_module.cuda, **types)
     sparse: Any = torch_module.cuda.sparse
-    patch(sparse, **{name: type(name, (_Sparse,), {}) for name in DTYPES if hasattr(sparse, name)})
+    namespace = {"__new__": _make_sparse, "__module__": "torch.cuda.sparse"}
+    kinds = {name: dtype for name, dtype in DTYPES.items() if hasattr(sparse, name)}
+    patch(sparse, **{name: _SparseType(name, (), {**namespace, "dtype": dtype}) for name, dtype in kinds.items()})
 
     def taking_types(convert: Any) -> Any:
         """`Tensor.type`, which tells the type or converts to one."""
@@ -80,7 +91,8 @@ def install(torch_module: ModuleType) -> None:
             known = _named(types, dtype)
             if known is not None:
                 return self.to("cuda" if not self.is_cuda else self.device, known.dtype, non_blocking=non_blocking)
-            return convert(self, dtype, non_blocking, **options)
+            told = convert(self, dtype, non_blocking, **options)
+            return told.replace("torch.lazy.", "torch.cuda.") if isinstance(told, str) else told  # of a wrapper of ours
 
         return to_type
 

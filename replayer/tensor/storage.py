@@ -103,6 +103,35 @@ class VirtualStorage(torch.UntypedStorage):
         if host.device.type == "cpu" and (size_bytes <= KNOWN_LIMIT or computing()):
             self.allocation.known = torch.empty(0, dtype=torch.uint8).set_(host.clone())  # type: ignore[no-untyped-call]
 
+    def as_bytes(self) -> torch.Tensor:
+        """A tensor over all of it."""
+        made = torch.empty(0, dtype=torch.uint8, device=self.device)
+        made.set_(self)
+        return made
+
+    def copy_(self, source: Any, non_blocking: bool | None = None) -> Any:
+        """Take the bytes of a storage of the same size, on whatever device."""
+        if not isinstance(source, VirtualStorage):
+            source_bytes = torch.empty(0, dtype=torch.uint8).set_(source)
+        else:
+            source_bytes = source.as_bytes()
+        self.as_bytes().copy_(source_bytes, non_blocking=bool(non_blocking))
+        return self
+
+    def fill_(self, value: int) -> Self:
+        self.as_bytes().fill_(value)
+        return self
+
+    def __getitem__(self, index: Any) -> Any:
+        """A byte; a slice is a copy on the host, where CUDA's is a view."""
+        return self.as_bytes()[index].item() if isinstance(index, int) else self.cpu()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.as_bytes()[index] = value
+
+    def tolist(self) -> list[Any]:
+        return list(self.cpu())
+
     def to(self, *, device: Any, non_blocking: bool = False) -> Any:
         """Itself, another one on another device, or its bytes on the host."""
         there = torch.device(device)

@@ -108,7 +108,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         """The legacy type name, or a conversion."""
         if dtype is None:
-            return f"torch.cuda.{_TYPE_NAMES[self.meta.dtype]}"
+            if self.layout not in (torch.strided, torch.sparse_coo):
+                raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # as c10/core/Backend.h has no name for it
+            return f"torch.cuda.{'sparse.' if self.is_sparse else ''}{_TYPE_NAMES[self.dtype]}"
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
             return self.to(_TYPES_BY_NAME[dtype.removeprefix("torch.cuda.")], non_blocking=non_blocking)
         if isinstance(dtype, str) and dtype.removeprefix("torch.") in _TYPES_BY_NAME:

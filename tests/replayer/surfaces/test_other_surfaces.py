@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from replayer.errors import NotEmulated
 from tests.replayer.fake_gpu import GIB, use
 from traces.machine import Machine
 
@@ -204,8 +203,16 @@ def test_old_tensor_types_make_and_convert_tensors_of_the_device() -> None:
     assert torch.ones(2).type() == "torch.FloatTensor"
     assert isinstance(made, cuda.FloatTensor) and not isinstance(made, cuda.HalfTensor)
     assert not isinstance(torch.ones(1), cuda.FloatTensor)
-    with pytest.raises(NotEmulated, match=r"torch\.cuda\.sparse\.FloatTensor"):
-        cuda.sparse.FloatTensor(2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # typed storages are deprecated, checks of sparse indices are off
+        sparse: Any = cuda.sparse.FloatTensor(torch.zeros(2, 1, dtype=torch.int64), torch.ones(1), torch.Size([2, 3]))
+        assert sparse.is_sparse and sparse.type() == "torch.cuda.sparse.FloatTensor"
+        assert cuda.sparse.HalfTensor(2, 3)._nnz() == 0
+        assert isinstance(sparse, cuda.sparse.FloatTensor) and not isinstance(sparse, cuda.sparse.HalfTensor)
+        assert not isinstance(sparse, cuda.FloatTensor)
+        assert not isinstance(made, cuda.sparse.FloatTensor)
+        assert cuda.HalfStorage(3).device.type == "cuda" and len(cuda.HalfStorage(3)) == 3
+        assert isinstance(torch.HalfStorage(2).cuda(), cuda.HalfStorage)
 
 
 def test_the_default_tensor_type_may_be_one_of_the_device() -> None:

@@ -47,6 +47,21 @@ def storages(device: str) -> Any:
         x[2:].data_ptr() - x.data_ptr()]
 
 
+@family.group
+def storages_by_name(device: str) -> Any:
+    made = torch.UntypedStorage(8, device=device)
+    made.fill_(1)
+    host = torch.FloatStorage([1.0, 2.0, 3.0])  # type: ignore[abstract]
+    there = host.to(device=device)
+    typed = torch.TypedStorage(3, dtype=torch.float32, device=device)
+    typed.copy_(there)
+    typed[1] = 5.0
+    back = torch.FloatStorage(3).copy_(typed)  # type: ignore[abstract]
+    found = [made.nbytes(), made.tolist(), made[0], there.dtype, there.tolist(), typed.tolist(), list(back)]
+    return [*found, typed.double().tolist(), torch.empty(0, device=device).set_(typed), typed.device.type == device,
+        torch.UntypedStorage([1, 2]).tolist()]
+
+
 @family.refused("Tensor.__dlpack__ is not emulated by the virtual GPU")
 def dlpack(device: str) -> Any:
     return torch.from_dlpack(torch.ones(2, device=device))

@@ -27,6 +27,17 @@ def sparse_coo(device: str) -> Any:
 
 
 @family.group
+def sparse_by_size(device: str) -> Any:
+    """Those without elements; the legacy types make some too."""
+    sizes = [torch.sparse_coo_tensor(size=(2, 3), device=device), torch.zeros(2, 3, layout=torch.sparse_coo, device=device),
+        torch.empty(2, 3, layout=torch.sparse_coo, device=device), torch.zeros(2, 3, layout=torch.sparse_csr, device=device)]
+    types = torch.cuda.sparse if device == "cuda" else torch.sparse
+    legacy = types.FloatTensor(torch.tensor([[0, 1], [1, 0]], device=device), torch.ones(2, device=device), torch.Size([2, 3]))
+    found = [torch.mm(legacy, torch.ones(3, 2, device=device)), types.FloatTensor(2, 3)._nnz(), sizes[0].type()[-18:]]
+    return [*found, *([x._nnz(), x.layout, x.to_dense(), x @ torch.ones(3, 2, device=device)] for x in sizes)]
+
+
+@family.group
 def sparse_products(device: str) -> Any:
     s, x = _coo(device), torch.randn(3, 2).to(device)
     found = [torch.sparse.mm(s, x), s @ x, torch.mm(s, x), torch.spmm(s, x), torch.sparse.addmm(x, s, x),

@@ -1,0 +1,70 @@
+"""Storages of the device, which C++ would allocate there: made by their names, and moved there.
+
+    torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
+    torch.cuda.FloatStorage(6)                  # the same, typed
+    torch.FloatStorage([1, 2]).cuda()
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from replayer.state import gpu
+from replayer.tensor.allocation import allocate
+from replayer.tensor.device_args import checked_index
+from replayer.tensor.storage import VirtualStorage
+from traces.patching import patch
+
+
+def install(torch_module: ModuleType) -> None:
+    """Patch the construction of storages and what tells and moves them."""
+    untyped: Any = torch_module.UntypedStorage
+    typed: Any = torch_module.TypedStorage
+    is_storage = torch_module.is_storage
+    make: Any = torch._C.StorageBase.__new__
+    to_device, copy, wrapped_storage = untyped.to, untyped.copy_, typed._new_wrapped_storage
+
+    def new(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+        """`UntypedStorage(size_bytes, device=...)`; of the host as ever."""
+        there = None if device is None else torch.device(device)
+        if there is None or there.type != "cuda":
+            return make(cls, *args, **options, **({} if there is None else {"device": there}))
+        index = gpu().current_device() if there.index is None else there.index
+        checked_index(index)
+        values = args[0] if args else 0
+        if isinstance(values, int):
+            return VirtualStorage.over(allocate(gpu(), index, values), index)
+        return VirtualStorage.made_of(make(untyped, values), index)
+
+    @wraps(is_storage)
+    def is_any_storage(obj: Any, /) -> bool:
+        """Not by PyTorch's set of storage classes: torch.load takes a dtype from each name in there."""
+        return isinstance(obj, VirtualStorage) or is_storage(obj)
+
+    @wraps(to_device)
+    def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        """Of a storage on the host, as in `map_location=lambda storage, location: storage.cuda()`."""
+        there = torch.device(device)
+        if there.type != "cuda":
+            return to_device(self, device=device, non_blocking=non_blocking)
+        return VirtualStorage.made_of(self, gpu().current_device() if there.index is None else there.index)
+
+    @wraps(copy)
+    def copy_(self: Any, source: Any, non_blocking: bool | None = None) -> Any:
+        """Into a storage on the host."""
+        return copy(self, source.cpu() if isinstance(source, VirtualStorage) else source, non_blocking)
+
+    @wraps(wrapped_storage)
+    def with_dtype(self: Any, storage: Any) -> Any:
+        """A typed storage of the same dtype; PyTorch asks for the very class UntypedStorage."""
+        if isinstance(storage, VirtualStorage):
+            return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)
+        return wrapped_storage(self, storage)
+
+    patch(torch_module, is_storage=is_any_storage)
+    patch(untyped, __new__=new, to=to, copy_=copy_)
+    patch(typed, _new_wrapped_storage=with_dtype)
