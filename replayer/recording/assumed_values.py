@@ -9,16 +9,20 @@ So what a script does only when a loss improves it does: it saves the best model
 
 Note [Loops end]
     A script may ask again and again until a number is small. What it reads beyond a thousand scalars within one training step
-    halves from one to the next, and a condition that has been false so often is true for once. A selection from two or more
-    elements never takes all of them: a loop that goes on with what is left (`boxes = boxes[iou < 0.5]`) comes to one element,
-    which is left out for once.
+    halves from one to the next, and a condition that has been false so often is true for once. Where no data comes from the
+    host meanwhile, as it does in a loop over batches, numbers that are made in one place halve after a hundred: a solver whose
+    steps are rejected makes them smaller each time, and after a thousand they would be nothing, so that none ends it.
+    A selection from two or more elements never takes all of them: a loop that goes on with what is left
+    (`boxes = boxes[iou < 0.5]`) comes to one element, which is left out for once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 
 HALF_AFTER = 100  # training steps after which a loss has halved
+WITHOUT_DATA = 97  # numbers made in one place since data came from the host
 PATIENCE = 997  # scalars read within one step before numbers begin to shrink; a prime: a loop may ask several conditions
 
 
@@ -30,15 +34,20 @@ class AssumedValues:
         self.improving = improving
         self._step = 0
         self._asked = 0
+        self._made_at: Counter[Hashable] = Counter()
 
-    def loss(self) -> float:
-        """Of any float: positive, finite, smaller after each training step."""
+    def loss(self, place: Hashable = None) -> float:
+        """Of any float: positive, finite, smaller after each training step. `place`: where the script makes it."""
         if not self.improving:
             return 1.0
         step = self._trained()
         if step != self._step:
-            self._step, self._asked = step, 0
-        return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(max(self._asked - PATIENCE, 0), 60)
+            self._begin(step)
+        too_many = max(self._asked - PATIENCE, 0)
+        if place is not None:
+            self._made_at[place] += 1
+            too_many = max(too_many, self._made_at[place] - WITHOUT_DATA)
+        return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
         """How many of an unknown number of comparisons hold."""
@@ -57,6 +66,15 @@ class AssumedValues:
 
     def note_scalar(self) -> None:
         """The host reads a single unrecorded value."""
-        if self._trained() != self._step:
-            self._step, self._asked = self._trained(), 0
+        step = self._trained()
+        if step != self._step:
+            self._begin(step)
         self._asked += 1
+
+    def note_data(self) -> None:
+        """The host sends data: a loop over batches goes on."""
+        self._made_at.clear()
+
+    def _begin(self, step: int) -> None:
+        self._step, self._asked = step, 0
+        self._made_at.clear()

@@ -7,7 +7,7 @@ Rules for what is not known, where the recording's own values are no help:
 
 * a float that is all of its tensor (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each training step;
 * nothing is NaN or infinite; what is compared with itself or its clone is equal; bounds of floats hold for all elements, if
-  that is asked (`(x > 0).all()`), while a single comparison reads as False;
+  that is asked (`(x > 0).all()`), while a single comparison reads as False, or so that no error follows (script_branches.py);
 * of the elements of any other comparison, `AssumedValues.share` hold, if their sum or mean is asked.
 """
 
@@ -25,6 +25,7 @@ from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches, Truth, Uniform
 from replayer.tensor.known_values import Folding, fills_allocation, in_dtype, known_values
 from replayer.tensor.plan import Constant, New, Plan, Several
+from replayer.tensor.script_branches import calling_place
 
 if TYPE_CHECKING:
     from replayer.timing.stream import VirtualStream
@@ -183,7 +184,7 @@ def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
 
 
 def _loss(made: Any, args: Any) -> Uniform:
-    return Uniform(gpu().assumed.loss(), made.meta.dtype, assumed=True)
+    return Uniform(gpu().assumed.loss(calling_place()), made.meta.dtype, assumed=True)
 
 
 def _comparison(func: torch._ops.OpOverload) -> Assume:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from replayer.recording.assumed_values import PATIENCE, AssumedValues
+from replayer.recording.assumed_values import PATIENCE, WITHOUT_DATA, AssumedValues
 
 
 def test_a_loss_falls_with_each_training_step_and_an_accuracy_rises() -> None:
@@ -42,3 +42,16 @@ def test_a_count_is_the_rounded_share_and_a_loop_over_what_is_left_ends() -> Non
     while left:
         left, rounds = assumed.count(left), rounds + 1
     assert rounds < 2 * PATIENCE
+
+
+def test_numbers_made_in_one_place_without_data_become_small_and_others_do_not() -> None:
+    steps = 0
+    assumed = AssumedValues(lambda: steps)
+    here = [assumed.loss("here") for _ in range(WITHOUT_DATA + 10)]
+    assert here[WITHOUT_DATA - 1] == 1.0 and here[-1] == 0.5**10 and assumed.loss("there") == assumed.loss() == 1.0
+    assumed.note_data()
+    assert assumed.loss("here") == 1.0
+    for _ in range(WITHOUT_DATA):
+        assumed.loss("here")
+    steps = 1
+    assert assumed.loss("here") == assumed.loss() > 0.9

@@ -1,0 +1,79 @@
+"""Which answer to a condition lets a script go on: an assertion holds, and what leads straight to an error does not happen.
+
+    assert t0 + dt > t0                    # answer_without_error() is True
+    if (lengths < 0).any():                # False
+        raise ValueError("negative")
+    if better:                             # None: both ways are ways on
+        save()
+
+Read from the bytecode of the frame that asks: what follows is a conditional jump, and one of its two ways ends in a `raise`
+before it branches again.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from functools import cache
+from types import CodeType, FrameType
+
+Place = tuple[CodeType, int]  # an instruction, by its offset
+
+_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # between a call and the jump that goes by its result
+_JUMPS = {*dis.hasjrel, *dis.hasjabs}
+_NO_ERROR = {"StopIteration", "StopAsyncIteration"}  # which end a loop
+
+
+def answer_without_error() -> bool | None:
+    """Of the condition that the innermost frame outside this package asks; None where it does not decide of an error."""
+    frame = _innermost_outside(set())
+    return None if frame is None else _answer(frame.f_code, frame.f_lasti)
+
+
+def calling_place() -> Place | None:
+    """Where the script, or a library that it uses, makes the call that runs now."""
+    frame = _innermost_outside({"torch"})
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def _innermost_outside(packages: set[str]) -> FrameType | None:
+    packages.add(__name__.partition(".")[0])  # ours, renamed once it has been imported
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in packages:
+        frame = frame.f_back
+    return frame
+
+
+@cache
+def _answer(code: CodeType, offset: int) -> bool | None:
+    instructions = list(dis.get_instructions(code))
+    at = {instruction.offset: index for index, instruction in enumerate(instructions)}
+    index = at.get(offset)
+    if index is None:
+        return None
+    if "_IF_" not in instructions[index].opname:  # bool(x), x.item(): the jump follows
+        index = _next(instructions, index)
+    jump = instructions[index]
+    if not jump.opname.startswith("POP_JUMP_") or not jump.opname.endswith(("_IF_TRUE", "_IF_FALSE")):
+        return None
+    jumps_if = jump.opname.endswith("_IF_TRUE")
+    if_jumped, if_not = _raises(instructions, at[jump.argval]), _raises(instructions, index + 1)
+    return None if if_jumped == if_not else jumps_if == if_not
+
+
+def _next(instructions: list[dis.Instruction], index: int) -> int:
+    index += 1
+    while instructions[index].opname in _BETWEEN:
+        index += 1
+    return index
+
+
+def _raises(instructions: list[dis.Instruction], index: int) -> bool:
+    """Whether an error is raised from here before anything is decided or returned."""
+    for instruction in instructions[index:]:
+        name = instruction.opname
+        if name == "LOAD_ASSERTION_ERROR" or name == "RAISE_VARARGS":
+            return True
+        if instruction.opcode in _JUMPS or name.startswith(("RETURN", "YIELD")) or instruction.argval in _NO_ERROR:
+            return False
+    return False
