@@ -200,6 +200,21 @@ def launch_phases(trace: Trace) -> Column:
     return TimeWindows(phases.start_ns, phases.end_ns, ranks).holding(launch_time_ns(trace), _device_ranks(trace))
 
 
+def launch_phase_names(trace: Trace) -> Column:
+    """The name of the phase in which each device span was launched, "" outside of phases."""
+    return _phase_names(trace)[launch_phases(trace)]
+
+
+def phase_names_at(trace: Trace, times_ns: Column) -> Column:
+    """The name of the phase that is under way at each of these times, of whichever rank; "" outside of phases."""
+    return _phase_names(trace)[TimeWindows(trace.phases.start_ns, trace.phases.end_ns).holding(times_ns)]
+
+
+def _phase_names(trace: Trace) -> Column:
+    """By row of `trace.phases`; the last one answers for NONE."""
+    return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
+
+
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     """The op span that launched each device span (the innermost around the launch, or the outermost), or NONE."""
     host = trace.host

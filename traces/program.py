@@ -28,7 +28,7 @@ from traces.communication import communication_kernels
 from traces.device_names import copy_direction
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
-from traces.measure import PhaseTimes, launch_phases, launch_steps, op_of, phase_times, work_rows
+from traces.measure import PhaseTimes, launch_phase_names, launch_steps, op_of, phase_times, work_rows
 from traces.model import NONE, TABLES, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.op_order import moved
 from traces.workload import Likeness, compare_workloads
@@ -469,11 +469,10 @@ def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
     What ranks say to each other is left out: a recording has ops for it, a replay has collectives.
     """
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(communication_kernels(trace)))
-    op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phases(trace)[rows]
+    op, step = op_of(trace)[rows], launch_steps(trace)[rows]
     keep = (op >= 0) & (np.isin(step, steps) if len(steps) else True)
     if len(trace.phases):
-        judged = [trace.strings.find(name) for name in ("forward", "loss")]
-        in_forward = np.isin(trace.phases.name[phase], judged) & (phase >= 0)
+        in_forward = np.isin(launch_phase_names(trace)[rows], ("forward", "loss"))
         if (keep & in_forward).any():
             keep &= in_forward
     op, first = np.unique(op[keep], return_index=True)

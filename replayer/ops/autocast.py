@@ -67,20 +67,18 @@ class Autocast:
         """Drop the casts of this thread: part of `torch.clear_autocast_cache`."""
         self._casts.made.clear()
 
-    def lower(self, op: Any) -> Callable[..., Any]:
+    def cast(self, op: Any, dtype: torch.dtype | None = None) -> Callable[..., Any]:
+        """The op in this dtype; in autocast's own one, half precision, if None."""
+
         def kernel(*args: Any, **kwargs: Any) -> Any:
-            dtype = torch.get_autocast_dtype("cuda")
+            to = dtype or torch.get_autocast_dtype("cuda")
             with torch._C._ExcludeDispatchKeyGuard(self.key_set):
-                return op(*self._cast(args, dtype), **self._cast_named(kwargs, dtype))
+                return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
         return kernel
 
     def full(self, op: Any) -> Callable[..., Any]:
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
-                return op(*self._cast(args, torch.float32), **self._cast_named(kwargs, torch.float32))
-
-        return kernel
+        return self.cast(op, torch.float32)
 
     def full_and_back(self, op: Any) -> Callable[..., Any]:
         """float32 inside, and the first argument's dtype outside."""
@@ -111,12 +109,12 @@ class Autocast:
         return kernel
 
     def widest(self, op: Any) -> Callable[..., Any]:
+        lower, full = self.cast(op), self.full(op)
+
         def kernel(*args: Any, **kwargs: Any) -> Any:
-            dtype = torch.get_autocast_dtype("cuda")
-            if any(_eligible(value) and value.dtype is torch.float32 for value in _flat((args, tuple(kwargs.values())))):
-                dtype = torch.float32
-            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
-                return op(*self._cast(args, dtype), **self._cast_named(kwargs, dtype))
+            given = _flat((args, tuple(kwargs.values())))
+            is_wide = any(_eligible(value) and value.dtype is torch.float32 for value in given)
+            return (full if is_wide else lower)(*args, **kwargs)
 
         return kernel
 
@@ -187,7 +185,7 @@ def register() -> None:
     state.keep(library)
     autocast = Autocast()
     for names, policy in (
-        (LOWER, autocast.lower),
+        (LOWER, autocast.cast),
         (FULL, autocast.full),
         (FULL_BY_DTYPE, autocast.full_by_dtype),
         (WIDEST, autocast.widest),

@@ -273,21 +273,16 @@ class Copies:
 
     def _signature(self, target: TensorMeta, source: TensorMeta, direction: str = "") -> OpSignature:
         """A copy, as profilers record it: aten::copy_ with [target, source]."""
-        key = ("copy", target, source, direction)
-        signature = self._plans.signatures.get(key)
-        if signature is None:
+
+        def made() -> OpSignature:
             shapes, names = (target.shape, source.shape), (target.dtype_name, source.dtype_name)
             layout = memory_layout(((target.shape, target.stride), (source.shape, source.stride)))
-            made = OpSignature("aten::copy_", shapes, names, direction=direction, layout=layout)
-            signature = self._plans.keep_signature(key, made)
-        return signature
+            return OpSignature("aten::copy_", shapes, names, direction=direction, layout=layout)
+
+        return self._plans.signature_of(("copy", target, source, direction), made)
 
     def _read_signature(self, op: str, meta: TensorMeta) -> OpSignature:
-        key = (op, meta)
-        signature = self._plans.signatures.get(key)
-        if signature is None:
-            signature = self._plans.keep_signature(key, OpSignature(op, (meta.shape,), (meta.dtype_name,)))
-        return signature
+        return self._plans.signature_of((op, meta), lambda: OpSignature(op, (meta.shape,), (meta.dtype_name,)))
 
 
 def _known_or_assumed(tensor: Any) -> torch.Tensor | float | int | bool:

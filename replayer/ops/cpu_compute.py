@@ -202,15 +202,14 @@ class CpuCompute:
 
     def _signature(self, func: Any, call: _PayloadCall, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
         layout = memory_layout(call.placed)
-        key = ("computed", func, tuple(call.seen), outputs, layout)
-        signature = self._plans.signatures.get(key)
-        if signature is None:
+
+        def made() -> OpSignature:
             name = func._schema.name
             launches = name.rpartition("::")[2] not in IDLE and (writes or bool(outputs))
             shapes, dtypes = tuple(shape for shape, _ in call.seen), tuple(dtype for _, dtype in call.seen)
-            made = OpSignature(name, shapes, dtypes, outputs, launches, layout=layout)
-            signature = self._plans.keep_signature(key, made)
-        return signature
+            return OpSignature(name, shapes, dtypes, outputs, launches, layout=layout)
+
+        return self._plans.signature_of(("computed", func, tuple(call.seen), outputs, layout), made)
 
 
 class _PayloadCall:

@@ -226,11 +226,10 @@ class DataDependentOps:
         """Allocate the op's results, all on one device, and launch it. `tensors` are its tensor arguments."""
         made = [make(meta, allocate(gpu(), meta.index, meta.extent_bytes)) for meta in metas]
         arguments: list[TensorMeta] = [tensor.meta for tensor in tensors]
-        key = (op, *metas, *arguments)
-        signature = self._plans.signatures.get(key)
-        if signature is None:
+
+        def signature() -> OpSignature:
             shapes, dtypes = tuple(meta.shape for meta in arguments), tuple(meta.dtype_name for meta in arguments)
-            signature = OpSignature(op, shapes, dtypes, tuple(meta.shape for meta in metas))
-            self._plans.keep_signature(key, signature)
-        gpu().launch(signature, metas[0].index)
+            return OpSignature(op, shapes, dtypes, tuple(meta.shape for meta in metas))
+
+        gpu().launch(self._plans.signature_of((op, *metas, *arguments), signature), metas[0].index)
         return made

@@ -14,7 +14,7 @@ Rules: ATen/native/cudnn/RNN.cpp and, for autocast, ATen/cudnn/AutocastRNN.cpp.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -97,34 +97,36 @@ def _implementation(mode: int, data: Any) -> Callable[..., tuple[Any, ...]] | No
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
-def _of_input(op: Any, mode: int) -> Callable[..., Any]:
-    """A padded batch; `hx` is a list for LSTM, a tensor otherwise."""
+def _layer(op: Any, mode: int, *, packed: bool) -> Callable[..., Any]:
+    """A padded batch, or a packed sequence, whose batch sizes lie on the host; `hx` is a list for LSTM, a tensor otherwise."""
 
-    def kernel(data: Any, hx: Any, weights: Any, *options: Any) -> Any:
+    def kernel(data: Any, *args: Any) -> Any:
         run = _implementation(mode, data)
         if run is None:
-            return op._op_dk(_COMPOSITE, data, hx, weights, *options)
-        *rest, batch_first = options
+            return op._op_dk(_COMPOSITE, data, *args)
+        sizes, hx, weights, *options = (args[0].tolist(), *args[1:]) if packed else ([], *args)
+        batch_first = not packed and options.pop()
         hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-        out, *states = run(data.transpose(0, 1) if batch_first else data, [], hidden, list(weights), *rest)
-        out = out.transpose(0, 1) if batch_first else out
-        return (out, *states[: len(hidden)])
+        out, *states = run(data.transpose(0, 1) if batch_first else data, sizes, hidden, list(weights), *options)
+        return (out.transpose(0, 1) if batch_first else out, *states[: len(hidden)])
 
     return kernel
 
 
-def _of_packed(op: Any, mode: int) -> Callable[..., Any]:
-    """A packed sequence, whose batch sizes lie on the host."""
+def _buffer_for(weights: Sequence[Any], dtype: torch.dtype) -> Any:
+    """A tensor that all weights fit into, one after the other."""
+    index = weights[0].meta.index
+    meta = VirtualTensor.plan_cache.metas.contiguous((sum(weight.meta.numel for weight in weights),), dtype, index)
+    return make(meta, allocate(gpu(), index, meta.extent_bytes))
 
-    def kernel(data: Any, batch_sizes: Any, hx: Any, weights: Any, *options: Any) -> Any:
-        run = _implementation(mode, data)
-        if run is None:
-            return op._op_dk(_COMPOSITE, data, batch_sizes, hx, weights, *options)
-        hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-        out, *states = run(data, batch_sizes.tolist(), hidden, list(weights), *options)
-        return (out, *states[: len(hidden)])
 
-    return kernel
+def _views(buffer: Any, weights: Sequence[Any]) -> Iterator[Any]:
+    """Of each weight a tensor of its shape, one after the other in the buffer."""
+    metas, offset, dtype = VirtualTensor.plan_cache.metas, 0, buffer.meta.dtype
+    for weight in weights:
+        packed = metas.contiguous(weight.meta.shape, dtype, weight.meta.index)
+        yield make(metas.of(packed.shape, packed.stride, offset, dtype, packed.index), buffer.allocation)
+        offset += packed.numel
 
 
 def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
@@ -132,17 +134,8 @@ def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: An
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
         if weights[0].dtype is torch.float32:
-            metas = VirtualTensor.plan_cache.metas
-            index = weights[0].meta.index
-            flat = metas.contiguous((sum(weight.meta.numel for weight in weights),), half, index)
-            buffer = make(flat, allocate(gpu(), index, flat.extent_bytes))
-            cast, offset = [], 0
-            for weight in weights:
-                packed = metas.contiguous(weight.meta.shape, half, index)
-                view = make(metas.of(packed.shape, packed.stride, offset, half, index), buffer.allocation)
-                cast.append(view.copy_(weight))
-                offset += packed.numel
-            weights = cast
+            buffer = _buffer_for(weights, half)
+            weights = [view.copy_(weight) for view, weight in zip(_views(buffer, weights), weights, strict=True)]
         data, hx, cx = (x.to(half) if x is not None and x.dtype is torch.float32 else x for x in (data, hx, cx))
         return aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *rest)
 
@@ -178,30 +171,17 @@ class CudnnRnnOps:
 
     def flatten(self, weights: list[Any], *_rnn: Any) -> Any:
         """One buffer for all weights, which become views of it; the memory that they had before is freed."""
-        first = weights[0].meta
-        metas = self._plans.metas
-        buffer = metas.contiguous((sum(weight.meta.numel for weight in weights),), first.dtype, first.index)
-        allocation = allocate(gpu(), first.index, buffer.extent_bytes)
-        offset = 0
-        for weight in weights:
-            packed = metas.contiguous(weight.meta.shape, first.dtype, first.index)
-            view = metas.of(packed.shape, packed.stride, offset, first.dtype, first.index)
-            signature = OpSignature("aten::copy_", (packed.shape, packed.shape), (first.dtype_name, first.dtype_name))
-            gpu().launch(signature, first.index)
-            adopt(weight, make(view, allocation))
-            offset += packed.numel
-        return make(buffer, allocation)
+        buffer = _buffer_for(weights, weights[0].meta.dtype)
+        for weight, view in zip(weights, _views(buffer, weights), strict=True):
+            shape, name = view.meta.shape, view.meta.dtype_name
+            gpu().launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.meta.index)
+            adopt(weight, view)
+        return buffer
 
     def backward(self, *args: Any) -> Any:
         """The gradients of all weights are views of one buffer, as the weights are."""
         data, hx, cx, flat = self._run(self._plans.route(aten._cudnn_rnn_backward.default), args, {})
-        gradients, offset = [], 0
-        for weight in args[1] if flat else ():
-            packed = self._plans.metas.contiguous(weight.meta.shape, weight.meta.dtype, weight.meta.index)
-            view = self._plans.metas.of(packed.shape, packed.stride, offset, packed.dtype, packed.index)
-            gradients.append(make(view, flat[0].allocation))
-            offset += packed.numel
-        return data, hx, cx, gradients
+        return data, hx, cx, list(_views(flat[0], args[1])) if flat else []
 
 
 def register(plans: PlanCache) -> None:
@@ -210,7 +190,7 @@ def register(plans: PlanCache) -> None:
     layers = {aten.lstm_cell.default: rnn_cells.lstm_cell, aten.gru_cell.default: rnn_cells.gru_cell}
     for name, mode in MODES.items():
         packet = getattr(aten, name)
-        layers |= {packet.input: _of_input(packet.input, mode), packet.data: _of_packed(packet.data, mode)}
+        layers |= {of: _layer(of, mode, packed=of is packet.data) for of in (packet.input, packet.data)}
     for op, layer in layers.items():
         library.impl(op, layer, "AutogradLazy")
         plans.composites[op] = layer

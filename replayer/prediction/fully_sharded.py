@@ -29,7 +29,7 @@ from replayer.prediction.conditions import Conditions
 from replayer.prediction.layers import layers_of
 from replayer.prediction.optimizer_states import states_of
 from replayer.prediction.parallel import Parallel
-from traces.measure import launch_phases, launch_steps, launch_time_ns
+from traces.measure import launch_phase_names, launch_steps, launch_time_ns
 from traces.model import Column, Trace, TraceError
 
 ROOT = ""
@@ -102,9 +102,7 @@ def _passed(
 
 def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
     """The kernels of a step where the optimizer works on an N-th: of the phases optimizer and zero_grad."""
-    phases, names = launch_phases(recorded), [recorded.strings[int(name)] for name in recorded.phases.name]
-    of_optimizer = np.array([*(name in ("optimizer", "zero_grad") for name in names), False])[phases]
-    rows = of_optimizer & recorded.device.is_work
+    rows = recorded.device.is_work & np.isin(launch_phase_names(recorded), ("optimizer", "zero_grad"))
     shard_ns = np.maximum(durations_ns // ranks, np.minimum(durations_ns, floor_ns))
     return np.where(rows, shard_ns, durations_ns)
 
@@ -185,14 +183,12 @@ def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tu
     backward pass is, from its first kernel to its last one's end."""
     device, launched_ns = trace.device, launch_time_ns(trace)
     first_ns = int(trace.host.start_ns[layers[0][0]])
-    names = [trace.strings[int(name)] for name in trace.phases.name]
-    phases, steps = launch_phases(trace), launch_steps(trace)
+    of, steps = launch_phase_names(trace), launch_steps(trace)
     work = device.is_work
     if len(trace.steps):  # of the step that the layers were read from
         within = (trace.steps.start_ns <= first_ns) & (first_ns < trace.steps.end_ns)
         work = work & (steps == int(np.flatnonzero(within)[0])) if within.any() else work
-    of = np.array([*names, ""])[phases]
-    forward = work & ((of == "forward") | (len(names) == 0))
+    forward = work & ((of == "forward") | (len(trace.phases) == 0))
     backward = work & (of == "backward")
     backward_ns = 0.0
     if backward.any():

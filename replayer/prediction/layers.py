@@ -22,11 +22,10 @@ import numpy as np
 
 from replayer.prediction.batch_shapes import Shapes, weights_of
 from traces.equivalents import canonical_op
-from traces.measure import begin_in_steps, enclosing, profiled_steps
+from traces.measure import begin_in_steps, enclosing, phase_names_at, profiled_steps
 from traces.model import HostKind, Trace, parse_shapes
 from traces.modules import called_modules
 from traces.op_cost import itemsize
-from traces.time_windows import TimeWindows
 
 SMALLEST_UNIT_BYTES = 25 << 20  # as DistributedDataParallel's buckets: rings reach their bandwidth from there on
 
@@ -50,10 +49,7 @@ def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
     if len(trace.phases):
-        forward = trace.phases.name == trace.strings.find("forward")
-        windows = TimeWindows(trace.phases.start_ns, trace.phases.end_ns, np.zeros(len(trace.phases), dtype=np.int64))
-        held = windows.holding(host.start_ns[rows], np.zeros(len(rows), dtype=np.int64))
-        rows = rows[(held >= 0) & np.append(forward, False)[held]]
+        rows = rows[phase_names_at(trace, host.start_ns[rows]) == "forward"]
     steps = profiled_steps(trace)
     for step in reversed(steps.tolist() if one_step else []):
         own = rows[begin_in_steps(trace, rows, np.array([step]))]

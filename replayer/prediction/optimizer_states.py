@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from traces.equivalents import canonical_op
-from traces.measure import launch_phases, op_of
+from traces.measure import launch_phase_names, op_of
 from traces.model import NONE, Trace
 from traces.program import optimizers_of
 
@@ -23,9 +23,7 @@ def states_of(trace: Trace) -> int:
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)
-    phases = launch_phases(trace)
-    rows = np.flatnonzero(trace.device.is_work & (phases >= 0))
-    rows = rows[trace.phases.name[phases[rows]] == trace.strings.find("optimizer")]
+    rows = np.flatnonzero(trace.device.is_work & (launch_phase_names(trace) == "optimizer"))
     spans = np.unique([op_of(trace)[rows], op_of(trace, outermost=True)[rows]])
     ops = {canonical_op(trace.strings[int(name)]) for name in trace.host.name[spans[spans != NONE]]}
     if any("addcdiv" in op or "adam" in op for op in ops):

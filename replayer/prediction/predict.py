@@ -34,7 +34,7 @@ from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
 from traces.cards import UNKNOWN_CARD, card_of
 from traces.json_facts import as_json
-from traces.measure import busy_ns, launch_phases, launch_steps, memory_peaks, steady_steps, window_ns
+from traces.measure import busy_ns, launch_phase_names, launch_steps, memory_peaks, steady_steps, window_ns
 from traces.model import Column, Device, DeviceKind, Origin, Trace, TraceError
 from traces.workload import InputTensor
 
@@ -213,10 +213,8 @@ class Predictor:
 
     def _forward_passes(self) -> int:
         """Of all steps in which kernels were recorded; 1 without steps."""
-        steps, phases = launch_steps(self.recorded), launch_phases(self.recorded)
-        names = [self.recorded.strings[int(name)] for name in self.recorded.phases.name]
-        of_forward = np.array([*(name == "forward" for name in names), False])[phases] & (steps >= 0)
-        return max(len(np.unique(steps[of_forward])), 1)
+        steps = launch_steps(self.recorded)
+        return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps >= 0)])), 1)
 
     def _host_ns(self, phase: str) -> float:
         """What the host does for a phase of a step, without its waiting for the device; 0 where the recording has none."""
@@ -303,10 +301,8 @@ def _shares(trace: Trace) -> dict[Origin, float]:
 
 
 def _by_phase(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, PredictedTime]:
-    names = [recorded.strings[int(name)] for name in recorded.phases.name]
-    rows = launch_phases(recorded)
     work = recorded.device.is_work
-    keys = [names[row] if row >= 0 else "outside steps" for row in rows[work].tolist()]
+    keys = [name or "outside steps" for name in launch_phase_names(recorded)[work].tolist()]
     return _sums(keys, recorded.device.duration_ns[work], scaling.durations_ns[work], steps)
 
 

@@ -25,10 +25,9 @@ from traces.cards import card_of
 from traces.communication import communication_kernels
 from traces.device_names import copy_direction
 from traces.equivalents import canonical_op
-from traces.measure import launch_phases
+from traces.measure import launch_phase_names, phase_names_at
 from traces.model import NONE, Column, DeviceKind, HostKind, Origin, Strings, Trace, TraceError, parse_shapes, shapes_text
 from traces.op_cost import compute_unit
-from traces.time_windows import TimeWindows
 
 _ARITHMETIC = (
     "gemm",
@@ -124,12 +123,10 @@ def call_rows(trace: Trace) -> Column:
 def calls_of(trace: Trace) -> list[ScaledOp | None]:
     """For each device span the op of `call_rows`."""
     host, strings = trace.host, trace.strings
-    phases = launch_phases(trace)
-    phase_names = [strings[int(name)] for name in trace.phases.name]
-    known: dict[tuple[int, int, int, int], ScaledOp | None] = {}
+    known: dict[tuple[int, int, int, str], ScaledOp | None] = {}
     found: list[ScaledOp | None] = []
     ids = np.column_stack([host.name, host.shapes, host.dtypes]).tolist() if len(host) else []
-    for at, phase in zip(call_rows(trace).tolist(), phases.tolist(), strict=True):
+    for at, phase in zip(call_rows(trace).tolist(), launch_phase_names(trace).tolist(), strict=True):
         if at < 0:
             found.append(None)
             continue
@@ -138,8 +135,7 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
             name, shapes, dtypes, _ = key
             dtype = strings[dtypes].partition(";")[0] if dtypes >= 0 else "float32"
             sized = tuple(shape for shape in parse_shapes(strings[shapes]) if shape)
-            call = ScaledOp(canonical_op(strings[name]), sized, dtype or "float32", phase_names[phase] if phase >= 0 else "")
-            known[key] = call if sized else None
+            known[key] = ScaledOp(canonical_op(strings[name]), sized, dtype or "float32", phase) if sized else None
         found.append(known[key])
     return found
 
@@ -235,12 +231,9 @@ class _Ratios:
         """The shapes of all recorded ops as strings of the trace, at the new batch: so a script at that batch finds them."""
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
-        phases = TimeWindows(trace.phases.start_ns, trace.phases.end_ns, np.zeros(len(trace.phases), dtype=np.int64))
-        of = phases.holding(host.start_ns, np.zeros(len(host), dtype=np.int64))
-        names = [trace.strings[int(name)] for name in trace.phases.name]
+        rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
         new, known = host.shapes.copy(), dict[tuple[int, int, str], int]()
-        for row in np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0)).tolist():
-            phase = names[of[row]] if of[row] >= 0 else ""
+        for row, phase in zip(rows.tolist(), phase_names_at(trace, host.start_ns[rows]).tolist(), strict=True):
             key = int(host.name[row]), int(host.shapes[row]), phase
             if key not in known:
                 shapes = parse_shapes(trace.strings[key[1]])
@@ -304,18 +297,14 @@ def parameter_bytes(trace: Trace) -> int:
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes
     host, strings = trace.host, trace.strings
-    names = [strings[int(name)] for name in trace.phases.name]
-    windows = TimeWindows(trace.phases.start_ns, trace.phases.end_ns, np.zeros(len(trace.phases), dtype=np.int64))
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
-    phases = windows.holding(host.start_ns[rows], np.zeros(len(rows), dtype=np.int64))
     by_op: dict[str, int] = {}
-    for row, phase in zip(rows.tolist(), phases.tolist(), strict=True):
+    for row in rows[phase_names_at(trace, host.start_ns[rows]) == "optimizer"].tolist():
         op = strings[int(host.name[row])]
-        if phase >= 0 and names[phase] == "optimizer" and op.startswith("aten::"):
+        if op.startswith("aten::"):
             shapes = parse_shapes(strings[int(host.shapes[row])])
             sizes = shapes if "_foreach" in op or "_fused" in op else shapes[:1]
             by_op[op] = by_op.get(op, 0) + 4 * sum(map(prod, sizes))
-    steps = trace.phases.step.tolist()
-    with_optimizer = len({step for step, name in zip(steps, names, strict=True) if name == "optimizer"})
+    with_optimizer = len(np.unique(trace.phases.step[trace.phases.name == strings.find("optimizer")]))
     most = max(by_op.values(), default=0)
     return min((total for total in by_op.values() if total > 0.4 * most), default=0) // max(with_optimizer, 1)

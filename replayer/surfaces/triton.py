@@ -101,11 +101,12 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 
 def _signature(name: str, tensors: list[Any]) -> OpSignature:
-    plans, metas = VirtualTensor.plan_cache, tuple(tensor.meta for tensor in tensors)
-    key = ("triton", name, metas)
-    signature = plans.signatures.get(key)
-    if signature is None:
+    metas = tuple(tensor.meta for tensor in tensors)
+
+    def made() -> OpSignature:
         recorded = any(text.startswith(name) for text in gpu().recording.trace.strings.texts)
         shapes, dtypes = tuple(meta.shape for meta in metas), tuple(meta.dtype_name for meta in metas)
-        signature = plans.keep_signature(key, OpSignature(f"triton::{name}", shapes, dtypes, launches=not recorded))
+        return OpSignature(f"triton::{name}", shapes, dtypes, launches=not recorded)
+
+    signature: OpSignature = VirtualTensor.plan_cache.signature_of(("triton", name, metas), made)
     return signature

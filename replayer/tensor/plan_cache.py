@@ -11,6 +11,7 @@ new tensor with some metadata, a view of an argument, an argument itself, or a c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -93,12 +94,14 @@ class PlanCache:
             made = partial(func._op_dk, _COMPOSITE)
         return made
 
-    def keep_signature(self, key: plan_keys.Key, signature: OpSignature) -> OpSignature:
-        """Keep the signature of a copy, a read or an op with a handler."""
-        if len(self.signatures) >= PLANS_LIMIT:
-            self.signatures.clear()
-            self.copies.clear()
-        self.signatures[key] = signature
+    def signature_of(self, key: plan_keys.Key, make: Callable[[], OpSignature]) -> OpSignature:
+        """The signature of a copy, a read or an op with a handler; `make` makes it where none is kept."""
+        signature = self.signatures.get(key)
+        if signature is None:
+            if len(self.signatures) >= PLANS_LIMIT:
+                self.signatures.clear()
+                self.copies.clear()
+            signature = self.signatures[key] = make()
         return signature
 
     def clear(self) -> None:
