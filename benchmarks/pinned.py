@@ -22,7 +22,7 @@ import torch
 
 from replayer import backend, state
 from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, CopyCosts
-from replayer.cost_model.roofline import data_sheet_speed
+from replayer.cost_model.device_speed import data_sheet_speed
 from replayer.state import host_memory
 from replayer.surfaces import install_all
 from traces.file import load

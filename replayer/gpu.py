@@ -97,7 +97,6 @@ class VirtualDevice:
     properties: DeviceProperties  # all that are known, of the recording and of the card
     allocator: TensorAllocator  # by which tensors use the memory
     default_stream: VirtualStream
-    _memory: DeviceMemory
 
     @property
     def memory(self) -> DeviceMemory:
@@ -247,7 +246,7 @@ class VirtualGpu:
             memory.requests = RequestLog()
         allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory, self._places)
         stream = self.simulator.scheduler.stream(index, 0)
-        return VirtualDevice(index, device.name, known_properties(device), allocator, stream, memory)
+        return VirtualDevice(index, device.name, known_properties(device), allocator, stream)
 
     def device_count(self) -> int:
         return len(self.devices)

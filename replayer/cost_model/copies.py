@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed
+from replayer.cost_model.device_speed import FLOOR_NS, DeviceSpeed
 from traces.cards import card_of
 from traces.device_names import copy_direction
 from traces.model import DeviceKind, Origin, Trace

@@ -19,7 +19,7 @@ import numpy as np
 
 from replayer.cost_model.collectives import CollectiveCosts, wire_bytes
 from replayer.cost_model.copies import CopyCosts
-from replayer.cost_model.roofline import data_sheet_speed
+from replayer.cost_model.device_speed import data_sheet_speed
 from replayer.prediction.conditions import Conditions
 from traces.measure import phase_busy_ns, steady_steps
 from traces.model import Trace, TraceError

@@ -1,6 +1,6 @@
 """A recording again, with other durations on the device: when everything would have happened then.
 
-    trace = retimed(recorded, durations_ns)         # durations_ns: for each row of recorded.device
+    trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
 What the host did between waits keeps its recorded pace. A kernel keeps its recorded reason to start (its launch, the kernel
 before it, a kernel on another stream; Note [Why a kernel started when it did] in recording/indexer.py), and the host waits
@@ -47,11 +47,6 @@ class _HostTime:
         return np.asarray(np.where(times_ns == NONE, NONE, moved))
 
 
-def retimed(trace: Trace, durations_ns: Column, host_speed: float = 1.0) -> Trace:
-    """The same trace with these durations on the device and a host so many times as fast; tables that hold times are new."""
-    return Retiming(trace).at(durations_ns, host_speed)
-
-
 class Retiming:
     """A recording, indexed once for any number of other durations."""
 
@@ -60,7 +55,10 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(RecordedRun(trace, rank), trace, rank) for rank in trace.ranks or [0]}
 
     def at(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """See `retimed`; a row each per row of the recording's device, of `origins` too if they change."""
+        """The same trace with these durations on the device and a host so many times as fast; tables that hold times are new.
+
+        One duration for each row of the recording's device, and of `origins` one too if they change.
+        """
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
         placed = np.zeros(len(start_ns), dtype=bool)

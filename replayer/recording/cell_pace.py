@@ -41,10 +41,9 @@ from replayer.errors import NotInLibrary
 from traces.cards import card_of
 from traces.configuration import CellChoice
 from traces.library.catalogue import twice_text
-from traces.library.cell_traces import blank_trace
 from traces.library.cells import Cell, CellTimes, Gpu, NotMeasured, read_cells
 from traces.library.matching import Match, batch_of, compared, nearest
-from traces.model import Column, Origin, Shape, Trace
+from traces.model import Column, Origin, Shape
 from traces.run import CellCall, CellSteps
 from traces.steps import Optimizers
 from traces.workload import InputTensor, WorkloadSignature
@@ -150,12 +149,6 @@ class CellPace:
         self.is_known_to_fit = False  # the batch of the call under way; Note [A batch that is known to fit]
         bandwidth = card_of(self.gpu.device).memory_gbps * _REACHED
         self._ns_per_parameter_byte = _MOVES_PER_PARAMETER / bandwidth
-
-    def blank_trace(self) -> Trace:
-        """The card without any steps of its own."""
-        return blank_trace(self.gpu, self._files[0].provenance)
-
-    # --- what the script does
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
         """The script calls an outermost module: find what it takes, or stop. Raises NotInLibrary.

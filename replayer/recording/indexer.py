@@ -33,6 +33,7 @@ from replayer.recording.dp_regions import recorded_regions
 from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.communication import communication_kernels
 from traces.device_names import waits_for_device
+from traces.intervals import Intervals
 from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.pipeline import batch_arrival_ns
 
@@ -51,7 +52,6 @@ LAUNCH_QUEUE_DEPTH = 1022
 TYPICAL_LATENCY_NS = 7_000
 TYPICAL_GAP_NS = 1_000
 
-_WORK = (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
 _WORKS = 10  # a device with a tenth of the kernels that the busiest one has
 
 
@@ -68,7 +68,7 @@ class RecordingIndexer:
         self.device_ordinals = ordinals
         device = trace.device
         # Communication between ranks is played by process_group.py: here it would have waited for recorded ranks.
-        own = np.isin(device.kind, _WORK) & np.isin(device.device, list(ordinals))
+        own = device.is_work & np.isin(device.device, list(ordinals))
         communicates = communication_kernels(trace)
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)
         launch_row = device.launch[work]
@@ -171,22 +171,11 @@ class RecordingIndexer:
             ends.append(np.minimum(host.end_ns[calls[full]], room_ns[full]))
         start, end = np.concatenate(starts), np.concatenate(ends)
         self.wait_start, self.wait_end = start, np.maximum(start, end)  # also where the device was done already
-        order = np.argsort(start[end > start], kind="stable")
-        start, end = start[end > start][order], end[end > start][order]
-        if len(start):  # overlapping waits of several threads count once
-            reach = np.maximum.accumulate(end)
-            start[1:] = np.maximum(start[1:], reach[:-1])
-            end = np.maximum(end, start)
-        self.block_start, self.block_end = start, end
-        self.block_before = np.concatenate(([0], np.cumsum(end - start)))
+        self.blocked = Intervals(start[end > start], end[end > start])  # overlapping waits of several threads count once
 
     def active_ns(self, time_ns: Column) -> Column:
         """Recorded times with all earlier blocked time taken out."""
-        if not len(self.block_start):
-            return time_ns
-        i = np.searchsorted(self.block_start, time_ns, side="right") - 1
-        within = np.where(i >= 0, np.clip(time_ns - self.block_start[i], 0, self.block_end[i] - self.block_start[i]), 0)
-        return np.asarray(time_ns - self.block_before[np.maximum(i, 0)] * (i >= 0) - within)
+        return np.asarray(time_ns - self.blocked.before(time_ns))
 
     def _causes(self) -> None:
         """Latency, gap and edge of every kernel; see Note [Why a kernel started when it did]."""

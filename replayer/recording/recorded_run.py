@@ -29,9 +29,9 @@ import numpy as np
 import torch
 
 from replayer.cost_model.copies import directions_of
+from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.cost_model.op_costs import OpCosts, Sample
 from replayer.cost_model.op_work import OutputPlaces
-from replayer.cost_model.roofline import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.cell_pace import CellPace
 from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS, RecordingIndexer
@@ -40,6 +40,7 @@ from traces.cards import card_of
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.layouts import CHANNELS_LAST
 from traces.model import NONE, DeviceKind, HostKind, Shape, StepKind, Trace, shapes_text
+from traces.op_cost import flops, size_bytes
 
 _SHORT_NS = 20_000
 
@@ -71,7 +72,7 @@ class RecordedRun:
         self.usual_host_ns = 0  # the median over all
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
         device_name, settings = self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
-        self.speed: DeviceSpeed = data_sheet_speed(device_name, settings)
+        self.speed: DeviceSpeed = data_sheet_speed(device_name)
         self.costs = OpCosts(card_of(device_name), settings)
         self.places = OutputPlaces(())
 
@@ -185,8 +186,9 @@ class RecordedRun:
                     for one in instances:
                         ns = step.work_ns(one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
-                        if ns > _SHORT_NS * len(one.kernels):  # many short kernels show how fast launches are
-                            fit.append((name.partition("|")[0], one.shapes, one.dtype, ns))
+                        is_long = ns > _SHORT_NS * len(one.kernels)  # many short kernels show how fast launches are
+                        if is_long and not flops(name.partition("|")[0], one.shapes):
+                            fit.append((size_bytes(one.shapes, one.dtype), ns))
         self.host_ns = {name: int(median(times_ns)) for name, times_ns in host_ns.items()}
         self.usual_host_ns = int(median(self.host_ns.values())) if self.host_ns else 0
         device = self.trace.device

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, CopyCosts, directions_of
-from replayer.cost_model.roofline import FLOOR_NS, DeviceSpeed
+from replayer.cost_model.device_speed import FLOOR_NS, DeviceSpeed
 from tests.replayer.recordings import Op, make_recording
 from traces.model import DeviceKind, DeviceSpans, Origin, Trace
 
-SPEED = DeviceSpeed(bytes_per_ns=500.0, flops_per_ns=10_000.0)
+SPEED = DeviceSpeed(bytes_per_ns=500.0)
 PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pageable -> Device)"
 MB = 1_000_000
 BATCH_BYTES = 128 * 3 * 224 * 224 * 4

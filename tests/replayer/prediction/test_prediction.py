@@ -14,7 +14,7 @@ from replayer.cost_model.efficiency import peaks_of
 from replayer.prediction.batch_shapes import BatchShapes
 from replayer.prediction.conditions import EXPECTED, Conditions, conditions_of
 from replayer.prediction.predict import Predictor, as_estimated, predict
-from replayer.prediction.retiming import retimed
+from replayer.prediction.retiming import Retiming
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.recorded_run import RecordedRun
 from tests.replayer.recordings import Op, make_recording
@@ -33,7 +33,7 @@ LAYERS = [
 
 def test_the_same_durations_give_the_same_times() -> None:
     trace = training()
-    again = retimed(trace, trace.device.duration_ns)
+    again = Retiming(trace).at(trace.device.duration_ns)
     moved_ns = np.abs(np.sort(again.device.start_ns) - np.sort(trace.device.start_ns))
     assert moved_ns.max() <= 2_000  # a trace of few kernels does not tell its latency
     assert np.array_equal(again.steps.start_ns, trace.steps.start_ns)
@@ -43,7 +43,7 @@ def test_the_same_durations_give_the_same_times() -> None:
 @pytest.mark.parametrize("times", [2, 50])
 def test_longer_kernels_queue_and_rows_stay(times: int) -> None:
     trace = training()
-    longer = retimed(trace, trace.device.duration_ns * times)
+    longer = Retiming(trace).at(trace.device.duration_ns * times)
     assert len(longer.device) == len(trace.device) and longer.device.duration_ns.sum() == times * trace.device.duration_ns.sum()
     order = np.argsort(longer.device.start_ns)
     starts, ends = longer.device.start_ns[order], longer.device.end_ns[order]
@@ -52,7 +52,7 @@ def test_longer_kernels_queue_and_rows_stay(times: int) -> None:
 
 def test_a_faster_host_takes_less_time_between_waits() -> None:
     trace = training()
-    fast = retimed(trace, trace.device.duration_ns, host_speed=2.0)
+    fast = Retiming(trace).at(trace.device.duration_ns, host_speed=2.0)
     assert fast.steps.duration_ns.sum() < 0.7 * trace.steps.duration_ns.sum()
 
 
@@ -208,7 +208,7 @@ def test_a_launch_that_blocks_is_read_as_a_wait_again() -> None:
     predicted trace's own host pace is the recorded one."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(1500)]
     trace = make_recording([("forward", 0, 15_000), ("backward", 15_000, 15_010)], ops)
-    longer = retimed(trace, trace.device.duration_ns * 5)
+    longer = Retiming(trace).at(trace.device.duration_ns * 5)
     assert longer.steps.duration_ns[0] > 1.3 * trace.steps.duration_ns[0]
     before, after = (RecordedRun.of(one).steps[0].segments["forward", 0].host_ns for one in (trace, longer))
     assert after == pytest.approx(before, rel=0.05)

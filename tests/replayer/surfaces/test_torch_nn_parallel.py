@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from replayer import state
-from replayer.cost_model.roofline import FLOOR_NS
+from replayer.cost_model.device_speed import FLOOR_NS
 from replayer.gpu import VirtualGpu
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.file import load

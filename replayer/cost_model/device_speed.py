@@ -1,0 +1,55 @@
+"""How fast a device moves its own memory, and how long its kernels take however little they do.
+
+    speed = data_sheet_speed("Tesla T4")         # DeviceSpeed(bytes_per_ns=192.0, floor_ns=1500)
+    fitted_speed([(4_000_000, 40_000)] * 5, speed)      # bytes and ns of recorded ops: bytes_per_ns=100.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traces.cards import card_of
+from traces.model import Column
+
+# A kernel takes about this long however little it does, where the recording does not tell (`shortest_kernel_ns`).
+FLOOR_NS = 1_500
+
+# The share of its data sheet that a device reaches in ordinary kernels; only used where the trace has no kernels to fit.
+_REACHED = 0.6
+
+_LONGEST_FLOOR_NS = 10_000  # of the real recordings an A100's shortest kernels take longest, 6 us
+
+
+@dataclass(frozen=True)
+class DeviceSpeed:
+    """What a device reaches: bytes per nanosecond (that is GB/s), and what a kernel takes however little it does."""
+
+    bytes_per_ns: float
+    floor_ns: int = FLOOR_NS
+
+
+def data_sheet_speed(device_name: str) -> DeviceSpeed:
+    """The speed of a device known only by name."""
+    return DeviceSpeed(card_of(device_name).memory_gbps * _REACHED)
+
+
+def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
+    """The speed that recorded ops without FLOPs reached: samples are (bytes, duration in ns).
+
+    The upper decile of what ops longer than 20 us reached, so that a slow kernel does not make the device look slow; the
+    fallback's where fewer than five samples tell.
+    """
+    reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
+    return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
+
+
+def shortest_kernel_ns(durations_ns: Column) -> int:
+    """What a kernel of this device takes however little it does: the shortest hundredth of a recording's kernels.
+
+    `FLOOR_NS` where a recording has fewer than a hundred, none that does little, or shows them as 0 (whole microseconds).
+    """
+    shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else FLOOR_NS
+    return shortest_ns if 0 < shortest_ns <= _LONGEST_FLOOR_NS else FLOOR_NS

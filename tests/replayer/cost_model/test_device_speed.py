@@ -1,0 +1,48 @@
+"""Speeds of devices, by their data sheets and by recorded ops; textbook FLOPs and bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from replayer.cost_model.device_speed import (
+    FLOOR_NS,
+    DeviceSpeed,
+    data_sheet_speed,
+    fitted_speed,
+    shortest_kernel_ns,
+)
+from traces.op_cost import flops, size_bytes
+
+SPEED = DeviceSpeed(bytes_per_ns=500.0)
+
+
+def test_flops_of_a_matrix_product_and_of_a_convolution_are_the_textbook_ones() -> None:
+    assert flops("mm", ((64, 128), (128, 32))) == 2 * 64 * 128 * 32
+    assert flops("addmm", ((32,), (64, 128), (128, 32))) == 2 * 64 * 128 * 32
+    assert flops("convolution", ((1, 3, 8, 8), (16, 3, 3, 3))) == 2 * 8 * 8 * 16 * 3 * 3 * 3
+    assert flops("relu", ((64, 64),)) == 0
+
+
+def test_half_precision_moves_half_the_bytes() -> None:
+    assert size_bytes(((10, 10),), "float16") * 2 == size_bytes(((10, 10),), "float32") == 400
+
+
+@pytest.mark.parametrize(("name", "gbps"), [("Tesla V100-DGXS-32GB", 900), ("Quadro GP100", 717), ("NVIDIA H200", 4800)])
+def test_known_devices_take_their_data_sheet(name: str, gbps: int) -> None:
+    assert data_sheet_speed(name).bytes_per_ns == pytest.approx(gbps * 0.6)
+
+
+def test_a_device_nobody_knows_still_has_a_speed() -> None:
+    assert data_sheet_speed("Imaginary 9000").bytes_per_ns > 0
+
+
+def test_the_fitted_speed_is_what_long_ops_reached() -> None:
+    samples = [(4_000_000, 40_000)] * 6 + [(4_000_000, 10_000)] * 6
+    assert fitted_speed(samples, SPEED).bytes_per_ns == pytest.approx(4_000_000 / 40_000)
+    assert fitted_speed(samples[:3], SPEED) == SPEED
+
+
+def test_a_recording_of_whole_microseconds_shows_short_kernels_as_nothing_which_is_no_floor() -> None:
+    durations_ns = np.array([0] * 50 + [2_000] * 150)
+    assert shortest_kernel_ns(durations_ns) == FLOOR_NS
