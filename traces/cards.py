@@ -29,7 +29,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from traces.machine import DeviceProperties
 from traces.model import Device, TraceError
@@ -166,16 +166,9 @@ class Card:
         )
 
 
-def _like(card: Card, *names: str, memory_bytes: int, memory_gbps: float = 0, link: Link | None = None, source: str = "") -> Card:
+def _like(card: Card, *names: str, **changed: Any) -> Card:
     """The same GPU with another memory or in another form."""
-    return replace(
-        card,
-        names=names,
-        memory_bytes=memory_bytes,
-        memory_gbps=memory_gbps or card.memory_gbps,
-        link=link or card.link,
-        source=source or card.source,
-    )
+    return replace(card, names=names, **changed)
 
 
 def _rates(fp64: float, fp32: float, fp16: float = 0, int8: float = 0, *, tf32: float = 0, bf16: float = 0, fp8: float = 0) -> dict[str, float]:

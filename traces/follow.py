@@ -14,51 +14,66 @@ Only what is new is read each time. A frame that is not yet whole is left for th
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from traces import checks
 from traces.contents import Assembly, rows_within
-from traces.frames import HEADER, Damaged, Scan, header_scan, scan
+from traces.frames import HEADER, Damaged, Frame, Scan, header_scan, scan
 from traces.model import TABLES, Strings, Thread, Trace, TraceFormatError
 from traces.order import in_order
 from traces.unpack_limit import UnpackLimit
 
 
-class Follower:
+class _Tail:
+    """The frames of a file that is being written."""
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._assembly = Assembly(UnpackLimit(0, None))  # a child of ours writes it
         self._found: Scan | None = None
 
     @property
     def ended(self) -> bool:
         return self._found is not None and self._found.end is not None
 
+    def frames(self) -> list[Frame]:
+        """What was written since the last call. Raises Damaged."""
+        if self.ended:
+            return []
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._found.whole_bytes if self._found is not None else 0)
+                data = file.read()
+        except OSError as error:
+            raise Damaged(error.strerror or str(error)) from error
+        if self._found is None:
+            if len(data) < HEADER.size:
+                return []
+            self._found, data = header_scan(data), data[HEADER.size :]
+        self._found = scan(data, self._found)
+        return self._found.frames
+
+
+class Follower(_Tail):
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self._assembly = Assembly(UnpackLimit(0, None))  # a child of ours writes it
+
     def more(self) -> bool:
         """Read what was written since the last call; whether that was anything. Raises TraceFormatError."""
-        if self.ended:
-            return False
-        try:
-            data = self._unread()
-            if self._found is None:
-                if len(data) < HEADER.size:
-                    return False
-                self._found, data = header_scan(data), data[HEADER.size :]
-            found = scan(data, self._found)
-            for frame in found.frames:
+        had_ended = self.ended
+        with _as_format_error(self.path):
+            frames = self.frames()
+            for frame in frames:
                 self._assembly.add(frame.content(), frame.offset_bytes)
-        except Damaged as error:
-            raise TraceFormatError(self.path, error.offset_bytes, error.reason) from error
-        self._found = found
-        return bool(found.frames) or self.ended
+        return bool(frames) or (self.ended and not had_ended)
 
     def trace(self) -> Trace:
         """Everything so far, in order. What points at rows still to come is let go. Raises TraceFormatError."""
-        try:
+        with _as_format_error(self.path):
             trace = self._assembly.trace()
-        except Damaged as error:
-            raise TraceFormatError(self.path, error.offset_bytes, error.reason) from error
         copies: dict[str, Any] = {
             name: kind(**{column: values.copy() for column, values in getattr(trace, name).columns().items()})
             for name, kind in TABLES.items()
@@ -75,31 +90,18 @@ class Follower:
             raise TraceFormatError(self.path, HEADER.size, reason)
         return in_order(trace)
 
-    def _unread(self) -> bytes:
-        return _unread(self.path, self._found)
 
-
-class StepCount:
+class StepCount(_Tail):
     """How many steps a file holds that is being written."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._found: Scan | None = None
+        super().__init__(path)
         self._steps = 0
 
     def now(self) -> int:
         """Raises TraceFormatError."""
-        try:
-            data = _unread(self._path, self._found)
-            if self._found is None:
-                if len(data) < HEADER.size:
-                    return 0
-                self._found, data = header_scan(data), data[HEADER.size :]
-            if self._found.end is None:
-                self._found = scan(data, self._found)
-                self._steps += sum(rows_within(frame.content(), "steps") for frame in self._found.frames)
-        except Damaged as error:
-            raise TraceFormatError(self._path, error.offset_bytes, error.reason) from error
+        with _as_format_error(self.path):
+            self._steps += sum(rows_within(frame.content(), "steps") for frame in self.frames())
         return self._steps
 
 
@@ -110,10 +112,9 @@ def timeline_of(folder: Path, pid: int) -> Path | None:
     return own if own in files else next(iter(files), None)
 
 
-def _unread(path: Path, found: Scan | None) -> bytes:
+@contextmanager
+def _as_format_error(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            file.seek(found.whole_bytes if found is not None else 0)
-            return file.read()
-    except OSError as error:
-        raise Damaged(error.strerror or str(error)) from error
+        yield
+    except Damaged as error:
+        raise TraceFormatError(path, error.offset_bytes, error.reason) from error

@@ -28,6 +28,7 @@ Note [Units that were not measured]
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from math import exp, inf, log, log2
 from typing import NamedTuple
 
@@ -100,7 +101,7 @@ class OpCosts:
         self._curves = EfficiencyCurves.installed()
         self._learned: dict[str, list[_Learned]] = {}  # by the kind of the first piece of work
         self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}  # by op, dtype and shapes: of its first call
-        self._known: dict[OpWork, tuple[float, Origin]] = {}
+        self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
         """Hold the estimates against recorded ops; those at which a kernel's shortest time is all that shows say nothing, nor
@@ -174,12 +175,6 @@ class OpCosts:
     def _ns(self, works: list[OpWork]) -> tuple[float, Origin]:
         told = [self._of(work) for work in works]
         return sum(ns for ns, _ in told) or 1.0, max((origin for _, origin in told), key=_UNCERTAIN.index)
-
-    def _of(self, work: OpWork) -> tuple[float, Origin]:
-        known = self._known.get(work)
-        if known is None:
-            known = self._known[work] = self._worked_out(work)
-        return known
 
     def _worked_out(self, work: OpWork) -> tuple[float, Origin]:
         work = _in_tiles(work)

@@ -95,6 +95,16 @@ class Pool:
         del self.keys[at], self.blocks[at]
         block.in_pool = False
 
+    def merge(self, block: Block) -> int:
+        """Take the free neighbours of a block out of the pool and make them a part of it; how many there were."""
+        merged = 0
+        for neighbour in (block.prev, block.next):
+            if neighbour is not None and neighbour.in_pool:
+                self.remove(neighbour)
+                absorb(block, neighbour)
+                merged += 1
+        return merged
+
     def whole_segments(self) -> list[Block]:
         """The free blocks that are all of their segment."""
         return [block for block in self.blocks if not block.is_split]

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from replayer.errors import NotEmulatedWarning
-from replayer.memory.blocks import Block, Pool, Unmapped, UsedStream, absorb, link
+from replayer.memory.blocks import Block, Pool, Unmapped, UsedStream, link
 from replayer.memory.expandable_segments import ExpandableSegments, best_fit, expandable_fits_first
 from replayer.memory.history import History
 from replayer.memory.oom import DEFAULT_OOM_TEXT, Figures, OomObserver, OutOfMemory
@@ -207,12 +207,7 @@ class DeviceMemory:
             self.requests.free(block)
         pool, stats = block.pool, block.pool.stats
         stats.requested_bytes.now -= block.requested_bytes
-        freed_bytes, merged = block.size_bytes, 0
-        for neighbour in (block.prev, block.next):
-            if neighbour is not None and neighbour.in_pool:
-                pool.remove(neighbour)
-                absorb(block, neighbour)
-                merged += 1
+        freed_bytes, merged = block.size_bytes, pool.merge(block)
         if block.next is None:
             self._segments.tails[block.address + block.size_bytes] = block
         pool.add(block)

@@ -183,12 +183,7 @@ class ExpandableSegments:
             link(unmapped.prev, block)
             link(block, unmapped.next)
             pool.unmapped.remove(unmapped)
-        if block.prev is not None and block.prev.in_pool:
-            pool.remove(block.prev)
-            absorb(block, block.prev)
-        if block.next is not None and block.next.in_pool:
-            pool.remove(block.next)
-            absorb(block, block.next)
+        pool.merge(block)
         pool.add(block)
         return block
 

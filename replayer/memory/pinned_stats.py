@@ -14,33 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from replayer.memory.stats import Count, Quantity
 
-@dataclass(slots=True)
-class Amount:
-    """A quantity that goes up and down: blocks or bytes."""
 
-    current: int = 0
-    peak: int = 0
-    allocated: int = 0
-    freed: int = 0
-
-    def add(self, amount: int) -> None:
-        self.current += amount
-        self.allocated += amount
-        self.peak = max(self.peak, self.current)
-
-    def subtract(self, amount: int) -> None:
-        self.current -= amount
-        self.freed += amount
-
-    def reset_accumulated(self) -> None:
-        self.allocated = self.freed = 0
-
-    def reset_peak(self) -> None:
-        self.peak = self.current
-
-    def as_dict(self) -> dict[str, int]:
-        return {"current": self.current, "peak": self.peak, "allocated": self.allocated, "freed": self.freed}
+def _count() -> Count:
+    """Of a quantity without pools; a Count lives as long as what it is a part of."""
+    return Quantity().large
 
 
 @dataclass(slots=True)
@@ -79,9 +58,9 @@ class Durations:
 class HostStats:
     """`owned`: got from the system; `active`: allocated by the script. PyTorch has no `locked_bytes`: those of `owned`."""
 
-    owned: Amount = field(default_factory=Amount)
-    owned_bytes: Amount = field(default_factory=Amount)
-    active: dict[int, Amount] = field(default_factory=dict)  # allocated blocks, by their size
+    owned: Count = field(default_factory=_count)
+    owned_bytes: Count = field(default_factory=_count)
+    active: dict[int, Count] = field(default_factory=dict)  # allocated blocks, by their size
     alloc_time: Durations = field(default_factory=Durations)
     free_time: Durations = field(default_factory=Durations)
     locked_bytes: int = 0
@@ -93,16 +72,16 @@ class HostStats:
         self.locked_bytes += size_bytes if locked else 0
 
     def block_removed(self, size_bytes: int, took_ns: int, locked: bool) -> None:
-        self.owned.subtract(1)
-        self.owned_bytes.subtract(size_bytes)
+        self.owned.now -= 1
+        self.owned_bytes.now -= size_bytes
         self.free_time.add(took_ns)
         self.locked_bytes -= size_bytes if locked else 0
 
     def allocated(self, size_bytes: int) -> None:
-        self.active.setdefault(size_bytes, Amount()).add(1)
+        self.active.setdefault(size_bytes, _count()).add(1)
 
     def freed(self, size_bytes: int) -> None:
-        self.active[size_bytes].subtract(1)
+        self.active[size_bytes].now -= 1
 
     def reset_accumulated(self) -> None:
         for each in self._all():
@@ -112,23 +91,25 @@ class HostStats:
         for each in self._all():
             each.reset_peak()
 
-    def _all(self) -> list[Amount | Durations]:
-        return [self.owned, self.owned_bytes, *self.active.values(), self.alloc_time, self.free_time]
+    def _all(self) -> list[Quantity | Durations]:
+        counts = (self.owned, self.owned_bytes, *self.active.values())
+        return [*(count.quantity for count in counts), self.alloc_time, self.free_time]
 
     def as_dict(self) -> dict[str, Any]:
-        blocks = {name: 0 for name in ("current", "peak", "allocated", "freed")}
+        owned = self.owned.as_dict()
+        blocks = dict.fromkeys(owned, 0)
         sizes = dict(blocks)
         for size_bytes, amount in self.active.items():
             for name, value in amount.as_dict().items():
                 blocks[name] += value
                 sizes[name] += value * size_bytes
         return {
-            "allocations": self.owned.as_dict(),
+            "allocations": owned,
             "allocated_bytes": self.owned_bytes.as_dict(),
             "active_requests": blocks,
             "active_bytes": sizes,
             "host_alloc_time": self.alloc_time.as_dict(),
             "host_free_time": self.free_time.as_dict(),
-            "num_host_alloc": self.owned.allocated,
-            "num_host_free": self.owned.freed,
+            "num_host_alloc": owned["allocated"],
+            "num_host_free": owned["freed"],
         }

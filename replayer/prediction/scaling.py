@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -26,7 +27,7 @@ from traces.communication import communication_kernels
 from traces.device_names import copy_direction
 from traces.equivalents import canonical_op
 from traces.measure import launch_phase_names, phase_names_at
-from traces.model import NONE, Column, DeviceKind, HostKind, Origin, Strings, Trace, TraceError, parse_shapes, shapes_text
+from traces.model import NONE, Column, DeviceKind, HostKind, Origin, Trace, TraceError, parse_shapes, shapes_text
 from traces.op_cost import compute_unit
 
 _ARITHMETIC = (
@@ -110,11 +111,15 @@ def call_rows(trace: Trace) -> Column:
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, told = host.parent.tolist(), has_shapes.tolist()
-    parts: dict[tuple[int, int], bool] = {}
     found: list[int] = []
     ids = np.column_stack([host.name, host.shapes]).tolist() if len(host) else []
+
+    @cache
+    def part(name: int, shapes: int) -> bool:
+        return is_part(canonical_op(strings[name]), parse_shapes(strings[shapes]))
+
     for at in trace.device.launch.tolist():
-        while at >= 0 and not (told[at] and strings[ids[at][1]] and not _is_part(strings, ids[at], parts)):
+        while at >= 0 and not (told[at] and strings[ids[at][1]] and not part(*ids[at])):
             at = parent[at]
         found.append(at if at >= 0 else NONE)
     return np.array(found, dtype=np.int64)
@@ -138,13 +143,6 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
             known[key] = ScaledOp(canonical_op(strings[name]), sized, dtype or "float32", phase) if sized else None
         found.append(known[key])
     return found
-
-
-def _is_part(strings: Strings, ids: list[int], known: dict[tuple[int, int], bool]) -> bool:
-    key = ids[0], ids[1]
-    if key not in known:
-        known[key] = is_part(canonical_op(strings[key[0]]), parse_shapes(strings[key[1]]))
-    return known[key]
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
@@ -176,7 +174,7 @@ class _Ratios:
         self._shapes = (
             BatchShapes(batch, ((call.op, call.shapes) for call in calls if call), conditions.length) if batch else None
         )
-        self._known: dict[ScaledOp, tuple[float, Origin]] = {}
+        self.of = cache(self._ratio)
         self._batches = self._batch / batch if batch else 1.0
 
     @property
@@ -187,12 +185,6 @@ class _Ratios:
     def shapes_of(self, call: ScaledOp) -> Shapes:
         """Of a recorded call under the new conditions."""
         return call.shapes if self._shapes is None else self._shapes.at(self._batch, call.op, call.shapes, call.phase)
-
-    def of(self, call: ScaledOp) -> tuple[float, Origin]:
-        known = self._known.get(call)
-        if known is None:
-            known = self._known[call] = self._ratio(call)
-        return known
 
     def _ratio(self, call: ScaledOp) -> tuple[float, Origin]:
         ratio, origin, shapes = 1.0, Origin.MEASURED, self.shapes_of(call)

@@ -17,10 +17,8 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
 
-import orjson
-
 from traces.kineto.eras import DEVICE_CATEGORIES, HOST_CATEGORIES
-from traces.kineto.shapes import NO_SHAPES, keys_of, layouts_of
+from traces.kineto.shapes import NO_SHAPES, json_rows, keys_of, layouts_of
 from traces.launch_configs import CONFIG_ARGS
 from traces.model import NONE, HostKind
 
@@ -64,8 +62,6 @@ _ARGS: dict[str, dict[str, Any]] = (
     | {category: _ARGS_OF_DEVICE_SPANS for category in DEVICE_CATEGORIES}
 )
 _NO_ARGS: dict[str, Any] = {}
-_MARK = "|"
-_BETWEEN = b',"|"],['
 _COMMS = ("record_param_comms", "nccl:", "gloo:", "ucc:", "mpi:", "xccl:")
 _TAKE = itemgetter(*FIELDS, "args")
 
@@ -119,12 +115,7 @@ def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
     columns = [list(map(dict.get, args, repeat(key))) for key in CONFIG_ARGS]
     if all(column.count(None) == len(column) for column in columns):
         return [b""] * len(args)
-    try:
-        texts = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False))).removeprefix(b"[[").split(_BETWEEN)
-    except orjson.JSONEncodeError:  # one is nested deeper than orjson writes
-        return [b""] * len(args)
-    texts[-1] = texts[-1].removesuffix(b',"|"]]')
-    return texts if len(texts) == len(args) else [b""] * len(args)  # someone's argument is the mark
+    return json_rows(*columns) or [b""] * len(args)
 
 
 def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:

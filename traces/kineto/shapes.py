@@ -89,13 +89,18 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
         if dims.count(None) == len(dims):
             return [NO_SHAPES] * len(dims)
     types = list(map(dict.get, args, repeat("Input type")))
+    return json_rows(dims, types) or list(map(_key, dims, types))
+
+
+def json_rows(*columns: Sequence[Any]) -> list[bytes]:
+    """Each row of some columns as JSON text without brackets; nothing if one is nested deeper than orjson writes, or if a value
+    of someone's is the mark between rows."""
     try:
-        text = orjson.dumps(list(zip(dims, types, repeat(_MARK))))
-    except orjson.JSONEncodeError:  # one is nested deeper than orjson writes
-        return list(map(_key, dims, types))
-    keys = text.removeprefix(b"[[").removesuffix(b',"|"]]').split(_BETWEEN)
-    # If they are not as many, someone's type is called like the mark.
-    return keys if len(keys) == len(dims) else list(map(_key, dims, types))
+        text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
+    except orjson.JSONEncodeError:
+        return []
+    rows = text.removeprefix(b"[[").removesuffix(b',"|"]]').split(_BETWEEN)
+    return rows if len(rows) == len(columns[0]) else []
 
 
 def _key(dims: Any, types: Any) -> bytes:
