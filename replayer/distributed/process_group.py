@@ -116,21 +116,16 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         return self._description
 
     # Under these names C++ looks for overrides.
-    getRank, getSize, getBackendName, setGroupName = rank, size, name, _set_group_name
+    getRank, getSize, getBackendName, _get_backend_name, setGroupName = rank, size, name, name, _set_group_name
 
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cuda")] + ([torch.device("cpu")] if self.on_cpu is not None else [])
 
-    @property
-    def supports_splitting(self) -> bool:
-        return False
+    supports_splitting = False
 
     def _get_backend(self, device: Any) -> Any:
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
-
-    def _get_backend_name(self) -> str:
-        return "nccl"
 
     def _set_sequence_number_for_group(self) -> None:
         """Operations are counted from zero by every rank."""

@@ -35,7 +35,25 @@ if TYPE_CHECKING:
 _Work: Any = dist.Work
 
 
-class VirtualWork(_Work):  # type: ignore[misc]
+class _Awaited(_Work):  # type: ignore[misc]
+    """What a script may ask of an operation beside `wait`, `is_completed` and `result`."""
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_success(self) -> bool:
+        return bool(self.is_completed())
+
+    def get_future(self) -> Any:
+        """See Note [Waiting at the end of backward]."""
+        future: Any = torch.futures.Future()
+        future.set_result(list(self.result()))
+        if torch._C._current_graph_task_id() >= 0:
+            Variable._execution_engine.queue_callback(self.synchronize)
+        return future
+
+
+class VirtualWork(_Awaited):
     """One operation in flight. `end_ns` is None until the other ranks' messages have been read."""
 
     def __init__(
@@ -91,9 +109,6 @@ class VirtualWork(_Work):  # type: ignore[misc]
         self._outputs = []  # the stream's order protects their memory from here on
         return True
 
-    def synchronize(self) -> None:
-        self.wait()
-
     def block_current_stream(self) -> None:
         self.wait()
 
@@ -102,25 +117,14 @@ class VirtualWork(_Work):  # type: ignore[misc]
             return False
         return self.settle() <= gpu().clock.poll_ns()
 
-    def is_success(self) -> bool:
-        return self.is_completed()
-
     def exception(self) -> None:
         return None
 
     def result(self) -> list[Any]:
         return self._outputs
 
-    def get_future(self) -> Any:
-        """See Note [Waiting at the end of backward]."""
-        future: Any = torch.futures.Future()
-        future.set_result(list(self._outputs))
-        if torch._C._current_graph_task_id() >= 0:
-            Variable._execution_engine.queue_callback(self.synchronize)
-        return future
 
-
-class WorkGroup(_Work):  # type: ignore[misc]
+class WorkGroup(_Awaited):
     """Operations that were begun between `_start_coalescing` and `_end_coalescing`."""
 
     def __init__(self, works: list[VirtualWork]) -> None:
@@ -130,21 +134,11 @@ class WorkGroup(_Work):  # type: ignore[misc]
     def wait(self, timeout: timedelta | None = None) -> bool:
         return all([work.wait() for work in self._works])
 
-    def synchronize(self) -> None:
-        self.wait()
-
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
 
-    def is_success(self) -> bool:
-        return self.is_completed()
-
-    def get_future(self) -> Any:
-        future: Any = torch.futures.Future()
-        future.set_result([output for work in self._works for output in work.result()])
-        if torch._C._current_graph_task_id() >= 0:
-            Variable._execution_engine.queue_callback(self.synchronize)
-        return future
+    def result(self) -> list[Any]:
+        return [output for work in self._works for output in work.result()]
 
 
 class CommStream:

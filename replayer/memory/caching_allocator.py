@@ -23,7 +23,7 @@ from replayer.memory.blocks import Block, Pool, Unmapped, UsedStream, link
 from replayer.memory.expandable_segments import ExpandableSegments, best_fit, expandable_fits_first
 from replayer.memory.history import History
 from replayer.memory.oom import DEFAULT_OOM_TEXT, Figures, OomObserver, OutOfMemory
-from replayer.memory.request_log import RequestLog
+from replayer.memory.request_log import RequestKind, RequestLog
 from replayer.memory.segments import Segments
 from replayer.memory.settings import BLOCK_BYTES, MIB, UNLIMITED, AllocatorSettings, settings_of_environment
 from replayer.memory.snapshot import mapped_ranges, segment_dict
@@ -438,7 +438,7 @@ class DeviceMemory:
         """Return every segment without a block in use (torch.cuda.empty_cache)."""
         with self._lock:
             if self.requests is not None:
-                self.requests.empty_cache()
+                self.requests.note(RequestKind.EMPTY_CACHE)
             self._release_cached()
 
     # --- statistics

@@ -2,7 +2,7 @@
 
     memory.requests = log = RequestLog()    # DeviceMemory notes what it executes
     ...
-    log.step_ends()
+    log.note(RequestKind.STEP)
     RequestLog.from_json(log.to_json())
 
 What an allocator does depends on the requests alone: their sizes, streams and order, and what is freed between them. So one run
@@ -67,14 +67,9 @@ class RequestLog:
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))
 
-    def empty_cache(self) -> None:
-        self.entries.append(LogEntry(RequestKind.EMPTY_CACHE, 0))
-
-    def step_ends(self) -> None:
-        self.entries.append(LogEntry(RequestKind.STEP, 0))
-
-    def look(self) -> None:
-        self.entries.append(LogEntry(RequestKind.LOOK, 0))
+    def note(self, kind: RequestKind) -> None:
+        """What has no value: the cache was emptied, a training step has ended, or the script asks how much is allocated."""
+        self.entries.append(LogEntry(kind, 0))
 
     @property
     def steps(self) -> int:

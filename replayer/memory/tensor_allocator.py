@@ -27,6 +27,7 @@ from replayer.memory.blocks import Block, UsedStream
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.op_places import OpPlaces
+from replayer.memory.request_log import RequestKind
 from traces.model import Column
 
 USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save
@@ -194,7 +195,7 @@ class TensorAllocator:
             self.settle()
             self._begun = self._places.now()
             if self._memory.requests is not None:
-                self._memory.requests.step_ends()
+                self._memory.requests.note(RequestKind.STEP)
             if self._cycle is not None:
                 if not self._cycle.is_step_end():
                     self._leave_cycle()

@@ -18,6 +18,7 @@ from typing import Any
 
 from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
+from replayer.surfaces.torch_backends import kept
 from replayer.surfaces.torch_cuda_cudart import VirtualCudart
 from replayer.surfaces.torch_cuda_device_properties import TorchDeviceProperties
 from replayer.tensor.device_args import checked_index
@@ -84,7 +85,6 @@ class CudaDriver:
 
     def __init__(self) -> None:
         self._visible: int | None = None  # CUDA reads CUDA_VISIBLE_DEVICES once, when it starts
-        self._sync_debug_mode = 0
 
     def start(self) -> None:
         """What `torch.cuda._lazy_init` calls once per process."""
@@ -117,13 +117,6 @@ class CudaDriver:
         """What is_available goes by: none in a forked child of a process that used CUDA."""
         return 0 if in_bad_fork() else self.device_count()
 
-    def set_sync_debug_mode(self, mode: int) -> None:
-        """Kept for `get_sync_debug_mode`. No warnings: they serve to find what blocks, and a replay shows that."""
-        self._sync_debug_mode = mode
-
-    def get_sync_debug_mode(self) -> int:
-        return self._sync_debug_mode
-
 
 def refuse_c_functions(torch_module: ModuleType) -> None:
     """Refuse every C function of CUDA that a build has, before the surfaces replace those that they know.
@@ -139,6 +132,7 @@ def refuse_c_functions(torch_module: ModuleType) -> None:
 def install(torch_module: ModuleType) -> None:
     """Patch `torch.cuda` and the C functions below it."""
     driver = CudaDriver()
+    get_debug_mode, set_debug_mode = kept(lambda: 0)  # no warnings: they serve to find what blocks, and a replay shows it
     cuda: Any = torch_module.cuda
     c: Any = torch_module._C
     known: dict[int, tuple[Any, TorchDeviceProperties]] = {}  # by index, with the device whose they are
@@ -189,8 +183,8 @@ def install(torch_module: ModuleType) -> None:
         _cuda_canDeviceAccessPeer=lambda device, peer: device != peer,
         _cuda_getArchFlags=arch_flags,
         _cuda_synchronize=lambda: gpu().synchronize_device(gpu().current_device()),
-        _cuda_set_sync_debug_mode=driver.set_sync_debug_mode,
-        _cuda_get_sync_debug_mode=driver.get_sync_debug_mode,
+        _cuda_set_sync_debug_mode=set_debug_mode,
+        _cuda_get_sync_debug_mode=get_debug_mode,
         _CudaDeviceProperties=TorchDeviceProperties,
         _nccl_version=_nccl_version,
         _nccl_version_suffix=lambda: b"",

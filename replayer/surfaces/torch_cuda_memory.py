@@ -21,6 +21,7 @@ from typing import Any
 from replayer.errors import NotEmulated
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
+from replayer.memory.request_log import RequestKind
 from replayer.memory.settings import parse_settings
 from replayer.memory.tensor_allocator import AllocationHandle
 from replayer.state import gpu
@@ -119,7 +120,7 @@ def install(torch_module: ModuleType) -> None:
 
     def allocated_bytes(asked: DeviceMemory) -> int:
         if asked.requests is not None:
-            asked.requests.look()
+            asked.requests.note(RequestKind.LOOK)
         return asked.allocated_bytes
 
     def list_gpu_processes(device: Any = None) -> str:

@@ -120,9 +120,7 @@ class Stream(BaseStream):  # type: ignore[misc]
     def cuda_stream(self) -> int:
         return _HANDLE + (self.device_index << 20) + (self.stream_id << 4) if self.stream_id else 0
 
-    @property
-    def native_handle(self) -> int:
-        return self.cuda_stream
+    native_handle = cuda_stream
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
@@ -213,9 +211,7 @@ class Event(BaseEvent):  # type: ignore[misc]
         """A made-up cudaEvent_t; 0 before the first record, which creates it."""
         return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
 
-    @property
-    def event_id(self) -> int:
-        return self.cuda_event
+    event_id = cuda_event
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:

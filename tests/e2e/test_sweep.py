@@ -72,7 +72,7 @@ def test_a_sweep_makes_a_cell_that_replays(tmp_path: Path) -> None:
     cell = file.cell("train")
     assert (file.gpu.name, cell.batches.tolist(), cell.out_of_memory_batch) == ("p100", [4], 1000)
     assert cell.workload.parameters == 212 and cell.workload.optimizer == "SGD" and cell.workload.autocast == "off"
-    assert 20e6 <= cell.forward_ns[0] < 21e6 and cell.provenance["sweep"] == "--batch-size 4,1000"
+    assert 20e6 <= cell.phases_ns["forward"][0] < 21e6 and cell.provenance["sweep"] == "--batch-size 4,1000"
     checked = trace("library", "check", "train.cells")
     told = "recorded on a virtual GPU, the times are those of g: nobody measured that"
     assert checked.returncode == 1 and checked.stdout.count("error") == 1 and told in checked.stdout

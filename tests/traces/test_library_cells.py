@@ -142,7 +142,7 @@ def test_cells_come_back_as_they_were_written(tmp_path_factory: pytest.TempPathF
 
     back = read_cells(path).cell("net")
 
-    assert back.forward_ns.tolist() == values and back.out_of_memory_batch == 99 and back.workload == NETWORK
+    assert back.phases_ns["forward"].tolist() == values and back.out_of_memory_batch == 99 and back.workload == NETWORK
     assert back.rest_ns.tolist() == batches.tolist() == back.spread_ns["forward"].tolist()
     assert back.peak_bytes.tolist() == [1 << 30] and back.persistent_bytes.tolist() == []
     assert back.provenance == {"commit": "abc"}

@@ -108,10 +108,6 @@ class Cell:
         return int(self.batches[-1])
 
     @property
-    def forward_ns(self) -> Column:
-        return self.phases_ns["forward"]
-
-    @property
     def rest_ns(self) -> Column:
         """Criterion, zero_grad, backward and optimizer together."""
         parts = [self.phases_ns[name] for name in PHASES[2:] if name in self.phases_ns]

@@ -46,7 +46,7 @@ def train(batch: int, steps: int = 3) -> RequestLog:
                 state.append(gradient)
             else:
                 memory.free(gradient)
-        log.step_ends()
+        log.note(RequestKind.STEP)
     return log
 
 
