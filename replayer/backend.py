@@ -71,7 +71,7 @@ def register(*, compute: bool = False) -> None:
     if compute:
         computing = CpuCompute(plans, VirtualTensor)
         dispatch, copies = computing.dispatch, computing.copies
-        state.set_computing()
+        state.STATE.computing = True
     layouts = Layouts(plans)
     plans.run_other_layout, plans.wrap_other_layout = layouts.run, layouts.wrapped
     SparseVirtualTensor.__torch_dispatch__ = staticmethod(layouts.dispatch)

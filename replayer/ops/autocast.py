@@ -180,9 +180,9 @@ def register() -> None:
     """Register all policies, and let everything else pass through the autocast key."""
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    state.keep(others)
+    state.STATE.kept.append(others)
     library = torch.library.Library("aten", "IMPL")
-    state.keep(library)
+    state.STATE.kept.append(library)
     autocast = Autocast()
     for names, policy in (
         (LOWER, autocast.cast),
@@ -234,7 +234,7 @@ def _cover_packages(autocast: Autocast) -> None:
                 packet, _, overload = op.partition(".")
                 found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
                 made = library(namespace, "IMPL")
-                state.keep(made)
+                state.STATE.kept.append(made)
                 impl(made, op, autocast.full_and_back(found), key)
 
     library.impl, torch.ops.load_library = impl_also, load_library  # type: ignore[method-assign]

@@ -161,4 +161,4 @@ def register(plans: PlanCache) -> None:
         # With a kernel of its own the device takes autograd's formula of the op, not those of the ops it is made of.
         library.impl(op.default, _never_called, "Lazy")
         plans.with_kernel.add(op.default)
-    state.keep(library)
+    state.STATE.kept.append(library)

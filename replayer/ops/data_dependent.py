@@ -20,7 +20,7 @@ import torch
 
 from replayer.op_signature import OpSignature
 from replayer.recording.output_sizes import NONZERO, REPEAT_INTERLEAVE
-from replayer.state import gpu, masks_are_full
+from replayer.state import STATE, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
 from replayer.tensor.assumed_sizes import assumed_size
 from replayer.tensor.known_values import known_values, set_known_values
@@ -118,7 +118,7 @@ class DataDependentOps:
         known = known_values(mask) if type(mask) is self._tensor_class else mask
         if known is not None:
             return int((torch.as_tensor(known) != 0).expand(shape).sum())
-        if recorded is None and masks_are_full():
+        if recorded is None and STATE.masks_are_full:
             return math.prod(shape)
         if recorded is None:
             return assumed_size(op, lambda: gpu().assumed.count(math.prod(shape)))

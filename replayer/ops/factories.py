@@ -47,7 +47,7 @@ class Factories:
         _refuse_pinned(pin_memory, "empty")
         shape = tuple(size)
         kind = dtype or torch.get_default_dtype()
-        if kind is torch.int32 and state.makes_reducer():
+        if kind is torch.int32 and state.STATE.makes_reducer:
             return reducer_map(shape, _index(device))
         if memory_format in (None, torch.contiguous_format):
             meta = self._metas.contiguous(shape, kind, _index(device))
@@ -146,7 +146,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., Any]) -> 
         "triu_indices": made.indices(torch.triu_indices),
     }
     library = torch.library.Library("aten", "IMPL")
-    state.keep(library)
+    state.STATE.kept.append(library)
     with warnings.catch_warnings():
         # A CUDA build has these kernels already; replacing them is what we are here for.
         warnings.filterwarnings(

@@ -195,4 +195,4 @@ def register(plans: PlanCache) -> None:
         library.impl(op, layer, "AutogradLazy")
         plans.composites[op] = layer
     library.impl("_cudnn_rnn", _under_autocast, "AutocastPrivateUse1")
-    state.keep(library)
+    state.STATE.kept.append(library)

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
-from replayer.state import computing, note_inference_mode, optimizers, started
+from replayer.state import STATE, computing, started
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch, patch_everywhere
 from traces.script_hooks import ScriptHooks
@@ -20,11 +20,11 @@ from traces.script_hooks import ScriptHooks
 
 def install(torch: ModuleType) -> None:
     """Wrap the entries to the engine."""
-    ScriptHooks(torch, started, optimizers()).backward()
+    ScriptHooks(torch, started, STATE.optimizers).backward()
     guard = torch._C._InferenceMode
 
     def inference_mode(mode: bool) -> object:
-        note_inference_mode()
+        STATE.inference_mode_used = True
         return guard(mode)
 
     patch(torch._C, _InferenceMode=inference_mode)

@@ -16,7 +16,7 @@ from collections import Counter
 from types import ModuleType
 from typing import Any, Self
 
-from replayer.state import gpu, set_capturing, started
+from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refusal, refuse
 from replayer.tensor.device_args import broken_capture, not_permitted_in_capture, unjoined_capture
 from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
@@ -92,7 +92,7 @@ class VirtualGraph:
         self._drop_pool = weakref.finalize(self, self._pools.drop, self._pool)
         self._drop_pool.atexit = False
         here.begin_capture(self._pool[1], everywhere=capture_error_mode == "global", refuse=not_permitted_in_capture)
-        set_capturing(True)
+        STATE.capturing = True
 
     def capture_end(self) -> None:
         here = gpu()
@@ -100,7 +100,7 @@ class VirtualGraph:
         if capture is None or here.current_stream(here.current_device()) is not capture.origin:
             raise RuntimeError("Capture must end on the same stream it began on.")
         graph = here.end_capture()
-        set_capturing(False)
+        STATE.capturing = False
         if capture.is_broken:
             raise broken_capture()
         if not capture.is_joined:

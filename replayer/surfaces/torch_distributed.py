@@ -32,7 +32,7 @@ from typing import Any
 
 from replayer.cost_model.collectives import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
-from replayer.state import gpu, rank, set_makes_reducer, set_rank, started
+from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.known_values import known_values
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
@@ -93,11 +93,11 @@ def _reducers(dist: Any) -> None:
 
     @wraps(init)
     def made(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
-        set_makes_reducer(any(isinstance(parameter, VirtualTensor) for parameter in parameters))
+        STATE.makes_reducer = any(isinstance(parameter, VirtualTensor) for parameter in parameters)
         try:
             init(self, parameters, *args, **kwargs)
         finally:
-            set_makes_reducer(False)
+            STATE.makes_reducer = False
 
     patch(dist.Reducer, __init__=made)
 
@@ -132,7 +132,7 @@ def _setting_rank(dist: Any, init: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(init)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         result = init(*args, **kwargs)
-        set_rank(replace(rank(), number=dist.get_rank()))
+        STATE.rank = replace(rank(), number=dist.get_rank())
         return result
 
     return init_process_group

@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from replayer.recording.rank import Rank
-from replayer.state import computing, set_rank
+from replayer.state import STATE, computing
 from replayer.tensor.allocation import Allocation, Uniform, make
 from replayer.tensor.device_args import checked_index
 from replayer.tensor.known_values import payload
@@ -52,7 +52,7 @@ def _numbered(call: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(call)  # the parent pickles it by its name
     def _wrap(fn: Any, i: int, *args: Any) -> Any:
         if "RANK" not in os.environ:
-            set_rank(Rank(number=i, local=i))
+            STATE.rank = Rank(number=i, local=i)
         return call(fn, i, *args)
 
     return _wrap

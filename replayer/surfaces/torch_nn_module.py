@@ -14,14 +14,14 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.state import optimizers, started
+from replayer.state import STATE, started
 from traces.patching import PhaseScope
 from traces.script_hooks import ModuleCalls, ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
     """Patch torch.nn.Module."""
-    ScriptHooks(torch, started, optimizers()).module_calls(ModuleCalls())
+    ScriptHooks(torch, started, STATE.optimizers).module_calls(ModuleCalls())
     _install_moves(torch)
 
 

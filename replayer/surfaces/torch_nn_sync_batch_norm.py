@@ -14,7 +14,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from replayer.state import set_masks_are_full
+from replayer.state import STATE
 from traces.patching import patch
 
 
@@ -27,10 +27,10 @@ def install(torch_module: ModuleType) -> None:
 def _with_full_masks(forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def with_full_masks(*args: Any) -> Any:
-        set_masks_are_full(True)
+        STATE.masks_are_full = True
         try:
             return forward(*args)
         finally:
-            set_masks_are_full(False)
+            STATE.masks_are_full = False
 
     return with_full_masks

@@ -27,7 +27,7 @@ import torch
 
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
-from replayer.state import _STATE
+from replayer.state import STATE
 from replayer.tensor.tensor_meta import TensorMeta
 from traces.model import Shape
 
@@ -138,7 +138,7 @@ def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> Any:
 def make_view(meta: TensorMeta, source: Any, cls: type | None = None) -> Any:
     """A virtual tensor with metadata `meta` on the allocation of `source`. See Note [Views in inference mode]."""
     cls = cls or meta.wrapping[0]
-    if _STATE.inference_mode_used and torch.is_inference_mode_enabled() and not source.is_inference():
+    if STATE.inference_mode_used and torch.is_inference_mode_enabled() and not source.is_inference():
         with _inference_mode(False):
             return make_as(cls, meta, source.allocation)
     return make_as(cls, meta, source.allocation)

@@ -17,7 +17,7 @@ import torch
 
 from replayer import state
 from replayer.memory.oom import OutOfMemory
-from replayer.state import _STATE
+from replayer.state import STATE
 from replayer.tensor.allocation import Allocation, make_view, wrapper
 from replayer.tensor.plan import OutcomeKind
 from replayer.tensor.plan_cache import PlanCache
@@ -38,7 +38,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
         if func is detach:  # autograd detaches each output that it saves, and each gradient
             source = args[0]
             meta = source.meta
-            if _STATE.inference_mode_used:
+            if STATE.inference_mode_used:
                 return make_view(meta, source)
             made: Any = wrap(*meta.wrapping)
             made.__dict__ = {"meta": meta, "allocation": source.allocation}  # Note [A dictionary at once], here and below
@@ -49,7 +49,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             route = plans.route(func)
         if route.special is not None and not ignore_handler:
             return route.special(*args, **kwargs)
-        gpu = _STATE.gpu or state.gpu()
+        gpu = STATE.gpu or state.gpu()
         plan = route.finders[len(args)](args, kwargs)
         if plan is None:
             if len(types) > 1 and not all(issubclass(each, plans.tensor_class) for each in types):
@@ -61,7 +61,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
         result: Any
         if kind == view:
             meta = plan.meta
-            if _STATE.inference_mode_used:
+            if STATE.inference_mode_used:
                 return make_view(meta, args[plan.at])
             result = wrap(*meta.wrapping)
             result.__dict__ = {"meta": meta, "allocation": args[plan.at].allocation}
@@ -88,7 +88,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             result = plan.results(gpu, caller, args, kwargs)
         written = plan.written
         if written is not None:
-            if _STATE.capturing:
+            if STATE.capturing:
                 forget_at_replays(plan, args, kwargs, caller.stream)
             else:
                 for at in written:
