@@ -55,7 +55,6 @@ TYPICAL_GAP_NS = 1_000
 _WORKS = 10  # a device with a tenth of the kernels that the busiest one has
 
 
-
 class RecordingIndexer:
     """Builds the steps of a recording. Whole columns where possible, Python only per kernel and its few enclosing ops."""
 

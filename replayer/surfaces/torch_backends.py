@@ -35,7 +35,11 @@ REFUSED = {
 def kept(get: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     """A getter and a setter of a choice that C++ checks against its build; it begins as what C++ says."""
     chosen: list[Any] = []
-    return (lambda: chosen[-1] if chosen else get()), chosen.append
+
+    def choose(value: Any) -> None:
+        chosen[:] = [value]
+
+    return (lambda: chosen[0] if chosen else get()), choose
 
 
 def install(torch_module: ModuleType) -> None:

@@ -212,6 +212,7 @@ def install(torch_module: ModuleType) -> None:
     )
     patch(cuda.nccl, is_available=lambda tensors: False)  # so that comm.reduce_add goes by plain copies
 
+
 def _nccl_version() -> int:
     """The recorded one, packed as torch's C++ does (torch/csrc/cuda/python_nccl.cpp)."""
     recorded = None if in_bad_fork() else gpu().machine.nccl

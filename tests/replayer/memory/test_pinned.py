@@ -254,7 +254,7 @@ memory = HostMemory(PageLocks(Path(sys.argv[1])), lambda time_ns: True)
 buffers = [memory.allocate(1 << 20) for _ in range(3)]
 buffers[2][:] = bytes(1 << 20)
 status = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmLck"))
-print(memory.locks.refused, memory.stats.locked_bytes, int(status.split()[1]) << 10, memory.stats.owned_bytes.current)
+print(memory.locks.refused, memory.stats.locked_bytes, int(status.split()[1]) << 10, memory.stats.owned_bytes.now)
 """
 
 
