@@ -6,10 +6,12 @@ Each of these was once lost because two sides of a dictionary used different key
 
 from __future__ import annotations
 
+import os
 import runpy
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -48,9 +50,10 @@ def replayed(recorded_with: FakeTorch, devices: int = 1) -> VirtualGpu:
 
 @pytest.mark.parametrize("name", [name for name in A6000 if name not in NOT_RECORDED])
 def test_a_property_of_the_device(name: str) -> None:
-    replayed(FakeTorch([A6000 | {"multi_processor_count": 83, "L2_cache_size": 5 << 20}]))
-    expected = {"multi_processor_count": 83, "L2_cache_size": 5 << 20}.get(name, A6000[name])
-    assert getattr(torch.cuda.get_device_properties(0), name) == expected
+    """GIVEN a number that is not the known card's, which a lost one would be completed by."""
+    recorded = A6000[name] + 1 if type(A6000[name]) is int else A6000[name]
+    replayed(FakeTorch([A6000 | {name: recorded}]))
+    assert getattr(torch.cuda.get_device_properties(0), name) == recorded
 
 
 def test_the_capability_that_scripts_and_torch_itself_ask_for() -> None:
@@ -111,10 +114,12 @@ def test_the_words_of_an_error() -> None:
 
 
 def test_settings_and_the_rest_of_the_software() -> None:
-    machine = replayed(FakeTorch()).machine
+    with patch.dict(os.environ, PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:64"):
+        machine = replayed(FakeTorch()).machine
     assert (machine.torch, machine.release, machine.driver is not None) == ("2.13.0+cu126", (2, 13), True)
     assert machine.python is not None and machine.system is not None and machine.processors is not None
     settings: Any = machine.settings
+    assert settings.allocator == "max_split_size_mb:64"
     assert settings.tf32_matmul and settings.tf32_cudnn and settings.cudnn_benchmark and settings.deterministic is False
 
 
