@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import wraps
+from types import TracebackType
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
@@ -56,6 +57,19 @@ class CallListener(PhaseListener, Protocol):
     def workload(self) -> WorkloadObserver: ...
 
 
+class _Backward(PhaseScope):
+    """The script's backward passes, of which the workload's observer is told when they have gone through."""
+
+    def __init__(self, listener: Callable[[], CallListener | None]) -> None:
+        super().__init__("backward", listener)
+        self._hearing = listener
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None and not self.inside and (listener := self._hearing()) is not None:
+            listener.workload.backward_passed()
+
+
 class ModuleCalls(threading.local):
     """Whether this thread is within a module's call, and where it notes those within, if anywhere."""
 
@@ -73,7 +87,7 @@ class ScriptHooks:
     def backward(self) -> None:
         """Wrap all entries to autograd's engine. The phase begins where they make the first gradient (`ones_like`)."""
         autograd = self._torch.autograd
-        scope = PhaseScope("backward", self._listener)
+        scope = _Backward(self._listener)
         patch(autograd, backward=scope.around(autograd.backward), grad=scope.around(autograd.grad))
         if (run := getattr(autograd.graph, "_engine_run_backward", None)) is not None:
             run = scope.around(run)

@@ -147,7 +147,7 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     model += _differing(recorded, other, "training_modules")
     if recorded.inputs is not None and other.inputs is not None and recorded.inputs != other.inputs:
         said = f"inputs {_listed(recorded.inputs)} recorded, {_listed(other.inputs)} here"
-        if model or not _differ_in_batch_size_alone(recorded.inputs, other.inputs):
+        if model or not differ_in_batch_size_alone(recorded.inputs, other.inputs):
             model.append(said)
         else:
             return WorkloadMatch(Likeness.OTHER_BATCH_SIZE, (said,))
@@ -180,7 +180,8 @@ def _differing_modules(recorded: Mapping[str, int], other: Mapping[str, int]) ->
     return [f"{recorded.get(name, 0)} modules {name} recorded, {other.get(name, 0)} here"]
 
 
-def _differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:
+def differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:
+    """Whether inputs that are not equal are so up to their first dimension."""
     return [(t.shape[1:], len(t.shape), t.dtype) for t in recorded] == [(t.shape[1:], len(t.shape), t.dtype) for t in other]
 
 

@@ -9,6 +9,11 @@
 
 The signature is that of the first training step; of a script that only evaluates, that of its first batch. Once it is known,
 `is_open` is False and nothing more is looked at.
+
+Note [A second attempt]
+    A script may catch that memory ran out and call its model again with a smaller batch. No backward pass has gone through
+    by then, unlike between the batches of accumulated gradients: so a later call of the same model with another batch size
+    takes the place of the first one.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from traces.model import Shape
-from traces.workload import InputTensor, WorkloadSignature
+from traces.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
 # Takes a module, shape and dtype of each tensor it is called with, the dtype of autocast or "off", and whether gradients are
 # on; returns what is called when the module returns.
@@ -42,6 +47,7 @@ class WorkloadObserver:
         # By id, and weakly: a model that the script drops takes its memory with it.
         self._modules: dict[int, weakref.ref[Any]] = {}
         self._inputs: tuple[InputTensor, ...] | None = None
+        self._has_gradients = False
         self._batch_bytes: int | None = None
         self._optimizer: str | None = None
         self._autocast: str | None = None
@@ -65,10 +71,18 @@ class WorkloadObserver:
         if self._inputs is None:
             self._inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
             self._autocast = autocast
+        elif not self._has_gradients and id(module) == next(iter(self._modules)):  # Note [A second attempt]
+            again = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
+            if differ_in_batch_size_alone(self._inputs, again):
+                self._inputs = again
         if id(module) not in self._modules:
             self._modules[id(module)] = weakref.ref(module)
             # Frozen TorchScript is in neither mode.
             self._training += sum(getattr(part, "training", False) for part in module.modules())
+
+    def backward_passed(self) -> None:
+        """A backward pass has gone through."""
+        self._has_gradients = True
 
     def optimizer_stepped(self, class_name: str) -> None:
         """The optimizer that ends the step has stepped."""

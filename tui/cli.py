@@ -336,12 +336,13 @@ app.add_typer(
 )
 
 EntryArgument = Annotated[str, argument("NAME", "An entry, as v100/resnet50.")]
+ShownArgument = Annotated[str, argument("NAME", "An entry, as v100/resnet50, or a file of one cell.")]
 
 
 @library.command("list", epilog="$ trace library list --gpu v100 --model resnet\n$ trace library list --json")
 def library_list(
-    gpu: Annotated[str, option("WORD", "Entries of GPUs with this in their name.")] = "",
-    model: Annotated[str, option("WORD", "Of networks with this in their name.")] = "",
+    gpu: Annotated[str, option("WORD", "Entries of GPUs with this in their name, or that match a pattern as 'v*'.")] = "",
+    model: Annotated[str, option("WORD", "Of networks with this in their name, or that match a pattern as 'wide*'.")] = "",
     grain: Annotated[str, option("WORD", "Of this grain: phase or kernel.")] = "",
     source: Annotated[str, option("WORD", "With this in what they say of their source.")] = "",
     json: JsonOption = False,
@@ -353,7 +354,7 @@ def library_list(
 
 
 @library.command("show", epilog="$ trace library show v100/resnet50\n$ trace library show v100/resnet50 --json")
-def library_show(name: EntryArgument, json: JsonOption = False) -> int:
+def library_show(name: ShownArgument, json: JsonOption = False) -> int:
     """Print board, software, protocol, source, measured batch sizes, where memory ran out, and what is estimated."""
     from tui.commands.library import show
 

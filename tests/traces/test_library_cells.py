@@ -48,8 +48,7 @@ def own_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_six_gpus_with_36_networks_ship_in_less_than_a_megabyte() -> None:
-    files = [read_cells(path) for path in sorted(catalogue.BUNDLED.glob("*.cells"))]
-    assert [file.gpu.name for file in files] == ["a100", "k80", "m40", "p100", "rtx6000", "v100"]
+    files = [read_cells(catalogue.BUNDLED / f"{name}.cells") for name in ("a100", "k80", "m40", "p100", "rtx6000", "v100")]
     assert {len(file.models) for file in files} == {36}
     assert sum(file.path.stat().st_size for file in files) < 1_000_000
     for file in files:

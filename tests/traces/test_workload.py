@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from tests.traces.handmade import training
 from traces.file import load, save
 from traces.model import PhaseTiming
 from traces.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
+from traces.workload_observer import WorkloadObserver
 
 counts = st.none() | st.integers(0, 1 << 62)
 shapes = st.lists(st.integers(0, 1 << 31), max_size=4).map(tuple)
@@ -123,3 +125,20 @@ def test_signature_and_phase_timing_go_through_a_file(tmp_path: Path) -> None:
 def test_what_is_no_signature_is_refused(stored: Any) -> None:
     with pytest.raises(ValueError, match="workload signature"):
         WorkloadSignature.from_json(stored)
+
+
+def test_of_a_batch_that_was_tried_again_smaller_the_last_attempt_counts() -> None:
+    """GIVEN a model called at 64 and, memory having run out, at 32 WHEN the step ends THEN its batch is 32; but not where a
+    backward pass went through between the two, as between batches whose gradients add up."""
+    model, head = torch.nn.Linear(8, 2), torch.nn.Linear(2, 2)
+    for passes, batch in ((False, 32), (True, 64)):
+        observer = WorkloadObserver()
+        observer.module_called(model, [((64, 8), "float32")])
+        if passes:
+            observer.backward_passed()
+        observer.module_called(head, [((7, 2), "float32")])
+        observer.module_called(model, [((32, 8), "float32")])
+        observer.backward_passed()
+        observer.optimizer_stepped("SGD")
+        observer.step_ended(is_evaluation=False)
+        assert observer.signature is not None and observer.signature.inputs == (InputTensor((batch, 8), "float32"),)

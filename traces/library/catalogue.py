@@ -48,8 +48,8 @@ def cell_files() -> list[CellFile]:
 
 
 def faults() -> list[str]:
-    """One line for each file of cells that cannot be read, and for each two files that have an entry in common."""
-    told = [str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError)]
+    """One line for each folder and each file of cells that cannot be read, and for each two files with an entry in common."""
+    told = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
     for file in cell_files():
@@ -95,7 +95,7 @@ def cell(gpu_name: str, model: str) -> Cell:
     if not files:
         known = models(of.name)
         listed = f"trace library list --gpu {of.name} shows its {len(known)}"
-        raise TraceLibraryError(f"the library has no {of.name}/{model}{_suggested(model, known)}; {listed}")
+        raise TraceLibraryError(f"the library has no {of.name}/{model}{_suggested(model.lower(), known)}; {listed}")
     return files[0].cell(model)
 
 
@@ -138,6 +138,16 @@ def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
     """What is said of an entry that two files have, and of how many others they both have."""
     them = f"{name} and {others} more are" if others else f"{name} is"
     return f"{them} in two files, {first} and {second}: remove one of them, or take its entry out (trace library remove)"
+
+
+def _unlisted() -> list[str]:
+    """Folders that cannot be looked into, and those that TRACE_LIBRARY names and that are not there."""
+    failed: list[OSError] = []
+    for folder in folders():
+        if folder.exists() or folder != user_folder():
+            for _ in os.walk(folder, onerror=failed.append):
+                pass
+    return [f"{error.filename}: {error.strerror}: this folder of the library is left out" for error in failed]
 
 
 def _cell_paths() -> list[Path]:

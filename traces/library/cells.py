@@ -118,6 +118,15 @@ class Cell:
         """The copy of a batch and its targets from pageable memory, where it was measured."""
         return self.phases_ns.get("h2d")
 
+    def is_equal_to(self, other: Cell) -> bool:
+        """Whether both have the same name and the same figures."""
+        ours, theirs = ({**of.phases_ns, **of.spread_ns, "": of.batches, "peak": of.peak_bytes} for of in (self, other))
+        return (
+            (self.name, self.workload, self.out_of_memory_batch) == (other.name, other.workload, other.out_of_memory_batch)
+            and ours.keys() == theirs.keys()
+            and all(np.array_equal(column, theirs[name]) for name, column in ours.items())
+        )
+
     def at(self, batch: int) -> CellTimes:
         """The times of a batch. Raises NotMeasured; see Note [Measured batches only]."""
         return self._times(batch, within=True)

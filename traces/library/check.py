@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from traces.file import load
-from traces.library.catalogue import cell_files
+from traces.library.catalogue import BUNDLED, cell_files
 from traces.library.cells import SUFFIX, Cell, read_cells
 from traces.library.matching import compared
 from traces.measure import steady_steps
@@ -46,11 +46,12 @@ _LINE_ROWS = 5
 
 @dataclass(frozen=True)
 class Fault:
-    """`entry`: the cell or recording; `text`: what is wrong, without a full stop."""
+    """`entry`: the cell or recording; `text`: what is wrong, without a full stop; `is_duplicate`: the library has it."""
 
     level: str
     entry: str
     text: str
+    is_duplicate: bool = False
 
 
 def check(path: Path) -> list[Fault]:
@@ -89,7 +90,10 @@ def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
             continue
         for model in file.models:
             if model == cell.model and file.gpu.name == cell.gpu.name:
-                yield Fault(ERROR, name, f"the library has an entry of this name: {file.path.name}")
+                if file.path.parent != BUNDLED and file.cell(model).is_equal_to(cell):  # added by whoever sends it
+                    yield Fault(WARNING, name, f"your own part of the library has this very entry: {file.path}", True)
+                else:
+                    yield Fault(ERROR, name, f"the library has an entry of this name: {file.path}", True)
             elif compared(file.cell(model), cell.workload).is_same:
                 yield Fault(WARNING, name, f"the library has the same network on this card as {file.gpu.name}/{model}")
 

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,13 @@ from tui.trace_names import find_trace
 
 _OF_THE_RUN = ("virtual_gpu", "software", "settings", "protocol", "grain", "spread", "estimated")
 _OF_THE_SOURCE = ("study", "repository", "commit", "source", "date", "done")
+_OF_THE_TABLE = ("phases_ns", "spread_ns", "batches", "workload", "memory")
 _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Words that an entry's field must hold; "" for any."""
+    """Words that an entry's field must hold, or patterns as `wide*` that it must match; "" for any."""
 
     gpu: str = ""
     model: str = ""
@@ -52,7 +54,14 @@ class Filters:
 
     def take(self, entry: LibraryEntry) -> bool:
         of = {"gpu": f"{entry.gpu} {entry.device}", "model": entry.model, "grain": entry.grain, "source": entry.source}
-        return all(word.lower() in of[name].lower() for name, word in vars(self).items())
+        return all(_passes(of[name].lower(), word.lower()) for name, word in vars(self).items())
+
+
+def _passes(text: str, word: str) -> bool:
+    """A pattern must match the whole text or one of its words: of a GPU there are the library's name and the device's."""
+    if any(sign in word for sign in "*?["):
+        return any(fnmatchcase(of, word) for of in (text, *text.split()))
+    return word in text
 
 
 def list_(filters: Filters, json: bool) -> int:
@@ -99,18 +108,30 @@ def show(name: str, json: bool) -> int:
         facts = entry.to_json() | {"path": str(find(name))}
         print(to_json(facts) if json else _lines(facts, f"trace info {shlex.quote(name)}"))
         return 0
-    cell = find_cell(name)
+    cell = _shown_cell(name)
     facts = _facts(cell)
     if json:
         print(to_json(facts))
         return 0
-    told = {key: value for key, value in facts.items() if key not in ("phases_ns", "batches", "workload", "memory")}
+    told = {key: value for key, value in facts.items() if key not in _OF_THE_TABLE}
     told["board"] = f"{cell.gpu.device}, {size_text(cell.gpu.memory_bytes)}"
     told["out_of_memory_batch"] = cell.out_of_memory_batch or f"none up to {cell.last_batch}"
     print(_lines(told | _workload(cell), f"trace replay --trace {cell.name} train.py"))
     head, *rows = _figures(cell)
     print("\n" + "\n".join(table(head, rows, width=_width())))
     return 0
+
+
+def _shown_cell(name: str) -> Cell:
+    """An entry's, with a batch size or without; or that of a file of one."""
+    path = Path(name)
+    if path.suffix != SUFFIX or not path.is_file():
+        return find_cell(name.partition("@")[0])
+    cells = read_cells(path).cells()
+    if len(cells) != 1:
+        names = ", ".join(cell.name for cell in cells[:3])
+        raise TraceLibraryError(f"{path} holds {counted(len(cells), 'cell')}, {names}...: add it, then show one by its name")
+    return cells[0]
 
 
 def add(path: Path, name: str, json: bool) -> int:
@@ -140,9 +161,13 @@ def add(path: Path, name: str, json: bool) -> int:
         write_cells(target, gpu, cells, {} if file is None else file.provenance)
     else:
         shutil.copyfile(find(path), target)
+    found = findings_of(path if file is not None else find(path))
+    against = [of.text for of in found if of.level == ERROR and not of.is_duplicate]
     if json:
-        print(to_json({"added": names, "file": str(target)}))
+        print(to_json({"added": names, "file": str(target), "against_sending_it": against}))
     else:
+        for text in against:
+            say(f"not fit to be sent: {text}")
         say(f"added {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} ({target})")
         if not cells:
             lacks = "" if trace.workload is not None else " (it has no workload signature)"
@@ -219,6 +244,7 @@ def _facts(cell: Cell) -> dict[str, Any]:
         "name": cell.name,
         "board": {"device": cell.gpu.device, "memory_bytes": cell.gpu.memory_bytes},
         **{key: provenance[key] for key in _OF_THE_RUN if key in provenance},
+        **({"spread": _spread_text(cell)} if cell.spread_ns and "spread" not in provenance else {}),
         "source": {key: provenance[key] for key in _OF_THE_SOURCE if key in provenance},
         "measured": [int(cell.batches[0]), cell.last_batch],
         "measured_batches": len(cell.batches),
@@ -226,12 +252,23 @@ def _facts(cell: Cell) -> dict[str, Any]:
         "workload": cell.workload.to_json(),
         "batches": cell.batches.tolist(),
         "phases_ns": {phase: times.tolist() for phase, times in cell.phases_ns.items()},
+        "spread_ns": {phase: spread.tolist() for phase, spread in cell.spread_ns.items()},
         "memory": {
             "batches": cell.memory_batches.tolist(),
             "peak_bytes": cell.peak_bytes.tolist(),
             "persistent_bytes": cell.persistent_bytes.tolist(),
         },
     }
+
+
+def _spread_text(cell: Cell) -> str:
+    """Of what was recorded step by step: standard deviations as shares of each phase's median, over all batch sizes."""
+    shares = {
+        phase: spread[times > 0] / times[times > 0] for phase, times in cell.phases_ns.items()
+        if (spread := cell.spread_ns.get(phase)) is not None and (times > 0).any()
+    }  # fmt: skip
+    told = ", ".join(f"{phase} {100 * of.min():.1f} to {100 * of.max():.1f} %" for phase, of in shares.items())
+    return f"standard deviation between steps: {told}"
 
 
 def _workload(cell: Cell) -> dict[str, Any]:
