@@ -3,14 +3,18 @@
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, by a roofline
     triton.runtime.driver.active.get_current_target()
 
+Under `--values compute` Triton's own interpreter runs the kernel on the numbers, program after program, which is slow.
+
 Kernels that the recording has by that name take no time of their own: no op took them, so they are in the remainder of the
 phase. Nothing is compiled and nothing tuned: an autotuned kernel runs with its first configuration.
 """
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Iterator
-from functools import wraps
+from functools import cache, wraps
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +22,7 @@ from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
 from replayer.surfaces.patching import when_imported
+from replayer.tensor.known_values import payload_of
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
 
@@ -64,13 +69,17 @@ def _patch(runtime: Any, torch_module: ModuleType) -> None:
         if not tensors:
             return run(self, *args, grid=grid, warmup=warmup, **kwargs)
         name = self.fn.__name__
-        if computing():
-            raise NotEmulated(f"the Triton kernel {name} under --values compute", "replay it with recorded values, the default")
+        if computing() and gpu().capture is not None:
+            what = f"the Triton kernel {name} in a CUDA graph under --values compute"
+            raise NotEmulated(what, "replay it with recorded values, the default")
         for hook in self.pre_run_hooks:
             hook(*args, **kwargs)
         if not warmup:
-            for tensor in tensors:
-                tensor.allocation.known = None
+            if computing():
+                _interpret(self.fn, args, kwargs, grid)
+            else:
+                for tensor in tensors:
+                    tensor.allocation.known = None
             gpu().launch(_signature(name, tensors), tensors[0].meta.index)
         return None
 
@@ -84,9 +93,51 @@ def _patch(runtime: Any, torch_module: ModuleType) -> None:
             first.pre_hook({**dict(zip(self.arg_names, args, strict=False)), **given})
         return self.fn.run(*args, **given)
 
-    patch(kernel, run=run_virtually)
+    call = kernel.__call__
+
+    @wraps(call)
+    def call_interpreted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _interpreted(self.fn)(*args, **kwargs) if _INTERPRETING.depth else call(self, *args, **kwargs)
+
+    patch(kernel, run=run_virtually, __call__=call_interpreted)
     patch(tuned, run=run_first)
     runtime.driver.set_active(_TritonDriver(torch_module))
+
+
+class _Interpreting(threading.local):
+    depth = 0  # of kernels under way, whose calls of other functions are interpreted as well
+
+
+_INTERPRETING = _Interpreting()
+
+
+@cache
+def _interpreted(function: Any) -> Any:
+    from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    return InterpretedFunction(function)
+
+
+def _interpret(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> None:
+    """Run a kernel on the payloads of its tensors."""
+    _INTERPRETING.depth += 1
+    try:
+        values = {name: _on_host(value) for name, value in kwargs.items()}
+        _interpreted(function).run(*map(_on_host, args), grid=grid, warmup=False, **values)
+    finally:
+        _INTERPRETING.depth -= 1
+
+
+def _on_host(value: Any) -> Any:
+    """An argument with the payloads of its tensors in their place: a tensor, a view as another dtype, a descriptor, a tuple."""
+    if isinstance(value, VirtualTensor):
+        return payload_of(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(_on_host, value))
+    if isinstance(base := getattr(value, "base", None), VirtualTensor):
+        value = copy.copy(value)
+        value.base = payload_of(base)
+    return value
 
 
 def _tensors(values: Any) -> Iterator[Any]:

@@ -308,16 +308,18 @@ def _doubled_by_triton(x: Any) -> Any:
     return out
 
 
-@family.special(needs="triton", values=("recorded",))
+@family.special(needs="triton")
 def triton_kernels(device: str) -> Any:
     x = torch.ones(200).to(device)
     doubled = x * 2 if device == "cpu" else _doubled_by_triton(x)
     return [doubled, bool(torch.isfinite(doubled).all())]
 
 
-@family.refused("the Triton kernel double under --values compute is not", needs="triton", values=("compute",))
-def triton_kernels_with_values(device: str) -> Any:
-    return _doubled_by_triton(torch.ones(200).to(device))
+@family.refused("the Triton kernel double in a CUDA graph under --values compute is not", needs="triton", values=("compute",))
+def triton_kernels_in_graphs_with_values(device: str) -> Any:
+    x = torch.ones(200).to(device)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        return _doubled_by_triton(x)
 
 
 @torch.library.custom_op("zoo::double", mutates_args=())
