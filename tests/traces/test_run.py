@@ -146,7 +146,7 @@ def test_each_field_goes_through_json() -> None:
 READERS = (
     "traces/old_headers.py", "traces/merge.py", "traces/kineto/ranks.py", "traces/export_notes.py", "traces/contents.py",
     "traces/library/", "tui/print_info.py", "tui/html_report.py", "tui/commands/import_.py", "tui/commands/library.py",
-    "tui/commands/replay_cells.py",
+    "tui/commands/replay_cells.py", "tui/print_fit.py",
 )  # fmt: skip
 
 
