@@ -16,8 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._library import custom_ops
 
 from replayer.op_signature import OpSignature
+from replayer.state import computing
 from replayer.tensor import plan_keys
 from replayer.tensor.plan import Constant, Plan
 from replayer.tensor.results import complete
@@ -28,7 +30,21 @@ if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")
 PLANS_LIMIT = 50_000  # plans kept, of all ops together; beyond it the cache starts anew
+
+
+def _key_of_script(func: torch._ops.OpOverload) -> Any:
+    """Of the kernel in Python that a script registered for CUDA: run, as on a GPU, where nothing tells its shapes or values."""
+    name = str(func._name)
+    kept = f"{func.namespace}/{name.partition('::')[2]}"  # torch.library's own note of kernels in Python
+    kernels = [key for key in _OF_SCRIPTS if f"{kept}/{key}" in torch.library._impls]
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    defined = custom_ops.OPDEFS.get(name)
+    told = has_kernel(name, "Meta") if defined is None else defined._abstract_fn is not None
+    if computing():
+        told = has_kernel(name, "CPU") or has_kernel(name, "CompositeExplicitAutograd")
+    return None if told or not kernels else getattr(torch._C.DispatchKey, kernels[0])
 
 
 class Route:
@@ -92,7 +108,8 @@ class PlanCache:
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
         if made is None and "sparse" not in func._name and has_kernel(str(func._name), "CompositeImplicitAutograd"):
             made = partial(func._op_dk, _COMPOSITE)
-        return made
+        key = None if made is not None or func.namespace == "aten" else _key_of_script(func)
+        return made if key is None else partial(func._op_dk, key)
 
     def signature_of(self, key: plan_keys.Key, make: Callable[[], OpSignature]) -> OpSignature:
         """The signature of a copy, a read or an op with a handler; `make` makes it where none is kept."""

@@ -343,6 +343,29 @@ def custom_ops(device: str) -> Any:
     return [y, x.grad]
 
 
+@torch.library.custom_op("zoo::pair", mutates_args=())
+def _pair(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return a @ b, a.relu() + 1
+
+
+@torch.library.custom_op("zoo::pair_of_devices", mutates_args=(), device_types=("cuda", "cpu"))
+def _pair_of_devices(a: torch.Tensor) -> torch.Tensor:
+    return a.sin()
+
+
+@torch.library.custom_op("zoo::scale_", mutates_args={"x"}, device_types=("cuda", "cpu"))
+def _scale_(x: torch.Tensor, by: float) -> None:
+    x.mul_(by)
+
+
+@family.group
+def custom_ops_without_shapes(device: str) -> Any:
+    x = torch.eye(2, device=device)
+    y = torch.ones(2, device=device)
+    _scale_(y, 3.0)
+    return [*_pair(x, torch.ones(2, 2, device=device)), _pair_of_devices(x), y, [y[0].item() == 3.0]]
+
+
 @family.group
 def moving_about(device: str) -> Any:
     x = torch.arange(4.0)
