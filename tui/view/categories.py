@@ -39,16 +39,7 @@ class Category(IntEnum):
     MEMORY = 18
 
 
-PHASE_CATEGORIES = {
-    "loader": Category.LOADER,
-    "h2d": Category.H2D,
-    "forward": Category.FORWARD,
-    "loss": Category.LOSS,
-    "zero_grad": Category.ZERO_GRAD,
-    "backward": Category.BACKWARD,
-    "optimizer": Category.OPTIMIZER,
-    "other": Category.OTHER,
-}
+PHASE_CATEGORIES = {category.name.lower(): category for category in Category if category <= Category.OTHER}
 
 _KERNEL_RULES = (
     (Category.COLLECTIVE, r"nccl|rccl|msccl"),

@@ -17,47 +17,27 @@ from rich.style import Style
 from tui.view.categories import Category
 from tui.view.cells import BEHIND, HANGING, LIT, NAMED, Sign
 
-_DARK = {
-    Category.LOADER: "#9e7a18",
-    Category.H2D: "#16d7e3",
-    Category.FORWARD: "#7ea54d",
-    Category.LOSS: "#ebcf52",
-    Category.ZERO_GRAD: "#b491a3",
-    Category.BACKWARD: "#a66dc9",
-    Category.OPTIMIZER: "#de82c3",
-    Category.OTHER: "#a25987",
-    Category.MATRIX: "#3ab5a9",
-    Category.ELEMENTWISE: "#a7c171",
-    Category.REDUCTION: "#f2a111",
-    Category.COPY: "#01929e",
-    Category.COLLECTIVE: "#c2914d",
-    Category.OP: "#7a57c9",
-    Category.RUNTIME: "#7d907b",
-    Category.WAIT: "#757078",
-    Category.ANNOTATION: "#d8ae97",
-    Category.PYTHON: "#5773b2",
-    Category.MEMORY: "#96bdc1",
-}
-_LIGHT = {
-    Category.LOADER: "#7d470a",
-    Category.H2D: "#3a91c0",
-    Category.FORWARD: "#5e8615",
-    Category.LOSS: "#c69620",
-    Category.ZERO_GRAD: "#865865",
-    Category.BACKWARD: "#9761c0",
-    Category.OPTIMIZER: "#af3f8e",
-    Category.OTHER: "#822d50",
-    Category.MATRIX: "#16707e",
-    Category.ELEMENTWISE: "#7da439",
-    Category.REDUCTION: "#a27225",
-    Category.COPY: "#1b5a42",
-    Category.COLLECTIVE: "#cb7365",
-    Category.OP: "#773aa7",
-    Category.RUNTIME: "#606936",
-    Category.WAIT: "#504d5f",
-    Category.ANNOTATION: "#a1a181",
-    Category.PYTHON: "#71749b",
-    Category.MEMORY: "#5f917a",
+# On a light background, and on a dark one.
+_COLOURS = {
+    Category.LOADER: ("#7d470a", "#9e7a18"),
+    Category.H2D: ("#3a91c0", "#16d7e3"),
+    Category.FORWARD: ("#5e8615", "#7ea54d"),
+    Category.LOSS: ("#c69620", "#ebcf52"),
+    Category.ZERO_GRAD: ("#865865", "#b491a3"),
+    Category.BACKWARD: ("#9761c0", "#a66dc9"),
+    Category.OPTIMIZER: ("#af3f8e", "#de82c3"),
+    Category.OTHER: ("#822d50", "#a25987"),
+    Category.MATRIX: ("#16707e", "#3ab5a9"),
+    Category.ELEMENTWISE: ("#7da439", "#a7c171"),
+    Category.REDUCTION: ("#a27225", "#f2a111"),
+    Category.COPY: ("#1b5a42", "#01929e"),
+    Category.COLLECTIVE: ("#cb7365", "#c2914d"),
+    Category.OP: ("#773aa7", "#7a57c9"),
+    Category.RUNTIME: ("#606936", "#7d907b"),
+    Category.WAIT: ("#504d5f", "#757078"),
+    Category.ANNOTATION: ("#a1a181", "#d8ae97"),
+    Category.PYTHON: ("#71749b", "#5773b2"),
+    Category.MEMORY: ("#5f917a", "#96bdc1"),
 }
 
 
@@ -66,7 +46,7 @@ class Palette:
 
     def __init__(self, dark: bool) -> None:
         self.dark = dark
-        self.colours = _DARK if dark else _LIGHT
+        self.colours = {category: both[dark] for category, both in _COLOURS.items()}
         self.background = "#101418" if dark else "#fbfbfa"
         self.bright = "#ffffff" if dark else "#000000"
         red, blue, yellow = ("#ff5c57", "#57a5ff", "#e6d25a") if dark else ("#c81e1e", "#1f5fd0", "#8a6d00")

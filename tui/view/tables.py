@@ -27,38 +27,26 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
     """The table itself. Its arrows to the left and right change the tab; with Shift they scroll."""
 
     BINDINGS = [
-        Binding("left", "tab(-1)", "table", key_display="← →"),
-        Binding("right", "tab(1)", "next table", show=False),
+        Binding("left", "ask('tab', -1)", "table", key_display="← →"),
+        Binding("right", "ask('tab', 1)", "next table", show=False),
         Binding("shift+left", "scroll_left", "scroll", show=False),
         Binding("shift+right", "scroll_right", "scroll", show=False),
-        *(Binding(key, f"sort({int(key) - 1})", "sort", show=key == "1", key_display="1-9") for key in _SORTS),
-        Binding("slash", "filter", "filter"),
-        Binding("y", "copy", "copy CSV"),
-        Binding("e", "save", "save CSV"),
+        *(Binding(key, f"ask('sort', {int(key) - 1})", "sort", show=key == "1", key_display="1-9") for key in _SORTS),
+        Binding("slash", "ask('filter')", "filter"),
+        Binding("y", "ask('copy')", "copy CSV"),
+        Binding("e", "ask('save')", "save CSV"),
     ]
 
     class Asked(Message):
         """A key was pressed: what it asks for, and with what."""
 
-        def __init__(self, what: str, number: int = 0) -> None:
+        def __init__(self, what: str, number: int) -> None:
             super().__init__()
             self.what = what
             self.number = number
 
-    def action_tab(self, by: int) -> None:
-        self.post_message(self.Asked("tab", by))
-
-    def action_sort(self, column: int) -> None:
-        self.post_message(self.Asked("sort", column))
-
-    def action_filter(self) -> None:
-        self.post_message(self.Asked("filter"))
-
-    def action_copy(self) -> None:
-        self.post_message(self.Asked("copy"))
-
-    def action_save(self) -> None:
-        self.post_message(self.Asked("save"))
+    def action_ask(self, what: str, number: int = 0) -> None:
+        self.post_message(self.Asked(what, number))
 
 
 class TablePanel(Widget):
