@@ -67,6 +67,15 @@ SIGNS = {
     Sign.EARLIER: "<",
 }
 
+SIGN_WORDS = {
+    Sign.MORE: "longer or new",
+    Sign.LESS: "shorter or gone",
+    Sign.OTHER_WORK: "other work",
+    Sign.ALIKE: "same",
+    Sign.LATER: "waits longer",
+    Sign.EARLIER: "waits less",
+}
+
 _SIGN_GLYPHS = np.full(max(SIGNS) + 1, " ")
 _SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
 

@@ -14,11 +14,12 @@ from textual.widgets.option_list import Option
 
 from tui.figures import count_text, fit
 from tui.view.categories import Category
-from tui.view.cells import CUT, INSTANT, SIGNS, Sign
+from tui.view.cells import CUT, INSTANT, SIGN_WORDS, SIGNS, Sign
 from tui.view.keys import KEYS, MOUSE, TABLE_KEYS
 from tui.view.palette import Palette
 from tui.view.scene import short_name
 from tui.view.search import Hit
+from tui.view.status import words_of
 
 _BOX = """
 {name} {{ align: center middle; }}
@@ -121,19 +122,12 @@ def _legend(palette: Palette) -> Text:
     text = Text("Height: busy share of a column. Colours are stacked by their shares. Names stand where there is room.\n")
     text.append(f"{INSTANT} an event without any length; {CUT} it goes on where the axis waits for the other trace\n")
     text.append("Differences, of the second trace against the first: ")
-    for sign, words in (
-        (Sign.MORE, "longer or new"),
-        (Sign.LESS, "shorter or gone"),
-        (Sign.ALIKE, "the same"),
-        (Sign.OTHER_WORK, "another kernel"),
-        (Sign.LATER, "waits longer"),
-        (Sign.EARLIER, "waits less"),
-    ):
+    for sign, words in SIGN_WORDS.items():
         text.append(SIGNS[sign], palette.signs[sign] if sign is not Sign.ALIKE else "")
         text.append(f" {words}, " if sign is not Sign.EARLIER else f" {words}\n")
     for category in Category:
         text.append("██ ", palette.colours[category])
-        text.append(category.name.lower().replace("_", " ").ljust(13))
+        text.append(words_of(category).ljust(13))
         if category % 4 == 3:
             text.append("\n")
     return text

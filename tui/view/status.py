@@ -7,7 +7,7 @@ from rich.text import Text
 from traces.model import NONE
 from tui.figures import share_text, size_text, time_text
 from tui.view.categories import Category
-from tui.view.cells import SIGNS, Sign, curve_values
+from tui.view.cells import SIGN_WORDS, SIGNS, Sign, curve_values
 from tui.view.drawing import Drawing
 from tui.view.lanes import Curve
 from tui.view.palette import Palette
@@ -16,16 +16,6 @@ from tui.view.scene import Scene, short_name
 from tui.view.spans import Span, duration_of, name_of, start_of, step_of
 from tui.view.stretch import stretch_sums
 from tui.view.window import Window
-
-_SIGN_WORDS = {
-    Sign.MORE: "longer or new",
-    Sign.LESS: "shorter or gone",
-    Sign.OTHER_WORK: "other work",
-    Sign.ALIKE: "same",
-    Sign.LATER: "waits longer",
-    Sign.EARLIER: "waits less",
-}
-
 
 _LEGEND_COLUMNS = (140, 200)  # what a legend of one trace and of two takes at most, of what traces hold
 
@@ -116,7 +106,7 @@ def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Te
     two = len(window.scene.traces) == 2
     parts = [("█", palette.colours[Category(kind)], words_of(Category(kind))) for kind in sorted(seen)]
     if two:
-        parts += [(SIGNS[sign], palette.signs[sign] if sign is not Sign.ALIKE else "", of) for sign, of in _SIGN_WORDS.items()]
+        parts += [(SIGNS[sign], palette.signs[sign] if sign is not Sign.ALIKE else "", of) for sign, of in SIGN_WORDS.items()]
     lines = [Text()]
     for mark, style, words in parts:
         if lines[-1].cell_len + len(words) + 2 > width:
