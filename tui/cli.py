@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from tui.argv import ScriptCommand
 from tui.errors import line_for
 from tui.figures import printable
-from tui.help import CHECK, COMMON, FILES, LOOK, RUN, Commands, Group, from_options
+from tui.help import CHECK, COMMON, FILES, LOOK, RUN, Commands, from_options
 from tui.options import (
     DetailsOption,
     FitOptions,
@@ -42,9 +42,6 @@ from tui.shares import share
 from tui.terminal import is_verbose
 
 app = Commands(
-    cls=Group,
-    rich_markup_mode=None,  # `tui.help` makes the pages: rich takes longer to import than all of this
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""
     $ trace record train.py --epochs 1                          # where the GPU is: writes train.msgpack
     $ trace replay train.py --trace train.msgpack --epochs 1    # where none is
@@ -318,7 +315,7 @@ def fit(asked: FitOptions) -> int:
     return run(asked)
 
 
-library = Commands(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+library = Commands()
 app.add_typer(
     library,
     name="library",
