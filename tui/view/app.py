@@ -55,7 +55,6 @@ _OUTPUT_LINES = 8
 _OUTPUT_S = 0.25
 _FOLLOWED_STEPS = 4
 _DRAWN_S = 0.5  # at most, until what has come is drawn
-_ZOOM = 0.5
 _PAN = 0.25  # of the window
 # How much is shown on either side of a difference, as a share of it: a kernel among others, most of a window for a phase.
 _BESIDE = {"device": 6.0, "phases": 0.25}
@@ -380,13 +379,9 @@ class ViewApp(App[int]):
             note += " · " + status(window, self.timeline.drawing, self.timeline.marks, span, self._light(window))
         self.tell(note)
 
-    def action_zoom_in(self) -> None:
+    def action_zoom(self, factor: float) -> None:
         self._stay()
-        self._with_window(lambda window: window.zoom(_ZOOM))
-
-    def action_zoom_out(self) -> None:
-        self._stay()
-        self._with_window(lambda window: window.zoom(1 / _ZOOM))
+        self._with_window(lambda window: window.zoom(factor))
 
     def action_pan(self, by: int) -> None:
         self._stay()

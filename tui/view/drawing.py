@@ -16,7 +16,6 @@ import numpy as np
 from traces.model import Column
 from tui.figures import size_text
 from tui.view.alignment import Alignment
-from tui.view.axis import SlotTimes
 from tui.view.categories import Category
 from tui.view.cells import (
     Busy,
@@ -78,7 +77,7 @@ class Drawing:
             )
             return parts[line.level]
         name_of = partial(window.scene.span_name, side, track)
-        found = self._busy(line.row, row, side, view, edges)
+        found = self.busy(window, line.row, side)
         return self._once(
             (line.row, side, hanging, lines),
             lambda: lane_cells(lane, view, edges, name_of, lines=lines, hanging=hanging, found=found),
@@ -95,15 +94,10 @@ class Drawing:
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
         """What each column of a row and side holds; None of a curve or where there is none."""
-        if window.scene.rows[row].lane(side) is None:
+        if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)
-        return self._busy(row, window.scene.rows[row], side, window.axis.sides[side], self._edges_ns)
-
-    def _busy(self, number: int, row: SceneRow, side: int, view: SlotTimes, edges: Column) -> Busy:
-        lane = row.lane(side)
-        assert lane is not None
-        return self._once((number, side, "busy"), lambda: busy(lane, view, edges))
+        return self._once((row, side, "busy"), lambda: busy(lane, window.axis.sides[side], self._edges_ns))
 
     def _difference(self, window: Window, number: int, row: SceneRow, edges: Column) -> CellRow:
         sides = window.axis.sides
@@ -113,7 +107,8 @@ class Drawing:
             curves = [track.lane for track in row.tracks if track is not None and isinstance(track.lane, Curve)]
             values = [curve_values(curve, side, edges) for curve, side in zip(curves, sides, strict=True)]
             return curve_difference(values[0], values[1], window.scene.top_bytes(number))
-        first, second = (self._busy(number, row, side, sides[side], edges) for side in (0, 1))
+        first, second = (self.busy(window, number, side) for side in (0, 1))
+        assert first is not None and second is not None
         sums = window.scene.sums(number)
         if sums is None:
             cells = difference_cells(first, second, edges)

@@ -21,8 +21,8 @@ class Key(NamedTuple):
 _MOVE, _GO, _SHOW, _MORE = "move", "go to", "show", "app"
 
 KEYS = (
-    Key("w", "w", "zoom_in", "zoom in around the cursor", "zoom", _MOVE),
-    Key("s", "s", "zoom_out", "zoom out", group=_MOVE),
+    Key("w", "w", "zoom(0.5)", "zoom in around the cursor", "zoom", _MOVE),
+    Key("s", "s", "zoom(2.0)", "zoom out", group=_MOVE),
     Key("a", "a", "pan(-1)", "pan to the left", "pan", _MOVE),
     Key("d", "d", "pan(1)", "pan to the right", group=_MOVE),
     Key("f", "f", "fit", "fit range or event, then all", "fit", _MOVE),

@@ -57,7 +57,9 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            follower = follower or self._follower()
+            # That of the script's own process, or, until there is one, the largest of its descendants.
+            if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
+                follower = Follower(file)
             if follower is not None and (follower.more() or ended):
                 replayed = follower.trace()
                 if len(replayed.steps) > steps or (ended and len(replayed.device)):
@@ -72,8 +74,3 @@ class Live:
     def _scene(self, replayed: Trace) -> Scene:
         scene = Scene.of(self._recorded, ("this replay", replayed)).with_host().with_figures().with_counterparts()
         return replace(scene, differences=differences(scene))
-
-    def _follower(self) -> Follower | None:
-        """The timeline of the script's own process, or, until there is one, the largest of its descendants."""
-        file = timeline_of(self._folder, self.pid)
-        return None if file is None else Follower(file)

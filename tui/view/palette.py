@@ -51,15 +51,8 @@ class Palette:
         self.bright = "#ffffff" if dark else "#000000"
         red, blue, yellow = ("#ff5c57", "#57a5ff", "#e6d25a") if dark else ("#c81e1e", "#1f5fd0", "#8a6d00")
         faint, tint = ("#3a424b", "#26303b") if dark else ("#c3c8cd", "#e3e8ee")
-        self.signs = {
-            Sign.BLANK: faint,
-            Sign.MORE: red,
-            Sign.LESS: blue,
-            Sign.ALIKE: faint,
-            Sign.OTHER_WORK: yellow,
-            Sign.LATER: red,
-            Sign.EARLIER: blue,
-        }
+        self.signs = {Sign.BLANK: faint, Sign.ALIKE: faint, Sign.OTHER_WORK: yellow}
+        self.signs |= {Sign.MORE: red, Sign.LATER: red, Sign.LESS: blue, Sign.EARLIER: blue}
         text, dim, raised = ("#c8d0d8", "#7d8a97", "#1a2026") if dark else ("#20262c", "#66707a", "#ebeef0")
         self.tones = {"good": Style(color="#7fb069" if dark else "#2f7d17"), "bad": Style(color=red, bold=True)}
         self.cursor = Style(bgcolor="#2f3b4a" if dark else "#cfdcea")

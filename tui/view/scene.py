@@ -10,7 +10,6 @@ Threads that load make scenes and post them to the app, each with more in it tha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -77,12 +76,6 @@ class SceneRow:
         """The spans of one side, None if it has none or this is a curve."""
         track = self.tracks[side] if side < len(self.tracks) else None
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
-
-
-_AXES: Mapping[Alignment, Callable[[Trace, Trace], Axis]] = {
-    Alignment.STEP: alignment.by_step,
-    Alignment.WALL: alignment.by_wall,
-}
 
 
 @dataclass(frozen=True)
@@ -154,7 +147,8 @@ class Scene:
         if by is Alignment.COUNTERPART and by not in self._axes:
             return self.axis(Alignment.STEP)
         if by not in self._axes:
-            self._axes[by] = _AXES[by](*self.traces) if len(self.traces) == 2 else alignment.alone(self.traces[0])
+            of_two = alignment.by_step if by is Alignment.STEP else alignment.by_wall
+            self._axes[by] = of_two(*self.traces) if len(self.traces) == 2 else alignment.alone(self.traces[0])
         return self._axes[by]
 
     def limit_bytes(self, row: int) -> int | None:
