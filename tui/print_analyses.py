@@ -62,7 +62,7 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     yield "Achieved rates by kind of op", _RATES, [_rates(row) for row in of.achieved[:_MOST_OPS]]
     shapes = [_rates(row) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
     yield "Ops by shape", _RATES, shapes
-    modules = sorted(of.modules, key=_module_time, reverse=True)[:_MOST_MODULES]
+    modules = sorted(of.modules, key=lambda of: (_gpu_ns(of), _host_ns(of)), reverse=True)[:_MOST_MODULES]
     shown = [row for row in of.modules if row in modules]  # in the order of their calls
     cells = [
         [_indented(row.path), time_text(row.forward_ns), time_text(row.backward_ns),
@@ -161,10 +161,6 @@ def _gpu_ns(of: ModuleTime) -> int:
 
 def _host_ns(of: ModuleTime) -> int:
     return of.host_ns or 0
-
-
-def _module_time(of: ModuleTime) -> tuple[int, int]:
-    return _gpu_ns(of), _host_ns(of)
 
 
 def _indented(path: str) -> str:

@@ -9,6 +9,7 @@ Longer is red and shorter blue where there is colour; the sign says the same wit
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from traces.changes import ChangeLists
 from traces.comparison import Comparison
@@ -43,6 +44,7 @@ _CHANGE_TITLES = {
     "gone": "only in {first}",
 }
 _JUDGED = {"steps": "the whole step", "compute_side": "the step without data loading", "gpu_busy": "GPU busy time"}
+_SIDES = ("recorded", "replayed")
 COVERAGE = {
     "exact": "matched, the same op and shapes",
     "equivalent": "matched, recorded under another name of the op",
@@ -244,33 +246,26 @@ class _DiffPage:
 
     def phases(self) -> list[str]:
         """Three kinds of time, each in a table of its own: on the host, elapsed between events, and of the GPU being busy."""
-        phases = self.of.phases.items()
         if self.of.host_phases_comparable:
-            rows = [[name, *self.pair(p.recorded_median_ns, p.replayed_median_ns)] for name, p in phases]
-            lines = self.times("Phases on the host, per step", rows)
+            lines = self.medians_of(self.of.phases, "", "Phases on the host, per step")
         else:
             said = (
                 "Host times of phases are not compared: one trace's were taken with the GPU synchronized at each boundary, the"
                 " other's when the host got there."
             )
-            lines = [*_wrapped(said, self.width), ""] if phases else []
-        elapsed = {name: (p.device_recorded_median_ns, p.device_replayed_median_ns) for name, p in phases}
-        busy = {name: (p.busy_recorded_median_ns, p.busy_replayed_median_ns) for name, p in phases}
-        lines += self.pairs("Phases between events, waiting included", elapsed)
-        return lines + self.pairs("GPU busy, by the phase that launched", busy)
+            lines = [*_wrapped(said, self.width), ""] if self.of.phases else []
+        lines += self.medians_of(self.of.phases, "device_", "Phases between events, waiting included")
+        return lines + self.medians_of(self.of.phases, "busy_", "GPU busy, by the phase that launched")
 
     def parts(self) -> list[str]:
         """Of nn.DataParallel; between events too, where an asynchronous host would hide it."""
-        parts = self.of.parts.items()
-        rows = [[name, *self.pair(p.recorded_median_ns, p.replayed_median_ns)] for name, p in parts]
-        elapsed = {name: (p.device_recorded_median_ns, p.device_replayed_median_ns) for name, p in parts}
-        lines = self.times("Parts of nn.DataParallel on the host", rows)
-        return lines + self.pairs("Parts of nn.DataParallel between CUDA events", elapsed)
+        lines = self.medians_of(self.of.parts, "", "Parts of nn.DataParallel on the host")
+        return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
 
-    def pairs(self, title: str, times_ns: dict[str, tuple[int | None, int | None]]) -> list[str]:
-        """A table of what either trace has."""
-        known = [[name, *self.pair(*both)] for name, both in times_ns.items() if any(both)]
-        return self.times(title, known)
+    def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
+        """A table of the medians whose names begin with `key`: of the host all, else what either trace has."""
+        both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
+        return self.times(title, [[name, *self.pair(*times)] for name, times in both.items() if not key or any(times)])
 
     def streams(self) -> list[str]:
         rows = []

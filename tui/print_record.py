@@ -24,7 +24,9 @@ _KINDS = (
 def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
     """The lines, without the name of the command before them."""
     name = shlex.quote(str(output))
-    lines = [f"wrote {output} ({size_text(output.stat().st_size)}): {_steps(trace)} of {_what(script)}{_ranks(trace)}"]
+    what = Path(script[0]).name if not script[0].startswith("-m") else shlex.join(script[:2])
+    ranks = f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""
+    lines = [f"wrote {output} ({size_text(output.stat().st_size)}): {_steps(trace)} of {what}{ranks}"]
     run = trace.run_of(trace.ranks[0])
     lines += _cost(run)
     if not trace.devices:
@@ -40,14 +42,6 @@ def _steps(trace: Trace) -> str:
     counts = {word: int((trace.steps.kind == kind).sum()) for kind, word in _KINDS}
     told = ", ".join(f"{count_text(count)} {word}" for word, count in counts.items() if count)
     return f"{counted(len(trace.steps), 'step')} ({told})" if told else "no whole step"
-
-
-def _what(script: list[str]) -> str:
-    return Path(script[0]).name if not script[0].startswith("-m") else shlex.join(script[:2])
-
-
-def _ranks(trace: Trace) -> str:
-    return f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""
 
 
 def _cost(run: Run) -> list[str]:

@@ -72,9 +72,11 @@ def list_(filters: Filters, json: bool) -> int:
     if not entries:
         say(f"the library has nothing like that{_meant(filters)}; trace library list shows all")
     else:
-        rows = [
-            [entry.name, entry.device, entry.grain, _range(entry), _beyond(entry), entry.source_text] for entry in entries
-        ]  # fmt: skip
+        rows = []
+        for entry in entries:
+            beyond = "" if entry.out_of_memory_batch is None else f"at {entry.out_of_memory_batch}"
+            batches = "" if entry.batches is None else f"{entry.batches[0]}-{entry.batches[1]}"
+            rows.append([entry.name, entry.device, entry.grain, batches, beyond, entry.source_text])
         head = ["entry", "GPU", "grain", "batches", "out of memory", "source"]
         print("\n".join(table(head, rows, width=_width())))
         count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
@@ -313,14 +315,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list) and len(value) == 2 and all(isinstance(of, int) for of in value):
         return f"batch {value[0]} to {value[1]}"
     return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
-
-
-def _range(entry: LibraryEntry) -> str:
-    return "" if entry.batches is None else f"{entry.batches[0]}-{entry.batches[1]}"
-
-
-def _beyond(entry: LibraryEntry) -> str:
-    return "" if entry.out_of_memory_batch is None else f"at {entry.out_of_memory_batch}"
 
 
 def _width() -> int:

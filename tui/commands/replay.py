@@ -80,7 +80,7 @@ def run(replay: ReplayOptions) -> int:
         prediction = predict(recorded, conditions, strict=replay.strict)
     require_place_for(replay.output)
     require_place_for(replay.report)
-    recorded_gpus = _device_count(recorded)
+    recorded_gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # of one script
     require_kernels_of_one(config.gpus, recorded_gpus, bool(len(work_rows(recorded))))
     config = replace(config, gpu_memory_bytes=_gpu_memory(replay.gpu_memory, config.gpus or recorded_gpus))
     if config.clock == "recorded":  # where this machine's time does not count, waits for data are the recorded ones
@@ -120,11 +120,6 @@ def _words(replay: ReplayOptions) -> list[str]:
     if replay.script[0] == "torchrun" and not Path("torchrun").exists():
         return ["-m", "torch.distributed.run", *replay.script[1:]]
     return replay.script
-
-
-def _device_count(recorded: Trace) -> int:
-    """How many GPUs a script was recorded on."""
-    return sum(device.rank == min(recorded.ranks) for device in recorded.devices)
 
 
 def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
