@@ -43,6 +43,7 @@ from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.script_branches import answer_without_error
 from replayer.tensor.shape_inference import on_device
 from replayer.tensor.tensor_meta import OURS, TensorMeta
+from replayer.tensor.value_rules import hold_the_same
 from traces.layouts import memory_layout
 from traces.model import READ_LIMIT
 
@@ -262,7 +263,7 @@ class Copies:
             return bool(recorded[0])
         if type(one) is not self._tensor_class or type(other) is not self._tensor_class:
             raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!")
-        if one.meta is other.meta and one.allocation is other.allocation:
+        if hold_the_same(one, other):
             return True
         mine, theirs = host_values(one), host_values(other)
         if mine is None or theirs is None:

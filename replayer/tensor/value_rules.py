@@ -195,7 +195,7 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
         one, other = args[0], args[1]
         if isinstance(other, float) and math.isinf(other) and one.dtype.is_floating_point:
             return Uniform(below if other > 0 else above, torch.bool)
-        if isinstance(other, torch.Tensor) and _same(one, other):
+        if isinstance(other, torch.Tensor) and hold_the_same(one, other):
             return Uniform(func in _EQUAL, torch.bool)
         if func in _INEQUALITIES and one.dtype.is_floating_point:
             return Truth.IN_RANGE
@@ -217,7 +217,7 @@ def _distinct(tensor: Any) -> int:
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
 
 
-def _same(one: Any, other: Any) -> bool:
+def hold_the_same(one: Any, other: Any) -> bool:
     """Whether two tensors hold the same, whatever it is."""
     mine, theirs = getattr(one, "allocation", None), getattr(other, "allocation", None)
     if mine is None or theirs is None or one.meta is not other.meta:

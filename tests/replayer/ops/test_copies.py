@@ -95,6 +95,17 @@ def test_recorded_values_come_first() -> None:
     ]
 
 
+def test_a_clone_is_equal_until_one_of_both_is_written() -> None:
+    use()
+    x = torch.rand(3, device="cuda").sin()
+    y = x.clone()
+    assert torch.equal(x, y) is True and torch.equal(y.detach(), x) is True
+    before = torch.equal(x, torch.rand(3, device="cuda"))
+    y.random_()
+    after = torch.equal(x, y)
+    assert not before and not after
+
+
 def test_then_what_the_host_knows() -> None:
     use()
     assert torch.zeros(3, device="cuda").tolist() == [0.0] * 3
