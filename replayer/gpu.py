@@ -69,7 +69,7 @@ from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from traces.cards import known_properties
 from traces.machine import DeviceProperties
-from traces.model import NONE, Device, DeviceKind, Origin, Shape, Thread, Trace
+from traces.model import NONE, Column, Device, DeviceKind, Origin, Shape, Thread, Trace
 from traces.modules import ModuleNames
 from traces.script_hooks import ModuleMarks
 from traces.steps import Optimizers
@@ -559,8 +559,8 @@ class VirtualGpu:
         with self._looking:
             self.timeline.watch()
 
-    def watched(self) -> Trace:
-        """Ops, device work and memory events since `watch`."""
+    def watched(self) -> tuple[Trace, Column]:
+        """Ops, device work and memory events since `watch`, and per memory event the host row that begins next, or NONE."""
         with self._looking as thread:
             self.simulator.tracker.settle(thread)
             return self.timeline.watched(Trace(devices=self.recording.devices, threads=self.threads))

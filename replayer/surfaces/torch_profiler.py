@@ -16,15 +16,23 @@ import json
 import os
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import wraps
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from replayer.errors import NotEmulated
 from replayer.state import gpu, started
 from replayer.timing.clock import machine_unix_ns
-from replayer.timing.profile_window import OUR_DISPATCH, launched, merged
-from traces.model import NONE
+from replayer.timing.profile_window import OUR_DISPATCH, WindowOp, merged, window_ops
+from traces.kineto.nesting import nesting_order, parents
+from traces.model import NONE, Column
 from traces.patching import patch
+from traces.python_calls import scripts_calls
+
+_MEMORY_ADVICE = "torch.cuda.memory._record_memory_history and trace view of the replay show memory over time"
 
 
 def install(torch_module: ModuleType) -> None:
@@ -55,7 +63,7 @@ def install(torch_module: ModuleType) -> None:
         if self.waits_for_device and self.enabled:
             torch_module.cuda.synchronize()
             self.gpu_ends.append((machine_unix_ns(), gpu().host_now_ns()))
-            self.gpu_window = gpu().watched()
+            self.gpu_window, self.gpu_next_ops = gpu().watched()
             self.gpu_shift_ns = time.time_ns() - gpu().clock.now_ns()
         return leave(self, *error)
 
@@ -64,8 +72,9 @@ def install(torch_module: ModuleType) -> None:
         events = parse(self, *args, **kwargs)
         if self.gpu_window is not None:
             self.use_device = "cuda"  # of the table that is made of them
-            _add_kernels(torch_module, events, self.gpu_window)
-        events[:] = [one for one in events if not one.name.startswith(OUR_DISPATCH)]
+            events[:] = _scripts_events(events)
+            device_events = window_ops(self.gpu_window, self.gpu_next_ops)
+            _add_device(torch_module, events, device_events, profile_memory=self.profile_memory)
         return events
 
     @wraps(export)
@@ -83,6 +92,15 @@ def install(torch_module: ModuleType) -> None:
                 json.dump(told, file)
         return result
 
+    export_memory = torch_module.profiler.profile.export_memory_timeline
+
+    @wraps(export_memory)
+    def export_host_memory(self: Any, path: Any, device: str | None = None) -> None:
+        if getattr(self.profiler, "gpu_window", None) is not None and device != "cpu":
+            raise NotEmulated("torch.profiler.profile.export_memory_timeline", _MEMORY_ADVICE)
+        export_memory(self, path, device)
+
+    patch(torch_module.profiler.profile, export_memory_timeline=export_host_memory)
     activity = torch_module.profiler.ProfilerActivity
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}  # what a profile without a choice sees
     patch(torch_module.profiler, **what_is_there)
@@ -98,10 +116,11 @@ def install(torch_module: ModuleType) -> None:
     )
 
 
-def _add_kernels(torch_module: Any, events: list[Any], window: Any) -> None:
-    """Give the ops among torch's function events their kernels, and add these as events of the device.
+def _add_device(torch_module: Any, events: list[Any], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
+    """Give the ops among torch's function events their kernels and memory, and add the kernels as events of the device.
 
-    Which op is which: the k-th of its name. Ops that Kineto does not know are added too.
+    Which op is which: the k-th of its name. Ops that Kineto does not know are added too; what an op allocates, all that it
+    lies in does.
     """
     util: Any = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
@@ -117,14 +136,50 @@ def _add_kernels(torch_module: Any, events: list[Any], window: Any) -> None:
         return made[-1]
 
     seen: dict[str, int] = defaultdict(int)
-    for thread, name, start_ns, kernels in launched(window):
+    allocated: dict[int, int] = {}  # bytes, by id of an event whose op the window knows
+    for thread, name, start_ns, kernels, allocated_bytes in ops:
         turn, seen[name] = seen[name], seen[name] + 1
         of_name = known.get(name, [])
         op = of_name[turn] if turn < len(of_name) else None
         if op is None and thread != NONE:
             op = event(name, thread, start_ns, 0)
+        if op is not None:
+            allocated[id(op)] = allocated_bytes
+        elif allocated_bytes:
+            allocated[id(event("[memory]", thread, start_ns, 0))] = allocated_bytes
         for kernel, device, began_ns, took_ns in kernels:
             if op is not None:
                 op.append_kernel(kernel, device, took_ns / 1000)
             event(kernel, device, began_ns, took_ns, device_type=device_type.CUDA, device_index=device)
     events += made
+    if profile_memory:
+        calls, parent = _nested([one for one in events if one.device_type == device_type.CPU and not one.is_async])
+        for one in calls:
+            one.device_memory_usage = allocated.get(id(one), 0)
+        for one, outer in reversed(list(zip(calls, parent.tolist(), strict=True))):
+            if outer != NONE and id(calls[outer]) not in allocated:
+                calls[outer].device_memory_usage += one.device_memory_usage
+
+
+def _scripts_events(events: list[Any]) -> list[Any]:
+    """Without the virtual GPU's dispatching and all that ran in it, and without the Python functions of this tool."""
+    calls, parent = _nested([one for one in events if not one.is_async])
+    goes = ~scripts_calls(parent, np.array([one.is_python_function for one in calls], bool), [one.name for one in calls])
+    ours = np.zeros(len(calls) + 1, bool)  # in our dispatching; the last is for NONE
+    for row, outer in enumerate(parent.tolist()):
+        ours[row] = ours[outer] or calls[row].name.startswith(OUR_DISPATCH)
+    goes |= ours[:-1]
+    gone = {id(calls[row]) for row in np.flatnonzero(goes).tolist()}
+    return [one for one in events if id(one) not in gone]
+
+
+def _nested(events: list[Any]) -> tuple[list[Any], Column]:
+    """Events of the host, outer ones first, and the row of the one around each, or NONE."""
+    numbers: dict[Any, int] = {}
+    thread = np.array([numbers.setdefault(event.thread, len(numbers)) for event in events])
+    start_ns = np.array([round(event.time_range.start * 1000) for event in events])
+    took_ns = np.array([round(event.time_range.end * 1000) for event in events]) - start_ns
+    is_op = np.array([not event.is_python_function for event in events])
+    order = nesting_order(thread, start_ns, took_ns, is_op, np.arange(len(events)))
+    parent, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order])
+    return [events[row] for row in order.tolist()], parent

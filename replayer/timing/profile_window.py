@@ -1,6 +1,6 @@
 """What a script's own torch.profiler would have seen of the GPU: the timeline's rows between two moments, as Kineto tells them.
 
-    window = timeline.watched()                     # a Trace of the ops, kernels and memory events since timeline.watch()
+    window, next_ops = timeline.watched()           # a Trace of the ops, kernels and memory events since timeline.watch()
     merged(kineto_json, window, shift_ns, ends)     # the same file with the virtual GPU in it
 
 Kineto has noted what the host did, by this machine's clock; the virtual GPU when it did it, in recorded time. An op that both
@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -228,8 +228,18 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
             yield {"ph": "X", "cat": "gpu_user_annotation", "name": event["name"], **at}
 
 
-def launched(window: Trace) -> Iterator[tuple[int, str, int, list[tuple[str, int, int, int]]]]:
-    """Of each op: its thread's row, name, start (ns) and its kernels: name, device, start and duration (ns)."""
+class WindowOp(NamedTuple):
+    """An op of the window. `name` is "" for what was launched outside of all ops."""
+
+    thread: int  # row of `window.threads`, or NONE
+    name: str
+    start_ns: int
+    kernels: list[tuple[str, int, int, int]]  # name, device, start and duration (ns)
+    allocated_bytes: int  # of device memory, less what was freed, in the op and what it calls
+
+
+def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
+    """The ops of the virtual GPU as they began, and last what belongs to none. `next_ops` as `watched` has it."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(
@@ -237,9 +247,36 @@ def launched(window: Trace) -> Iterator[tuple[int, str, int, list[tuple[str, int
     ):
         kernels[launch].append((strings[name], window.devices[row].index, start_ns, took_ns))
     host = window.host
-    for op in np.flatnonzero(host.kind == HostKind.OP).tolist():  # ranges Kineto has noted too
-        yield int(host.thread[op]), strings[host.name[op]], int(host.start_ns[op]), kernels.get(op, [])
-    yield NONE, "", 0, kernels.get(NONE, [])
+    ops = np.flatnonzero(host.kind == HostKind.OP).tolist()  # ranges Kineto has noted too
+    allocated = _allocated_bytes(window, next_ops)
+    for op in ops:
+        name = strings[host.name[op]]
+        yield WindowOp(int(host.thread[op]), name, int(host.start_ns[op]), kernels.get(op, []), allocated[op])
+    yield WindowOp(NONE, "", 0, kernels.get(NONE, []), allocated[NONE])
+
+
+def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
+    """Of device memory, by op and all ops around it; NONE: outside of all ops.
+
+    What is allocated before an op is its own; what is freed there too, if it was allocated there, else it lies between two ops.
+    """
+    parent = window.host.parent.tolist()
+    allocated: dict[int, int] = defaultdict(int)
+    own: dict[int, int] = {}  # by address, the op that allocated it
+    memory = window.memory
+    for op, device, address, size_bytes in zip(
+        next_ops.tolist(), memory.device.tolist(), memory.address.tolist(), memory.bytes.tolist(), strict=True
+    ):
+        if device == NONE:
+            continue
+        if size_bytes > 0:
+            own[address] = op
+        elif own.pop(address, NONE) != op:
+            op = NONE
+        allocated[op] += size_bytes
+        while op != NONE and (op := parent[op]) != NONE:
+            allocated[op] += size_bytes
+    return allocated
 
 
 def _is_of_gpu(event: Event) -> bool:

@@ -178,11 +178,14 @@ class _HandedOver:
         tables = {name: put_together(tables) for name, tables in self.tables.items()}
         if "memory" in tables and "host" in tables:
             start_ns = tables["host"][:, HOST_COLUMNS.index("start_ns")]
-            ops = np.concatenate([rows() for rows in self.memory_ops])
-            _time_memory(tables["memory"], ops - self.first, start_ns)
+            _time_memory(tables["memory"], self.next_ops() - self.first, start_ns)
         if "memory" in tables:
             _put_in_order(tables["memory"], memory_ns)
         return tables
+
+    def next_ops(self) -> Column:
+        """Per row of the memory table the number of the host row that begins next."""
+        return np.concatenate([np.empty(0, np.int64), *(rows() for rows in self.memory_ops)])
 
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
         """The tables by name, those of host ops with their ranges and autograd's numbers. `memory_ns` as in `matrices`."""
@@ -355,8 +358,9 @@ class TimelineWriter:
         self._hand_over()
         self._watched = []
 
-    def watched(self, header: Trace) -> Trace:
-        """`header` with the ops, device work and memory events since `watch`; no profiler tells calls of modules by itself."""
+    def watched(self, header: Trace) -> tuple[Trace, Column]:
+        """`header` with the ops, device work and memory events since `watch`, and per memory event the host row that begins
+        next, or NONE. No profiler tells calls of modules by itself."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
@@ -377,7 +381,8 @@ class TimelineWriter:
         header.strings = Strings(list(self.strings.texts))
         header.host, header.device = HostSpans.of(**host), DeviceSpans.of(**tables["device"])
         header.memory = MemoryEvents.of(**tables["memory"])
-        return header
+        next_ops = np.concatenate([np.empty(0, np.int64), *(handed_over.next_ops() for handed_over in watched)])
+        return header, places[next_ops]
 
     def relieve(self) -> None:
         """Hand the rows over if enough have gathered, or if it is time."""

@@ -304,12 +304,12 @@ class ViewApp(App[int]):
 
     def _say_output(self) -> None:
         """Live: the last lines that the script has printed."""
-        if not self.screen_stack:  # the app is closing, and the timer rings once more
+        if self._output is None or not self.screen_stack:
             return
-        output, widget = self._output, self.screen_stack[0].query_one("#output", Static)
-        if output is not None and widget.has_class("open") and output.written_bytes != self._output_bytes:
-            self._output_bytes = output.written_bytes
-            widget.update(Text.from_ansi("\n".join(output.tail(_OUTPUT_LINES))))
+        for widget in self.screen_stack[0].query("#output.open").results(Static):  # none as the app closes
+            if self._output.written_bytes != self._output_bytes:
+                self._output_bytes = self._output.written_bytes
+                widget.update(Text.from_ansi("\n".join(self._output.tail(_OUTPUT_LINES))))
 
     def tell(self, note: str = "") -> None:
         """Bring the status line and the picture up to date; `note` says what just happened, once."""

@@ -9,10 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from replayer.errors import NotEmulated
 from replayer.timing.profile_window import with_launches
 from tests.replayer.ranks import run_ranks
 from traces import read_kineto
@@ -56,6 +58,32 @@ def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:
         linear, addmm = texts.index("aten::linear"), texts.index("aten::addmm")
         assert trace.host.start_ns[linear] <= trace.host.start_ns[addmm]
         assert trace.host.end_ns[linear] >= trace.host.end_ns[addmm]
+
+    run_ranks(1, body)
+
+
+def test_a_scripts_own_profile_tells_what_its_ops_allocate() -> None:
+    """GIVEN ops of known sizes in a range WHEN profiled with memory and stacks THEN each has its bytes, the range their sum."""
+
+    def body(rank: int) -> None:
+        x = torch.ones(1024, device="cuda")
+        activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+        with profile(activities=activities, profile_memory=True) as profiled:
+            with record_function("## both ##"):
+                kept = [x.sin(), torch.cat([x, x])]
+            kept.pop(0)
+        averages = {row.key: row for row in profiled.key_averages() if row.device_type.name == "CPU"}
+        of_op = {name: averages[name].self_device_memory_usage for name in ("aten::sin", "aten::cat")}
+        assert of_op == {"aten::sin": 4096, "aten::cat": 8192}, of_op
+        both = averages["## both ##"]
+        assert (both.device_memory_usage, both.self_device_memory_usage) == (12288, 0)
+        assert sum(one.self_device_memory_usage for one in profiled.events()) == 8192  # what was freed belongs to no op
+        assert "Self CUDA Mem" in profiled.key_averages().table()
+        # AND functions of this tool are none of the script's
+        assert not [name for name in averages if name.startswith("replayer/")]
+        # AND what needs Kineto's own record of the device's memory is refused by name
+        with pytest.raises(NotEmulated, match=r"export_memory_timeline is not emulated.*_record_memory_history"):
+            profiled.export_memory_timeline("memory.html", device="cuda:0")
 
     run_ranks(1, body)
 
