@@ -11,13 +11,15 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from replayer import state
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from tests.replayer.fakes import FakeGpu
 from traces.cards import known_properties
 from traces.machine import DeviceProperties, Machine
-from traces.model import Device, Trace
+from traces.model import Column, Device, Trace
 
 GIB = 1 << 30
 
@@ -97,8 +99,8 @@ class SurfaceGpu(FakeGpu):
     def watch(self) -> None:
         """Nothing is played, so there is nothing to keep."""
 
-    def watched(self) -> Trace:
-        return Trace(devices=[Device(0, device.index, device.name) for device in self.devices])
+    def watched(self) -> tuple[Trace, Column]:
+        return Trace(devices=[Device(0, device.index, device.name) for device in self.devices]), np.empty(0, np.int64)
 
     def has_passed(self, time_ns: int) -> bool:
         return time_ns <= self.now_ns
