@@ -26,8 +26,7 @@ import numpy as np
 from replayer.errors import NotEmulated
 from replayer.state import gpu, started
 from replayer.timing.clock import machine_unix_ns
-from replayer.timing.profile_window import OUR_DISPATCH, WindowOp, merged, window_ops
-from traces.kineto.nesting import nesting_order, parents
+from replayer.timing.profile_window import OUR_DISPATCH, WindowOp, merged, nested, window_ops
 from traces.model import NONE, Column
 from traces.patching import patch
 from traces.python_calls import scripts_calls
@@ -175,11 +174,8 @@ def _scripts_events(events: list[Any]) -> list[Any]:
 
 def _nested(events: list[Any]) -> tuple[list[Any], Column]:
     """Events of the host, outer ones first, and the row of the one around each, or NONE."""
-    numbers: dict[Any, int] = {}
-    thread = np.array([numbers.setdefault(event.thread, len(numbers)) for event in events])
     start_ns = np.array([round(event.time_range.start * 1000) for event in events])
     took_ns = np.array([round(event.time_range.end * 1000) for event in events]) - start_ns
     is_op = np.array([not event.is_python_function for event in events])
-    order = nesting_order(thread, start_ns, took_ns, is_op, np.arange(len(events)))
-    parent, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order])
+    order, parent = nested([event.thread for event in events], start_ns, took_ns, is_op, np.arange(len(events)))
     return [events[row] for row in order.tolist()], parent

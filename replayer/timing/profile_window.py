@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -326,15 +326,12 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
     spans = [event for event in events if event.get("ph") == "X" and event.get("cat") in _NESTED]
     if not any(event["cat"] == _CALL for event in spans):
         return events, set()
-    numbers: dict[Any, int] = {}
-    thread = np.array([numbers.setdefault(event["tid"], len(numbers)) for event in spans])
     start_ns = np.array([round(event["ts"] * 1000) for event in spans])
     took_ns = np.array([round(event["dur"] * 1000) for event in spans])
     outer = np.array([_NESTED.index(event["cat"]) for event in spans])
     entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans])
-    order = nesting_order(thread, start_ns, took_ns, outer, entry)
+    order, parent = nested([event["tid"] for event in spans], start_ns, took_ns, outer, entry)
     spans = [spans[place] for place in order.tolist()]
-    parent, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order])
     is_call = outer[order] == 0
     gone = np.flatnonzero(~scripts_calls(parent, is_call, [str(event["name"]) for event in spans])).tolist()
     idle = np.flatnonzero(~holding(parent, ~is_call)).tolist()
@@ -344,6 +341,20 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
             event["args"][_CALLER] = callers[caller]
     dropped = {id(spans[row]) for row in gone}
     return [event for event in events if id(event) not in dropped], {id(spans[row]) for row in idle}
+
+
+def nested(
+    threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
+) -> tuple[Column, Column]:
+    """The order of events in which outer ones come first, and of each in that order the row of the one around it, or NONE.
+
+    Each argument has an entry per event; threads by anything that tells them apart, the rest as `nesting_order` takes it.
+    """
+    numbers: dict[Any, int] = {}
+    thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
+    order = nesting_order(thread, start_ns, took_ns, outer, entry)
+    parent, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order])
+    return order, parent
 
 
 def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
