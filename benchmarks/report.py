@@ -1,6 +1,6 @@
 """What `trace report` costs: a made-up recording of a million events and its twin become a page.
 
-    python benchmarks/report.py [--events 1000000] [--json report.json]
+python benchmarks/report.py [--events 1000000] [--json report.json]
 """
 
 from __future__ import annotations

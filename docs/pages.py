@@ -1,6 +1,6 @@
 """Writes a page of docs/ and the picture beside it.
 
-    write(["# Title", ""], draw, Path("docs/page.md"))      # and docs/page.svg, by draw(path)
+write(["# Title", ""], draw, Path("docs/page.md"))      # and docs/page.svg, by draw(path)
 """
 
 from __future__ import annotations

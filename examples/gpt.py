@@ -1,7 +1,7 @@
 """A small GPT (Radford et al. 2019): a decoder-only transformer, pre-norm, with tied input and output embeddings.
 
-    model = GPT(vocabulary=4096, context=128, width=256, heads=8, layers=4)
-    scores = model(torch.randint(0, 4096, (2, 128)))  # (2, 128, 4096)
+model = GPT(vocabulary=4096, context=128, width=256, heads=8, layers=4)
+scores = model(torch.randint(0, 4096, (2, 128)))  # (2, 128, 4096)
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(
-        self, vocabulary: int, context: int, width: int, heads: int, layers: int, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, vocabulary: int, context: int, width: int, heads: int, layers: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)

@@ -41,9 +41,7 @@ def main() -> None:
     device = torch.device("cuda", ids[0]) if args.device == "cuda" else torch.device("cpu")
 
     data = SyntheticImages(length=args.steps * args.batch_size, classes=args.classes, size=args.image_size)
-    loader = DataLoader(
-        data, batch_size=args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=args.pin_memory
-    )
+    loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=args.pin_memory)
     net: nn.Module = MODELS[args.model](classes=args.classes).to(device)
     parallel = device.type == "cuda" and len(ids) > 1
     model = nn.DataParallel(net, device_ids=ids) if parallel else net

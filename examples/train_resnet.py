@@ -41,9 +41,7 @@ def main() -> None:
     print(f"training {args.model}, batch {args.batch_size}, on {name}", flush=True)
 
     data = SyntheticImages(length=args.steps * args.batch_size, classes=args.classes, size=args.image_size)
-    loader = DataLoader(
-        data, batch_size=args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=args.pin_memory
-    )
+    loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=args.pin_memory)
     model = MODELS[args.model](classes=args.classes).to(device)
     criterion = nn.CrossEntropyLoss().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=1e-4)

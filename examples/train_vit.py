@@ -67,9 +67,7 @@ class Halves(nn.Module):
 def wide(depth: int, width: int) -> nn.Sequential:
     """A perceptron of `depth` hidden layers of `width`."""
     hidden = [module for _ in range(depth - 1) for module in (nn.Linear(width, width), nn.ReLU(inplace=True))]
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(SIDE * SIDE, width), nn.ReLU(inplace=True), *hidden, nn.Linear(width, CLASSES)
-    )
+    return nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, width), nn.ReLU(inplace=True), *hidden, nn.Linear(width, CLASSES))
 
 
 def parse_arguments() -> argparse.Namespace:

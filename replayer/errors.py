@@ -1,25 +1,25 @@
 """The errors that the virtual GPU raises on purpose. Each is one line that says what to do.
 
-    NotImplementedError
-    +-- NotEmulated              a call or setting of the script that the virtual GPU does not answer: named, never guessed
-    +-- DataDependentShape       an op whose result has a shape that only the values tell (nonzero, masked_select)
+NotImplementedError
++-- NotEmulated              a call or setting of the script that the virtual GPU does not answer: named, never guessed
++-- DataDependentShape       an op whose result has a shape that only the values tell (nonzero, masked_select)
 
-    RuntimeError
-    +-- NotExact                 under --strict: an op that the recording does not hold exactly
+RuntimeError
++-- NotExact                 under --strict: an op that the recording does not hold exactly
 
-    MemoryError
-    +-- oom.OutOfMemory          the virtual device is full; the torch.cuda surface turns it into torch.OutOfMemoryError
+MemoryError
++-- oom.OutOfMemory          the virtual device is full; the torch.cuda surface turns it into torch.OutOfMemoryError
 
-    ValueError
-    +-- settings.SettingsError   an allocator setting that PyTorch would refuse as well
+ValueError
++-- settings.SettingsError   an allocator setting that PyTorch would refuse as well
 
-    SystemExit
-    +-- NotInLibrary             the library has no times of what the script trains; the line that says so is printed already
+SystemExit
++-- NotInLibrary             the library has no times of what the script trains; the line that says so is printed already
 
-    UserWarning
-    +-- NotEmulatedWarning       a setting that is allowed to be there, but does nothing here
+UserWarning
++-- NotEmulatedWarning       a setting that is allowed to be there, but does nothing here
 
-    raise NotEmulated("torch.cuda.MemPool", "drop the pool: the default one is emulated exactly")
+raise NotEmulated("torch.cuda.MemPool", "drop the pool: the default one is emulated exactly")
 """
 
 from __future__ import annotations

@@ -58,9 +58,7 @@ class PendingCollective:
     def duration(self) -> tuple[int, Ending]:
         """See Note [Whether a stream stalled]; of several works the last one counts."""
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
-        stalled = before is None or (
-            after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS
-        )
+        stalled = before is None or (after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS)
         return max(after.time_ns - self.begin.time_ns, 0), Ending.SEEN if stalled else Ending.BY
 
 

@@ -1,8 +1,8 @@
 """The one place of module-level state of the recorder: torch's patched functions are global, so their recorder is too.
 
-    start(lambda: Recorder(...))    # once per process, when torch is imported
-    recorder()                      # made at the first thing worth recording: a worker that trains nothing leaves no file
-    started()                       # the recorder if there is one already
+start(lambda: Recorder(...))    # once per process, when torch is imported
+recorder()                      # made at the first thing worth recording: a worker that trains nothing leaves no file
+started()                       # the recorder if there is one already
 """
 
 from __future__ import annotations

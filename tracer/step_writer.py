@@ -1,7 +1,7 @@
 """Writes the rows of a step once the GPU has passed its events.
 
-    writer = StepWriter(output, facts)
-    writer.write(step, rank=0)      # rows of steps, phases, parts, values and sizes
+writer = StepWriter(output, facts)
+writer.write(step, rank=0)      # rows of steps, phases, parts, values and sizes
 """
 
 from __future__ import annotations

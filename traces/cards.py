@@ -86,7 +86,11 @@ _NVLINK_V100 = Link(50, 150)  # 6 links of 25 GB/s, two to each where four are j
 _NVLINK_DGXS = Link(25, 100)  # DGX Station: 4 of them used, one or two to each
 _NVLINK_A100, _NVLINK_A800, _NVLINK_H100, _NVLINK_B200 = (Link(gbps, gbps) for gbps in (300, 200, 450, 900))
 _NVLINK_NVL = Link(300, 300)  # 600 GB/s by the bridge that joins two H100 NVL
-_XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 448)  # MI300X: 7 links, one to each other of eight
+_XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = (
+    Link(46, 138),
+    Link(50, 150),
+    Link(64, 448),
+)  # MI300X: 7 links, one to each other of eight
 
 
 class Architecture(NamedTuple):
@@ -171,25 +175,105 @@ def _like(card: Card, *names: str, **changed: Any) -> Card:
     return replace(card, names=names, **changed)
 
 
-def _rates(fp64: float, fp32: float, fp16: float = 0, int8: float = 0, *, tf32: float = 0, bf16: float = 0, fp8: float = 0) -> dict[str, float]:
+def _rates(
+    fp64: float, fp32: float, fp16: float = 0, int8: float = 0, *, tf32: float = 0, bf16: float = 0, fp8: float = 0
+) -> dict[str, float]:
     rates = {"fp64": fp64, "fp32": fp32, "tf32": tf32, "fp16": fp16, "bf16": bf16, "fp8": fp8, "int8": int8}
     return {name: rate for name, rate in rates.items() if rate}
 
 
-_P100_PCIE = Card(("Tesla P100-PCIE-16GB", "Tesla P100"), _PASCAL, 56, 4 * _MIB, 17_071_734_784, 732, _rates(4.7, 9.3, 18.7), _PCIE_3, "NVIDIA Tesla P100 data sheet")
+_P100_PCIE = Card(
+    ("Tesla P100-PCIE-16GB", "Tesla P100"),
+    _PASCAL,
+    56,
+    4 * _MIB,
+    17_071_734_784,
+    732,
+    _rates(4.7, 9.3, 18.7),
+    _PCIE_3,
+    "NVIDIA Tesla P100 data sheet",
+)
 _V100_RATES, _V100_PCIE_RATES = _rates(7.8, 15.7, 125), _rates(7.0, 14.0, 112)
-_V100_SXM = Card(("Tesla V100-SXM2-16GB", "Tesla V100"), _VOLTA, 80, 6 * _MIB, 16_945_512_448, 900, _V100_RATES, _NVLINK_V100, "NVIDIA V100 data sheet")
+_V100_SXM = Card(
+    ("Tesla V100-SXM2-16GB", "Tesla V100"),
+    _VOLTA,
+    80,
+    6 * _MIB,
+    16_945_512_448,
+    900,
+    _V100_RATES,
+    _NVLINK_V100,
+    "NVIDIA V100 data sheet",
+)
 _V100_PCIE = replace(_V100_SXM, names=("Tesla V100-PCIE-16GB",), tflops=_V100_PCIE_RATES, link=_PCIE_3)
-_RTX_6000 = Card(("Quadro RTX 6000",), _TURING, 72, 6 * _MIB, 25_386_352_640, 672, _rates(0.51, 16.3, 130.5, 261), _PCIE_3, "NVIDIA Quadro RTX 6000 data sheet")
+_RTX_6000 = Card(
+    ("Quadro RTX 6000",),
+    _TURING,
+    72,
+    6 * _MIB,
+    25_386_352_640,
+    672,
+    _rates(0.51, 16.3, 130.5, 261),
+    _PCIE_3,
+    "NVIDIA Quadro RTX 6000 data sheet",
+)
 _A100_RATES = _rates(19.5, 19.5, 312, 624, tf32=156, bf16=312)
-_A100_SXM = Card(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PG509", "NVIDIA A100"), _AMPERE, 108, 40 * _MIB, 42_314_694_656, 1555, _A100_RATES, _NVLINK_A100, "NVIDIA A100 data sheet")
+_A100_SXM = Card(
+    ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PG509", "NVIDIA A100"),
+    _AMPERE,
+    108,
+    40 * _MIB,
+    42_314_694_656,
+    1555,
+    _A100_RATES,
+    _NVLINK_A100,
+    "NVIDIA A100 data sheet",
+)
 _H100_RATES = _rates(67, 67, 989.4, 1979, tf32=494.7, bf16=989.4, fp8=1979)
-_H100_SXM = Card(("NVIDIA H100 80GB HBM3", "NVIDIA H100-SXM5-80GB", "NVIDIA H100"), _HOPPER, 132, 50 * _MIB, 85_045_477_376, 3350, _H100_RATES, _NVLINK_H100, "NVIDIA H100 data sheet")
-_H100_NVL = replace(_H100_SXM, names=("NVIDIA H100 NVL",), memory_bytes=99_857_989_632, memory_gbps=3938, tflops=_rates(60, 60, 835.5, 1670.5, tf32=417.5, bf16=835.5, fp8=1670.5), link=_NVLINK_NVL, source="NVIDIA H100 NVL data sheet")
-_B200 = Card(("NVIDIA B200",), _BLACKWELL, 148, 126 * _MIB, 191_503_138_816, 8000, _rates(37, 75, 2250, 4500, tf32=1125, bf16=2250, fp8=4500), _NVLINK_B200, "NVIDIA DGX B200 data sheet, an eighth")
+_H100_SXM = Card(
+    ("NVIDIA H100 80GB HBM3", "NVIDIA H100-SXM5-80GB", "NVIDIA H100"),
+    _HOPPER,
+    132,
+    50 * _MIB,
+    85_045_477_376,
+    3350,
+    _H100_RATES,
+    _NVLINK_H100,
+    "NVIDIA H100 data sheet",
+)
+_H100_NVL = replace(
+    _H100_SXM,
+    names=("NVIDIA H100 NVL",),
+    memory_bytes=99_857_989_632,
+    memory_gbps=3938,
+    tflops=_rates(60, 60, 835.5, 1670.5, tf32=417.5, bf16=835.5, fp8=1670.5),
+    link=_NVLINK_NVL,
+    source="NVIDIA H100 NVL data sheet",
+)
+_B200 = Card(
+    ("NVIDIA B200",),
+    _BLACKWELL,
+    148,
+    126 * _MIB,
+    191_503_138_816,
+    8000,
+    _rates(37, 75, 2250, 4500, tf32=1125, bf16=2250, fp8=4500),
+    _NVLINK_B200,
+    "NVIDIA DGX B200 data sheet, an eighth",
+)
 _MI250_RATES = _rates(45.3, 45.3, 181, 181, bf16=181)
 _MI300X_RATES = _rates(163.4, 163.4, 1307.4, 2614.9, tf32=653.7, bf16=1307.4, fp8=2614.9)
-_MI300X = Card(("AMD Instinct MI300X",), _CDNA3, 304, 4 * _MIB, 206_141_652_992, 5300, _MI300X_RATES, _XGMI_MI300, "AMD Instinct MI300X data sheet")
+_MI300X = Card(
+    ("AMD Instinct MI300X",),
+    _CDNA3,
+    304,
+    4 * _MIB,
+    206_141_652_992,
+    5300,
+    _MI300X_RATES,
+    _XGMI_MI300,
+    "AMD Instinct MI300X data sheet",
+)
 
 # fmt: off
 CARDS: tuple[Card, ...] = (

@@ -117,9 +117,7 @@ def _classified(
     lists: dict[str, list[NameChange]] = {"added": [], "gone": [], "longer": [], "shorter": []}
     for name in ours.keys() | theirs.keys():
         a, b = ours.get(name, _NOTHING), theirs.get(name, _NOTHING)
-        change = NameChange(
-            a.name or b.name, round(a.count, 3), round(b.count, 3), round(a.duration_ns), round(b.duration_ns)
-        )
+        change = NameChange(a.name or b.name, round(a.count, 3), round(b.count, 3), round(a.duration_ns), round(b.duration_ns))
         difference_ns = b.duration_ns - a.duration_ns
         if not a.count or not b.count:
             lists["gone" if a.count else "added"].append(change)

@@ -90,9 +90,7 @@ class RankEvents:
             uncut=uncut,
         )
         self._mark_ends, self._host_ends = ends[: len(marks)], ends[len(marks) :]
-        self._device_starts = after_work(
-            self._tracks(), device.start_ns, device.end_ns, device.kind == DeviceKind.ANNOTATION
-        )
+        self._device_starts = after_work(self._tracks(), device.start_ns, device.end_ns, device.kind == DeviceKind.ANNOTATION)
         self._device_ends = nested_ends(self._tracks(), self._device_starts, device.end_ns, keep_later=True)
 
     def notes(self) -> str:

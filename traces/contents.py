@@ -1,13 +1,13 @@
 """What the frames of a trace file say: a sequence of items, each a msgpack pair of a kind and a value.
 
-    header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts where they are known
-    strings  texts that continue the string table
-    TABLE    rows that continue that table, see columns.py
-    end      how many texts and rows there must be by now; the only item of the end frame
+header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts where they are known
+strings  texts that continue the string table
+TABLE    rows that continue that table, see columns.py
+end      how many texts and rows there must be by now; the only item of the end frame
 
-    content = b"".join([*text_items(trace), *number_items(trace)])
-    assembly = Assembly(); assembly.add(content, offset_bytes=17)
-    assembly.trace()                    # equal to `trace`
+content = b"".join([*text_items(trace), *number_items(trace)])
+assembly = Assembly(); assembly.add(content, offset_bytes=17)
+assembly.trace()                    # equal to `trace`
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A stretch of a trace as a trace of its own.
 
-    excerpt = between(trace, start_ns, end_ns)      # all that was going on in that time, whole spans
-    export_chrome(excerpt, Path("range.json.gz"))
+excerpt = between(trace, start_ns, end_ns)      # all that was going on in that time, whole spans
+export_chrome(excerpt, Path("range.json.gz"))
 """
 
 from __future__ import annotations

@@ -155,7 +155,6 @@ class ExportNotes:
                 start_ns[place], duration_ns[place] = starts, durations
         return slice(own.added, None), start_ns, duration_ns
 
-
     def origins(self, category: str, count: int) -> Column:
         """Where the times of so many events of a category come from."""
         told = self.events[category].origins if category in self.events else []

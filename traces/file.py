@@ -122,9 +122,7 @@ class TraceStream:
 
     def add_tables(self, tables: Mapping[str, Table]) -> None:
         """The next rows of several tables, by name; small ones share a frame."""
-        items = (
-            item for name, table in tables.items() for item in table_items(name, table, self.rows[name], compact=False)
-        )
+        items = (item for name, table in tables.items() for item in table_items(name, table, self.rows[name], compact=False))
         for content in _shared(items):
             self._append(content)
         for name, table in tables.items():

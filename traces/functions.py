@@ -234,4 +234,3 @@ def _is_recursive(calls: Column, caller: Column, function: Column) -> Column:
             found[place] = function[at] == own
             at = int(caller[at])
     return found
-

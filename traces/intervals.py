@@ -18,6 +18,7 @@ from traces.model import Column
 
 _LONG_AGO = np.int64(-(2**62))  # before any time
 
+
 class Intervals:
     """Half-open intervals [start, end), merged where they touch or overlap; `start_ns` and `end_ns` are the merged ones in
     order of time. Intervals may be given in any order, and empty ones cover nothing."""

@@ -1,11 +1,11 @@
 """Merges recordings: those of the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
 
-    trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
-    trace.run_of(1).loaders             # each rank's own
-    trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
+trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
+trace.run_of(1).loaders             # each rank's own
+trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
 
-    trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
-    trace.run_of(0).host_scale          # {"forward": 0.71, ...}: how much the profiler slowed the host
+trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
+trace.run_of(0).host_scale          # {"forward": 0.71, ...}: how much the profiler slowed the host
 """
 
 from __future__ import annotations
@@ -188,9 +188,7 @@ def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None)
         reads += len(numbers)
         for name in rows:
             rows[name] += len(getattr(part, name))
-    tables: dict[str, Any] = {
-        name: kind.concatenated([getattr(part, name) for part in moved]) for name, kind in TABLES.items()
-    }
+    tables: dict[str, Any] = {name: kind.concatenated([getattr(part, name) for part in moved]) for name, kind in TABLES.items()}
     return replace(parts[0], strings=strings, **tables)
 
 

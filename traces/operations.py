@@ -1,7 +1,7 @@
 """How PyTorch's C++ calls operations between ranks and element types: in a profile's ranges and in the flight recorder alike.
 
-    function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
-    bytes_of((3, 5), SCALAR_TYPES["Half"])  # 30
+function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
+bytes_of((3, 5), SCALAR_TYPES["Half"])  # 30
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tables of a trace as pandas frames, where pandas is installed.
 
-    to_pandas(trace, "device").groupby("name").duration_ns.sum().nlargest(10)     # the kernels that took longest
+to_pandas(trace, "device").groupby("name").duration_ns.sum().nlargest(10)     # the kernels that took longest
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 class OutermostCalls(threading.local):
     """Which named calls a thread is in: of calls within one another only the outer one counts.
 
-        module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
+    module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
 
     def __init__(self) -> None:

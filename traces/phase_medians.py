@@ -1,7 +1,7 @@
 """The phases of a trace in three kinds of time: on the host, elapsed between CUDA events, and of the GPU being busy.
 
-    phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
-    # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
+phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
+# PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
 """
 
 from __future__ import annotations

@@ -162,4 +162,3 @@ def parallel_parts(trace: Trace) -> list[PartMedians]:
             )
         )
     return found
-

@@ -58,8 +58,7 @@ _KERNELS = (
     "volta_sgemm_128x64_tn",
     "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_stage4_warpsize2x2x1_ffma_execute_kernel__5x_cudnn",
     "cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4>",
-    "Cijk_Ailk_Bljk_SB_MT64x64x16_MI32x32x2x1_SN_1LDSB0_APM1_ABV0_ACED0_AF0EM1_AF1EM1_AMAS3_ASE_ASGT_ASAE0"
-    "1_ASCE01_ASEM1_AAC0",
+    "Cijk_Ailk_Bljk_SB_MT64x64x16_MI32x32x2x1_SN_1LDSB0_APM1_ABV0_ACED0_AF0EM1_AF1EM1_AMAS3_ASE_ASGT_ASAE01_ASCE01_ASEM1_AAC0",
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float, float, true, true, false>("
     "cublasLt::cublasSplitKParams<float>, float const*, float const*, float*, float*, float const*, float const*)",
     "void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true, cublasGemvTensorStridedBatched<float const> >",
@@ -91,14 +90,10 @@ _KERNELS = (
 
 _RANGES = (
     "nccl:all_reduce nccl:broadcast c10d::allreduce_ record_param_comms DistributedDataParallel.forward",
-    "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__enumerate(DataLoader)#_SingleProcessData"
-    "LoaderIter.__next__",
-    "Optimizer.zero_grad#AdamW.zero_gradOptimizer.step#AdamW.stepOptimizer.zero_grad#SGD.zero_gradOptimize"
-    "r.step#SGD.step",
-    "nn.Module: Linear_0 torch/nn/modules/module.py(1501): _call_impl torch/optim/optimizer.py"
-    " torch/nn/modules/linear.py(114)",
-    "torch/autograd/__init__.py: backward torch/_tensor.py<built-in method linear of type object at"
-    " 0x7f>ProfilerStep#",
+    "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    "Optimizer.zero_grad#AdamW.zero_gradOptimizer.step#AdamW.stepOptimizer.zero_grad#SGD.zero_gradOptimizer.step#SGD.step",
+    "nn.Module: Linear_0 torch/nn/modules/module.py(1501): _call_impl torch/optim/optimizer.py torch/nn/modules/linear.py(114)",
+    "torch/autograd/__init__.py: backward torch/_tensor.py<built-in method linear of type object at 0x7f>ProfilerStep#",
     "DataParallel.broadcast_backward DataParallel.gather_backward DataParallel.parallel_apply#0 DataParallel.replicate"
     " DataParallel.gather DataParallel.scatter all_reduce nccl gloo",
     "loader h2d forward loss zero_grad backward optimizer other",

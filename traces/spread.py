@@ -1,6 +1,6 @@
 """One figure per step, of two traces: medians and percentiles, the relative error, and the noise floor.
 
-    spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
+spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
 """
 
 from __future__ import annotations

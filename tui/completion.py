@@ -1,6 +1,6 @@
 """What the shell offers for the name of a trace: entries of the library, trace files and folders here.
 
-    trace_names("p1")    # ["p100-no-cudnn"]
+trace_names("p1")    # ["p100-no-cudnn"]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trouble in one line: what is told of an error that can happen to anyone.
 
-    line_for(FileNotFoundError(2, "No such file or directory", "x.json"))  # "x.json: No such file or directory"
-    line_for(ZeroDivisionError())  # None: a mistake of ours, show the traceback
+line_for(FileNotFoundError(2, "No such file or directory", "x.json"))  # "x.json: No such file or directory"
+line_for(ZeroDivisionError())  # None: a mistake of ours, show the traceback
 """
 
 from __future__ import annotations

@@ -120,8 +120,7 @@ def table(
     if not stretch:
         first = min(first, max((len(fit(line[0], first)) for line in lines), default=0))
     return [
-        " " * indent
-        + "  ".join([fit(line[0], first).ljust(first), *(line[c].rjust(widths[c - 1]) for c in columns)]).rstrip()
+        " " * indent + "  ".join([fit(line[0], first).ljust(first), *(line[c].rjust(widths[c - 1]) for c in columns)]).rstrip()
         for line in lines
     ]
 

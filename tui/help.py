@@ -90,9 +90,7 @@ class Commands(typer.Typer):
 
     def __init__(self, **facts: Any) -> None:
         # No rich: it takes longer to import than all of this, and the pages are made here.
-        super().__init__(
-            cls=Group, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}, **facts
-        )
+        super().__init__(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}, **facts)
 
     def command(
         self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **facts: Any

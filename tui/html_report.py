@@ -289,7 +289,8 @@ def _text(text: str) -> str:
 
 
 # Colour-blind-safe blue and orange for the two sides; reasons of idling from Okabe and Ito's palette.
-_STYLE = """
+_STYLE = (
+    """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;
 --good:#157a3c;--bad:#c02626;--band:#0b6bcb22;--busy:#3f8f6b;--r0:#e69f00;--r1:#d55e00;--r2:#cc79a7;--r3:#56b4e9;--r4:#0072b2;
 --r5:#9aa5b1;--r6:#6b7280}
@@ -315,6 +316,6 @@ figcaption span{margin-right:14px;font-size:13px;color:var(--dim)}
 @media screen and (max-width:640px){main{padding:14px}svg{min-width:620px}}
 @media print{body{font-size:11px}main{max-width:none;padding:0}figure,tr,.cards{break-inside:avoid}h2{break-after:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
-""".replace("\n", "") + "".join(
-    f".{name}{{fill:var(--{name})}}.key.{name}{{background:var(--{name})}}" for name in _IDLE_COLOURS.values()
+""".replace("\n", "")
+    + "".join(f".{name}{{fill:var(--{name})}}.key.{name}{{background:var(--{name})}}" for name in _IDLE_COLOURS.values())
 )

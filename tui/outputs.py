@@ -1,7 +1,7 @@
 """Where results go: JSON on stdout, or a file under its final name only when it is whole.
 
-    require_place_for(Path("out/report.json"))  # before the long work: OSError says what is wrong
-    write_json(Path("out/report.json"), facts)
+require_place_for(Path("out/report.json"))  # before the long work: OSError says what is wrong
+write_json(Path("out/report.json"), facts)
 """
 
 from __future__ import annotations

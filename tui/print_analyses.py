@@ -1,7 +1,7 @@
 """The analyses of a trace, or of two side by side, as tables: idle time by reason, launches, rates, modules, critical path.
 
-    for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
-    for head, rows in both_sections(comparison.analyses): ...                   # of two
+for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
+for head, rows in both_sections(comparison.analyses): ...                   # of two
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Communication between ranks as text: how much of its time a GPU has nothing else to do, and how many bytes went.
 
-    communication_rows(Both(None, Communication((), exposed_ns=4_000_000, hidden_ns=12_000_000, steps=1)))
-    # [["exposed, per step: ...", "-", "4.0 ms"], ["hidden behind computation, per step", "-", "12.0 ms"], ...]
+communication_rows(Both(None, Communication((), exposed_ns=4_000_000, hidden_ns=12_000_000, steps=1)))
+# [["exposed, per step: ...", "-", "4.0 ms"], ["hidden behind computation, per step", "-", "12.0 ms"], ...]
 """
 
 from __future__ import annotations

@@ -229,9 +229,7 @@ class _DiffPage:
             if of.noise_floor
         ]
         if floors:
-            said = (
-                f"Steps of {self.first_name()} differ among themselves by {', '.join(floors)}: less than that is noise."
-            )
+            said = f"Steps of {self.first_name()} differ among themselves by {', '.join(floors)}: less than that is noise."
             lines = self.noted(lines, said)
         if self.of.judged == "compute_side":
             lines = self.noted(lines, loader_note(self.of))

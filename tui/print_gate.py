@@ -1,7 +1,7 @@
 """What became of budgets, in one line, for the log of a build.
 
-    gate_line(check(budgets, comparison))
-    # "gate FAILED: step_time 184.2 ms over 180.0 ms; passed: memory_peak 12.1 GiB of 14.0 GiB"
+gate_line(check(budgets, comparison))
+# "gate FAILED: step_time 184.2 ms over 180.0 ms; passed: memory_peak 12.1 GiB of 14.0 GiB"
 """
 
 from __future__ import annotations

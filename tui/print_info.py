@@ -193,11 +193,7 @@ def _devices(summary: Summary, width: int) -> list[str]:
         label = f"cuda:{device.index}"
         label = f"rank {device.rank} {label}" if several else label
         gpu = gpus.get(label)
-        used = (
-            [time_text(gpu.busy_ns), share_text(gpu.idle_share), str(len(gpu.streams))]
-            if gpu
-            else [ABSENT] * 3
-        )
+        used = [time_text(gpu.busy_ns), share_text(gpu.idle_share), str(len(gpu.streams))] if gpu else [ABSENT] * 3
         rows.append([f"{label} {device.name}", size_text(device.total_memory_bytes), *used])
     return table(["", "memory", "busy", "idle", "streams"], rows, width=width, indent=2)
 

@@ -1,6 +1,6 @@
 """What to know of a replay beside its figures: its speed, its clock, values that were read, waits that CUDA does not make.
 
-    pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
+pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
 """
 
 from __future__ import annotations

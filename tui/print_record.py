@@ -1,6 +1,6 @@
 """What `trace record` says at its end: what was recorded, at what cost, what it lacks, and what to type next.
 
-    for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
+for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the kinds of problems that an import counts mean, in a line each: what was found, and what was done about it.
 
-    explain("truncated-json")  # "the file ends in the midst of an event: all whole events before that were read"
+explain("truncated-json")  # "the file ends in the midst of an event: all whole events before that were read"
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A sign of life while something takes long: one line on stderr that counts seconds, and only where a person watches.
 
-    with working("reading worker0.pt.trace.json.gz"):
-        trace = read_kineto(path)
+with working("reading worker0.pt.trace.json.gz"):
+    trace = read_kineto(path)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shares as people write them: `--tolerance 5%`.
 
-    share("5%", "--tolerance")      # 0.05
+share("5%", "--tolerance")      # 0.05
 """
 
 from __future__ import annotations

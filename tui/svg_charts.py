@@ -138,7 +138,7 @@ def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping
 
 def _figure(svg: str, legend: Sequence[tuple[str, str]]) -> str:
     keys = "".join(f'<span><i class="key {colour}"></i>{escape(name)}</span>' for name, colour in legend)
-    return f'<figure>{svg}{f"<figcaption>{keys}</figcaption>" if keys else ""}</figure>'
+    return f"<figure>{svg}{f'<figcaption>{keys}</figcaption>' if keys else ''}</figure>"
 
 
 def _svg(width: float, height: float, parts: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """The trace that a person names on the command line: a file, or an entry of the library.
 
-    find_trace("train.msgpack"), load_trace("p100-no-cudnn")
+find_trace("train.msgpack"), load_trace("p100-no-cudnn")
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How much memory a virtual device has, and the recorded PyTorch's message when it is full.
 
-    capacity = capacity_of(trace.machine_of(0), device)            # as recorded
-    capacity = capacity_of(trace.machine_of(0), device, 8 << 30)   # `--gpu-memory 8GiB`: would it fit on a smaller card?
-    capacity.capacity_bytes - capacity.outside_bytes               # what PyTorch can reserve
+capacity = capacity_of(trace.machine_of(0), device)            # as recorded
+capacity = capacity_of(trace.machine_of(0), device, 8 << 30)   # `--gpu-memory 8GiB`: would it fit on a smaller card?
+capacity.capacity_bytes - capacity.outside_bytes               # what PyTorch can reserve
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _is_large(major: int, release: tuple[int, int] | None) -> bool:
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:
-    """":4096:2:16:8" is two pieces of 4096 KiB and eight of 16."""
+    """ ":4096:2:16:8" is two pieces of 4096 KiB and eight of 16."""
     if text is None:
         return default_bytes
     pieces = re.findall(r":([0-9]+):([0-9]+)", text)

@@ -220,4 +220,3 @@ class ExpandableSegments:
 
 def _add_unmapped(pool: ExpandablePool, unmapped: Unmapped) -> None:
     insort(pool.unmapped, unmapped, key=lambda one: one.address)
-

@@ -76,7 +76,7 @@ class History:
         self._note("free_completed", block.address, block.requested_bytes, block.pool.stream, [])
 
     def segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
-        """"segment_alloc" or "segment_free"; "segment_map" or "segment_unmap" for a part of an expandable one."""
+        """ "segment_alloc" or "segment_free"; "segment_map" or "segment_unmap" for a part of an expandable one."""
         self._note(action, address, size_bytes, stream, self._frames())
 
     def oom(self, size_bytes: int, stream: int, free_bytes: int) -> None:

@@ -1,15 +1,15 @@
 """At which op of the script a request for memory comes, for the timeline: requests are told in batches, as ops are.
 
-    places = OpPlaces(pending)      # what has been launched and not been played
-    places.now()                    # how many ops have been launched so far
-    places.played(count, row, next_row)     # the pending ones have been, as host rows of the timeline from `row` on
-    places.rows(ops)()              # their rows, of some ops that were played last or are to come next
+places = OpPlaces(pending)      # what has been launched and not been played
+places.now()                    # how many ops have been launched so far
+places.played(count, row, next_row)     # the pending ones have been, as host rows of the timeline from `row` on
+host_rows([places.of(ops)])     # their rows, of some ops that were played last or are to come next
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
-from functools import partial
+from collections.abc import Sequence, Sized
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,16 +39,32 @@ class OpPlaces:
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
-    def rows(self, ops: Column, begun: int = 0) -> Callable[[], Column]:
-        """What tells the host rows of ops by their numbers, counted from `begun` on, as of now.
+    def of(self, ops: Column, begun: int = 0) -> PlacedOps:
+        """Ops by their numbers, counted from `begun` on, as of now.
 
-        Exact for the batch played last, and for the next one, where no row of another kind comes between. Worked out by the
-        thread that writes the timeline.
+        Exact for the batch played last, and for the next one, where no row of another kind comes between.
         """
-        return partial(_rows, ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
+        return PlacedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 
-def _rows(ops: Column, begun: int, now: int, first: int, row: int, played: int, next_row: int) -> Column:
-    ops = np.minimum(begun + ops, now)
+class PlacedOps(NamedTuple):
+    """Ops whose host rows the thread that writes the timeline is to work out (`host_rows`)."""
+
+    ops: Column
+    begun: int
+    now: int
+    first: int
+    row: int
+    played: int
+    next_row: int
+
+
+def host_rows(placed: Sequence[PlacedOps]) -> Column:
+    """The host rows of all these ops: all at once, for there are some ten times as many of them as handed over."""
+    counts = [len(one.ops) for one in placed]
+    known = np.array([one[1:] for one in placed], np.int64).reshape(-1, 6)
+    begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T
+    ops = np.minimum(begun + np.concatenate([np.empty(0, np.int64), *(one.ops for one in placed)]), now)
     latest = np.minimum(row + ops - first, next_row)
-    return np.where(ops < played, np.maximum(latest, row), next_row + ops - played)
+    rows: Column = np.where(ops < played, np.maximum(latest, row), next_row + ops - played)
+    return rows

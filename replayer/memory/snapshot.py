@@ -70,9 +70,7 @@ def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, Any]:
         "pinned_num_register_threads": 1,
         "release_lock_on_cudamalloc": False,
         "pinned_use_cuda_host_register": False,
-        "roundup_power2_divisions": {
-            str(1 << i): divisions for i, divisions in enumerate(settings.power2_divisions)
-        },
+        "roundup_power2_divisions": {str(1 << i): divisions for i, divisions in enumerate(settings.power2_divisions)},
         "graph_capture_record_stream_reuse": False,
         "large_segment_size_mb": settings.large_segment_bytes // MIB,
     }

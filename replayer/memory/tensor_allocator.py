@@ -26,7 +26,7 @@ from replayer.memory.allocation_cycles import NO_REQUEST, AllocationCycle, Cycle
 from replayer.memory.blocks import Block, UsedStream
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
-from replayer.memory.op_places import OpPlaces
+from replayer.memory.op_places import OpPlaces, PlacedOps
 from replayer.memory.request_log import RequestKind
 from traces.model import Column
 
@@ -66,7 +66,7 @@ class TensorAllocator:
         self,
         memory: DeviceMemory,
         now_ns: Callable[[], int] = int,
-        note: Callable[[Column, Callable[[], Column], int], None] | None = None,
+        note: Callable[[Column, PlacedOps, int], None] | None = None,
         places: OpPlaces | None = None,
     ) -> None:
         self._memory = memory
@@ -248,4 +248,4 @@ class TensorAllocator:
     def _note_rows(self, rows: Column, ops: Column) -> None:
         """`ops` are counted from the step's begin."""
         if self._note is not None and len(rows):
-            self._note(rows, self._places.rows(ops, self._begun), self._now_ns())
+            self._note(rows, self._places.of(ops, self._begun), self._now_ns())

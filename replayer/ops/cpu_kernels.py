@@ -297,4 +297,3 @@ FORMS: dict[Any, Callable[..., Any]] = {
 }
 if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):  # PyTorch 2.9 and later
     FORMS[torch.ops.aten._fused_rms_norm_backward.default] = _rms_norm_backward
-

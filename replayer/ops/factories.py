@@ -91,7 +91,6 @@ class Factories:
 
         return make
 
-
     def sparse(self, op: Callable[..., torch.Tensor]) -> Callable[..., Any]:
         """An empty sparse tensor: the host's, wrapped."""
 

@@ -118,18 +118,14 @@ class Layouts:
         gpu().launch(OpSignature(func._schema.name, shapes, dtypes, tuple(call.outputs), launches), call.index)
         return result
 
-    def wrapped(
-        self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool
-    ) -> SparseVirtualTensor:
+    def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
         """A sparse tensor of the host on device `index`; parts that have no memory there get some.
 
         `known`: its numbers are those of the script."""
         coo = host.layout is torch.sparse_coo
         layout = host.layout if coo else torch.strided
         place = torch.device(BACKEND, index)
-        made: Any = _wrap(
-            SparseVirtualTensor, host.shape, None, None, None, host.dtype, layout, place, dispatch_layout=not coo
-        )
+        made: Any = _wrap(SparseVirtualTensor, host.shape, None, None, None, host.dtype, layout, place, dispatch_layout=not coo)
         made.host, made.index, made.parts = host, index, {}
         for part in _parts(host):
             storage = part.untyped_storage()

@@ -1,6 +1,6 @@
 """What a script gets from `torch.cuda.get_device_properties`: the recorded properties, else those of the card.
 
-    TorchDeviceProperties.made("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
+TorchDeviceProperties.made("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
 """
 
 from __future__ import annotations

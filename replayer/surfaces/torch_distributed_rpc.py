@@ -1,7 +1,7 @@
 """torch.distributed.rpc: between processes on the host it is torch's own; tensors on the device are refused by name.
 
-    rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # as ever
-    rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated
+rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # as ever
+rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated
 """
 
 from __future__ import annotations

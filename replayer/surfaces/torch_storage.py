@@ -1,8 +1,8 @@
 """Storages of the device, which C++ would allocate there: made by their names, and moved there.
 
-    torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
-    torch.cuda.FloatStorage(6)                  # the same, typed
-    torch.FloatStorage([1, 2]).cuda()
+torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
+torch.cuda.FloatStorage(6)                  # the same, typed
+torch.FloatStorage([1, 2]).cuda()
 """
 
 from __future__ import annotations

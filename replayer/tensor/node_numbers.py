@@ -1,7 +1,7 @@
 """Autograd's numbers of the op under way, as profilers note them: which op of the forward pass an op of backward belongs to.
 
-    number = node_numbers(torch)
-    number()    # (14, NONE): this op has made node 14 of the graph; (14, 1): this op is part of node 14's backward
+number = node_numbers(torch)
+number()    # (14, NONE): this op has made node 14 of the graph; (14, 1): this op is part of node 14's backward
 """
 
 from __future__ import annotations

@@ -69,6 +69,11 @@ class HostRanges:
         return TakenRanges(taken, reordered, self.begun_ns)
 
 
+def _in_groups(depth: Column) -> Column:
+    """The places of equal depths one after another, each group in order."""
+    return np.argsort(depth.astype(np.int16), kind="stable")  # small integers are sorted in linear time
+
+
 @dataclass(frozen=True, slots=True)
 class _RangeMarks:
     """The marks of one thread, without ends that have no begin. All but `thread` have one entry per mark."""
@@ -92,12 +97,13 @@ class _RangeMarks:
         lowest = np.minimum.accumulate(np.minimum(depth, 0))
         kept = np.diff(lowest, prepend=0) == 0
         name, op, depth = name[kept] - 1, op[kept], (depth - lowest)[kept]
-        ordinal = np.cumsum(name >= 0) - 1
-        top = np.full(len(name), NONE)
-        for level in range(1, int(depth.max(initial=0)) + 1):
-            latest = np.maximum.accumulate(np.where((name >= 0) & (depth == level), ordinal, NONE))
-            top = np.where(depth == level, latest, top)
-        return cls(thread, name, op, depth, top)
+        # Of all marks after which so many calls are under way the first is a begin: each end goes back to the latest before it.
+        by_depth = _in_groups(depth)
+        begins = name[by_depth] >= 0
+        latest = by_depth[np.maximum.accumulate(np.where(begins, np.arange(len(name)), 0))]
+        top = np.empty(len(name), np.int64)
+        top[by_depth] = (np.cumsum(name >= 0) - 1)[latest]
+        return cls(thread, name, op, depth, np.where(depth > 0, top, NONE))
 
     @property
     def begins(self) -> Column:
@@ -105,12 +111,11 @@ class _RangeMarks:
 
     def ends(self) -> Column:
         """Per begin its end among the marks, or their number where it has none."""
-        begins, ends = self.begins, np.full(int((self.name >= 0).sum()), len(self.name))
-        for level in range(1, int(self.depth.max(initial=0)) + 1):
-            chosen = np.flatnonzero(self.depth[begins] == level)
-            closing = np.append(np.flatnonzero((self.name < 0) & (self.depth == level - 1)), len(self.name))
-            ends[chosen] = closing[np.searchsorted(closing, begins[chosen])]
-        return ends
+        ends = np.full(len(self.name) + 1, len(self.name))
+        by_call = _in_groups(self.depth + (self.name < 0))  # of each depth of calls a begin and its end by turns
+        ends[by_call[:-1]] = by_call[1:]
+        chosen = ends[self.begins]
+        return np.where(np.append(self.name, NONE)[chosen] < 0, chosen, len(self.name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,9 +343,7 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
     return [event for event in events if id(event) not in dropped], {id(spans[row]) for row in idle}
 
 
-def nested(
-    threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
-) -> tuple[Column, Column]:
+def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
     """The order of events in which outer ones come first, and of each in that order the row of the one around it, or NONE.
 
     Each argument has an entry per event; threads by anything that tells them apart, the rest as `nesting_order` takes it.

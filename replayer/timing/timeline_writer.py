@@ -21,6 +21,7 @@ from time import perf_counter_ns  # by name, for what the module holds may be pa
 
 import numpy as np
 
+from replayer.memory.op_places import PlacedOps, host_rows
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.timing.host_ranges import HostRanges, TakenRanges
 from traces.file import TraceStream
@@ -168,7 +169,7 @@ class _HandedOver:
     first: int  # the number of the first host row
     ranges: TakenRanges
     nodes: array[int]  # as `TimelineWriter.nodes`
-    memory_ops: list[Callable[[], Column]]
+    memory_ops: list[PlacedOps]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
         """The rows of each table as they were gathered.
@@ -185,7 +186,7 @@ class _HandedOver:
 
     def next_ops(self) -> Column:
         """Per row of the memory table the number of the host row that begins next."""
-        return np.concatenate([np.empty(0, np.int64), *(rows() for rows in self.memory_ops)])
+        return host_rows(self.memory_ops)
 
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
         """The tables by name, those of host ops with their ranges and autograd's numbers. `memory_ns` as in `matrices`."""
@@ -214,9 +215,7 @@ class TimelineWriter:
     Where somebody watches (`live`), each step's rows are in the file soon after its end.
     """
 
-    def __init__(
-        self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False
-    ) -> None:
+    def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
         """`devices` are those of the replay, if it has others than the recording."""
         self._stream = stream
         self._live = live
@@ -232,7 +231,7 @@ class TimelineWriter:
         self.host_rows = 0
         self.ranges = HostRanges()
         self.nodes = array("q")  # of the backward pass: per op its host row, sequence number and forward thread
-        self._memory_ops: list[Callable[[], Column]] = []  # per row of the memory table the host row that comes next
+        self._memory_ops: list[PlacedOps] = []  # per row of the memory table the host row that comes next
         self._memory_ns: dict[int, int] = {}  # by device: the time of the latest row written
         self._first_row = 0  # of the host rows that have not been handed over
         self._watched: list[_HandedOver] | None = None  # what somebody wants too
@@ -264,11 +263,11 @@ class TimelineWriter:
         """Add rows of the device table, as `work` does one: int64, one column per column of it."""
         self._rows["device"].add(table)
 
-    def memory(self, untimed: Column, ops: Callable[[], Column], now_ns: int) -> None:
+    def memory(self, untimed: Column, ops: PlacedOps, now_ns: int) -> None:
         """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes.
 
-        Nobody changes `untimed` any more. Each comes when the host row that `ops` tells begins, or at `now_ns` where that one
-        is not there yet.
+        Nobody changes `untimed` any more. Each comes when the host row of its op begins, or at `now_ns` where that one is not
+        there yet.
         """
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))

@@ -299,9 +299,7 @@ def test_the_picture_shows_every_network_and_part(tmp_path: Path) -> None:
     assert (tmp_path / "again.svg").read_text() == picture  # it can be kept in a repository
 
 
-def test_a_picture_without_matplotlib_or_anything_to_draw_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_without_matplotlib_or_anything_to_draw_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="no cell of the results was measured"):
         study_tables.draw([row(4, failed="out of memory")], tmp_path / "p.svg")
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -21,9 +21,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 SMALL = "--device cpu --image-size 32 --batch-size 4 --steps 3 --print-every 2"
-SMALL_GPT = (
-    "--device cpu --layers 2 --width 32 --heads 4 --context 16 --vocabulary 64 --batch-size 4 --steps 3 --print-every 2"
-)
+SMALL_GPT = "--device cpu --layers 2 --width 32 --heads 4 --context 16 --vocabulary 64 --batch-size 4 --steps 3 --print-every 2"
 
 
 @pytest.mark.parametrize(
@@ -48,9 +46,7 @@ SMALL_GPT = (
 def test_a_script_trains_on_the_cpu(tmp_path: Path, words: str, first: str, unit: str) -> None:
     run = [str(EXAMPLES / word) if word.endswith(".py") else word for word in words.split()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # what torchrun sets otherwise, and says so
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *run], cwd=tmp_path, capture_output=True, text=True, env=environment
-    )
+    done = subprocess.run([sys.executable, "-W", "error", *run], cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     told, *steps = done.stdout.splitlines()
     assert told == first
@@ -80,9 +76,7 @@ def test_a_gpt_sees_only_the_past_and_has_its_size() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == (50 + 12) * 16 + 2 * block + 2 * 16
 
 
-@pytest.mark.parametrize(
-    ("make", "parameters", "convolutions"), [(resnet18, 11_689_512, 20), (resnet50, 25_557_032, 53)]
-)
+@pytest.mark.parametrize(("make", "parameters", "convolutions"), [(resnet18, 11_689_512, 20), (resnet50, 25_557_032, 53)])
 def test_the_models_are_the_published_ones(make: Callable[[], ResNet], parameters: int, convolutions: int) -> None:
     with torch.device("meta"):
         model = make()

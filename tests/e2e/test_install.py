@@ -138,15 +138,18 @@ def test_our_library_beside_theirs_in_one_process(tmp_path: Path, wheels: dict[s
     there = Environment(tmp_path / "there", wheels)
     there.install("theirs")
     there.install("ours")
-    assert there.python(
-        "import traces as theirs; from trace_replay import traces; import trace_replay, sys\n"
-        "p100 = traces.load('p100-no-cudnn')\n"
-        "assert traces.compare(p100, p100).within_tolerance and traces.summarize(p100).ranks == [0]\n"
-        "try: traces.load('nowhere')\n"
-        "except traces.TraceError as error: print(type(error).__module__)\n"
-        "import traces as again; assert again is theirs is sys.modules['traces'] and again.TimeSeries\n"
-        "assert trace_replay.traces is traces\n"
-    ) == "trace_replay.traces.model"
+    assert (
+        there.python(
+            "import traces as theirs; from trace_replay import traces; import trace_replay, sys\n"
+            "p100 = traces.load('p100-no-cudnn')\n"
+            "assert traces.compare(p100, p100).within_tolerance and traces.summarize(p100).ranks == [0]\n"
+            "try: traces.load('nowhere')\n"
+            "except traces.TraceError as error: print(type(error).__module__)\n"
+            "import traces as again; assert again is theirs is sys.modules['traces'] and again.TimeSeries\n"
+            "assert trace_replay.traces is traces\n"
+        )
+        == "trace_replay.traces.model"
+    )
 
 
 # --- beside the user's own modules ---

@@ -119,7 +119,10 @@ def test_every_rank_runs_the_script_as_python_does(place: Place, words: list[str
 
 
 def test_ranks_know_their_places_and_share_what_was_prepared_once(place: Place) -> None:
-    place.write("script.py", SAYS + textwrap.dedent("""
+    place.write(
+        "script.py",
+        SAYS
+        + textwrap.dedent("""
         import random, numpy, tiny, sys, threading
         told = [os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")]
         assert tiny.started == os.getpid() and tiny.shared_by == os.getppid(), vars(tiny)
@@ -127,7 +130,8 @@ def test_ranks_know_their_places_and_share_what_was_prepared_once(place: Place) 
         assert threading.active_count() == 1 and threading.main_thread().ident == threading.get_ident()
         say("place", *told)
         say("random", random.random(), numpy.random.random())
-    """))
+    """),
+    )
     code, out, err, result = place.ranks(3, "script.py")
     assert (code, err) == (0, "")
     assert [line for line in out if line.startswith("place")] == [f"place {rank} {rank} 3 3 127.0.0.1" for rank in range(3)]
@@ -137,18 +141,24 @@ def test_ranks_know_their_places_and_share_what_was_prepared_once(place: Place) 
 
 
 def test_what_libraries_say_of_leaks_when_a_forked_rank_ends_is_not_heard(place: Place) -> None:
-    place.write("tiny.py", """
+    place.write(
+        "tiny.py",
+        """
         import os
         class Library:
             def __del__(self):
                 os.write(2, b"leaked 64 types!")
         kept = Library()
-    """)
-    place.write("script.py", """
+    """,
+    )
+    place.write(
+        "script.py",
+        """
         import atexit, sys
         import tiny
         atexit.register(lambda: print("my own words", file=sys.stderr))
-    """)
+    """,
+    )
     natively = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True)
     assert natively.stderr == "my own words\nleaked 64 types!"
     assert place.ranks(2, "script.py").err == "my own words\n" * 2
@@ -197,7 +207,9 @@ def test_a_sitecustomize_of_the_user_s_own_runs(place: Place, text: str, monkeyp
 
 # --- signals: here the parent is a process of its own ---
 
-WAITS = SAYS + """
+WAITS = (
+    SAYS
+    + """
 import sys, time, tiny
 try:
     say("ready")
@@ -207,6 +219,7 @@ except KeyboardInterrupt:
     say("cleaned up")
     sys.exit(0)
 """
+)
 PARENT = """
 import sys
 from pathlib import Path

@@ -117,7 +117,9 @@ def test_a_kernel_grained_trace_is_matched_and_what_does_not_match_is_charged_by
 
 
 def test_validation_between_epochs_and_inference_are_steps_of_their_own(tmp_path: Path, phase_trace: Path) -> None:
-    text = TRAIN + """
+    text = (
+        TRAIN
+        + """
 def validate():
     model.eval()
     with torch.no_grad():
@@ -133,6 +135,7 @@ with torch.inference_mode():
     for _ in range(3):
         model(x)
 """
+    )
     options = ("--report", "r.json", "-o", "out.msgpack")
     done = trace_command("replay", *options, written(tmp_path, text), "4", "--trace", phase_trace, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -173,7 +176,9 @@ def test_a_script_that_asks_for_a_device_that_was_not_recorded_gets_cudas_error(
 
 
 def test_a_forked_child_meets_cudas_own_refusal_and_the_parent_goes_on(tmp_path: Path, phase_trace: Path) -> None:
-    text = TRAIN + """
+    text = (
+        TRAIN
+        + """
 import os
 pid = os.fork()
 if pid == 0:
@@ -185,6 +190,7 @@ if pid == 0:
 os.waitpid(pid, 0)
 print("parent", torch.zeros(2, device="cuda").device)
 """
+    )
     done = trace_command("replay", written(tmp_path, text), "1", "--trace", phase_trace, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Cannot re-initialize CUDA in forked subprocess" in done.stdout

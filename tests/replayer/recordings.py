@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from replayer.memory.op_places import PlacedOps
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.host_ranges import HostRanges
@@ -96,7 +97,7 @@ class Log:
     def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
         self.waits.append((thread, start_ns, end_ns))
 
-    def memory(self, table: Column, ops: Column, now_ns: int) -> None:
+    def memory(self, table: Column, ops: PlacedOps, now_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]
 
     def _strings_of(self, signature: OpSignature) -> tuple[int, int, int, int]:

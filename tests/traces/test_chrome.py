@@ -76,9 +76,7 @@ def test_what_an_event_looks_like(tmp_path: Path) -> None:
     assert document["deviceProperties"] == [device]
     (kernel,) = [e for e in events if e["name"] == "volta_sgemm_nn"]
     (op,) = [e for e in events if e["name"] == "aten::cudnn_convolution"]
-    launch = next(
-        e for e in events if e.get("args", {}).get("correlation") == kernel["args"]["correlation"] and e != kernel
-    )
+    launch = next(e for e in events if e.get("args", {}).get("correlation") == kernel["args"]["correlation"] and e != kernel)
     assert (kernel["cat"], kernel["pid"], kernel["tid"], kernel["dur"]) == ("kernel", 0, 7, 10)
     assert kernel["ts"] == 160.456
     assert kernel["args"]["External id"] == op["args"]["External id"] == launch["args"]["External id"]
@@ -122,9 +120,7 @@ def test_a_round_trip_gives_the_trace_back(tmp_path: Path) -> None:
 def test_a_replay_exports_with_ops_that_launch_by_themselves(tmp_path: Path) -> None:
     replay = replay_of(training())
     events = _export(replay, tmp_path)["traceEvents"]
-    assert (
-        len({e["args"]["correlation"] for e in events if e.get("cat") == "cpu_op" and "correlation" in e["args"]}) == 40
-    )
+    assert len({e["args"]["correlation"] for e in events if e.get("cat") == "cpu_op" and "correlation" in e["args"]}) == 40
     assert sum(e.get("ph") == "f" for e in events) == 40
     assert not _crossings(events)
 
@@ -231,9 +227,7 @@ def test_synchronisations_get_their_own_track_and_ranges_stay_on_the_stream(tmp_
     assert by_category["cuda_sync"]["tid"] != 7 and by_category["cuda_sync"]["args"]["stream"] == 7
 
 
-tracks_and_spans = st.lists(
-    st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(0, 12), st.booleans()), max_size=14
-)
+tracks_and_spans = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(0, 12), st.booleans()), max_size=14)
 
 
 @given(tracks_and_spans, st.booleans())
@@ -278,9 +272,7 @@ def test_host_spans_that_cross_lose_as_little_as_can_be(tmp_path: Path) -> None:
     assert [round(events[n]["dur"] * 1000) for n in ("parent", "child", "frame", "range")] == [100, 90, 10, 500]
 
 
-@pytest.mark.parametrize(
-    "name", ["v100_resnet50_workers0", "v100_absolute_ns", "a100_particle_fwd_bs2", "mi250_minitoy"]
-)
+@pytest.mark.parametrize("name", ["v100_resnet50_workers0", "v100_absolute_ns", "a100_particle_fwd_bs2", "mi250_minitoy"])
 def test_real_recordings_come_back_from_an_export(shared_traces: Path, tmp_path: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     (path,) = export_chrome(trace, tmp_path / "x.json")

@@ -266,9 +266,7 @@ def test_kernels_and_ops_added_gone_longer_and_shorter() -> None:
     assert [c.name for c in found.gone] == ["Memcpy HtoD (Pageable -> Device)"]
     assert [dataclasses.astuple(c) for c in found.longer] == [("volta_sgemm_nn", 1.0, 1.0, 10 * US, 30 * US)]
     assert [c.name for c in found.shorter] == ["volta_sgemm_tn"]
-    assert [c.name for c in changes(recorded, other, np.arange(2), np.arange(4)).ops.longer] == [
-        "aten::cudnn_convolution"
-    ]
+    assert [c.name for c in changes(recorded, other, np.arange(2), np.arange(4)).ops.longer] == ["aten::cudnn_convolution"]
     assert not changes(recorded, other, np.arange(2), np.arange(4), tolerance=2.5).kernels.longer
 
 
@@ -588,8 +586,7 @@ def test_coverage_of_a_phase_grained_replay() -> None:
 
 def test_real_against_real(shared_traces: Path) -> None:
     first, again, workers = (
-        read_kineto(shared_traces / f"v100_resnet50_{name}.json.gz")
-        for name in ("workers0", "workers0_rerun", "workers4")
+        read_kineto(shared_traces / f"v100_resnet50_{name}.json.gz") for name in ("workers0", "workers0_rerun", "workers4")
     )
     rerun = compare(first, again)
     assert rerun.verdict.same

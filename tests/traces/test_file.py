@@ -194,9 +194,7 @@ def test_numbers_of_numpy_in_the_header_come_back_as_numbers(tmp_path: Path) -> 
         ("batches", "kind", 2, "batches.kind holds 2, outside 0..1"),
     ],
 )
-def test_a_trace_that_is_not_sound_is_not_written(
-    tmp_path: Path, table: str, column: str, value: int, says: str
-) -> None:
+def test_a_trace_that_is_not_sound_is_not_written(tmp_path: Path, table: str, column: str, value: int, says: str) -> None:
     trace = small_trace()
     values = getattr(getattr(trace, table), column)
     values[min(1, len(values) - 1)] = value
@@ -329,9 +327,7 @@ def test_a_table_is_only_believed_as_far_as_it_has_bytes() -> None:
         unpack_table(Steps, {"rows": 2, "columns": {"number": 7}})
 
 
-@pytest.mark.parametrize(
-    ("name", "bar"), [("v100_resnet50_workers0", 8), ("a100_nccl_args_rank0of2", 8), ("mi250_minitoy", 3)]
-)
+@pytest.mark.parametrize(("name", "bar"), [("v100_resnet50_workers0", 8), ("a100_nccl_args_rank0of2", 8), ("mi250_minitoy", 3)])
 def test_files_are_small(tmp_path: Path, shared_traces: Path, name: str, bar: int) -> None:
     """A training recording takes at most an eighth of its .json.gz, and a tiny one at most a third."""
     original = shared_traces / f"{name}.json.gz"

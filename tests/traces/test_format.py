@@ -243,9 +243,7 @@ def test_a_table_of_a_later_release_is_refused_by_name(tmp_path: Path, monkeypat
         load(tmp_path / "t.msgpack")
 
 
-IN_THE_SAME_FOLDER = settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+IN_THE_SAME_FOLDER = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
 @IN_THE_SAME_FOLDER

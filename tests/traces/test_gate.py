@@ -23,8 +23,6 @@ def written(folder: Path, *lines: str) -> Path:
     return path
 
 
-
-
 @pytest.mark.parametrize(
     ("line", "passed"),
     [

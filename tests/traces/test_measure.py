@@ -39,9 +39,7 @@ spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
 
 
 @given(spans, spans)
-def test_busy_is_the_number_of_covered_nanoseconds(
-    intervals: list[tuple[int, int]], windows: list[tuple[int, int]]
-) -> None:
+def test_busy_is_the_number_of_covered_nanoseconds(intervals: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
     # GIVEN intervals in any order, overlapping, touching or empty
     busy = Intervals([s for s, _ in intervals], [s + d for s, d in intervals])
     # WHEN compared with the set of nanoseconds that they cover
@@ -53,22 +51,15 @@ def test_busy_is_the_number_of_covered_nanoseconds(
     assert (busy.start_ns[1:] > busy.end_ns[:-1]).all()
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 30), st.integers(0, 9), st.integers(0, 4)))
-)
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 30), st.integers(0, 9), st.integers(0, 4))))
 def test_busy_counts_each_device_and_only_work(rows: list[tuple[int, int, int, int, int]]) -> None:
     names = ("device", "stream", "start_ns", "duration_ns", "kind")
     trace = Trace(device=DeviceSpans.of(**{name: [row[i] for row in rows] for i, name in enumerate(names)}))
     covered = {
-        (d, ns)
-        for d, _, start, length, kind in rows
-        if kind <= DeviceKind.MEMSET
-        for ns in range(start, start + length)
+        (d, ns) for d, _, start, length, kind in rows if kind <= DeviceKind.MEMSET for ns in range(start, start + length)
     }
     assert busy_ns(trace) == len(covered)
-    by_stream = {
-        (d, s, ns) for d, s, start, n, kind in rows if kind <= DeviceKind.MEMSET for ns in range(start, start + n)
-    }
+    by_stream = {(d, s, ns) for d, s, start, n, kind in rows if kind <= DeviceKind.MEMSET for ns in range(start, start + n)}
     assert sum(busy.total_ns for busy in busy_by_stream(trace).values()) == len(by_stream)
 
 

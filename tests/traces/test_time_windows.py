@@ -26,9 +26,7 @@ def laid_out(lists: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, in
 
 
 @given(st.dictionaries(st.integers(0, 2), lengths, max_size=3), st.randoms(use_true_random=False))
-def test_a_time_is_in_the_window_of_its_owner_that_holds_it(
-    lists: dict[int, list[tuple[int, int]]], random: Random
-) -> None:
+def test_a_time_is_in_the_window_of_its_owner_that_holds_it(lists: dict[int, list[tuple[int, int]]], random: Random) -> None:
     # GIVEN windows of several owners in any order
     rows = laid_out(lists)
     random.shuffle(rows)

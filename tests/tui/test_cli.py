@@ -23,9 +23,7 @@ from tui.commands.import_ import default_name
 def small_trace(kind: DeviceKind = DeviceKind.KERNEL) -> Trace:
     trace = Trace(devices=[Device(rank=0, index=0, name="Tesla T1000")])
     name = trace.strings.add("relu_kernel")
-    trace.device = DeviceSpans.of(
-        device=[0], stream=[7], kind=[kind], name=[name], start_ns=[1_000], duration_ns=[5_000]
-    )
+    trace.device = DeviceSpans.of(device=[0], stream=[7], kind=[kind], name=[name], start_ns=[1_000], duration_ns=[5_000])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[10_000])
     return trace
 
@@ -94,9 +92,7 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("replay -o . --trace t.msgpack script.py", "is a folder"),
     ],
 )
-def test_trouble_is_one_line_and_exit_code_2(
-    folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_trouble_is_one_line_and_exit_code_2(folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "empty").touch()
     (folder / "script.py").write_text("print('not reached')")
     save(small_trace(DeviceKind.SYNC), folder / "idle.msgpack")
@@ -305,9 +301,7 @@ def test_a_script_that_launched_nothing_has_no_report(
     assert capfd.readouterr().err == "trace: nothing was replayed: the script did no work on the GPU\n"
 
 
-def test_of_several_processes_the_scripts_own_is_reported(
-    child: dict[str, Any], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_of_several_processes_the_scripts_own_is_reported(child: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     child["timelines"] = [1, PID, 99999]
     assert run("replay train.py --trace t.msgpack".split()) == 0
     assert f"3 processes used the GPU; the figures are those of process {PID}" in capfd.readouterr().err

@@ -34,9 +34,7 @@ def test_other_figures() -> None:
 
 
 def test_kernels_lose_what_says_least() -> None:
-    assert (
-        kernel_text("void at::native::relu<float (*)(int)>(int, float (*)(int))") == "at::native::relu<float (*)(int)>"
-    )
+    assert kernel_text("void at::native::relu<float (*)(int)>(int, float (*)(int))") == "at::native::relu<float (*)(int)>"
     assert kernel_text("Memcpy HtoD (Pageable -> Device)") == "Memcpy HtoD (Pageable -> Device)"
     assert kernel_text("volta_sgemm_nn") == "volta_sgemm_nn"
     assert kernel_text("odd)") == "odd)"
@@ -47,12 +45,8 @@ def test_names_are_cut_and_marked() -> None:
     assert fit("volta_sgemm", 6) == "volta…"
 
 
-@given(
-    st.lists(st.tuples(st.text(max_size=60), st.integers(0, 10**9)), max_size=5), st.integers(40, 120), st.booleans()
-)
-def test_tables_never_pass_the_width_and_align_to_the_right(
-    rows: list[tuple[str, int]], width: int, stretch: bool
-) -> None:
+@given(st.lists(st.tuples(st.text(max_size=60), st.integers(0, 10**9)), max_size=5), st.integers(40, 120), st.booleans())
+def test_tables_never_pass_the_width_and_align_to_the_right(rows: list[tuple[str, int]], width: int, stretch: bool) -> None:
     lines = table(["name", "figure"], [[name, str(figure)] for name, figure in rows], width=width, stretch=stretch)
     assert len({len(line) for line in lines}) == bool(rows)  # without rows there are no lines
     assert all(len(line) == width if stretch else len(line) <= width for line in lines)

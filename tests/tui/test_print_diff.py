@@ -22,9 +22,7 @@ def _text(comparison: Comparison, **options: bool | int) -> str:
 
 def two_recordings() -> Comparison:
     recorded = training(jitter_us=(0, 10, 20, 30, 40), steps=5)
-    other = training(
-        loader_us=40, kernel_us=11, steps=7, made=[*calls(32)[:-1], Call("aten::mul", "2,2", 91, "mul_kernel")]
-    )
+    other = training(loader_us=40, kernel_us=11, steps=7, made=[*calls(32)[:-1], Call("aten::mul", "2,2", 91, "mul_kernel")])
     return compare(recorded, other)
 
 
@@ -69,9 +67,7 @@ def test_another_program_is_said_first() -> None:
 def test_a_slow_host_is_named_as_the_reason() -> None:
     recorded = training()
     slow = replay_of(recorded, 1.5, lag_ns_per_step=40 * US)
-    assert "The host here is slower than the recorded one, by 40.0 µs per step." in _text(
-        compare(recorded, slow), width=200
-    )
+    assert "The host here is slower than the recorded one, by 40.0 µs per step." in _text(compare(recorded, slow), width=200)
     assert "40.0 µs of a step (" in _text(compare(recorded, slow), width=200)
     assert "slower" not in _text(compare(recorded, replay_of(recorded, 1.5, lag_ns_per_step=1 * US)))
     assert "own time" not in _text(compare(recorded, replay_of(recorded, 1.5, lag_ns_per_step=1 * US)))
@@ -123,9 +119,7 @@ def test_reads_that_the_recording_does_not_answer_are_told() -> None:
 
 def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:
     one, two = (load(find(name)) for name in ("p100-no-cudnn", "p100x2-no-cudnn"))
-    host, device = (
-        text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts of nn.DataParallel ")[1:]
-    )
+    host, device = (text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts of nn.DataParallel ")[1:])
     for text, gather, replica in ((host, "8.5 ms", "247.3 ms"), (device, "300.0 µs", "255.5 ms")):
         shown = {line.partition("  ")[0]: line.split("  ") for line in text.splitlines()[1:]}
         assert list(shown)[:2] == ["scatter", "replicate"] and len(shown) == 7

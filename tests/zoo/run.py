@@ -66,7 +66,7 @@ def _short(tensor: Any) -> str:
 
 
 def outcome(group: Group, values: str) -> str:
-    """"" where it went as it should."""
+    """ "" where it went as it should."""
     try:
         torch.manual_seed(0)
         here = group.run("cuda")

@@ -1,6 +1,6 @@
 """Reporting a call to the recorder before it is made.
 
-    patch(F, mse_loss=before(F.mse_loss, lambda recorder: recorder.loss_called()))
+patch(F, mse_loss=before(F.mse_loss, lambda recorder: recorder.loss_called()))
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """os._exit: ends a process without a word to anyone; what was recorded so far is written first.
 
-    os._exit(0)
+os._exit(0)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """torch.amp.GradScaler: unscaling gradients and updating the scale are neither backward nor optimizer.
 
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)      # unscales first
-    scaler.update()
+scaler.scale(loss).backward()
+scaler.step(optimizer)      # unscales first
+scaler.update()
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """torch.autograd: from the making of the first gradient to the end of the engine's run is the script's "backward" phase.
 
-    loss.backward()     # reaches torch.autograd.backward
+loss.backward()     # reaches torch.autograd.backward
 """
 
 from __future__ import annotations

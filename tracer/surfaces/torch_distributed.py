@@ -136,9 +136,7 @@ class _CollectiveWrappers:
         input_of = argument(call, given) if given else _tensors_of(call) if name == "batch_isend_irecv" else None
         return self._noted(call, name, input_of, self._group_of(call))
 
-    def _noted(
-        self, call: Callable[..., Any], name: str, input_of: Argument | None, group_of: Argument
-    ) -> Callable[..., Any]:
+    def _noted(self, call: Callable[..., Any], name: str, input_of: Argument | None, group_of: Argument) -> Callable[..., Any]:
         here = self._here
 
         @wraps(call)

@@ -1,6 +1,6 @@
 """torch.nn.utils: clipping gradients belongs neither to the backward pass before it nor to the optimizer after it.
 
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torch.autograd.profiler: a script that profiles itself finds the profiler free.
 
-    with torch.profiler.profile() as prof:      # ends the recorder's own window, if that is open
-        ...
+with torch.profiler.profile() as prof:      # ends the recorder's own window, if that is open
+    ...
 """
 
 from __future__ import annotations

@@ -42,9 +42,7 @@ class OurNames:
         self.prefix = prefix
         self.libraries = libraries or {}
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         return PathFinder.find_spec(name, self.homes[name]) if name in self.homes else None
 
     def __enter__(self) -> None:

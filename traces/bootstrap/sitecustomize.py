@@ -39,9 +39,7 @@ class AfterImport:
         self.trigger = trigger
         self.then = then
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.trigger:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)

@@ -331,4 +331,3 @@ def _lacks(tables: RankTables, steps_from: str, devices: list[Device]) -> set[st
 def _renumbered(column: Column, row_of: dict[int, int]) -> Column:
     numbers, which = np.unique(column, return_inverse=True)
     return np.array([row_of.get(n, NONE) for n in numbers.tolist()], "i4")[which]
-

@@ -29,6 +29,7 @@ from traces.workload import WorkloadSignature
 BUNDLED = Path(__file__).parent
 VARIABLE = "TRACE_LIBRARY"
 
+
 def user_folder() -> Path:
     """Where a user's own entries lie; it need not exist."""
     from platformdirs import user_data_path

@@ -1,6 +1,6 @@
 """The library as a list: bundled recordings, cells of all files, and recordings in the folders beside the bundled one.
 
-    [entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
+[entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`trace plot`: one figure about a trace, or about two.
 
-    $ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
-    trace: wrote memory.pdf
+$ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
+trace: wrote memory.pdf
 """
 
 from __future__ import annotations

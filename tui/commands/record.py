@@ -104,9 +104,7 @@ def _parts(output: Path) -> list[_ProcessFiles]:
     return parts
 
 
-def _conclude(
-    record: RecordOptions, output: Path, parts: list[_ProcessFiles], result: ChildResult, is_brief: bool
-) -> None:
+def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], result: ChildResult, is_brief: bool) -> None:
     if not parts:
         explain_empty_run(result, "recorded", "trained nothing, loaded no batch and called no module")
         return

@@ -1,7 +1,7 @@
 """`trace report`: a page about a trace, or about two side by side, to be mailed, attached or printed.
 
-    $ trace report v100.msgpack replay.msgpack -o report.html
-    trace: wrote report.html (84.1 KiB)
+$ trace report v100.msgpack replay.msgpack -o report.html
+trace: wrote report.html (84.1 KiB)
 """
 
 from __future__ import annotations

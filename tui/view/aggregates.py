@@ -60,9 +60,7 @@ def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
     return _by_name(trace, trace.host.name[ops] if len(ops) else ops, weights[rows[first]], duration_ns, canonical_op)
 
 
-def _by_name(
-    trace: Trace, names: Column, weights: Column, duration_ns: Column, key: Callable[[str], str]
-) -> dict[str, Totals]:
+def _by_name(trace: Trace, names: Column, weights: Column, duration_ns: Column, key: Callable[[str], str]) -> dict[str, Totals]:
     order = np.argsort(names, kind="stable")
     names, weights, duration_ns = names[order], weights[order], duration_ns[order]
     begins = np.flatnonzero(np.diff(names, prepend=-2))

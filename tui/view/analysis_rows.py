@@ -103,9 +103,7 @@ def _copies(of: Analyses) -> dict[str, tuple[Value, ...]]:
 
 
 def _rates(rows: Sequence[OpRates]) -> dict[str, tuple[Value, ...]]:
-    return {
-        op_label(row): (row.device_ns, row.calls, row.tflops, row.flops_share, row.gbps, row.bytes_share) for row in rows
-    }
+    return {op_label(row): (row.device_ns, row.calls, row.tflops, row.flops_share, row.gbps, row.bytes_share) for row in rows}
 
 
 def _launches(row: StreamLaunches) -> tuple[Value, ...]:

@@ -1,8 +1,8 @@
 """Draws what a window shows, line by line, as cells. What has not changed since the last frame is not drawn again.
 
-    drawing = Drawing()
-    for line, cells in drawing.frame(window):
-        print(label_of(window, line), cells.text())
+drawing = Drawing()
+for line, cells in drawing.frame(window):
+    print(label_of(window, line), cells.text())
 """
 
 from __future__ import annotations

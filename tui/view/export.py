@@ -1,6 +1,6 @@
 """The stretch of time in sight as Chrome traces.
 
-    write_range(window, Path("range.json.gz"))   # [Path("range_recorded.json.gz"), Path("range_replayed.json.gz")]
+write_range(window, Path("range.json.gz"))   # [Path("range_recorded.json.gz"), Path("range_replayed.json.gz")]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A picture of the app without a terminal: what `trace view --screenshot` and the README's pictures are made with.
 
-    picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
-    picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys
+picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
+picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Searching by name: kernels, ops, phases, collectives and steps of both traces.
 
-    hits = search(scene, "sgemm")     # [Hit("kernel", "volta_sgemm_128x64_nn", 96, ...), ...]
+hits = search(scene, "sgemm")     # [Hit("kernel", "volta_sgemm_128x64_nn", 96, ...), ...]
 """
 
 from __future__ import annotations

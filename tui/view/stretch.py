@@ -1,8 +1,8 @@
 """Sums over a stretch of the axis: busy and idle time, kinds of work, kernels and ops, in each trace.
 
-    sums = stretch_sums(scene, axis, begin_ns, end_ns)[0]
-    sums.length_ns, sums.busy_ns       # of this trace's time in the stretch; the union per device, summed over devices
-    sums.kernels["volta_sgemm_nn"]     # (calls, ns); what the stretch cuts counts with what lies within it
+sums = stretch_sums(scene, axis, begin_ns, end_ns)[0]
+sums.length_ns, sums.busy_ns       # of this trace's time in the stretch; the union per device, summed over devices
+sums.kernels["volta_sgemm_nn"]     # (calls, ns); what the stretch cuts counts with what lies within it
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a table is: columns of values with units, rows that lead somewhere; as texts for the screen and as CSV for a file.
 
-    Unit.TIME.text(1_200_000)                  # "1.2 ms"
-    csv_text(table)                            # values in the units that the heads tell, and full names
+Unit.TIME.text(1_200_000)                  # "1.2 ms"
+csv_text(table)                            # values in the units that the heads tell, and full names
 """
 
 from __future__ import annotations

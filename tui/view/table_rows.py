@@ -25,6 +25,7 @@ from tui.view.table_parts import Head, TableRow, TabTable, Unit, Value
 
 TABS = ("differences", "kernels", "ops", "phases", "steps", "collectives", *ANALYSES, "range")
 
+
 def table_of(
     scene: Scene,
     tab: str,
@@ -199,8 +200,6 @@ def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> TabTable:
     heads += [Head("%" if n == 0 else "→", Unit.SHARE) for n in range(len(sides))]
     heads += [Head("calls" if n == 0 else "→", Unit.COUNT) for n in range(len(sides))]
     return TabTable(heads, rows)
-
-
 
 
 _MADE: dict[str, Callable[[Scene], TabTable]] = {

@@ -113,7 +113,7 @@ class Window:
         if self.swapped:
             sides.reverse()
         if row.kind == TrackKind.HOST:  # no differences: a replay lacks calls that a recorder sees
-                return [part for part in sides if row.tracks[part.value] is not None]
+            return [part for part in sides if row.tracks[part.value] is not None]
         return sides if len(sides) == 1 else [*sides, LinePart.DIFFERENCE]
 
     @cached_property

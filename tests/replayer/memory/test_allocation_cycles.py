@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from replayer.memory import tensor_allocator
 from replayer.memory.blocks import Block
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
+from replayer.memory.op_places import PlacedOps, host_rows
 from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
 from traces.model import Column
 
@@ -43,8 +42,8 @@ class Twin:
         self.allocator = TensorAllocator(self.behind, note=self._note)
         self.live: list[tuple[Block, AllocationHandle]] = []
 
-    def _note(self, table: Column, ops: Callable[[], Column], now_ns: int) -> None:
-        assert now_ns == 0 and len(ops()) == len(table)
+    def _note(self, table: Column, ops: PlacedOps, now_ns: int) -> None:
+        assert now_ns == 0 and len(host_rows([ops])) == len(table)
         self.rows += [tuple(row) for row in table.tolist()]
 
     def _expect(self, size_bytes: int, address: int) -> None:

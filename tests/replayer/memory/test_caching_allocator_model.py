@@ -80,7 +80,6 @@ class Model:
             self.pieces.remove(piece)
             self.space.give_back(piece.address, piece.size)
 
-
     def release_pieces(self) -> None:
         """Return whatever is free; what lies without a gap in one segment goes on as a segment."""
         for piece in [p for p in self.pieces if p.free]:

@@ -27,9 +27,7 @@ def conv_trace(*events: tuple[int, int], steps: int = 1, addresses: list[int] | 
     return with_events(make_recording([("forward", 0, 100)], ops, steps=steps), events, steps, addresses)
 
 
-def with_events(
-    trace: Trace, events: tuple[tuple[int, int], ...], steps: int = 1, addresses: list[int] | None = None
-) -> Trace:
+def with_events(trace: Trace, events: tuple[tuple[int, int], ...], steps: int = 1, addresses: list[int] | None = None) -> Trace:
     rows = [(int(trace.steps.start_ns[s]) + at * US, size) for s in range(steps) for at, size in events]
     trace.memory = MemoryEvents.of(
         thread=[0] * len(rows),

@@ -10,9 +10,12 @@ from tqdm.auto import tqdm
 
 
 def training_function(args):
-    accelerator = Accelerator(mixed_precision=args.mixed_precision, gradient_accumulation_steps=2,
-                              project_config=ProjectConfiguration("accelerated", automatic_checkpoint_naming=True, total_limit=2),
-                              dataloader_config=DataLoaderConfiguration(non_blocking=True))
+    accelerator = Accelerator(
+        mixed_precision=args.mixed_precision,
+        gradient_accumulation_steps=2,
+        project_config=ProjectConfiguration("accelerated", automatic_checkpoint_naming=True, total_limit=2),
+        dataloader_config=DataLoaderConfiguration(non_blocking=True),
+    )
     set_seed(42)
 
     @find_executable_batch_size(starting_batch_size=16)
@@ -25,7 +28,8 @@ def training_function(args):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 4)
         model, optimizer, train_loader, eval_loader, scheduler = accelerator.prepare(
-            model, optimizer, train_loader, eval_loader, scheduler)
+            model, optimizer, train_loader, eval_loader, scheduler
+        )
         best = None
         for epoch in range(args.epochs):
             model.train()

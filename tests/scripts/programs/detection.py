@@ -68,8 +68,9 @@ class Detector(nn.Module):
         super().__init__()
         self.classes, self.anchors = classes, anchors
         widths = [3, 16, 32, 32]
-        self.backbone = nn.Sequential(*[m for a, b in zip(widths, widths[1:]) for m in (
-            nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.Mish())])
+        self.backbone = nn.Sequential(
+            *[m for a, b in zip(widths, widths[1:]) for m in (nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.Mish())]
+        )
         self.cls = nn.Conv2d(32, anchors * classes, 3, padding=1)
         self.reg = nn.Conv2d(32, anchors * 4, 3, padding=1)
         nn.init.constant_(self.cls.bias, -math.log((1 - 0.01) / 0.01))

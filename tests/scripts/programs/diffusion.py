@@ -59,8 +59,9 @@ class Attention(nn.Module):
     def forward(self, x):
         b, c, h, w = x.shape
         q, k, v = self.qkv(self.norm(x)).view(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2).unbind(1)
-        with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH,
-                                             torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION]):
+        with torch.nn.attention.sdpa_kernel(
+            [torch.nn.attention.SDPBackend.MATH, torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION]
+        ):
             y = F.scaled_dot_product_attention(q, k, v)
         return self.out(y.transpose(-1, -2).reshape(b, c, h, w)) + x
 
@@ -180,7 +181,9 @@ def main():
         print(f"step {step} loss {total:.4f} norm {norm.item():.3f} peak {torch.cuda.max_memory_allocated() >> 10} KiB")
         if total < best:
             best = total
-            torch.save({"step": step, "model": diffusion.state_dict(), "ema": ema.state_dict(), "opt": opt.state_dict()}, "model.pt")
+            torch.save(
+                {"step": step, "model": diffusion.state_dict(), "ema": ema.state_dict(), "opt": opt.state_dict()}, "model.pt"
+            )
     images = ema.ddim(torch.randint(0, 4, (4,), device=device), (4, 3, 16, 16))
     grid = (images.clamp(0, 1) * 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
     print(grid.shape, grid.dtype, tuple(images.shape))

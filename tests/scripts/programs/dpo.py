@@ -34,7 +34,11 @@ def collate(pairs):
 def forward(model, batch):
     width = max(batch["chosen_input_ids"].size(1), batch["rejected_input_ids"].size(1))
     join = lambda name, pad: torch.cat(
-        [F.pad(batch[f"{side}_{name}"], (0, width - batch[f"{side}_{name}"].size(1)), value=pad) for side in ("chosen", "rejected")])
+        [
+            F.pad(batch[f"{side}_{name}"], (0, width - batch[f"{side}_{name}"].size(1)), value=pad)
+            for side in ("chosen", "rejected")
+        ]
+    )
     logits = model(join("input_ids", 0), attention_mask=join("attention_mask", 0)).logits.to(torch.float32)
     return sequence_logps(logits, join("labels", -100)).split(len(batch["chosen_input_ids"]))
 
@@ -85,5 +89,7 @@ for epoch in range(args.epochs):
         torch.save({"state": policy.state_dict(), "metrics": told}, "policy.pt")
 policy.eval()
 with torch.inference_mode():
-    ids = policy.generate(torch.tensor([data[0]["prompt"]], device=device), max_new_tokens=8, do_sample=True, top_k=5, pad_token_id=0)
+    ids = policy.generate(
+        torch.tensor([data[0]["prompt"]], device=device), max_new_tokens=8, do_sample=True, top_k=5, pad_token_id=0
+    )
 print(ids.tolist()[0][:4] == data[0]["prompt"], ids.shape)

@@ -32,9 +32,15 @@ class Generator(nn.Module):
     def __init__(self):
         super().__init__()
         self.main = nn.Sequential(
-            nn.ConvTranspose2d(nz, ngf * 2, 4, 1, 0, bias=False), nn.BatchNorm2d(ngf * 2), nn.ReLU(True),
-            nn.ConvTranspose2d(ngf * 2, ngf, 4, 2, 1, bias=False), nn.InstanceNorm2d(ngf, affine=True), nn.ReLU(True),
-            nn.ConvTranspose2d(ngf, nc, 4, 2, 1, bias=False), nn.Tanh())
+            nn.ConvTranspose2d(nz, ngf * 2, 4, 1, 0, bias=False),
+            nn.BatchNorm2d(ngf * 2),
+            nn.ReLU(True),
+            nn.ConvTranspose2d(ngf * 2, ngf, 4, 2, 1, bias=False),
+            nn.InstanceNorm2d(ngf, affine=True),
+            nn.ReLU(True),
+            nn.ConvTranspose2d(ngf, nc, 4, 2, 1, bias=False),
+            nn.Tanh(),
+        )
 
     def forward(self, z):
         return self.main(z)
@@ -44,8 +50,13 @@ class Discriminator(nn.Module):
     def __init__(self, norm):
         super().__init__()
         self.main = nn.Sequential(
-            norm(nn.Conv2d(nc, ndf, 4, 2, 1)), nn.LeakyReLU(0.2, inplace=True), nn.Dropout2d(0.1),
-            norm(nn.Conv2d(ndf, ndf * 2, 4, 2, 1)), nn.LeakyReLU(0.2, inplace=True), nn.Conv2d(ndf * 2, 1, 4))
+            norm(nn.Conv2d(nc, ndf, 4, 2, 1)),
+            nn.LeakyReLU(0.2, inplace=True),
+            nn.Dropout2d(0.1),
+            norm(nn.Conv2d(ndf, ndf * 2, 4, 2, 1)),
+            nn.LeakyReLU(0.2, inplace=True),
+            nn.Conv2d(ndf * 2, 1, 4),
+        )
 
     def forward(self, x):
         return self.main(x).view(-1, 1).squeeze(1)
@@ -108,8 +119,10 @@ for epoch in range(opt.niter):
         errG.backward()
         optG.step()
         ema.update_parameters(netG)
-        print("[%d/%d][%d/%d] Loss_D: %.4f Loss_G: %.4f Loss_C: %.4f D(G(z)): %.4f" % (
-            epoch, opt.niter, i, len(loader), (errD_real + errD_fake).item(), errG.item(), lossC.item(), D_G_z1))
+        print(
+            "[%d/%d][%d/%d] Loss_D: %.4f Loss_G: %.4f Loss_C: %.4f D(G(z)): %.4f"
+            % (epoch, opt.niter, i, len(loader), (errD_real + errD_fake).item(), errG.item(), lossC.item(), D_G_z1)
+        )
     with torch.no_grad():
         save_grid(ema(fixed_noise), f"{opt.outf}/fake_samples_epoch_{epoch:03d}.bin")
     torch.save(netG.state_dict(), f"{opt.outf}/netG_epoch_{epoch}.pth")

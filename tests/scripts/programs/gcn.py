@@ -106,8 +106,10 @@ for epoch in range(args.epochs):
     output = model(features, ids, adj, edges)
     loss_val = F.nll_loss(output[idx_val], labels[idx_val])
     acc_val = accuracy(output[idx_val], labels[idx_val])
-    print(f"Epoch: {epoch + 1:04d} loss_train: {loss_train.item():.4f} acc_train: {acc_train.item():.4f} "
-          f"loss_val: {loss_val.item():.4f} acc_val: {acc_val.item():.4f}")
+    print(
+        f"Epoch: {epoch + 1:04d} loss_train: {loss_train.item():.4f} acc_train: {acc_train.item():.4f} "
+        f"loss_val: {loss_val.item():.4f} acc_val: {acc_val.item():.4f}"
+    )
     if loss_val.item() < best:
         best, bad = loss_val.item(), 0
         torch.save(model.state_dict(), "gcn.pkl")
@@ -121,5 +123,7 @@ with torch.no_grad():
     csr = adj.to_sparse_csr()
     propagated = csr @ features
     output = model(features, ids, adj, edges)
-    print(f"Test set results: loss= {F.nll_loss(output[idx_test], labels[idx_test]).item():.4f} "
-          f"accuracy= {accuracy(output[idx_test], labels[idx_test]).item():.4f} {propagated.shape} nnz {adj._nnz()}")
+    print(
+        f"Test set results: loss= {F.nll_loss(output[idx_test], labels[idx_test]).item():.4f} "
+        f"accuracy= {accuracy(output[idx_test], labels[idx_test]).item():.4f} {propagated.shape} nnz {adj._nnz()}"
+    )

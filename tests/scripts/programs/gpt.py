@@ -78,9 +78,15 @@ class GPT(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.config = c
-        self.transformer = nn.ModuleDict(dict(
-            wte=nn.Embedding(c.vocab_size, c.n_embd), wpe=nn.Embedding(c.block_size, c.n_embd), drop=nn.Dropout(c.dropout),
-            h=nn.ModuleList([Block(c, bool(i % 2)) for i in range(c.n_layer)]), ln_f=LayerNorm(c.n_embd, c.bias)))
+        self.transformer = nn.ModuleDict(
+            dict(
+                wte=nn.Embedding(c.vocab_size, c.n_embd),
+                wpe=nn.Embedding(c.block_size, c.n_embd),
+                drop=nn.Dropout(c.dropout),
+                h=nn.ModuleList([Block(c, bool(i % 2)) for i in range(c.n_layer)]),
+                ln_f=LayerNorm(c.n_embd, c.bias),
+            )
+        )
         self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False)
         self.transformer.wte.weight = self.lm_head.weight
         self.apply(self._init_weights)
@@ -104,15 +110,17 @@ class GPT(nn.Module):
 
     def configure_optimizers(self, weight_decay, lr, betas, device_type):
         params = {pn: p for pn, p in self.named_parameters() if p.requires_grad}
-        groups = [{"params": [p for p in params.values() if p.dim() >= 2], "weight_decay": weight_decay},
-                  {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0}]
+        groups = [
+            {"params": [p for p in params.values() if p.dim() >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0},
+        ]
         fused = "fused" in inspect.signature(torch.optim.AdamW).parameters and device_type == "cuda"
         return torch.optim.AdamW(groups, lr=lr, betas=betas, **(dict(fused=True) if fused else {}))
 
     @torch.no_grad()
     def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None):
         for _ in range(max_new_tokens):
-            cond = idx if idx.size(1) <= self.config.block_size else idx[:, -self.config.block_size:]
+            cond = idx if idx.size(1) <= self.config.block_size else idx[:, -self.config.block_size :]
             logits, _ = self(cond)
             logits = logits[:, -1, :] / temperature
             if top_k is not None:
@@ -134,8 +142,8 @@ data = np.random.default_rng(0).integers(0, 65, 4000).astype(np.uint16)
 
 def get_batch():
     ix = torch.randint(len(data) - block_size, (batch_size,))
-    x = torch.stack([torch.from_numpy((data[i:i + block_size]).astype(np.int64)) for i in ix])
-    y = torch.stack([torch.from_numpy((data[i + 1:i + 1 + block_size]).astype(np.int64)) for i in ix])
+    x = torch.stack([torch.from_numpy((data[i : i + block_size]).astype(np.int64)) for i in ix])
+    y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + block_size]).astype(np.int64)) for i in ix])
     return x.pin_memory().to(device, non_blocking=True), y.pin_memory().to(device, non_blocking=True)
 
 
@@ -146,7 +154,7 @@ if init_from == "resume":
     state_dict = checkpoint["model"]
     for k in list(state_dict):
         if k.startswith("_orig_mod."):
-            state_dict[k[len("_orig_mod."):]] = state_dict.pop(k)
+            state_dict[k[len("_orig_mod.") :]] = state_dict.pop(k)
     model.load_state_dict(state_dict)
     iter_num, best_val_loss = checkpoint["iter_num"], checkpoint["best_val_loss"]
 else:
@@ -199,8 +207,13 @@ while True:
         if losses["val"] < best_val_loss or always_save_checkpoint:
             best_val_loss = losses["val"]
             if iter_num > 0:
-                saved = {"model": raw_model.state_dict(), "optimizer": optimizer.state_dict(),
-                         "model_args": asdict(raw_model.config), "iter_num": iter_num, "best_val_loss": best_val_loss}
+                saved = {
+                    "model": raw_model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "model_args": asdict(raw_model.config),
+                    "iter_num": iter_num,
+                    "best_val_loss": best_val_loss,
+                }
                 print(f"saving checkpoint to {out_dir}")
                 torch.save(saved, os.path.join(out_dir, "ckpt.pt"))
     for micro_step in range(gradient_accumulation_steps):

@@ -36,27 +36,67 @@ class Weighted(Trainer):
 
 def main():
     set_seed(0)
-    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=100,
-                        num_labels=3)
+    config = BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=100, num_labels=3
+    )
     make = lambda: BertForSequenceClassification(config)
-    args = TrainingArguments(
-        "trainer", num_train_epochs=2, per_device_train_batch_size=8, per_device_eval_batch_size=8, eval_strategy="epoch",
-        save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="eval_loss", greater_is_better=False,
-        logging_steps=1, warmup_steps=2, weight_decay=0.01, fp16=True, gradient_accumulation_steps=2, report_to="none",
-        save_total_limit=2, lr_scheduler_type="cosine", gradient_checkpointing=True, dataloader_num_workers=0,
-        group_by_length=False) if "group_by_length" in TrainingArguments.__dataclass_fields__ else TrainingArguments(
-        "trainer", num_train_epochs=2, per_device_train_batch_size=8, eval_strategy="epoch", save_strategy="epoch",
-        load_best_model_at_end=True, metric_for_best_model="eval_loss", greater_is_better=False, logging_steps=1, fp16=True,
-        gradient_accumulation_steps=2, report_to="none", save_total_limit=2, gradient_checkpointing=True)
-    trainer = Weighted(model_init=make, args=args, train_dataset=Sentences(32), eval_dataset=Sentences(16),
-                       compute_metrics=compute_metrics, callbacks=[EarlyStoppingCallback(3)])
+    args = (
+        TrainingArguments(
+            "trainer",
+            num_train_epochs=2,
+            per_device_train_batch_size=8,
+            per_device_eval_batch_size=8,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            load_best_model_at_end=True,
+            metric_for_best_model="eval_loss",
+            greater_is_better=False,
+            logging_steps=1,
+            warmup_steps=2,
+            weight_decay=0.01,
+            fp16=True,
+            gradient_accumulation_steps=2,
+            report_to="none",
+            save_total_limit=2,
+            lr_scheduler_type="cosine",
+            gradient_checkpointing=True,
+            dataloader_num_workers=0,
+            group_by_length=False,
+        )
+        if "group_by_length" in TrainingArguments.__dataclass_fields__
+        else TrainingArguments(
+            "trainer",
+            num_train_epochs=2,
+            per_device_train_batch_size=8,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            load_best_model_at_end=True,
+            metric_for_best_model="eval_loss",
+            greater_is_better=False,
+            logging_steps=1,
+            fp16=True,
+            gradient_accumulation_steps=2,
+            report_to="none",
+            save_total_limit=2,
+            gradient_checkpointing=True,
+        )
+    )
+    trainer = Weighted(
+        model_init=make,
+        args=args,
+        train_dataset=Sentences(32),
+        eval_dataset=Sentences(16),
+        compute_metrics=compute_metrics,
+        callbacks=[EarlyStoppingCallback(3)],
+    )
     result = trainer.train()
     print({k: result.metrics[k] for k in ("train_loss", "epoch")}, trainer.state.best_model_checkpoint)
     print(trainer.evaluate())
     last = get_last_checkpoint("trainer")
     args.num_train_epochs = 3
-    resumed = Weighted(model_init=make, args=args, train_dataset=Sentences(32), eval_dataset=Sentences(16),
-                       compute_metrics=compute_metrics)
+    resumed = Weighted(
+        model_init=make, args=args, train_dataset=Sentences(32), eval_dataset=Sentences(16), compute_metrics=compute_metrics
+    )
     resumed.train(resume_from_checkpoint=last)
     predictions = resumed.predict(Sentences(16))
     print(predictions.predictions.shape, predictions.metrics["test_loss"])

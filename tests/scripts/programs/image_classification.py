@@ -128,8 +128,10 @@ def train(loader, model, ema, criterion, optimizer, scheduler, scaler, epoch, ar
         if i % args.print_freq == 0:
             mem = torch.cuda.max_memory_allocated() / 1024**2
             lr = optimizer.param_groups[0]["lr"]
-            print(f"Epoch [{epoch}][{i}/{len(loader)}] {batch_time} {losses} norm {norm:.2f} lr {lr:.2e} "
-                  f"scale {scaler.get_scale():.0f} mem {mem:.0f}MB")
+            print(
+                f"Epoch [{epoch}][{i}/{len(loader)}] {batch_time} {losses} norm {norm:.2f} lr {lr:.2e} "
+                f"scale {scaler.get_scale():.0f} mem {mem:.0f}MB"
+            )
     return losses.avg
 
 
@@ -188,8 +190,15 @@ def main():
     groups = [{"params": decay, "weight_decay": 1e-4}, {"params": no_decay, "weight_decay": 0.0}]
     optimizer = torch.optim.SGD(groups, args.lr, momentum=0.9, nesterov=True)
     run = torch.compile(model) if args.compile else model
-    train_loader = DataLoader(Fake(40, args.classes), args.batch_size, shuffle=True, num_workers=args.workers,
-                              pin_memory=True, drop_last=True, persistent_workers=args.workers > 0)
+    train_loader = DataLoader(
+        Fake(40, args.classes),
+        args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        pin_memory=True,
+        drop_last=True,
+        persistent_workers=args.workers > 0,
+    )
     val_loader = DataLoader(Fake(20, args.classes), args.batch_size, num_workers=0, pin_memory=True)
     warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=3)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(train_loader))
@@ -209,9 +218,16 @@ def main():
         train(train_loader, run, ema, soft_loss, optimizer, scheduler, scaler, epoch, args, device)
         acc, _ = validate(val_loader, model, nn.CrossEntropyLoss(), device, args)
         validate(val_loader, ema.module, nn.CrossEntropyLoss(), device, args)
-        state = {"epoch": epoch + 1, "model": model.state_dict(), "ema": ema.module.state_dict(), "best": max(acc, best),
-                 "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(), "scaler": scaler.state_dict(),
-                 "args": args}
+        state = {
+            "epoch": epoch + 1,
+            "model": model.state_dict(),
+            "ema": ema.module.state_dict(),
+            "best": max(acc, best),
+            "optimizer": optimizer.state_dict(),
+            "scheduler": scheduler.state_dict(),
+            "scaler": scaler.state_dict(),
+            "args": args,
+        }
         torch.save(state, os.path.join(args.output, "last.pth"))
         if acc > best:
             best = acc

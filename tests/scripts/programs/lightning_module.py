@@ -14,11 +14,16 @@ class Classifier(L.LightningModule):
     def __init__(self, hidden=16, lr=1e-2):
         super().__init__()
         self.save_hyperparameters()
-        self.net = nn.Sequential(nn.LazyLinear(hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(0.1), nn.Linear(hidden, 4))
-        metrics = torchmetrics.MetricCollection({
-            "acc": torchmetrics.Accuracy(task="multiclass", num_classes=4),
-            "f1": torchmetrics.F1Score(task="multiclass", num_classes=4, average="macro"),
-            "auroc": torchmetrics.AUROC(task="multiclass", num_classes=4)})
+        self.net = nn.Sequential(
+            nn.LazyLinear(hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(0.1), nn.Linear(hidden, 4)
+        )
+        metrics = torchmetrics.MetricCollection(
+            {
+                "acc": torchmetrics.Accuracy(task="multiclass", num_classes=4),
+                "f1": torchmetrics.F1Score(task="multiclass", num_classes=4, average="macro"),
+                "auroc": torchmetrics.AUROC(task="multiclass", num_classes=4),
+            }
+        )
         self.train_metrics = metrics.clone(prefix="train_")
         self.val_metrics = metrics.clone(prefix="val_")
         self.confusion = torchmetrics.ConfusionMatrix(task="multiclass", num_classes=4)
@@ -70,9 +75,19 @@ def main():
     loaders = DataLoader(train, 8, shuffle=True, num_workers=0), DataLoader(val, 8)
     best = ModelCheckpoint(dirpath="checkpoints", monitor="val_loss", mode="min", save_top_k=1, save_last=True)
     trainer = L.Trainer(
-        max_epochs=3, accelerator="gpu", devices=1, precision="16-mixed", gradient_clip_val=0.5, accumulate_grad_batches=2,
+        max_epochs=3,
+        accelerator="gpu",
+        devices=1,
+        precision="16-mixed",
+        gradient_clip_val=0.5,
+        accumulate_grad_batches=2,
         callbacks=[best, EarlyStopping("val_loss", patience=2), LearningRateMonitor()],
-        logger=CSVLogger("logs"), log_every_n_steps=1, deterministic="warn", profiler="simple", enable_progress_bar=True)
+        logger=CSVLogger("logs"),
+        log_every_n_steps=1,
+        deterministic="warn",
+        profiler="simple",
+        enable_progress_bar=True,
+    )
     model = Classifier()
     model(torch.randn(2, 2, 6))
     trainer.fit(model, *loaders)

@@ -41,14 +41,24 @@ def collate(rows):
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for i, row in enumerate(rows):
-        ids[i, :len(row)], mask[i, :len(row)] = torch.tensor(row), 1
+        ids[i, : len(row)], mask[i, : len(row)] = torch.tensor(row), 1
     return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
 
 
 set_seed(42)
 device = "cuda" if torch.cuda.is_available() else "cpu"
-config = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                     vocab_size=120, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+config = LlamaConfig(
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    vocab_size=120,
+    max_position_embeddings=64,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
 model = LlamaForCausalLM(config).to(torch.bfloat16)
 inject(model)
 model.to(device)

@@ -98,7 +98,7 @@ for update in range(1, total + 1):
     for epoch in range(epochs):
         np.random.shuffle(b_inds)
         for start in range(0, len(b_inds), len(b_inds) // minibatches):
-            mb = b_inds[start:start + len(b_inds) // minibatches]
+            mb = b_inds[start : start + len(b_inds) // minibatches]
             _, _, newlogprob, entropy, newvalue = agent.get_action_and_value(b_obs[mb], b_actions.long()[mb], b_forces[mb])
             logratio = newlogprob - b_logprobs[mb]
             ratio = logratio.exp()
@@ -122,6 +122,8 @@ for update in range(1, total + 1):
     y_pred, y_true = b_values.cpu().numpy(), b_returns.cpu().numpy()
     var_y = np.var(y_true)
     explained_var = np.nan if var_y == 0 else 1 - np.var(y_true - y_pred) / var_y
-    print(f"update {update} v {v_loss.item():.3f} p {pg_loss.item():.3f} kl {approx_kl.item():.4f} {old_approx_kl.item():.4f} "
-          f"clip {np.mean(clipfracs):.3f} ev {explained_var:.3f} SPS {int(global_step / (time.time() - start_time + 1e-9))}")
+    print(
+        f"update {update} v {v_loss.item():.3f} p {pg_loss.item():.3f} kl {approx_kl.item():.4f} {old_approx_kl.item():.4f} "
+        f"clip {np.mean(clipfracs):.3f} ev {explained_var:.3f} SPS {int(global_step / (time.time() - start_time + 1e-9))}"
+    )
 torch.save(agent.state_dict(), "agent.pth")

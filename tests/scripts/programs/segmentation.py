@@ -13,15 +13,24 @@ from torch.utils.data import DataLoader, Dataset, random_split
 
 class DoubleConv(nn.Sequential):
     def __init__(self, cin, cout):
-        super().__init__(nn.Conv2d(cin, cout, 3, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True),
-                         nn.Conv2d(cout, cout, 3, padding=1, bias=False), nn.GroupNorm(4, cout), nn.LeakyReLU(0.1, inplace=True))
+        super().__init__(
+            nn.Conv2d(cin, cout, 3, padding=1, bias=False),
+            nn.BatchNorm2d(cout),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(cout, cout, 3, padding=1, bias=False),
+            nn.GroupNorm(4, cout),
+            nn.LeakyReLU(0.1, inplace=True),
+        )
 
 
 class Up(nn.Module):
     def __init__(self, cin, cout, bilinear):
         super().__init__()
-        self.up = (nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True) if bilinear
-                   else nn.ConvTranspose2d(cin, cin // 2, 2, stride=2))
+        self.up = (
+            nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
+            if bilinear
+            else nn.ConvTranspose2d(cin, cin // 2, 2, stride=2)
+        )
         self.conv = DoubleConv(cin + cin // 2 if bilinear else cin, cout)
 
     def forward(self, x1, x2):
@@ -47,7 +56,9 @@ class UNet(nn.Module):
         skips = [self.inc(x)]
         for down in self.downs:
             last = skips[-1]
-            skips.append(torch.utils.checkpoint.checkpoint(down, last, use_reentrant=False) if self.checkpointing else down(last))
+            skips.append(
+                torch.utils.checkpoint.checkpoint(down, last, use_reentrant=False) if self.checkpointing else down(last)
+            )
         x = skips.pop()
         for up in self.ups:
             x = up(x, skips.pop())
@@ -132,8 +143,7 @@ def main():
             with torch.autocast(device.type, enabled=True):
                 masks_pred = net(images)
                 loss = criterion(masks_pred, true_masks) + focal(masks_pred, true_masks)
-                loss += dice_loss(F.softmax(masks_pred, dim=1).float(),
-                                  F.one_hot(true_masks, 3).permute(0, 3, 1, 2).float())
+                loss += dice_loss(F.softmax(masks_pred, dim=1).float(), F.one_hot(true_masks, 3).permute(0, 3, 1, 2).float())
             optimizer.zero_grad(set_to_none=True)
             grad_scaler.scale(loss).backward()
             grad_scaler.unscale_(optimizer)

@@ -23,8 +23,12 @@ class Utterances(Dataset):
 def collate(batch):
     batch = sorted(batch, key=lambda b: -len(b[0]))
     waves, texts = zip(*batch)
-    return (pad_sequence(waves, batch_first=True), torch.tensor([len(w) for w in waves]),
-            pad_sequence(texts, batch_first=True), torch.tensor([len(t) for t in texts]))
+    return (
+        pad_sequence(waves, batch_first=True),
+        torch.tensor([len(w) for w in waves]),
+        pad_sequence(texts, batch_first=True),
+        torch.tensor([len(t) for t in texts]),
+    )
 
 
 class MelSpectrogram(nn.Module):
@@ -43,7 +47,7 @@ def spec_augment(x, width=3):
     mask = torch.ones_like(x)
     for row in mask:
         start = torch.randint(0, x.size(2) - width, (1,)).item()
-        row[:, start:start + width] = 0
+        row[:, start : start + width] = 0
     return x * mask
 
 

@@ -19,11 +19,20 @@ def numpy(device: str) -> Any:
 
     x = torch.arange(3.0).to(device)
     there = torch.from_numpy(np.ones((2, 3), np.float32)).to(device)
-    found = [x.cpu().numpy().dtype.name, x.detach().cpu().numpy().sum().shape, there,
-        torch.as_tensor(np.arange(3), device=device), torch.tensor(np.float64(2.5), device=device),
-        x.numpy(force=True).tolist()]
-    return [*found, x * np.float32(2), x + torch.tensor(np.array([1, 2, 3]), device=device),
-        np.float32(3) * there.cpu().numpy()[0, 0] > 0]
+    found = [
+        x.cpu().numpy().dtype.name,
+        x.detach().cpu().numpy().sum().shape,
+        there,
+        torch.as_tensor(np.arange(3), device=device),
+        torch.tensor(np.float64(2.5), device=device),
+        x.numpy(force=True).tolist(),
+    ]
+    return [
+        *found,
+        x * np.float32(2),
+        x + torch.tensor(np.array([1, 2, 3]), device=device),
+        np.float32(3) * there.cpu().numpy()[0, 0] > 0,
+    ]
 
 
 @family.special(values=("compute",))
@@ -42,9 +51,17 @@ def storages(device: str) -> Any:
     x = torch.arange(4.0).to(device)
     s = x.untyped_storage()
     y = torch.empty(0, device=device).set_(s, 1, (2,), (1,))
-    return [s.nbytes(), len(s), x.storage().size(), y, x[1:].storage_offset(),
-        x.untyped_storage().data_ptr() == x.data_ptr(), s.device.type == device, x.element_size() * x.nelement(),
-        x[2:].data_ptr() - x.data_ptr()]
+    return [
+        s.nbytes(),
+        len(s),
+        x.storage().size(),
+        y,
+        x[1:].storage_offset(),
+        x.untyped_storage().data_ptr() == x.data_ptr(),
+        s.device.type == device,
+        x.element_size() * x.nelement(),
+        x[2:].data_ptr() - x.data_ptr(),
+    ]
 
 
 @family.group
@@ -58,8 +75,13 @@ def storages_by_name(device: str) -> Any:
     typed[1] = 5.0
     back = torch.FloatStorage(3).copy_(typed)  # type: ignore[abstract]
     found = [made.nbytes(), made.tolist(), made[0], there.dtype, there.tolist(), typed.tolist(), list(back)]
-    return [*found, typed.double().tolist(), torch.empty(0, device=device).set_(typed), typed.device.type == device,
-        torch.UntypedStorage([1, 2]).tolist()]
+    return [
+        *found,
+        typed.double().tolist(),
+        torch.empty(0, device=device).set_(typed),
+        typed.device.type == device,
+        torch.UntypedStorage([1, 2]).tolist(),
+    ]
 
 
 @family.refused("Tensor.__dlpack__ is not emulated by the virtual GPU")
@@ -164,8 +186,11 @@ def meta_tensors(device: str) -> Any:
         model = nn.Linear(4, 3)
     state = {"weight": torch.ones(3, 4).to(device), "bias": torch.zeros(3).to(device)}
     model.load_state_dict(state, assign=True)
-    return [model(torch.ones(2, 4).to(device)), torch.ones(2, device=device).to("meta").shape,
-        torch.empty_like(state["weight"], device="meta").device.type]
+    return [
+        model(torch.ones(2, 4).to(device)),
+        torch.ones(2, device=device).to("meta").shape,
+        torch.empty_like(state["weight"], device="meta").device.type,
+    ]
 
 
 @family.group
@@ -194,8 +219,14 @@ def modes_of_a_script(device: str) -> Any:
     place = torch.device(device, 0) if device == "cuda" else torch.device(device)
     with Calls(), Ops():
         x = torch.ones(3).to(place)
-        made = [x.to(device, torch.float64), torch.tensor([1.0, 2.0], device=place), torch.as_tensor([1], device=device),
-            x.new_tensor([2.0]), x.cpu(), nn.Linear(3, 2).to(device)(x).shape]
+        made = [
+            x.to(device, torch.float64),
+            torch.tensor([1.0, 2.0], device=place),
+            torch.as_tensor([1], device=device),
+            x.new_tensor([2.0]),
+            x.cpu(),
+            nn.Linear(3, 2).to(device)(x).shape,
+        ]
     assert set(told) <= {"cpu", "cuda", "cuda:0"}, told
     return [*made, sorted({name.replace("cuda:0", "cuda").replace("cuda", "cpu") for name in told})]
 
@@ -370,8 +401,18 @@ def custom_ops_without_shapes(device: str) -> Any:
 def moving_about(device: str) -> Any:
     x = torch.arange(4.0)
     y = x.clone().to(device, non_blocking=True)
-    found = [y.to("cpu"), y.cpu(), y.to(device, torch.float16), y.to(torch.device(device)), y.to(y), x.to(y), y.type_as(x),
-             y.to(device=device, dtype=torch.int32), y.to(device, copy=True), y.cpu().to(device).view(2, 2).t().cpu()]
+    found = [
+        y.to("cpu"),
+        y.cpu(),
+        y.to(device, torch.float16),
+        y.to(torch.device(device)),
+        y.to(y),
+        x.to(y),
+        y.type_as(x),
+        y.to(device=device, dtype=torch.int32),
+        y.to(device, copy=True),
+        y.cpu().to(device).view(2, 2).t().cpu(),
+    ]
     found = [z.clone() for z in found]
     host = torch.empty(4)
     host.copy_(y)
@@ -425,10 +466,18 @@ def torchvision_boxes(device: str) -> Any:
     kept = ops.nms(boxes, scores, 0.5)
     features = torch.randn(1, 2, 10, 10).to(device)
     rois = torch.cat([torch.zeros(3, 1).to(device), boxes], 1)
-    return [kept, ops.batched_nms(boxes, scores, torch.zeros(3).to(device), 0.5), ops.box_iou(boxes, boxes),
-        ops.box_area(boxes), ops.clip_boxes_to_image(boxes, (8, 8)), ops.generalized_box_iou(boxes, boxes),
-        ops.remove_small_boxes(boxes, 1.0), ops.roi_align(features, rois, (2, 2)), ops.roi_pool(features, rois, (2, 2)),
-        ops.sigmoid_focal_loss(scores, scores)]
+    return [
+        kept,
+        ops.batched_nms(boxes, scores, torch.zeros(3).to(device), 0.5),
+        ops.box_iou(boxes, boxes),
+        ops.box_area(boxes),
+        ops.clip_boxes_to_image(boxes, (8, 8)),
+        ops.generalized_box_iou(boxes, boxes),
+        ops.remove_small_boxes(boxes, 1.0),
+        ops.roi_align(features, rois, (2, 2)),
+        ops.roi_pool(features, rois, (2, 2)),
+        ops.sigmoid_focal_loss(scores, scores),
+    ]
 
 
 @family.special(needs="torchvision", close=1e-3)
@@ -451,11 +500,24 @@ def torchvision_transforms(device: str) -> Any:
 
     image = tv_tensors.Image(torch.randint(0, 255, (3, 8, 8), dtype=torch.uint8)).to(device)
     boxes = tv_tensors.BoundingBoxes(torch.tensor([[0, 0, 4, 4]]), format="XYXY", canvas_size=(8, 8)).to(device)
-    turned, turned_boxes = v2.Compose([v2.Resize((6, 6), antialias=True), v2.RandomHorizontalFlip(1.0),
-        v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)])(image, boxes)
+    turned, turned_boxes = v2.Compose(
+        [
+            v2.Resize((6, 6), antialias=True),
+            v2.RandomHorizontalFlip(1.0),
+            v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True),
+        ]
+    )(image, boxes)
     plain = v2.Normalize([0.5] * 3, [0.5] * 3)(torch.rand(3, 8, 8).to(device))
-    return [type(image).__name__, type(turned).__name__, turned.shape, turned_boxes.shape, plain.shape,
-        v2.CenterCrop(4)(plain).shape, v2.ColorJitter(0.1)(plain).shape, turned.device.type == device]
+    return [
+        type(image).__name__,
+        type(turned).__name__,
+        turned.shape,
+        turned_boxes.shape,
+        plain.shape,
+        v2.CenterCrop(4)(plain).shape,
+        v2.ColorJitter(0.1)(plain).shape,
+        turned.device.type == device,
+    ]
 
 
 @family.special(needs="torchvision", close=1e-3)

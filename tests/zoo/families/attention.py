@@ -22,9 +22,12 @@ def _qkv(device: str, dtype: Any = torch.float32) -> list[Any]:
 def scaled_dot_product(device: str) -> Any:
     q, k, v = _qkv(device)
     mask = torch.ones(8, 8, dtype=torch.bool, device=device).tril()
-    found = [F.scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    found = [
+        F.scaled_dot_product_attention(q, k, v),
+        F.scaled_dot_product_attention(q, k, v, is_causal=True),
         F.scaled_dot_product_attention(q, k, v, attn_mask=mask),
-        F.scaled_dot_product_attention(q, k, v, attn_mask=mask.float(), scale=0.3)]
+        F.scaled_dot_product_attention(q, k, v, attn_mask=mask.float(), scale=0.3),
+    ]
     sum(out.sum() for out in found).backward()
     return [found, q.grad, k.grad, v.grad]
 
@@ -44,8 +47,9 @@ def chosen_kernels(device: str) -> Any:
 
     q, k, v = _qkv(device)
     found = []
-    for backend in (SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION) if device == "cuda" else (SDPBackend.MATH,
-        SDPBackend.MATH):
+    for backend in (
+        (SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION) if device == "cuda" else (SDPBackend.MATH, SDPBackend.MATH)
+    ):
         with sdpa_kernel(backend):
             found.append(F.scaled_dot_product_attention(q, k, v))
     return found
@@ -56,8 +60,11 @@ def multihead_attention(device: str) -> Any:
     layer = nn.MultiheadAttention(16, 2, batch_first=True).to(device)
     x = torch.randn(2, 5, 16).to(device).requires_grad_()
     padded = torch.tensor([[False] * 5, [False] * 3 + [True] * 2]).to(device)
-    found = [layer(x, x, x), layer(x, x, x, key_padding_mask=padded),
-        layer(x, x, x, need_weights=False, attn_mask=torch.triu(torch.ones(5, 5, device=device), 1).bool())]
+    found = [
+        layer(x, x, x),
+        layer(x, x, x, key_padding_mask=padded),
+        layer(x, x, x, need_weights=False, attn_mask=torch.triu(torch.ones(5, 5, device=device), 1).bool()),
+    ]
     sum(out.sum() for out, _ in found).backward()
     return [found, x.grad]
 
@@ -77,8 +84,11 @@ def encoder(device: str) -> Any:
     padded = torch.tensor([[False] * 5, [False] * 3 + [True] * 2]).to(device)
     out = model(x, src_key_padding_mask=padded)
     out.sum().backward()
-    return [out, [p.grad for p in model.parameters()], model(x,
-        mask=nn.Transformer.generate_square_subsequent_mask(5, device=device))]
+    return [
+        out,
+        [p.grad for p in model.parameters()],
+        model(x, mask=nn.Transformer.generate_square_subsequent_mask(5, device=device)),
+    ]
 
 
 @family.special(close=1e-4)
@@ -121,8 +131,9 @@ def positions(device: str) -> Any:
     x = torch.randn(2, 6, 8).to(device)
     frequencies = 1.0 / 10000 ** (torch.arange(0, 8, 2, device=device).float() / 8)
     angles = torch.outer(torch.arange(6, device=device), frequencies)
-    turned = torch.view_as_real(torch.view_as_complex(x.reshape(2, 6, 4, 2)) * torch.polar(torch.ones_like(angles),
-        angles)).flatten(2)
+    turned = torch.view_as_real(
+        torch.view_as_complex(x.reshape(2, 6, 4, 2)) * torch.polar(torch.ones_like(angles), angles)
+    ).flatten(2)
     half = torch.cat([-x[..., 4:], x[..., :4]], -1) * angles.sin().repeat(1, 2) + x * angles.cos().repeat(1, 2)
     table = torch.zeros(6, 8, device=device)
     table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()

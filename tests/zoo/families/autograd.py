@@ -112,9 +112,12 @@ def custom_functions_and_transforms(device: str) -> Any:
 def hooks(device: str) -> Any:
     x, seen = _x(device), []
     layer = nn.Linear(3, 2).to(device)
-    handles = [layer.register_forward_hook(lambda m, i, o: seen.append(o.shape)),
+    handles = [
+        layer.register_forward_hook(lambda m, i, o: seen.append(o.shape)),
         layer.register_forward_pre_hook(lambda m, i: (i[0] * 2,)),
-               layer.register_full_backward_hook(lambda m, i, o: seen.append(i[0].shape)), x.register_hook(lambda g: g * 10)]
+        layer.register_full_backward_hook(lambda m, i, o: seen.append(i[0].shape)),
+        x.register_hook(lambda g: g * 10),
+    ]
     layer.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.shape))
     layer(x).sum().backward()
     [handle.remove() for handle in handles]
@@ -164,8 +167,15 @@ def modes(device: str) -> Any:
         c = x * 2
     with torch.autograd.detect_anomaly(check_nan=True):
         (x.exp().sum()).backward()
-    return [a.requires_grad, b.requires_grad, c.requires_grad, x.grad, x.detach().requires_grad, x.data.requires_grad,
-        torch.is_grad_enabled()]
+    return [
+        a.requires_grad,
+        b.requires_grad,
+        c.requires_grad,
+        x.grad,
+        x.detach().requires_grad,
+        x.data.requires_grad,
+        torch.is_grad_enabled(),
+    ]
 
 
 @family.group
@@ -211,9 +221,16 @@ def errors(device: str) -> Any:
         y.add_(1)
         y.sum().backward()
 
-    for wrong in (twice, changed, lambda: (x * 2).backward(), lambda: x.detach().sum().backward(), lambda: x.add_(1),
-        lambda: x.numpy(), lambda: x @ torch.ones(2, device=device),
-        lambda: torch.ones(2, 3, device=device) + torch.ones(4, device=device)):
+    for wrong in (
+        twice,
+        changed,
+        lambda: (x * 2).backward(),
+        lambda: x.detach().sum().backward(),
+        lambda: x.add_(1),
+        lambda: x.numpy(),
+        lambda: x @ torch.ones(2, device=device),
+        lambda: torch.ones(2, 3, device=device) + torch.ones(4, device=device),
+    ):
         try:
             wrong()
             found.append("")
@@ -226,9 +243,15 @@ def errors(device: str) -> Any:
 def functional(device: str) -> Any:
     x = _x(device).detach()
     f = torch.autograd.functional
-    return [f.jacobian(lambda y: y**2, x), f.hessian(lambda y: (y**3).sum(), x), f.vjp(lambda y: y**2, x, x),
-        f.jvp(lambda y: y**2, x, x), f.hvp(lambda y: (y**3).sum(), x, x), f.vhp(lambda y: (y**3).sum(), x, x),
-        f.jacobian(lambda y: y**2, x, vectorize=True)]
+    return [
+        f.jacobian(lambda y: y**2, x),
+        f.hessian(lambda y: (y**3).sum(), x),
+        f.vjp(lambda y: y**2, x, x),
+        f.jvp(lambda y: y**2, x, x),
+        f.hvp(lambda y: (y**3).sum(), x, x),
+        f.vhp(lambda y: (y**3).sum(), x, x),
+        f.jacobian(lambda y: y**2, x, vectorize=True),
+    ]
 
 
 @family.group
@@ -245,25 +268,39 @@ def forward_mode(device: str) -> Any:
 def func_gradients(device: str) -> Any:
     x = _x(device).detach()
     f = torch.func
-    return [f.grad(lambda y: (y**2).sum())(x), f.grad_and_value(lambda y: (y**2).sum())(x), f.vjp(lambda y: y**2, x)[1](x),
-        f.jvp(lambda y: y**2, (x,), (x,)), f.grad(f.grad(lambda y: y.pow(3).sum() / 1))(x[0])]
+    return [
+        f.grad(lambda y: (y**2).sum())(x),
+        f.grad_and_value(lambda y: (y**2).sum())(x),
+        f.vjp(lambda y: y**2, x)[1](x),
+        f.jvp(lambda y: y**2, (x,), (x,)),
+        f.grad(f.grad(lambda y: y.pow(3).sum() / 1))(x[0]),
+    ]
 
 
 @family.group
 def func_jacobians(device: str) -> Any:
     x = _x(device).detach()
     f = torch.func
-    return [f.jacrev(lambda y: y**2)(x), f.jacfwd(lambda y: y**2)(x), f.hessian(lambda y: (y**3).sum())(x),
-        f.jacfwd(f.jacrev(lambda y: y.sin().sum()))(x)]
+    return [
+        f.jacrev(lambda y: y**2)(x),
+        f.jacfwd(lambda y: y**2)(x),
+        f.hessian(lambda y: (y**3).sum())(x),
+        f.jacfwd(f.jacrev(lambda y: y.sin().sum()))(x),
+    ]
 
 
 @family.group
 def func_vmap(device: str) -> Any:
     x, y = torch.randn(4, 3).to(device), torch.randn(4, 3).to(device)
     vmap = torch.func.vmap
-    return [vmap(torch.dot)(x, y), vmap(lambda a: a.sum())(x), vmap(torch.mv, (None, 0))(torch.ones(2, 3).to(device), x),
-        vmap(lambda a: a * 2, in_dims=1, out_dims=1)(x), vmap(lambda a: torch.where(a > 0, a, 0.0))(x),
-        vmap(lambda a: (a, a.max()), chunk_size=2)(x)]
+    return [
+        vmap(torch.dot)(x, y),
+        vmap(lambda a: a.sum())(x),
+        vmap(torch.mv, (None, 0))(torch.ones(2, 3).to(device), x),
+        vmap(lambda a: a * 2, in_dims=1, out_dims=1)(x),
+        vmap(lambda a: torch.where(a > 0, a, 0.0))(x),
+        vmap(lambda a: (a, a.max()), chunk_size=2)(x),
+    ]
 
 
 @family.group
@@ -278,8 +315,7 @@ def func_of_modules(device: str) -> Any:
     per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(params, x, labels)
     layers = [nn.Linear(3, 2).to(device) for _ in range(3)]
     stacked, _ = torch.func.stack_module_state(layers)
-    out = torch.func.vmap(lambda p: torch.func.functional_call(layers[0], p, (x,)))({k: v.detach() for k,
-        v in stacked.items()})
+    out = torch.func.vmap(lambda p: torch.func.functional_call(layers[0], p, (x,)))({k: v.detach() for k, v in stacked.items()})
     return [per_sample, out]
 
 

@@ -19,19 +19,44 @@ def _x(device: str) -> Any:
 @family.group
 def slices(device: str) -> Any:
     x = _x(device)
-    found = [x[0], x[:, 1], x[..., -1], x[1:, ::2], x[None], x[-1, -1], x[0:0], x.narrow(1, 1, 2), x.select(0, 1),
-        x[1, 2].item()]
-    return [*found, [row.sum() for row in x], len(x), x.unbind(1), x[(0, 1)], x[True],
-        x.index_select(1, torch.tensor([3, 0]).to(device))]
+    found = [
+        x[0],
+        x[:, 1],
+        x[..., -1],
+        x[1:, ::2],
+        x[None],
+        x[-1, -1],
+        x[0:0],
+        x.narrow(1, 1, 2),
+        x.select(0, 1),
+        x[1, 2].item(),
+    ]
+    return [
+        *found,
+        [row.sum() for row in x],
+        len(x),
+        x.unbind(1),
+        x[(0, 1)],
+        x[True],
+        x.index_select(1, torch.tensor([3, 0]).to(device)),
+    ]
 
 
 @family.group
 def by_integers(device: str) -> Any:
     x, i, j = _x(device), torch.tensor([0, 2]).to(device), torch.tensor([3, 1]).to(device)
-    found = [x[i], x[i, j], x[:, j], x[i][:, j], x[i[:, None], j], x[[0, 1]], x[[0, 1], [2, 3]], x[i, 1:],
-        x[torch.tensor([1, 2])]]
-    return [*found, x.take(j), x[1, j], torch.take_along_dim(x, j[None].expand(3, 2), 1), x[i.tolist()], x[i[0]],
-        x[int(i[1])]]
+    found = [
+        x[i],
+        x[i, j],
+        x[:, j],
+        x[i][:, j],
+        x[i[:, None], j],
+        x[[0, 1]],
+        x[[0, 1], [2, 3]],
+        x[i, 1:],
+        x[torch.tensor([1, 2])],
+    ]
+    return [*found, x.take(j), x[1, j], torch.take_along_dim(x, j[None].expand(3, 2), 1), x[i.tolist()], x[i[0]], x[int(i[1])]]
 
 
 @family.group
@@ -73,8 +98,7 @@ def written_by_index(device: str) -> Any:
 def gather_and_scatter(device: str) -> Any:
     x, index = _x(device), torch.tensor([[0, 1], [2, 0], [3, 3]]).to(device)
     zeros, ones = torch.zeros(3, 4).to(device), torch.ones(3, 2).to(device)
-    found = [x.gather(1, index), zeros.scatter(1, index, ones), zeros.scatter(1, index, 5.0),
-        zeros.scatter_add(1, index, ones)]
+    found = [x.gather(1, index), zeros.scatter(1, index, ones), zeros.scatter(1, index, 5.0), zeros.scatter_add(1, index, ones)]
     found += [zeros.scatter_reduce(1, index, ones, how) for how in ("sum", "prod", "amax", "mean")]
     return [*found, zeros.clone().scatter_(1, index, 1.0), zeros.clone().scatter_(1, index, ones, reduce="add")]
 
@@ -83,8 +107,12 @@ def gather_and_scatter(device: str) -> Any:
 def index_ops(device: str) -> Any:
     x, i = _x(device), torch.tensor([0, 2]).to(device)
     rows = torch.ones(2, 4).to(device)
-    return [x.index_add(0, i, rows, alpha=2), x.index_copy(0, i, rows), x.index_fill(1, i, -1),
-        x.clone().index_add_(0, i, rows)]
+    return [
+        x.index_add(0, i, rows, alpha=2),
+        x.index_copy(0, i, rows),
+        x.index_fill(1, i, -1),
+        x.clone().index_add_(0, i, rows),
+    ]
 
 
 @family.group
@@ -107,8 +135,7 @@ def mask_gradients(device: str) -> Any:
 @family.group
 def diagonals(device: str) -> Any:
     x = torch.arange(16.0).view(4, 4).to(device)
-    found = [x.diag(), x.diagonal(1), x[0].diag(), torch.diag_embed(x), x.tril(), x.triu(1), x.trace(),
-        torch.diagflat(x[0])]
+    found = [x.diag(), x.diagonal(1), x[0].diag(), torch.diag_embed(x), x.tril(), x.triu(1), x.trace(), torch.diagflat(x[0])]
     y = x.clone().fill_diagonal_(7)
     return [*found, y, torch.tril_indices(3, 3, device=device), torch.triu_indices(2, 3, 1, device=device),
         torch.block_diag(x, x),
@@ -118,18 +145,24 @@ def diagonals(device: str) -> Any:
 @family.group
 def functional_writes(device: str) -> Any:
     x = _x(device)
-    return [x.slice_scatter(torch.zeros(1, 4, device=device), 0, 1, 2),
+    return [
+        x.slice_scatter(torch.zeros(1, 4, device=device), 0, 1, 2),
         x.select_scatter(torch.zeros(4, device=device), 0, 0),
-            x.masked_scatter(x > 5, torch.zeros(12).to(device)), x.as_strided_scatter(torch.zeros(2).to(device), (2,),
-                (1,))]
+        x.masked_scatter(x > 5, torch.zeros(12).to(device)),
+        x.as_strided_scatter(torch.zeros(2).to(device), (2,), (1,)),
+    ]
 
 
 @family.group
 def one_hot(device: str) -> Any:
     labels = torch.tensor([0, 2, 1]).to(device)
     eye = torch.eye(3, device=device)
-    return [F.one_hot(labels, 4), F.one_hot(labels), eye[labels],
-        torch.zeros(3, 4, device=device).scatter_(1, labels[:, None], 1)]
+    return [
+        F.one_hot(labels, 4),
+        F.one_hot(labels),
+        eye[labels],
+        torch.zeros(3, 4, device=device).scatter_(1, labels[:, None], 1),
+    ]
 
 
 @family.group
@@ -143,8 +176,10 @@ def embeddings(device: str) -> Any:
     weight = torch.randn(7, 3).to(device).requires_grad_()
     ids = torch.tensor([[1, 2, 0], [4, 5, 0]]).to(device)
     out = F.embedding(ids, weight, padding_idx=0)
-    bag = F.embedding_bag(ids, weight, mode="mean"), F.embedding_bag(ids.flatten(), weight, torch.tensor([0, 4]).to(device),
-        mode="sum")
+    bag = (
+        F.embedding_bag(ids, weight, mode="mean"),
+        F.embedding_bag(ids.flatten(), weight, torch.tensor([0, 4]).to(device), mode="sum"),
+    )
     (out.sum() + sum(b.sum() for b in bag)).backward()
     scaled = F.embedding(ids, weight.detach(), scale_grad_by_freq=True, max_norm=1.0)
     return [out, *bag, weight.grad, scaled]
@@ -158,15 +193,26 @@ def padding_masks(device: str) -> Any:
     x = torch.ones(2, 4, 3, device=device)
     pooled = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     last = x[torch.arange(2, device=device), lengths - 1]
-    return [mask, pooled, last, x[mask], x.masked_fill(~mask[..., None], float("-inf")).amax(1), int(lengths.max()),
-        lengths.max().item()]
+    return [
+        mask,
+        pooled,
+        last,
+        x[mask],
+        x.masked_fill(~mask[..., None], float("-inf")).amax(1),
+        int(lengths.max()),
+        lengths.max().item(),
+    ]
 
 
 @family.group
 def repeating(device: str) -> Any:
     x, counts = torch.arange(3.0).to(device), torch.tensor([1, 0, 2]).to(device)
-    return [x.repeat_interleave(2), x.repeat_interleave(counts), torch.repeat_interleave(counts),
-        x.repeat_interleave(counts, output_size=3)]
+    return [
+        x.repeat_interleave(2),
+        x.repeat_interleave(counts),
+        torch.repeat_interleave(counts),
+        x.repeat_interleave(counts, output_size=3),
+    ]
 
 
 @family.group

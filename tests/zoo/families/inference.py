@@ -17,8 +17,18 @@ family = Family("inference")
 def reading(device: str) -> Any:
     with torch.inference_mode():
         x = torch.arange(6.0, device=device).view(2, 3)
-        found = [x.sum().item(), x.cpu().clone().sum().item(), x.tolist(), str(x)[:6], bool((x >= 0).all()),
-            x.cpu().numpy().sum(), float(x[0, 1]), int(x.argmax()), len(x), x.mean().cpu().item()]
+        found = [
+            x.sum().item(),
+            x.cpu().clone().sum().item(),
+            x.tolist(),
+            str(x)[:6],
+            bool((x >= 0).all()),
+            x.cpu().numpy().sum(),
+            float(x[0, 1]),
+            int(x.argmax()),
+            len(x),
+            x.mean().cpu().item(),
+        ]
     return [*found[3:6], len(found)]
 
 
@@ -27,11 +37,27 @@ def views(device: str) -> Any:
     plain = torch.arange(6.0, device=device)
     with torch.inference_mode():
         x = plain * 1
-        found = [plain.view(2, 3), plain[1:], plain.t(), x.view(3, 2), x[None], x.reshape(2, 3).transpose(0, 1),
-            plain.detach(), plain.unsqueeze(0).expand(2, 6), x.chunk(2), plain.split(2), x.unbind()]
+        found = [
+            plain.view(2, 3),
+            plain[1:],
+            plain.t(),
+            x.view(3, 2),
+            x[None],
+            x.reshape(2, 3).transpose(0, 1),
+            plain.detach(),
+            plain.unsqueeze(0).expand(2, 6),
+            x.chunk(2),
+            plain.split(2),
+            x.unbind(),
+        ]
         shapes = [y.shape for y in found if isinstance(y, torch.Tensor)]
-        return [shapes, x.is_inference(), plain.is_inference(), plain.view(2, 3).is_inference(),
-            torch.is_inference_mode_enabled()]
+        return [
+            shapes,
+            x.is_inference(),
+            plain.is_inference(),
+            plain.view(2, 3).is_inference(),
+            torch.is_inference_mode_enabled(),
+        ]
 
 
 @family.group
@@ -55,21 +81,48 @@ def composite_ops(device: str) -> Any:
     x = torch.randn(2, 4, 8).to(device)
     w = torch.randn(8, 8).to(device)
     with torch.inference_mode():
-        found = [F.linear(x, w), x @ w, torch.matmul(x, x.mT), F.layer_norm(x, (8,)), x.softmax(-1), F.gelu(x),
-            x.reshape(8, 8), torch.einsum("bij,jk->bik", x, w), F.conv1d(x, torch.randn(4, 4, 3).to(device)),
-            x.chunk(2, 2)[0], F.pad(x, (1, 1)), x.repeat(2, 1, 1),
-            F.cross_entropy(x[0], torch.zeros(4, dtype=torch.long, device=device))]
-        found += [torch.stack([x, x]), x.flatten(), F.dropout(x, 0.1, False), x.norm(),
-            F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]), F.interpolate(x, 16), x.std(),
-            F.normalize(x), torch.cdist(x, x), F.batch_norm(x, torch.zeros(4, device=device), torch.ones(4, device=device)),
-            F.max_pool1d(x, 2), F.group_norm(x, 2), F.embedding(torch.zeros(2, dtype=torch.long, device=device), w)]
+        found = [
+            F.linear(x, w),
+            x @ w,
+            torch.matmul(x, x.mT),
+            F.layer_norm(x, (8,)),
+            x.softmax(-1),
+            F.gelu(x),
+            x.reshape(8, 8),
+            torch.einsum("bij,jk->bik", x, w),
+            F.conv1d(x, torch.randn(4, 4, 3).to(device)),
+            x.chunk(2, 2)[0],
+            F.pad(x, (1, 1)),
+            x.repeat(2, 1, 1),
+            F.cross_entropy(x[0], torch.zeros(4, dtype=torch.long, device=device)),
+        ]
+        found += [
+            torch.stack([x, x]),
+            x.flatten(),
+            F.dropout(x, 0.1, False),
+            x.norm(),
+            F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]),
+            F.interpolate(x, 16),
+            x.std(),
+            F.normalize(x),
+            torch.cdist(x, x),
+            F.batch_norm(x, torch.zeros(4, device=device), torch.ones(4, device=device)),
+            F.max_pool1d(x, 2),
+            F.group_norm(x, 2),
+            F.embedding(torch.zeros(2, dtype=torch.long, device=device), w),
+        ]
         return [y.shape for y in found]
 
 
 @family.special(close=1e-4)
 def a_network(device: str) -> Any:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(4, 5)).to(device).eval()
+    model = (
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+        )
+        .to(device)
+        .eval()
+    )
     x = torch.randn(2, 3, 8, 8)
     with torch.inference_mode():
         out = model(x.to(device))
@@ -82,8 +135,11 @@ def a_network(device: str) -> Any:
 
 @family.special(close=1e-4)
 def recurrent(device: str) -> Any:
-    lstm, gru, cell = nn.LSTM(4, 5, batch_first=True).to(device).eval(), nn.GRU(4, 5).to(device).eval(), nn.LSTMCell(4,
-        5).to(device)
+    lstm, gru, cell = (
+        nn.LSTM(4, 5, batch_first=True).to(device).eval(),
+        nn.GRU(4, 5).to(device).eval(),
+        nn.LSTMCell(4, 5).to(device),
+    )
     x = torch.randn(2, 3, 4).to(device)
     with torch.inference_mode():
         found = [lstm(x)[0].cpu(), gru(x)[0].cpu(), cell(x[:, 0])[0].cpu()]

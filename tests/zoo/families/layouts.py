@@ -21,16 +21,32 @@ def sparse_coo(device: str) -> Any:
     s = _coo(device)
     made = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]], device=device), torch.ones(2, device=device), (2, 2))
     c = s.coalesce()
-    return [s.is_sparse, s.shape, c.indices(), c.values(), s.to_dense(), made.to_dense(), (s * 2).to_dense(),
-        (s + s).coalesce().values(), s.t().to_dense(), s._nnz(), s.device.type == device, s.cpu().to_dense(),
-        s.sparse_dim()]
+    return [
+        s.is_sparse,
+        s.shape,
+        c.indices(),
+        c.values(),
+        s.to_dense(),
+        made.to_dense(),
+        (s * 2).to_dense(),
+        (s + s).coalesce().values(),
+        s.t().to_dense(),
+        s._nnz(),
+        s.device.type == device,
+        s.cpu().to_dense(),
+        s.sparse_dim(),
+    ]
 
 
 @family.group
 def sparse_by_size(device: str) -> Any:
     """Those without elements; the legacy types make some too."""
-    sizes = [torch.sparse_coo_tensor(size=(2, 3), device=device), torch.zeros(2, 3, layout=torch.sparse_coo, device=device),
-        torch.empty(2, 3, layout=torch.sparse_coo, device=device), torch.zeros(2, 3, layout=torch.sparse_csr, device=device)]
+    sizes = [
+        torch.sparse_coo_tensor(size=(2, 3), device=device),
+        torch.zeros(2, 3, layout=torch.sparse_coo, device=device),
+        torch.empty(2, 3, layout=torch.sparse_coo, device=device),
+        torch.zeros(2, 3, layout=torch.sparse_csr, device=device),
+    ]
     types = torch.cuda.sparse if device == "cuda" else torch.sparse
     legacy = types.FloatTensor(torch.tensor([[0, 1], [1, 0]], device=device), torch.ones(2, device=device), torch.Size([2, 3]))
     found = [torch.mm(legacy, torch.ones(3, 2, device=device)), types.FloatTensor(2, 3)._nnz(), sizes[0].type()[-18:]]
@@ -40,8 +56,15 @@ def sparse_by_size(device: str) -> Any:
 @family.group
 def sparse_products(device: str) -> Any:
     s, x = _coo(device), torch.randn(3, 2).to(device)
-    found = [torch.sparse.mm(s, x), s @ x, torch.mm(s, x), torch.spmm(s, x), torch.sparse.addmm(x, s, x),
-        torch.sparse.sum(s), torch.sparse.sum(s, 1).to_dense()]
+    found = [
+        torch.sparse.mm(s, x),
+        s @ x,
+        torch.mm(s, x),
+        torch.spmm(s, x),
+        torch.sparse.addmm(x, s, x),
+        torch.sparse.sum(s),
+        torch.sparse.sum(s, 1).to_dense(),
+    ]
     return [*found, torch.sparse.softmax(s, 1).to_dense(), (s * torch.ones(3, 3).to(device)).to_dense()]
 
 
@@ -77,8 +100,17 @@ def sparse_csr(device: str) -> Any:
     dense = torch.tensor([[0.0, 1, 0], [2, 0, 3], [0, 0, 4]]).to(device)
     s = dense.to_sparse_csr()
     made = torch.sparse_csr_tensor(torch.tensor([0, 1, 3]), torch.tensor([1, 0, 2]), torch.ones(3), (2, 3)).to(device)
-    return [s.crow_indices(), s.col_indices(), s.values(), s @ torch.ones(3, 2).to(device), made.to_dense(), s.to_dense(),
-        s.layout, torch.sparse.mm(s, dense), s.to_sparse_coo().to_dense()]
+    return [
+        s.crow_indices(),
+        s.col_indices(),
+        s.values(),
+        s @ torch.ones(3, 2).to(device),
+        made.to_dense(),
+        s.to_dense(),
+        s.layout,
+        torch.sparse.mm(s, dense),
+        s.to_sparse_coo().to_dense(),
+    ]
 
 
 @family.group
@@ -100,8 +132,13 @@ def sparse_gradients_through(device: str) -> Any:
 def nested_strided(device: str) -> Any:
     parts = [torch.ones(2, 3).to(device), torch.ones(4, 3).to(device)]
     n = torch.nested.nested_tensor(parts)
-    return [n.is_nested, n.size(0), [p.shape for p in n.unbind()], torch.nested.to_padded_tensor(n, 0.0),
-        n.device.type == device]
+    return [
+        n.is_nested,
+        n.size(0),
+        [p.shape for p in n.unbind()],
+        torch.nested.to_padded_tensor(n, 0.0),
+        n.device.type == device,
+    ]
 
 
 @family.group
@@ -118,10 +155,16 @@ def nested_jagged(device: str) -> Any:
 def quantised_tensors(device: str) -> Any:
     x = torch.linspace(-1, 1, 5).to(device)
     fake = torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127)
-    channels = torch.fake_quantize_per_channel_affine(x[None].repeat(2, 1), torch.tensor([0.1, 0.2]).to(device),
-        torch.zeros(2, dtype=torch.int32).to(device), 0, -128, 127)
-    return [fake, channels, torch.fake_quantize_per_tensor_affine(x, torch.tensor(0.1).to(device),
-        torch.tensor(0, dtype=torch.int32).to(device), 0, 255)]
+    channels = torch.fake_quantize_per_channel_affine(
+        x[None].repeat(2, 1), torch.tensor([0.1, 0.2]).to(device), torch.zeros(2, dtype=torch.int32).to(device), 0, -128, 127
+    )
+    return [
+        fake,
+        channels,
+        torch.fake_quantize_per_tensor_affine(
+            x, torch.tensor(0.1).to(device), torch.tensor(0, dtype=torch.int32).to(device), 0, 255
+        ),
+    ]
 
 
 @family.refused("a quantised tensor is not emulated by the virtual GPU: use torch.fake_quantize_per_tensor_affine, or")
@@ -158,8 +201,14 @@ def low_bits(device: str) -> Any:
     q = (w / scale).round().clamp(-8, 7).to(torch.int8)
     packed = ((q[:, ::2] & 15) | (q[:, 1::2] << 4)).to(torch.uint8)
     back = torch.stack([packed & 15, packed >> 4], -1).flatten(1)
-    return [q, packed, back, q.to(torch.float32) * scale, w.to(torch.float8_e4m3fn).to(torch.float32),
-        w.to(torch.float8_e5m2).dtype]
+    return [
+        q,
+        packed,
+        back,
+        q.to(torch.float32) * scale,
+        w.to(torch.float8_e4m3fn).to(torch.float32),
+        w.to(torch.float8_e5m2).dtype,
+    ]
 
 
 @family.group

@@ -30,8 +30,16 @@ def moving(device: str) -> Any:
     optimizer.step()
     same = [id(p) for p in layer.parameters()] == before
     back = copy.deepcopy(layer).cpu()
-    return [same, layer.weight, back.weight, layer.half().weight, layer.float().weight,
-        layer.to(device, torch.float64).weight, layer.bfloat16().bias, layer.double().cpu().weight.device.type]
+    return [
+        same,
+        layer.weight,
+        back.weight,
+        layer.half().weight,
+        layer.float().weight,
+        layer.to(device, torch.float64).weight,
+        layer.bfloat16().bias,
+        layer.double().cpu().weight.device.type,
+    ]
 
 
 @family.group
@@ -48,8 +56,14 @@ def moving_by_hand(device: str) -> Any:
     loss = (layer(_x(device)) + other(_x(device)) + third(_x(device))).sum()
     loss.backward()
     layer.weight.data = layer.weight.data.cpu()
-    return [loss, other.weight.grad, third.weight.grad, layer.weight, [p.device.type for p in layer.parameters()][:1],
-        owners[0]() is layer.weight]
+    return [
+        loss,
+        other.weight.grad,
+        third.weight.grad,
+        layer.weight,
+        [p.device.type for p in layer.parameters()][:1],
+        owners[0]() is layer.weight,
+    ]
 
 
 @family.group
@@ -100,8 +114,11 @@ def weight_norm_of_old(device: str) -> Any:
 @family.special(close=1e-4)
 def parametrizations(device: str) -> Any:
     found = []
-    for wrap in (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm,
-        nn.utils.parametrizations.orthogonal):
+    for wrap in (
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.parametrizations.spectral_norm,
+        nn.utils.parametrizations.orthogonal,
+    ):
         layer = wrap(nn.Linear(4, 4)).to(device)
         out = layer(_x(device))
         out.sum().backward()
@@ -139,8 +156,12 @@ def lazy_modules(device: str) -> Any:
     model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3)).to(device)
     out = model(torch.ones(2, 3, 6, 6, device=device))
     out.sum().backward()
-    return [out.shape, [type(m).__name__ for m in model], [p.grad.shape for p in model.parameters()],
-        [p.device.type == device for p in model.parameters()]]
+    return [
+        out.shape,
+        [type(m).__name__ for m in model],
+        [p.grad.shape for p in model.parameters()],
+        [p.device.type == device for p in model.parameters()],
+    ]
 
 
 @family.group
@@ -158,8 +179,13 @@ def made_there(device: str) -> Any:
     other = nn.Linear(4, 3, device=device, dtype=torch.float64)
     hollow = nn.Linear(4, 3, device="meta").to_empty(device=device)
     skipped = nn.utils.skip_init(nn.Linear, 4, 3, device=device)
-    return [layer(x).shape, other.weight.dtype, hollow.weight.shape, skipped.weight.device.type == device,
-        x.device.type == device]
+    return [
+        layer(x).shape,
+        other.weight.dtype,
+        hollow.weight.shape,
+        skipped.weight.device.type == device,
+        x.device.type == device,
+    ]
 
 
 class Tagged(torch.Tensor):
@@ -171,10 +197,23 @@ def subclasses(device: str) -> Any:
     x = torch.ones(3).to(device).as_subclass(Tagged)
     y = x * 2
     z = Tagged(torch.ones(3)).to(device)
-    found = [type(x).__name__, type(y).__name__, type(y[0]).__name__, type(z).__name__, isinstance(y, Tagged),
-        type(x.as_subclass(torch.Tensor)) is Tagged, (y + z).sum().item(), x.shape, x.device.type == device]
-    return [*found, y.as_subclass(torch.Tensor), (x + torch.ones(3).to(device)).as_subclass(torch.Tensor),
-        torch.stack([x, y]).as_subclass(torch.Tensor)]
+    found = [
+        type(x).__name__,
+        type(y).__name__,
+        type(y[0]).__name__,
+        type(z).__name__,
+        isinstance(y, Tagged),
+        type(x.as_subclass(torch.Tensor)) is Tagged,
+        (y + z).sum().item(),
+        x.shape,
+        x.device.type == device,
+    ]
+    return [
+        *found,
+        y.as_subclass(torch.Tensor),
+        (x + torch.ones(3).to(device)).as_subclass(torch.Tensor),
+        torch.stack([x, y]).as_subclass(torch.Tensor),
+    ]
 
 
 class Counted(torch.Tensor):
@@ -194,8 +233,7 @@ def subclasses_with_functions(device: str) -> Any:
     before = Counted.calls
     y = (x @ x).relu().sum()
     y.backward()
-    return [Counted.calls > before, type(y).__name__, x.grad.as_subclass(torch.Tensor),
-        y.detach().as_subclass(torch.Tensor)]
+    return [Counted.calls > before, type(y).__name__, x.grad.as_subclass(torch.Tensor), y.detach().as_subclass(torch.Tensor)]
 
 
 class ScaledParameter(nn.Parameter):
@@ -215,8 +253,14 @@ def parameter_subclasses(device: str) -> Any:
     made = ScaledParameter(torch.ones(3).to(device), 3.0)
     out = layer(_x(device)) * made
     out.sum().backward()
-    return [out, layer.weight.grad, made.grad, made.scale, isinstance(made, nn.Parameter),
-        isinstance(layer.weight, nn.Parameter)]
+    return [
+        out,
+        layer.weight.grad,
+        made.grad,
+        made.scale,
+        isinstance(made, nn.Parameter),
+        isinstance(layer.weight, nn.Parameter),
+    ]
 
 
 @family.group
@@ -228,8 +272,11 @@ def parameters_and_buffers(device: str) -> Any:
     module.to(device)
     module.seen += 1
     module.kept = module.kept + 1
-    facts = [isinstance(module.scale, nn.Parameter), module.scale.requires_grad,
-        nn.Parameter(torch.ones(1, device=device)).is_leaf]
+    facts = [
+        isinstance(module.scale, nn.Parameter),
+        module.scale.requires_grad,
+        nn.Parameter(torch.ones(1, device=device)).is_leaf,
+    ]
     return [*facts, sorted(module.state_dict()), module.seen, module.kept, nn.Buffer(torch.ones(2, device=device)) + 1]
 
 
@@ -242,8 +289,13 @@ def state_dicts(device: str) -> Any:
     missing = other.load_state_dict(state)
     other.to(device).load_state_dict(model.state_dict(), assign=True)
     model.load_state_dict({k: v.cpu() for k, v in state.items()})
-    return [list(missing.missing_keys), model[1].num_batches_tracked, other[1].num_batches_tracked, other[0].weight,
-        model[0].weight]
+    return [
+        list(missing.missing_keys),
+        model[1].num_batches_tracked,
+        other[1].num_batches_tracked,
+        other[0].weight,
+        model[0].weight,
+    ]
 
 
 @family.group
@@ -273,8 +325,15 @@ def copies(device: str) -> Any:
     twin = copy.deepcopy(model)
     x = _x(device).requires_grad_()
     shallow = copy.copy(x)
-    return [twin[0].weight, twin[0].weight is not model[0].weight, shallow, copy.deepcopy(x),
-        copy.deepcopy({"a": [x, x]})["a"][0].requires_grad, x.clone().detach(), copy.copy(model)[0] is model[0]]
+    return [
+        twin[0].weight,
+        twin[0].weight is not model[0].weight,
+        shallow,
+        copy.deepcopy(x),
+        copy.deepcopy({"a": [x, x]})["a"][0].requires_grad,
+        x.clone().detach(),
+        copy.copy(model)[0] is model[0],
+    ]
 
 
 @family.group
@@ -283,13 +342,17 @@ def averages_of_weights(device: str) -> Any:
 
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).to(device)
     found = []
-    for averaged in (AveragedModel(model), AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)),
-        AveragedModel(model, use_buffers=True)):
+    for averaged in (
+        AveragedModel(model),
+        AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)),
+        AveragedModel(model, use_buffers=True),
+    ):
         for _ in range(2):
             averaged.update_parameters(model)
         update_bn([_x("cpu") for _ in range(2)], averaged, device=device)
-        found.append([averaged.n_averaged, averaged(_x(device)).shape, averaged.module[0].weight,
-            averaged.module[1].num_batches_tracked])
+        found.append(
+            [averaged.n_averaged, averaged(_x(device)).shape, averaged.module[0].weight, averaged.module[1].num_batches_tracked]
+        )
     return found
 
 

@@ -41,10 +41,8 @@ def fused_arithmetic(device: str) -> Any:
 @family.group
 def comparison(device: str) -> Any:
     x, y = _two(device)
-    found = [x < y, x <= 0.1, x > y, x >= y, x == y, x != y, torch.isclose(x, x + 1e-9), torch.eq(x, 1),
-        torch.maximum(x, y)]
-    return [*found, torch.minimum(x, y), torch.fmax(x, y), torch.fmin(x, y), torch.ne(x, x),
-        torch.logical_and(x > 0, y > 1)]
+    found = [x < y, x <= 0.1, x > y, x >= y, x == y, x != y, torch.isclose(x, x + 1e-9), torch.eq(x, 1), torch.maximum(x, y)]
+    return [*found, torch.minimum(x, y), torch.fmax(x, y), torch.fmin(x, y), torch.ne(x, x), torch.logical_and(x > 0, y > 1)]
 
 
 @family.group
@@ -90,8 +88,14 @@ def special_functions(device: str) -> Any:
 @family.group
 def choosing(device: str) -> Any:
     x, y = _two(device)
-    found = [x.clamp(-0.5, 0.5), x.clamp(min=0), x.clamp(max=y), x.clip(0, 1), torch.where(x > 0, x, y),
-        torch.where(x > 0, x, 0.0)]
+    found = [
+        x.clamp(-0.5, 0.5),
+        x.clamp(min=0),
+        x.clamp(max=y),
+        x.clip(0, 1),
+        torch.where(x > 0, x, y),
+        torch.where(x > 0, x, 0.0),
+    ]
     return [*found, torch.where(x > 0, 1, 0), x.masked_fill(x < 0, -1), x.nan_to_num(0.0), torch.threshold(x, 0.1, 20)]
 
 
@@ -144,32 +148,63 @@ def given_outputs(device: str) -> Any:
 
 @family.group
 def promotion(device: str) -> Any:
-    i, f, h = torch.arange(3, device=device), torch.ones(3, device=device), torch.ones(3, device=device,
-        dtype=torch.float16)
+    i, f, h = torch.arange(3, device=device), torch.ones(3, device=device), torch.ones(3, device=device, dtype=torch.float16)
     b, d = i > 1, f.double()
-    found = [i + f, i + h, h + f, i / 2, i * 1.5, b + i, b * 2.0, d + f, f + torch.tensor(2.0, dtype=torch.float64),
-        i + True]
-    return [*found, torch.result_type(i, f), torch.can_cast(torch.float, torch.int), i.to(torch.uint8) - 1,
-        h.bfloat16() + 1]
+    found = [i + f, i + h, h + f, i / 2, i * 1.5, b + i, b * 2.0, d + f, f + torch.tensor(2.0, dtype=torch.float64), i + True]
+    return [*found, torch.result_type(i, f), torch.can_cast(torch.float, torch.int), i.to(torch.uint8) - 1, h.bfloat16() + 1]
 
 
 @family.group
 def conversions(device: str) -> Any:
     x = torch.randn(4).to(device)
-    found = [x.half(), x.double(), x.bfloat16(), x.int(), x.long(), x.bool(), x.short(), x.char(), x.byte(), x.cfloat(),
-        x.type_as(x.half())]
-    return [*found, x.to(torch.float64), x.to(x.half()), x.type(torch.float16), x.view(torch.int32),
-        x.to(torch.float8_e4m3fn).float()]
+    found = [
+        x.half(),
+        x.double(),
+        x.bfloat16(),
+        x.int(),
+        x.long(),
+        x.bool(),
+        x.short(),
+        x.char(),
+        x.byte(),
+        x.cfloat(),
+        x.type_as(x.half()),
+    ]
+    return [
+        *found,
+        x.to(torch.float64),
+        x.to(x.half()),
+        x.type(torch.float16),
+        x.view(torch.int32),
+        x.to(torch.float8_e4m3fn).float(),
+    ]
 
 
 @family.group
 def complex_numbers(device: str) -> Any:
     z = torch.complex(torch.arange(4.0), torch.ones(4)).to(device)
-    found = [z.real, z.imag, z.abs(), z.angle(), z.conj(), z * z, z / (z + 1), z.exp(), torch.view_as_real(z),
-        z.conj().resolve_conj()]
+    found = [
+        z.real,
+        z.imag,
+        z.abs(),
+        z.angle(),
+        z.conj(),
+        z * z,
+        z / (z + 1),
+        z.exp(),
+        torch.view_as_real(z),
+        z.conj().resolve_conj(),
+    ]
     pairs = torch.view_as_complex(torch.ones(4, 2).to(device))
-    return [*found, pairs + z, torch.polar(z.abs(), z.angle()), z @ z.conj(), z.sum(), z.is_complex(),
-        z.mH if z.dim() > 1 else z.sgn()]
+    return [
+        *found,
+        pairs + z,
+        torch.polar(z.abs(), z.angle()),
+        z @ z.conj(),
+        z.sum(),
+        z.is_complex(),
+        z.mH if z.dim() > 1 else z.sgn(),
+    ]
 
 
 @family.group
@@ -187,17 +222,20 @@ def lists_of_tensors(device: str) -> Any:
     torch._foreach_add_(xs, 1.0)
     torch._foreach_mul_(xs, xs)
     torch._foreach_lerp_(xs, [x * 2 for x in xs], 0.3)
-    found = [torch._foreach_norm(xs), torch._foreach_sqrt(xs), torch._foreach_add(xs, xs, alpha=2),
-        torch._foreach_div(xs, 2.0)]
+    found = [torch._foreach_norm(xs), torch._foreach_sqrt(xs), torch._foreach_add(xs, xs, alpha=2), torch._foreach_div(xs, 2.0)]
     torch._foreach_zero_(xs)
     torch._foreach_copy_(xs, [x + 3 for x in xs])
-    return [*found, xs, torch._foreach_maximum(xs, 1.0), torch._foreach_clamp_min(xs, 2.0),
-        torch._foreach_addcmul(xs, xs, xs, 0.1)]
+    return [
+        *found,
+        xs,
+        torch._foreach_maximum(xs, 1.0),
+        torch._foreach_clamp_min(xs, 2.0),
+        torch._foreach_addcmul(xs, xs, xs, 0.1),
+    ]
 
 
 @family.group
 def not_a_number(device: str) -> Any:
     x = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")]).to(device)
-    found = [x.isnan(), x.isinf(), x.isfinite(), x.isposinf(), x.isneginf(), x.nan_to_num(), x.nansum(), x.nanmean(),
-        x == x]
+    found = [x.isnan(), x.isinf(), x.isfinite(), x.isposinf(), x.isneginf(), x.nan_to_num(), x.nansum(), x.nanmean(), x == x]
     return [*found, x.isreal(), torch.nan_to_num(x, 1, 2, 3), bool(x.isnan().any()), bool(x.isfinite().all())]

@@ -18,8 +18,16 @@ def _x(device: str) -> Any:
 @family.group
 def sums(device: str) -> Any:
     x = _x(device)
-    found = [x.sum(), x.sum(1), x.sum((0, 1), keepdim=True), x.sum(dtype=torch.float64), x.mean(), x.mean(0), x.prod(),
-        x.prod(1)]
+    found = [
+        x.sum(),
+        x.sum(1),
+        x.sum((0, 1), keepdim=True),
+        x.sum(dtype=torch.float64),
+        x.mean(),
+        x.mean(0),
+        x.prod(),
+        x.prod(1),
+    ]
     return [*found, x.logsumexp(1), x.nansum(), (x > 0).sum(), x.int().sum(), x.count_nonzero(), x.sum().item()]
 
 
@@ -35,16 +43,24 @@ def statistics(device: str) -> Any:
 @family.group
 def extremes(device: str) -> Any:
     x = _x(device)
-    found = [x.max(), x.min(), x.max(1), x.min(0, keepdim=True), x.amax(1), x.amin((0, 1)), x.aminmax(), x.argmax(),
-        x.argmin(1)]
+    found = [
+        x.max(),
+        x.min(),
+        x.max(1),
+        x.min(0, keepdim=True),
+        x.amax(1),
+        x.amin((0, 1)),
+        x.aminmax(),
+        x.argmax(),
+        x.argmin(1),
+    ]
     return [*found, x.max(1).values, x.topk(2), x.topk(2, largest=False).indices, x.kthvalue(2), x.cummax(1), x.cummin(0)]
 
 
 @family.group
 def extremes_gradients(device: str) -> Any:
     x = _x(device).requires_grad_()
-    (x.max() + x.max(1).values.sum() + x.amax(0).sum() + x.topk(2).values.sum() + x.median() + x.sort().values[0,
-        0]).backward()
+    (x.max() + x.max(1).values.sum() + x.amax(0).sum() + x.topk(2).values.sum() + x.median() + x.sort().values[0, 0]).backward()
     return x.grad
 
 
@@ -73,8 +89,12 @@ def norms(device: str) -> Any:
 def tests_of_all(device: str) -> Any:
     x = _x(device)
     found = [(x > 9).any(), (x < 9).all(), (x > 0).any(1), (x > 0).all((0, 1)), torch.equal(x, x), torch.allclose(x, x)]
-    return [*found, bool((x == x).all()), x.isfinite().all(), torch.isin(torch.arange(4, device=device),
-        torch.arange(2, device=device))]
+    return [
+        *found,
+        bool((x == x).all()),
+        x.isfinite().all(),
+        torch.isin(torch.arange(4, device=device), torch.arange(2, device=device)),
+    ]
 
 
 @family.group
@@ -95,8 +115,12 @@ def distinct(device: str) -> Any:
 def searching(device: str) -> Any:
     edges = torch.tensor([0.0, 0.5, 1.0]).to(device)
     x = _x(device)
-    found = [torch.bucketize(x, edges), torch.searchsorted(edges, x), torch.searchsorted(edges, 0.7),
-        torch.bucketize(x, edges, right=True)]
+    found = [
+        torch.bucketize(x, edges),
+        torch.searchsorted(edges, x),
+        torch.searchsorted(edges, 0.7),
+        torch.bucketize(x, edges, right=True),
+    ]
     return [*found, torch.nonzero(torch.tensor([0, 1, 1]).to(device)), torch.argwhere(torch.tensor([0, 1, 1]).to(device))]
 
 
@@ -107,8 +131,7 @@ def segments(device: str) -> Any:
     found = [torch.segment_reduce(x, "sum", lengths=lengths), torch.segment_reduce(x, "max", lengths=lengths)]
     index = torch.tensor([0, 1, 1, 0, 2, 2]).to(device)
     groups = torch.zeros(3).to(device)
-    return [*found, groups.index_reduce(0, index, x, "amax"), groups.scatter_reduce(0, index, x, "mean",
-        include_self=False)]
+    return [*found, groups.index_reduce(0, index, x, "amax"), groups.scatter_reduce(0, index, x, "mean", include_self=False)]
 
 
 @family.group

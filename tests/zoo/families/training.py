@@ -33,29 +33,50 @@ def _train(device: str, make: Any, steps: int = 3) -> Any:
 @family.special(close=1e-4)
 def optimizers(device: str) -> Any:
     o = torch.optim
-    makes = [lambda p: o.SGD(p, 0.1), lambda p: o.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
-        lambda p: o.Adam(p), lambda p: o.AdamW(p), lambda p: o.RMSprop(p, momentum=0.5, centered=True),
-        lambda p: o.Adagrad(p), lambda p: o.Adadelta(p),
-             lambda p: o.Adamax(p), lambda p: o.NAdam(p), lambda p: o.RAdam(p), lambda p: o.Rprop(p), lambda p: o.ASGD(p),
-             lambda p: o.Adam(p, amsgrad=True), lambda p: o.Adafactor(p)]
+    makes = [
+        lambda p: o.SGD(p, 0.1),
+        lambda p: o.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+        lambda p: o.Adam(p),
+        lambda p: o.AdamW(p),
+        lambda p: o.RMSprop(p, momentum=0.5, centered=True),
+        lambda p: o.Adagrad(p),
+        lambda p: o.Adadelta(p),
+        lambda p: o.Adamax(p),
+        lambda p: o.NAdam(p),
+        lambda p: o.RAdam(p),
+        lambda p: o.Rprop(p),
+        lambda p: o.ASGD(p),
+        lambda p: o.Adam(p, amsgrad=True),
+        lambda p: o.Adafactor(p),
+    ]
     return [_train(device, make) for make in makes]
 
 
 @family.special(close=1e-4)
 def forms_of_optimizers(device: str) -> Any:
     o = torch.optim
-    makes = [lambda p: o.Adam(p, foreach=True), lambda p: o.Adam(p, foreach=False), lambda p: o.AdamW(p, fused=True),
-        lambda p: o.SGD(p, 0.1, fused=True), lambda p: o.SGD(p, 0.1, foreach=True, momentum=0.9),
-        lambda p: o.Adagrad(p, fused=device == "cpu")]
+    makes = [
+        lambda p: o.Adam(p, foreach=True),
+        lambda p: o.Adam(p, foreach=False),
+        lambda p: o.AdamW(p, fused=True),
+        lambda p: o.SGD(p, 0.1, fused=True),
+        lambda p: o.SGD(p, 0.1, foreach=True, momentum=0.9),
+        lambda p: o.Adagrad(p, fused=device == "cpu"),
+    ]
     return [_train(device, make) for make in makes]
 
 
 @family.special(close=1e-4)
 def capturable_optimizers(device: str) -> Any:
     o, on = torch.optim, device == "cuda"
-    return [_train(device, make)[0] for make in (lambda p: o.Adam(p, capturable=on),
-        lambda p: o.Adam(p, lr=torch.tensor(1e-3).to(device), capturable=on, foreach=False if not on else None),
-        lambda p: o.RMSprop(p, capturable=on))]
+    return [
+        _train(device, make)[0]
+        for make in (
+            lambda p: o.Adam(p, capturable=on),
+            lambda p: o.Adam(p, lr=torch.tensor(1e-3).to(device), capturable=on, foreach=False if not on else None),
+            lambda p: o.RMSprop(p, capturable=on),
+        )
+    ]
 
 
 @family.special(values=("compute",), close=1e-3)
@@ -71,11 +92,16 @@ def search_without_lines(device: str) -> Any:
 @family.group
 def schedules(device: str) -> Any:
     found = []
-    for make in (lambda o: S.StepLR(o, 2), lambda o: S.CosineAnnealingLR(o, 5),
-        lambda o: S.OneCycleLR(o, 0.1, total_steps=10), lambda o: S.LambdaLR(o, lambda n: 0.9**n), lambda o: S.LinearLR(o),
+    for make in (
+        lambda o: S.StepLR(o, 2),
+        lambda o: S.CosineAnnealingLR(o, 5),
+        lambda o: S.OneCycleLR(o, 0.1, total_steps=10),
+        lambda o: S.LambdaLR(o, lambda n: 0.9**n),
+        lambda o: S.LinearLR(o),
         lambda o: S.CyclicLR(o, 0.1, 0.2),
-                 lambda o: S.SequentialLR(o, [S.ConstantLR(o), S.ExponentialLR(o, 0.9)],
-                     [2]), lambda o: S.CosineAnnealingWarmRestarts(o, 3)):
+        lambda o: S.SequentialLR(o, [S.ConstantLR(o), S.ExponentialLR(o, 0.9)], [2]),
+        lambda o: S.CosineAnnealingWarmRestarts(o, 3),
+    ):
         optimizer = torch.optim.SGD(nn.Linear(2, 2).to(device).parameters(), lr=0.1, momentum=0.9)
         schedule = make(optimizer)
         for _ in range(4):
@@ -93,8 +119,13 @@ def clipping(device: str) -> Any:
     assert torch.isfinite(norm) and not torch.isnan(norm)
     nn.utils.clip_grad_value_(model.parameters(), 0.01)
     total = torch.stack([p.grad.detach().norm(2) for p in model.parameters()]).norm(2)
-    return [norm, model.weight.grad, total, nn.utils.get_total_norm([p.grad for p in model.parameters()]),
-        norm.isfinite().item()]
+    return [
+        norm,
+        model.weight.grad,
+        total,
+        nn.utils.get_total_norm([p.grad for p in model.parameters()]),
+        norm.isfinite().item(),
+    ]
 
 
 @family.group
@@ -190,8 +221,10 @@ def adversarial(device: str) -> Any:
     for _ in range(2):
         fake = g(torch.randn(3, 2).to(device))
         od.zero_grad()
-        real_loss, fake_loss = bce(d(torch.ones(3, 4, device=device)),
-            torch.ones(3, 1, device=device)), bce(d(fake.detach()), torch.zeros(3, 1, device=device))
+        real_loss, fake_loss = (
+            bce(d(torch.ones(3, 4, device=device)), torch.ones(3, 1, device=device)),
+            bce(d(fake.detach()), torch.zeros(3, 1, device=device)),
+        )
         (real_loss + fake_loss).backward()
         od.step()
         og.zero_grad()

@@ -19,8 +19,16 @@ def _unknown(device: str) -> Any:
 @family.group
 def validity(device: str) -> Any:
     x = _unknown(device)
-    found = [torch.isfinite(x).all(), torch.isnan(x).any(), torch.isinf(x).any(), ~torch.isfinite(x).any(), (x != x).any(),
-        torch.isfinite(x).all(), torch.isfinite(x.sum()), torch.isnan(x).sum() > 0]
+    found = [
+        torch.isfinite(x).all(),
+        torch.isnan(x).any(),
+        torch.isinf(x).any(),
+        ~torch.isfinite(x).any(),
+        (x != x).any(),
+        torch.isfinite(x).all(),
+        torch.isfinite(x.sum()),
+        torch.isnan(x).sum() > 0,
+    ]
     asked = [bool(f) for f in found]
     assert asked == [True, False, False, False, False, True, True, False], asked
     return asked
@@ -29,10 +37,16 @@ def validity(device: str) -> Any:
 @family.group
 def validity_in_other_words(device: str) -> Any:
     x = _unknown(device)
-    found = [torch.isfinite(x).all().item(), not torch.isnan(x).any(), bool(x.isnan().sum() == 0),
-        torch.isinf(x).sum().item() == 0, all(torch.isfinite(row).all() for row in x),
-        torch.isfinite(x).float().mean().item() == 1.0, torch.any(torch.isnan(x)).cpu().item() is False,
-        x.isreal().all().item()]
+    found = [
+        torch.isfinite(x).all().item(),
+        not torch.isnan(x).any(),
+        bool(x.isnan().sum() == 0),
+        torch.isinf(x).sum().item() == 0,
+        all(torch.isfinite(row).all() for row in x),
+        torch.isfinite(x).float().mean().item() == 1.0,
+        torch.any(torch.isnan(x)).cpu().item() is False,
+        x.isreal().all().item(),
+    ]
     many = torch.zeros((), dtype=torch.bool, device=device)
     for part in (x, x * 2):
         many |= torch.isnan(part).any() | torch.isinf(part).any()
@@ -45,9 +59,20 @@ def validity_in_other_words(device: str) -> Any:
 def itself(device: str) -> Any:
     x = _unknown(device)
     y = x.clone()
-    found = [torch.equal(x, x), torch.equal(x, y), torch.allclose(x, y), (x == x).all().item(), (x == y).all().item(),
-        torch.isclose(x, y).all().item(), (x <= x).all().item(), (x >= y).all().item(), not (x != y).any().item(),
-        not (x < x).any().item(), torch.equal(x, x.detach()), torch.allclose(x, x + 0.0)]
+    found = [
+        torch.equal(x, x),
+        torch.equal(x, y),
+        torch.allclose(x, y),
+        (x == x).all().item(),
+        (x == y).all().item(),
+        torch.isclose(x, y).all().item(),
+        (x <= x).all().item(),
+        (x >= y).all().item(),
+        not (x != y).any().item(),
+        not (x < x).any().item(),
+        torch.equal(x, x.detach()),
+        torch.allclose(x, x + 0.0),
+    ]
     torch.testing.assert_close(x, y)
     torch.testing.assert_close(x, x)
     assert all(found), found
@@ -96,8 +121,16 @@ def counters(device: str) -> Any:
         step += 1
         seen.add_(4)
         total = total + 2
-    found = [step.item(), int(seen), total.item(), (step / seen).item(), float(step * 2), bool(step >= 3),
-        (step % 2 == 1).item(), step.float().item() / 2]
+    found = [
+        step.item(),
+        int(seen),
+        total.item(),
+        (step / seen).item(),
+        float(step * 2),
+        bool(step >= 3),
+        (step % 2 == 1).item(),
+        step.float().item() / 2,
+    ]
     assert found == [3, 12, 6.0, 0.25, 6.0, True, True, 1.5], found
     return found
 
@@ -107,11 +140,36 @@ def known_numbers(device: str) -> Any:
     """Numbers that come from the host stay known."""
     x = torch.tensor([3.0, 1.0, 2.0], device=device)
     n = torch.tensor(5, device=device)
-    found = [x.sum().item(), x.max().item(), x.argmax().item(), (x * 2).tolist(), x.sort().values.tolist(), n.item() + 1,
-        x[n - 5].item(), x.mean().item(), x.cpu().tolist(), torch.cat([x, x]).sum().item(), x.view(3, 1).squeeze().tolist(),
-        (x > 1.5).sum().item(), x[x > 1.5].tolist()]
-    assert found == [6.0, 3.0, 0, [6.0, 2.0, 4.0], [1.0, 2.0, 3.0], 6, 3.0, 2.0, [3.0, 1.0, 2.0], 12.0, [3.0, 1.0, 2.0], 2,
-        [3.0, 2.0]], found
+    found = [
+        x.sum().item(),
+        x.max().item(),
+        x.argmax().item(),
+        (x * 2).tolist(),
+        x.sort().values.tolist(),
+        n.item() + 1,
+        x[n - 5].item(),
+        x.mean().item(),
+        x.cpu().tolist(),
+        torch.cat([x, x]).sum().item(),
+        x.view(3, 1).squeeze().tolist(),
+        (x > 1.5).sum().item(),
+        x[x > 1.5].tolist(),
+    ]
+    assert found == [
+        6.0,
+        3.0,
+        0,
+        [6.0, 2.0, 4.0],
+        [1.0, 2.0, 3.0],
+        6,
+        3.0,
+        2.0,
+        [3.0, 1.0, 2.0],
+        12.0,
+        [3.0, 1.0, 2.0],
+        2,
+        [3.0, 2.0],
+    ], found
     return found
 
 
@@ -137,8 +195,12 @@ def random_states(device: str) -> Any:
     there = state.to(device)
     back = there.cpu()
     gathered = torch.stack([there, there.clone()])
-    found = [torch.equal(back, state), torch.equal(gathered[1].cpu(), state), bool((there == there).all()),
-        bool(all(there == gathered[0]))]
+    found = [
+        torch.equal(back, state),
+        torch.equal(gathered[1].cpu(), state),
+        bool((there == there).all()),
+        bool(all(there == gathered[0])),
+    ]
     torch.set_rng_state(back)
     assert all(found), found
     return found
@@ -161,9 +223,17 @@ def loops_end(device: str) -> Any:
 @family.group
 def numbers_of_tensors(device: str) -> Any:
     x = _unknown(device)
-    facts = [type(x.sum().item()), type(int(x.argmax())), type(bool(x.sum() > 0)), type(float(x.mean())),
-        f"{x.mean():.3f}" != "", str(x).startswith("tensor("), repr(x.sum()).startswith("tensor("), len(x.tolist()),
-        x[0].cpu().numpy().shape]
+    facts = [
+        type(x.sum().item()),
+        type(int(x.argmax())),
+        type(bool(x.sum() > 0)),
+        type(float(x.mean())),
+        f"{x.mean():.3f}" != "",
+        str(x).startswith("tensor("),
+        repr(x.sum()).startswith("tensor("),
+        len(x.tolist()),
+        x[0].cpu().numpy().shape,
+    ]
     return [f.__name__ if isinstance(f, type) else f for f in facts]
 
 
@@ -173,8 +243,11 @@ def indices_are_in_range(device: str) -> Any:
     x = _unknown(device)
     names = ["a", "b", "c"]
     drawn = torch.multinomial(x[0].softmax(0), 1).item()
-    picked = [names[int(i)] for i in x.argmax(1)], names[x[0].argmax().item()],\
-        [names[i] for i in x.topk(2).indices[0].tolist()]
+    picked = (
+        [names[int(i)] for i in x.argmax(1)],
+        names[x[0].argmax().item()],
+        [names[i] for i in x.topk(2).indices[0].tolist()],
+    )
     assert names[drawn] in names
     permuted = torch.randperm(5, device=device).tolist()
     assert len(picked[0]) == 4
@@ -224,8 +297,12 @@ def min_and_max_of_numbers(device: str) -> Any:
     x = _unknown(device)
     low, high = x.min(), x.max()
     scaled = (x - low) / (high - low + 1e-8)
-    found = [bool(low <= high), bool((scaled >= -1e9).all()), min(1.0, float(high)) <= 1.0,
-        max(low.item(), high.item()) >= low.item()]
+    found = [
+        bool(low <= high),
+        bool((scaled >= -1e9).all()),
+        min(1.0, float(high)) <= 1.0,
+        max(low.item(), high.item()) >= low.item(),
+    ]
     return [*found[2:], scaled.shape]
 
 
