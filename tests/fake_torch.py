@@ -45,16 +45,19 @@ OUTSIDE_BYTES = 450 << 20
 
 
 class FakeTorch(SimpleNamespace):
-    """Attributes may be changed; `allocated_bytes` is what PyTorch holds of each GPU."""
+    """Attributes may be changed. `allocated_bytes` is what PyTorch holds of each GPU, `cublas_bytes` what cuBLAS holds."""
 
     class OutOfMemoryError(RuntimeError):
         pass
 
-    def __init__(self, cards: Sequence[dict[str, Any]] = (A6000,), allocated_bytes: int = 3 << 20) -> None:
+    def __init__(
+        self, cards: Sequence[dict[str, Any]] = (A6000,), allocated_bytes: int = 3 << 20, cublas_bytes: int = 0
+    ) -> None:
         def mem_get_info(index: int) -> tuple[int, int]:
             total_bytes = cards[index]["total_memory"]
             return total_bytes - allocated_bytes - OUTSIDE_BYTES, total_bytes
 
+        held = [cublas_bytes]
         super().__init__(
             __version__="2.13.0+cu126",
             version=SimpleNamespace(cuda="12.6", hip=None),
@@ -64,6 +67,7 @@ class FakeTorch(SimpleNamespace):
                 current_device=lambda: 0,
                 mem_get_info=mem_get_info,
                 memory_reserved=lambda index: allocated_bytes,
+                memory_allocated=lambda index: held[0] if index == 0 else 0,
                 nccl=SimpleNamespace(version=lambda: (2, 27, 5)),
             ),
             backends=SimpleNamespace(
@@ -71,7 +75,9 @@ class FakeTorch(SimpleNamespace):
                 cudnn=SimpleNamespace(allow_tf32=True, benchmark=True, deterministic=False, version=lambda: 91002),
             ),
             are_deterministic_algorithms_enabled=lambda: False,
-            _C=SimpleNamespace(_cuda_getDriverVersion=lambda: 12080),
+            _C=SimpleNamespace(
+                _cuda_getDriverVersion=lambda: 12080, _cuda_clearCublasWorkspaces=lambda: held.__setitem__(0, 0)
+            ),
         )
 
     def empty(self, size_bytes: int, dtype: str, device: str) -> None:

@@ -54,6 +54,7 @@ class ProcessFacts:
         self._loaders: list[LoaderSettings] = []
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._oom_text: str | None = None
+        self._cublas_bytes: int | None = None
         self._versions: dict[str, Any] = {}  # those that only a process that uses its GPU can tell
         self._version = _own_version()  # once: it is looked for in files, and the header is written again and again
         self._base = {
@@ -131,6 +132,7 @@ class ProcessFacts:
             system=f"{platform.system()} {platform.machine()}",
             processors=os.cpu_count(),
             oom_text=self._oom_text,
+            cublas_bytes=self._cublas_bytes,
             settings=TorchSettings(
                 tf32_matmul=_allows_tf32(torch.backends.cuda.matmul),
                 tf32_cudnn=_allows_tf32(torch.backends.cudnn),
@@ -157,10 +159,17 @@ class ProcessFacts:
             free_bytes, total_bytes = cuda.mem_get_info(device.index)
             outside_bytes = max(total_bytes - free_bytes - cuda.memory_reserved(device.index), 0)
             self.devices[row] = replace(device, outside_bytes=outside_bytes)
+        if (clear := getattr(self._torch._C, "_cuda_clearCublasWorkspaces", None)) is not None:
+            before_bytes = self._allocated_bytes()
+            clear()
+            self._cublas_bytes = before_bytes - self._allocated_bytes()
         try:
             self._torch.empty(_ABSURD_BYTES, dtype=self._torch.uint8, device="cuda")
         except self._torch.OutOfMemoryError as error:
             self._oom_text = str(error)
+
+    def _allocated_bytes(self) -> int:
+        return sum(self._torch.cuda.memory_allocated(device.index) for device in self.devices)
 
 
 def _own_version() -> str | None:

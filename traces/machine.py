@@ -94,6 +94,7 @@ class Machine:
     system: str | None = None  # "Linux x86_64"
     processors: int | None = None
     oom_text: str | None = None  # how this PyTorch words an out-of-memory error
+    cublas_bytes: int | None = None  # what cuBLAS's handles held on all devices when the script had ended
     settings: TorchSettings = DEFAULT_SETTINGS
 
     @property

@@ -13,21 +13,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from traces.intervals import Intervals
-from traces.measure import of_one_kind, phase_times, work_rows
+from traces.measure import of_one_kind, passes_of_steps, phase_times, work_rows
 from traces.model import (
     NONE,
     TABLES,
+    BatchKind,
     Collectives,
     Column,
     Device,
     DeviceSpans,
     HostSpans,
     MemoryEvents,
+    Phases,
     StepKind,
     Steps,
     Strings,
@@ -139,6 +141,7 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     grain, lacks = _united_lacks(recording, profile)
     rank = recording.ranks[0]
     runs = recording.runs | {rank: _with_slowdown(recording.run_of(rank), recording, own)}
+    recording = _split_before_loader(recording, profile, own, theirs)
     provenance = recording.provenance | {"profile": {key: of for key, of in profile.provenance.items() if key != "ranks"}}
     joined = _replaced_steps(recording, profile, own, theirs)
     return replace(joined, grain=grain, runs=runs, provenance=provenance, problems=dict(problems), lacks=lacks)
@@ -336,6 +339,69 @@ def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
                 scale[name] = min(float(np.median(clean_ns) / np.median(slow_ns)), 1.0)
     slowdown = profiled_ns / step_ns if step_ns else 1.0
     return replace(run, clean=CleanSteps(count, round(step_ns), round(profiled_ns), slowdown), host_scale=scale)
+
+
+class _Lead(NamedTuple):
+    """A phase of a profiled step before its first wait for a batch."""
+
+    name: str
+    share: float  # its end on the host, of the time from the step's beginning to that wait
+    behind_ns: int  # how much later the device's events have it end, or NONE
+
+
+def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
+    """With what clean steps did before they asked the loader for a batch as phases of its own.
+
+    The recorder sees no single ops, so the averaging of weights after the optimizer, say, lies in the `loader` phase that the
+    next step begins with. The profile sees them: where its steps with as many passes begin with other phases, so do the clean
+    ones, up to the wait for a batch, in the proportions of the profile's first such step and with its device as far behind.
+    """
+    leads: dict[int, list[_Lead]] = {}
+    for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):
+        leads.setdefault(passes, leads.get(passes) or _leads(profile, step))
+    steps, phases, passes_of = recording.steps, recording.phases, passes_of_steps(recording)
+    clean = np.setdiff1d(np.flatnonzero(steps.kind != StepKind.EVALUATION), own)
+    is_first = phases.start_ns == np.append(steps.start_ns, NONE)[phases.step]
+    loader = (phases.name == recording.strings.find("loader")) & is_first & np.isin(phases.step, clean)
+    waits = recording.batches.take(recording.batches.kind == BatchKind.WAIT)
+    before: list[dict[str, int]] = []
+    columns = {name: column.copy() for name, column in phases.columns().items()}
+    for row in np.flatnonzero(loader).tolist():
+        told = {name: int(column[row]) for name, column in columns.items()}
+        begin_ns, device_ns, last_ns = told["start_ns"], told["device_start_ns"], told["device_end_ns"]
+        asked_ns = waits.start_ns[(waits.rank == steps.rank[told["step"]]) & (waits.start_ns >= begin_ns)]
+        lead = leads.get(int(passes_of[told["step"]]))
+        if not lead or not len(asked_ns) or not begin_ns < asked_ns[0] < phases.end_ns[row]:
+            continue
+        whole_ns, done_ns = int(asked_ns[0]) - begin_ns, 0
+        for name, share, behind_ns in lead:
+            until_ns = round(whole_ns * share)
+            until_device_ns = NONE
+            if NONE not in (device_ns, last_ns, behind_ns):
+                until_device_ns = min(max(device_ns, begin_ns + until_ns + behind_ns), last_ns)
+            host = {"start_ns": begin_ns + done_ns, "duration_ns": until_ns - done_ns}
+            device = {"device_start_ns": device_ns, "device_end_ns": until_device_ns}
+            before.append(told | {"name": recording.strings.add(name)} | host | device)
+            done_ns, device_ns = until_ns, until_device_ns
+        columns["start_ns"][row] += whole_ns
+        columns["duration_ns"][row] -= whole_ns
+        columns["device_start_ns"][row] = device_ns
+    added = Phases.of(**{name: [told[name] for told in before] for name in columns})
+    return in_order(replace(recording, phases=Phases.concatenated([Phases(**columns), added]))) if before else recording
+
+
+def _leads(profile: Trace, step: int) -> list[_Lead]:
+    phases = profile.phases.take(profile.phases.step == step)
+    names = [profile.strings[name] for name in phases.name.tolist()]
+    count = names.index("loader") if "loader" in names else 0
+    begin_ns = int(profile.steps.start_ns[step])
+    whole_ns = int(phases.end_ns[count - 1]) - begin_ns if count else 0
+    ends = zip(names[:count], phases.end_ns.tolist(), phases.device_end_ns.tolist(), strict=False)
+    return [
+        _Lead(name, (end_ns - begin_ns) / whole_ns, NONE if device_ns == NONE else max(device_ns - end_ns, 0))
+        for name, end_ns, device_ns in ends
+        if whole_ns
+    ]
 
 
 def _united_lacks(recording: Trace, profile: Trace) -> tuple[str, list[str]]:

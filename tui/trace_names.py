@@ -10,7 +10,8 @@ from pathlib import Path
 from traces.file import load
 from traces.library import FORMER_NAMES, SUFFIX, entries, find, is_cell_name
 from traces.library import load as load_cell
-from traces.model import Trace
+from traces.measure import work_rows
+from traces.model import Trace, TraceError
 from tui.narration import say
 
 
@@ -26,3 +27,12 @@ def find_trace(name: str) -> Path:
 def load_trace(name: str) -> Trace:
     """The trace in that file. Raises TraceLibraryError and TraceFormatError."""
     return load_cell(name) if is_cell_name(name) else load(find_trace(name))
+
+
+def load_pace(name: str) -> tuple[Path, Trace]:
+    """The file and the trace in it, which has GPU work to be replayed. Raises TraceError."""
+    path = find_trace(name).resolve()
+    trace = load(path)
+    if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):
+        raise TraceError(f"{path}: holds no GPU work, so there is no pace to replay; record with CUDA activities on")
+    return path, trace

@@ -1,12 +1,13 @@
-"""Whether cuBLAS kept a workspace in the recorded program: read from the memory events of an imported recording.
+"""Whether cuBLAS kept a workspace in the recorded program.
 
-A profiler's file does not name its release of PyTorch exactly, and what is kept was mostly allocated before the recording
-began. But its products tell: a release that allocates a workspace for each product does so within it, and frees it there.
+Our recorder measures what the handles held when the script had ended; where the recording has products, that tells. A
+profiler's file does not name its release of PyTorch exactly, and what is kept was mostly allocated before the recording began.
+But its products tell: a release that allocates a workspace for each product does so within it, and frees it there.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None where the recording does not tell
 
-Nor is one kept where less than that is allocated after a product, whatever the release: so it is on a virtual GPU whose own
-recording keeps none, and in a process that has set CUBLAS_WORKSPACE_CONFIG.
+Nor is one kept where less than that is allocated after a product, whatever the release: so it is in a process that has set
+CUBLAS_WORKSPACE_CONFIG.
 
 From PyTorch 2.0 on, a cuBLAS handle keeps one (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp), and AMD's handles
 likewise, beside what cuBLASLt and hipBLASLt take for each product. memory/cublas_workspaces.py tells how large it is.
@@ -25,13 +26,18 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
     """Whether kept ones are to be expected; `sizes_bytes` are those that a handle of the recorded device may have.
 
-    None without memory events that have totals (PyTorch 1.9), without a product among them, or of an unknown release.
+    None where only the release could tell: without memory events that have totals (PyTorch 1.9), without a product among them,
+    or of an unknown release.
     """
-    host, memory = trace.host, trace.memory
+    host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
+    if held_bytes:
+        return True
     names = [i for i, text in enumerate(trace.strings.texts) if text in _PRODUCTS]
     of_rank = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
     products = np.flatnonzero((host.kind == HostKind.OP) & np.isin(host.name, names) & np.isin(host.thread, of_rank))
     events = memory.take((memory.device >= 0) & (memory.allocated_bytes >= 0) & np.isin(memory.thread, of_rank))
+    if held_bytes == 0 and len(products):
+        return False
     if not len(products) or not len(events):
         return None
     after = events.time_ns > host.end_ns[products].min()

@@ -63,6 +63,7 @@ def install(torch_module: ModuleType) -> None:
             torch_module.cuda.synchronize()
             self.gpu_ends.append((machine_unix_ns(), gpu().host_now_ns()))
             self.gpu_window, self.gpu_next_ops = gpu().watched()
+            self.gpu_loader_waits = gpu().timeline.loader_waits
             self.gpu_shift_ns = time.time_ns() - gpu().clock.now_ns()
         return leave(self, *error)
 
@@ -82,7 +83,8 @@ def install(torch_module: ModuleType) -> None:
         if self.gpu_window is not None and started() is not None:
             with open(path, encoding="utf-8") as file:
                 kineto = json.load(file)
-            told = merged(kineto, copy.deepcopy(self.gpu_window), self.gpu_shift_ns, self.gpu_ends)
+            window = copy.deepcopy(self.gpu_window)
+            told = merged(kineto, window, self.gpu_shift_ns, self.gpu_ends, self.gpu_loader_waits)
             if not self.record_shapes:
                 for event in told["traceEvents"]:
                     for shown in ("Input Dims", "Input type"):

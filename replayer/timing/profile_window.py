@@ -1,11 +1,12 @@
 """What a script's own torch.profiler would have seen of the GPU: the timeline's rows between two moments, as Kineto tells them.
 
     window, next_ops = timeline.watched()           # a Trace of the ops, kernels and memory events since timeline.watch()
-    merged(kineto_json, window, shift_ns, ends)     # the same file with the virtual GPU in it
+    merged(kineto_json, window, shift_ns, ends, waits)  # the same file with the virtual GPU in it
 
 Kineto has noted what the host did, by this machine's clock; the virtual GPU when it did it, in recorded time. An op that both
-know (the k-th of its name in its thread) ties the two clocks together, and so do the ends of the profile: what Kineto noted
-between two such moments is moved to lie between them in recorded time. Of ops that both know the timeline's row is taken,
+know (the k-th of its name in its thread) ties the two clocks together, and so do the ends of the profile and the script's waits
+for a batch, which last as long as the recording or this machine says: what Kineto noted between two such moments is moved to
+lie between them in recorded time. Of ops that both know the timeline's row is taken,
 which its kernels belong to.
 
 Note [Ops of one instant]
@@ -20,13 +21,14 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from replayer.timing.placement import queue_ends
+from replayer.timing.timeline_writer import LoaderWait
 from traces.chrome_events import RankEvents
 from traces.kineto.nesting import nesting_order, parents
 from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
@@ -46,6 +48,7 @@ _CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"  # Kine
 _NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # from the outside in, where two have the same times
 _ON_HOST = ("cpu_op", "cuda_runtime", "cpu_instant_event")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_OF_LOADER = "enumerate(DataLoader)#"  # how torch names the range around a wait for a batch
 _BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
 
 
@@ -138,10 +141,13 @@ class _Clocks:
         return float(np.interp(own_us, self._own, self._recorded))
 
 
-def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tuple[int, int]]) -> dict[str, Any]:
+def merged(
+    kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
+) -> dict[str, Any]:
     """Kineto's file with the virtual GPU's part in it; `shift_ns` turns the window's times into Unix times.
 
     `ends` are two moments, when the profile began and ended: this machine's Unix time and recorded time, both in ns.
+    `waits` are those for batches meanwhile.
     """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
@@ -170,6 +176,9 @@ def merged(kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tupl
             threads.setdefault(row["tid"], event["tid"])
             pairs[event["tid"]][0].extend((event["ts"], event["ts"] + event["dur"]))
             pairs[event["tid"]][1].extend((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
+    for event, wait in _waits_paired(events, waits, base_ns):
+        pairs[event["tid"]][0].extend((event["ts"], event["ts"] + event["dur"]))
+        pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
     ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
     ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
     clocks: dict[Any, _Clocks] = defaultdict(lambda: _Clocks(ends_own, ends_recorded))
@@ -384,6 +393,16 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
             left[1].extend(rows)
     if len(left[0]) == len(left[1]):
         yield from zip(*(sorted(events, key=lambda event: event["ts"]) for events in left), strict=True)
+
+
+def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
+    """torch's own range around each wait for a batch, and the wait in whose midst it lies."""
+    for event in events:
+        if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
+            middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)
+            wait = next((wait for wait in waits if wait.own_start_ns <= middle_ns <= wait.own_end_ns), None)
+            if wait is not None:
+                yield event, wait
 
 
 def _operands(event: Event) -> str:

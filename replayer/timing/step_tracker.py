@@ -38,10 +38,12 @@ from __future__ import annotations
 from replayer.recording.cell_pace import COUNTED_ELSEWHERE_NS, CellPace
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedSegment, RecordedStep
+from replayer.timing.clock import machine_unix_ns
 from replayer.timing.data_parallel import DataParallelTracker, OpenRegion
 from replayer.timing.matcher import ForwardLikeness, Histories, SegmentMatcher, StepMatcher
 from replayer.timing.phase_remainder import PhaseRemainder
 from replayer.timing.scheduler import HostThread, StreamScheduler
+from replayer.timing.timeline_writer import LoaderWait
 from traces.model import NONE, Origin, StepKind
 from traces.phases import PLAIN
 from traces.script_cut import CutStep, ScriptCut
@@ -80,6 +82,7 @@ class StepTracker:
         self._wall_ns = scheduler.clock.now_ns()  # when the step's own host work began
         self._loader_ns = 0
         self._stands_in_loader = False  # the clock is paused, for the loader under way
+        self._asked_ns: dict[int, tuple[int, int]] = {}  # by thread, when it asked for a batch: as LoaderWait has it
         # At the last call of the model in this step: the segment, and how many ops had been called in it.
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment, from the step of that kind before
@@ -145,6 +148,8 @@ class StepTracker:
         """The script enters a phase by name."""
         self._script.enter(thread, name, self._scheduler.clock.now_ns())
         self.turns = self._script.turns
+        if name == "loader":
+            self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
     def leave(self, thread: HostThread, name: str) -> None:
         """The script leaves a phase by name; without effect unless it is the one under way."""
@@ -153,6 +158,13 @@ class StepTracker:
             self._scheduler.clock.resume()
         self._script.leave(thread, name, self._scheduler.clock.now_ns())
         self.turns = self._script.turns
+        if name == "loader" and (asked := self._asked_ns.pop(thread.row, None)):
+            own_ns, recorded_ns = asked
+            wait = LoaderWait(own_ns, machine_unix_ns(), recorded_ns, self._present_ns(thread))
+            self._scheduler.timeline.loader_wait(wait)
+
+    def _present_ns(self, thread: HostThread) -> int:
+        return max(self._scheduler.clock.now_ns(), thread.host_ns)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
         """An optimizer's step has returned; that of the first one ends a training step."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
+from typing import NamedTuple
 
 import numpy as np
 
@@ -160,6 +161,15 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
         latest_ns[device] = int(times[-1])
 
 
+class LoaderWait(NamedTuple):
+    """The script's wait for a batch: when by this machine's clock, since 1970, and when in recorded time; ns."""
+
+    own_start_ns: int
+    own_end_ns: int
+    start_ns: int
+    end_ns: int
+
+
 @dataclass(slots=True, frozen=True)
 class _HandedOver:
     """What the writing thread gets."""
@@ -235,6 +245,7 @@ class TimelineWriter:
         self._memory_ns: dict[int, int] = {}  # by device: the time of the latest row written
         self._first_row = 0  # of the host rows that have not been handed over
         self._watched: list[_HandedOver] | None = None  # what somebody wants too
+        self.loader_waits: list[LoaderWait] = []  # since `watch`
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
@@ -355,7 +366,12 @@ class TimelineWriter:
     def watch(self) -> None:
         """Keep the rows that come from now on, besides writing them, until `watched`."""
         self._hand_over()
-        self._watched = []
+        self._watched, self.loader_waits = [], []
+
+    def loader_wait(self, wait: LoaderWait) -> None:
+        """The script has waited for a batch, which is of interest while somebody watches."""
+        if self._watched is not None:
+            self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
         """`header` with the ops, device work and memory events since `watch`, and per memory event the host row that begins

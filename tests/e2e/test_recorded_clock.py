@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 from tests.replayer.recordings import Op, make_recording, phase_recording
-from traces.file import save
+from traces.file import load, save
+from traces.measure import phase_times
+from traces.model import StepKind
 
 SCRIPT = """
 import time, torch
@@ -31,8 +33,24 @@ for _ in range(6):
 """
 
 
-def trace(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    (cwd / "train.py").write_text(SCRIPT)
+AVERAGING = """
+import torch
+net = torch.nn.Linear(64, 256).cuda()
+average = [weight.detach().clone() for weight in net.parameters()]
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(24 * 8, 64)), batch_size=8):
+    loss = net(x.cuda()).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    for _ in range(20):
+        for mean, weight in zip(average, net.parameters()):
+            mean.mul_(0.99).add_(weight.detach(), alpha=0.01)
+"""
+
+
+def trace(*words: str | Path, cwd: Path, script: str = SCRIPT) -> subprocess.CompletedProcess[str]:
+    (cwd / "train.py").write_text(script)
     command = [sys.executable, "-m", "tui.cli", *map(str, words)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
@@ -59,3 +77,25 @@ def test_what_is_recorded_on_a_recording_is_that_recording(tmp_path: Path) -> No
     assert abs(told["steps"]["error"]) < 0.002  # looks of the recorder at its clock
     for name in ("forward", "backward", "optimizer"):
         assert abs(told["phases"][name]["device_error"]) < 0.002, name
+
+
+def test_what_runs_between_the_optimizer_and_the_loader_is_no_loading_whoever_looks(tmp_path: Path) -> None:
+    """GIVEN a script that averages its weights after each step, and waits 30 ms for a batch WHEN it is recorded, most of its
+    steps without the profiler THEN the averaging is no loading, in clean steps, in the profile and in a replay of them."""
+    ops = [Op("aten::addmm", 30_100, 50, kernel=(30_160, 500), shapes=((256,), (8, 64), (64, 256)))]
+    ops += [Op("aten::mul_", 39_000, 100, kernel=(39_100, 20), shapes=((256, 64), ()))]
+    phases = [("loader", 0, 30_000), ("forward", 30_000, 34_000), ("backward", 34_000, 38_000), ("optimizer", 38_000, 40_000)]
+    save(make_recording(phases, ops, steps=2), tmp_path / "a.msgpack")
+    for words in (
+        ("record", "--on", "a.msgpack", "--profiled-steps", "3", "-o", "b.msgpack", "train.py"),
+        ("replay", "--clock", "recorded", "--loader", "recorded", "--trace", "b.msgpack", "-o", "c.msgpack", "train.py"),
+    ):
+        done = trace(*words, cwd=tmp_path, script=AVERAGING)
+        assert done.returncode == 0, done.stderr
+    recorded = load(tmp_path / "b.msgpack")
+    assert {StepKind.STEADY, StepKind.PROFILED} <= set(recorded.steps.kind.tolist())
+    warm = recorded.steps.number > 1
+    averaging_ns, loader_ns = (phase_times(recorded)[name].host_ns[warm] for name in ("forward", "loader"))
+    assert averaging_ns.min() > 6_000_000 and abs(loader_ns - 30_000_000).max() < 500_000
+    told = json.loads(trace("diff", "b.msgpack", "c.msgpack", "--json", cwd=tmp_path, script=AVERAGING).stdout)
+    assert abs(told["compute_side"]["error"]) < 0.01 and abs(told["steps"]["error"]) < 0.01

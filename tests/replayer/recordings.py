@@ -16,7 +16,7 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.host_ranges import HostRanges
 from replayer.timing.scheduler import HostThread
 from replayer.timing.simulator import Simulator
-from replayer.timing.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, put_together
+from replayer.timing.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, LoaderWait, put_together
 from traces.model import (
     NONE,
     Column,
@@ -93,6 +93,9 @@ class Log:
 
     def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
         self.named.append((thread, name, start_ns, end_ns))
+
+    def loader_wait(self, wait: LoaderWait) -> None:
+        """No profile of the script's is under way."""
 
     def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
         self.waits.append((thread, start_ns, end_ns))

@@ -18,8 +18,9 @@ import torch
 
 from replayer import state
 from replayer.gpu import VirtualGpu
+from replayer.recording.kept_workspaces import keeps_workspaces
 from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, FakeTorch
-from tests.replayer.recordings import FakeClock, Log, make_recording
+from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from tracer.provenance import ProcessFacts
 from traces.file import load, save
 from traces.run import ProfilerUse
@@ -104,6 +105,15 @@ def test_the_memory_of_each_device_and_what_others_take_of_it() -> None:
     replayed(FakeTorch([A6000, A6000 | {"name": "Tesla T4", "total_memory": 15 << 30}]), devices=2)
     for index, total_bytes in enumerate((A6000["total_memory"], 15 << 30)):
         assert torch.cuda.mem_get_info(index) == (total_bytes - OUTSIDE_BYTES, total_bytes)
+
+
+@pytest.mark.parametrize("cublas_bytes", [0, USUAL_WORKSPACE_BYTES])
+def test_the_workspaces_that_were_measured_in_the_end_go_before_the_release(cublas_bytes: int) -> None:
+    gpu = replayed(FakeTorch(cublas_bytes=cublas_bytes))
+    assert gpu.machine.cublas_bytes == cublas_bytes
+    recorded = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
+    recorded.machines[0] = gpu.machine
+    assert keeps_workspaces(recorded, 0, frozenset({USUAL_WORKSPACE_BYTES})) is bool(cublas_bytes)
 
 
 def test_the_words_of_an_error() -> None:

@@ -17,11 +17,12 @@ from traces.checks import REFERENCES, column_at, fault
 from traces.file import load, save
 from traces.kineto import read_kineto
 from traces.machine import DeviceProperties
-from traces.measure import busy_ns, launch_phases, phase_times, work_rows
+from traces.measure import busy_ns, compute_side_ns, launch_phases, phase_times, work_rows
 from traces.merge import NO_KERNELS, merge_ranks, with_profile
 from traces.model import (
     NONE,
     TABLES,
+    Batches,
     Collectives,
     Device,
     DeviceSpans,
@@ -355,3 +356,37 @@ def test_a_profiled_evaluation_step_stays_one() -> None:
     profile = made([1000], [900], [StepKind.STEADY], 0)
     merged = with_profile(recording, profile, [1])
     assert merged.steps.kind.tolist() == [StepKind.EVALUATION] * 2
+
+
+def test_ops_before_the_wait_for_a_batch_are_no_loading_in_clean_steps_either() -> None:
+    """GIVEN a profile whose steps begin with ops before the loader, as an average of the weights WHEN clean steps, which the
+    recorder took for beginning in the loader, waited for their batch later THEN they began with those phases, until then."""
+    kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY, StepKind.EVALUATION]
+    recording = made([0, 1000, 2000, 3000, 4000], [1000] * 5, kinds, 0, loader=0.5, backward=0.5)
+    recording.phases.device_start_ns = recording.phases.start_ns + 10
+    recording.phases.device_end_ns = recording.phases.end_ns + 10
+    starts_ns = [100, 1000, 2200, 3999, 4100]  # in the fourth step in another phase
+    zeros = [0] * len(starts_ns)
+    recording.batches = Batches.of(rank=zeros, loader=zeros, kind=zeros, start_ns=starts_ns, duration_ns=[50] * len(starts_ns))
+    profile = made([2000], [1000], [StepKind.STEADY], 0, forward=0.15, other=0.05, loader=0.3, backward=0.5)
+    profile.phases.device_end_ns = profile.phases.end_ns + 20
+    profile.phases.device_end_ns[1] = NONE
+
+    trace = with_profile(recording, profile, [2])
+
+    told = [
+        [
+            (trace.strings[name], start_ns, took_ns)
+            for name, start_ns, took_ns in np.stack([of.name, of.start_ns, of.duration_ns], axis=1).tolist()
+        ]
+        for of in (trace.phases.take(trace.phases.step == step) for step in range(5))
+    ]
+    assert told[0] == [("forward", 0, 75), ("other", 75, 25), ("loader", 100, 400), ("backward", 500, 500)]
+    assert told[1] == [("loader", 1000, 500), ("backward", 1500, 500)]
+    assert [name for name, *_ in told[2]] == ["forward", "other", "loader", "backward"]
+    assert [[name for name, *_ in of] for of in told[3:]] == [["loader", "backward"]] * 2
+    assert trace.phases.device_start_ns[:4].tolist() == [10, 95, NONE, 510]
+    assert trace.phases.device_end_ns[:4].tolist() == [95, NONE, 510, 1010]
+    assert fault(trace) is None and compute_side_ns(trace).tolist() == [600, 500, 700, 500, 500]
+    for step in range(5):
+        assert sum(took_ns for *_, took_ns in told[step]) == 1000

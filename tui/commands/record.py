@@ -37,7 +37,7 @@ from tui.options import RecordOptions
 from tui.outputs import require_place_for
 from tui.print_record import record_lines
 from tui.progress import working
-from tui.trace_names import find_trace
+from tui.trace_names import load_pace
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def _virtual_gpu(record: RecordOptions, folder: Path) -> dict[str, object]:
     if record.on is None:
         return {}
     config = ReplayConfig(clock="recorded", loader="recorded")  # what is recorded is the recording, not this machine
-    return {"replayer": ReplaySession(find_trace(record.on).resolve(), folder, os.getpid(), config=config)}
+    path, _ = load_pace(record.on)  # which says what is wrong with it before the script runs
+    return {"replayer": ReplaySession(path, folder, os.getpid(), config=config)}
 
 
 def _parts(output: Path) -> list[_ProcessFiles]:

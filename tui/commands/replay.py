@@ -19,7 +19,7 @@ from replayer.prediction.conditions import Conditions, short
 from replayer.recording.replicas import require_kernels_of_one
 from traces.comparison import Comparison, compare
 from traces.configuration import ReplayConfig, ReplaySession
-from traces.file import load, save
+from traces.file import save
 from traces.launch import ChildResult, run_child
 from traces.library.cells import Gpu
 from traces.measure import work_rows
@@ -46,7 +46,7 @@ from tui.print_memory import fit_sentences
 from tui.replay_progress import telling_steps
 from tui.sizes import sizes
 from tui.terminal import is_quiet, is_verbose, look
-from tui.trace_names import find_trace
+from tui.trace_names import load_pace
 
 if TYPE_CHECKING:  # the scripts' processes import torch; this one only where it has to estimate
     from replayer.prediction.predict import Prediction
@@ -67,10 +67,7 @@ def run(replay: ReplayOptions) -> int:
         recorded = card_alone(replay.gpu)
         replay = replace(replay, trace=replay.gpu)
     else:
-        path = find_trace(replay.trace).resolve()
-        recorded = load(path)
-        if not (len(work_rows(recorded)) or (recorded.phases.device_end_ns >= 0).any()):
-            raise TraceError(f"{path}: holds no GPU work, so there is no pace to replay; record with CUDA activities on")
+        path, recorded = load_pace(replay.trace)
     prediction = None
     if replay.on_gpu or replay.host_speed != 1:
         if gpu is not None:

@@ -33,7 +33,7 @@ from tui.outputs import to_json
 from tui.progress import working
 from tui.shares import share
 from tui.terminal import is_verbose
-from tui.trace_names import find_trace
+from tui.trace_names import load_pace
 
 # A SATA SSD at its interface's rate, and a hard disk of 7,200 turns a minute: 4.2 ms for half a turn, as much for the arm.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, latency in ns
@@ -71,7 +71,7 @@ def run(asked: StallsOptions) -> int:
     if not asked.gpu and not asked.trace:
         raise TraceError("which GPU? name one of the library, --gpu v100, or a recording, --trace T")
     choice = choice_of(asked.trace, asked.gpu, asked.estimate)
-    path = None if choice is not None or asked.gpu else find_trace(asked.trace).resolve()
+    path = None if choice is not None or asked.gpu else load_pace(asked.trace)[0]
     disk = disk_of(asked.disk) if asked.disk not in ("", OWN_DISK) else None
     if not 0 <= cached <= 1:
         raise TraceError(f"a cache of {cached:.0%} of the data set; give a share from 0 to 100 %")
