@@ -14,7 +14,7 @@ from torch.optim.optimizer import _foreach_supported_types
 from torch.utils.backend_registration import _DummyDeviceGuard
 
 from replayer import state
-from replayer.ops import autocast, cuda_decompositions, factories, rnn
+from replayer.ops import autocast, cuda_decompositions, factories, losses, rnn
 from replayer.ops.copies import Copies
 from replayer.ops.cpu_compute import CpuCompute
 from replayer.ops.data_dependent import DataDependentOps
@@ -78,6 +78,7 @@ def register(*, compute: bool = False) -> None:
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
     factories.register(plans, copies, dispatch)
     cuda_decompositions.register(plans)
+    losses.register(plans)
     rnn.register(plans)
     autocast.register()
     # Without this, optimizers take the per-tensor path that no GPU would take.

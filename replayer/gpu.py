@@ -661,6 +661,12 @@ class VirtualGpu:
             if not self._note_in_capture(thread, self.simulator.tracker.leave, name):
                 self.simulator.tracker.leave(thread, name)
 
+    def loss_called(self) -> None:
+        """The script calls a loss that is told by its own name only, not by those of the ops that it is made of."""
+        with self._looking as thread:
+            if not self._note_in_capture(thread, self.simulator.tracker.loss_called):
+                self.simulator.tracker.loss_called(thread)
+
     def optimizer_stepped(self, is_first: bool) -> None:
         """An optimizer's step() has returned; that of the first one ends a step."""
         with self._looking as thread:

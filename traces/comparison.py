@@ -39,7 +39,7 @@ from traces.measure import (
     profiled_steps,
     steady_steps,
 )
-from traces.model import PHASES, Column, StepKind, Trace
+from traces.model import NONE, PHASES, Column, StepKind, Trace
 from traces.part_times import PartError, part_errors
 from traces.phase_medians import PhaseMedians, phase_medians
 from traces.program import Evidence, Verdict, same_program
@@ -228,7 +228,7 @@ def compare(
     ours, theirs = _steps_to_compare(recorded, other)
     timed = _clean(recorded, ours)  # whose times are compared; of `ours` and `theirs` the kernels
     timed_other = _clean(other, theirs)
-    verdict = same_program(recorded, other, *_same_kinds(recorded, ours, other, theirs))
+    verdict = same_program(recorded, other, *_same_numbers(recorded, ours, other, theirs))
     notes = other.run_of(other.ranks[0]).replay
     config = notes.config if notes is not None else None
     sides = compute_side_ns(recorded), compute_side_ns(other)
@@ -297,6 +297,19 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
+
+
+def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
+    """Of a replay the steps with the numbers of the recorded ones, where it has them all and they hold as many passes.
+
+    Steps of a script are not all alike (some begin with an epoch's metrics), and a profile holds but a few. Else `_same_kinds`.
+    """
+    rows = np.unique(ours)
+    row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
+    same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)
+    if other.is_replay and (same != NONE).all() and (passes_of_steps(recorded)[rows] == passes_of_steps(other)[same]).all():
+        return rows, same
+    return _same_kinds(recorded, ours, other, theirs)
 
 
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:

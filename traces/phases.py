@@ -29,7 +29,7 @@ LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
     " hinge_embedding_loss cosine_embedding_loss margin_ranking_loss triplet_margin_loss soft_margin_loss multi_margin_loss"
-    " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss gaussian_nll_loss".split()
+    " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
 # Ops that never begin a forward pass: the host's reads of a device's value, and tensors made from nothing; and, by the

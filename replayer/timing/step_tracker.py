@@ -45,7 +45,7 @@ from replayer.timing.phase_remainder import PhaseRemainder
 from replayer.timing.scheduler import HostThread, StreamScheduler
 from replayer.timing.timeline_writer import LoaderWait
 from traces.model import NONE, Origin, StepKind
-from traces.phases import PLAIN
+from traces.phases import LOSS, PLAIN
 from traces.script_cut import CutStep, ScriptCut
 from traces.steps import Optimizers
 from traces.workload import Likeness, compare_workloads
@@ -102,6 +102,11 @@ class StepTracker:
         if segment is None:  # the first op after a step that ended within a phase entered by name, or another thread's
             segment = self._begin(thread, self._script.current or "other")
         return segment
+
+    def loss_called(self, thread: HostThread) -> None:
+        """The script calls a loss, whatever ops that is made of."""
+        if self.turns[LOSS]:
+            self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:
         return StepMatcher(step, self._recording.keys, self._histories)

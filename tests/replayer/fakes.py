@@ -96,6 +96,9 @@ class FakeGpu:
         self.reads.append((signature, device, dtype, count))
         return self.values.get(signature.op)
 
+    def loss_called(self) -> None:
+        pass
+
     def enter_phase(self, name: str) -> None:
         pass
 

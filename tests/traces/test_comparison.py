@@ -19,6 +19,7 @@ from traces.comparison import Both, compare
 from traces.configuration import ReplayConfig
 from traces.equivalents import canonical_op
 from traces.kineto import read_kineto
+from traces.measure import step_windows
 from traces.model import (
     NONE,
     Collectives,
@@ -121,6 +122,21 @@ def test_a_recording_with_clean_and_profiled_steps_is_timed_by_the_clean_ones_an
     # WHEN there are no clean steps THEN profiled ones are all there is
     recorded.steps.kind[:3] = StepKind.WARMUP
     assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
+
+
+def test_a_replay_is_judged_by_its_steps_with_the_numbers_of_the_profiled_ones() -> None:
+    # GIVEN a recording whose profile holds its steps 4 and 5, and a replay in which all steps but those have other ops
+    recorded, replay = training(steps=6), training(steps=8)
+    recorded.steps.kind[:4], recorded.steps.kind[4:] = StepKind.STEADY, StepKind.PROFILED
+    replay.steps.recorded_step[:] = [4, 5] * 4
+    replay.runs = {0: Run(REPLAY)}
+    others = ~np.isin(replay.steps.number, recorded.steps.number[4:])
+    inside = np.isin(step_windows(replay).holding(replay.host.start_ns, np.zeros(len(replay.host))), np.flatnonzero(others))
+    replay.host.name[inside & (replay.host.kind == HostKind.OP)] = replay.strings.add("aten::metric")
+    # THEN it is the same program, and not where the two numbers are of other steps
+    assert compare(recorded, replay).verdict.sameness is Sameness.SAME_PROGRAM
+    replay.steps.number += 2
+    assert compare(recorded, replay).verdict.sameness is Sameness.OTHER_PROGRAM
 
 
 def _in_turns(steps: int, first: int = 0) -> Trace:

@@ -16,8 +16,7 @@ from traces.patching import patch
 _LOSSES = (
     "cross_entropy nll_loss log_softmax mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
     " binary_cross_entropy_with_logits kl_div ctc_loss hinge_embedding_loss cosine_embedding_loss margin_ranking_loss"
-    " triplet_margin_loss triplet_margin_with_distance_loss soft_margin_loss multi_margin_loss multilabel_margin_loss"
-    " multilabel_soft_margin_loss poisson_nll_loss gaussian_nll_loss"
+    " triplet_margin_loss soft_margin_loss multi_margin_loss multilabel_margin_loss poisson_nll_loss"
 )
 
 

@@ -1,0 +1,64 @@
+# mypy: allow-untyped-calls
+"""Losses that are made of other ops begin the loss by their name, as recordings have it. Runs in the warm interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from replayer import state
+from replayer.gpu import VirtualGpu
+from tests.replayer.recordings import FakeClock, Log, phase_recording
+from traces.phases import LOSS, op_class
+
+# On predictions, targets and signs.
+LOSSES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "l1_loss": lambda x, y, s: F.l1_loss(x, y),
+    "mse_loss": lambda x, y, s: F.mse_loss(x, y),
+    "smooth_l1_loss": lambda x, y, s: F.smooth_l1_loss(x, y),
+    "kl_div": lambda x, y, s: F.kl_div(x, y, reduction="batchmean"),
+    "hinge_embedding_loss": lambda x, y, s: F.hinge_embedding_loss(x, s),
+    "cosine_embedding_loss": lambda x, y, s: F.cosine_embedding_loss(x, y, s[:, 0]),
+    "margin_ranking_loss": lambda x, y, s: F.margin_ranking_loss(x, y, s),
+    "triplet_margin_loss": lambda x, y, s: F.triplet_margin_loss(x, y, y + 1),
+    "soft_margin_loss": lambda x, y, s: F.soft_margin_loss(x, s),
+    "poisson_nll_loss": lambda x, y, s: F.poisson_nll_loss(x, y),
+    "cross_entropy_loss": lambda x, y, s: F.cross_entropy(x, y),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_the_loss_whatever_ops_it_is_made_of(name: str) -> None:
+    assert op_class(f"aten::{name}") == LOSS
+    timeline = Log()
+    trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
+    gpu = VirtualGpu(trace, 0, FakeClock(), timeline, strict=False, pad_loader=False)  # type: ignore[arg-type]
+    state.start(lambda: gpu)
+    net = torch.nn.Linear(4, 5).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, target, signs = (torch.ones(8, size, device="cuda") for size in (4, 5, 5))
+    for _ in range(2):
+        optimizer.zero_grad()
+        LOSSES[name](net(x), target, signs).backward()
+        optimizer.step()
+    assert [phase[0] for phase in timeline.phases] == ["zero_grad", "forward", "loss", "backward", "optimizer"] * 2
+
+
+@pytest.mark.parametrize("name", ["l1_loss", "kl_div"])
+def test_an_evaluated_loss_is_one_too(name: str) -> None:
+    calls: list[int] = []
+    trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), strict=False, pad_loader=False)  # type: ignore[arg-type]
+    state.start(lambda: gpu)
+    x, target = torch.ones(8, 5, device="cuda"), torch.ones(8, 5, device="cuda")
+    with patch.object(gpu, "loss_called", lambda: calls.append(1)):
+        with torch.inference_mode():
+            LOSSES[name](x, target, target)
+        with torch.no_grad():
+            LOSSES[name](x, target, target)
+    assert calls == [1, 1]
