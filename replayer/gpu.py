@@ -34,8 +34,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import TYPE_CHECKING, Any
@@ -771,6 +771,15 @@ class VirtualGpu:
         gc.collect()
         gc.freeze()
         self._froze = True
+
+    @contextmanager
+    def thawed(self) -> Iterator[None]:
+        """Meanwhile collections visit every object; what is left is kept out of them again."""
+        if self._froze:
+            gc.unfreeze()
+        yield
+        if self._froze:
+            gc.freeze()
 
     def stop(self) -> None:
         """The script has ended."""

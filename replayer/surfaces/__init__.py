@@ -19,6 +19,7 @@ def surfaces() -> tuple[ModuleType, ...]:
     Each name of torch belongs to one surface (tests/replayer/surfaces/test_one_owner.py).
     """
     from replayer.surfaces import (
+        gc_collect,
         nvml,
         torch_accelerator,
         torch_amp,
@@ -58,6 +59,7 @@ def surfaces() -> tuple[ModuleType, ...]:
     )
 
     return (
+        gc_collect,
         torch_cuda,
         torch_cuda_streams,
         torch_cuda_random,

@@ -21,6 +21,7 @@ identity over `model.to("cuda")`, swaps dictionaries and refuses slots.
 from __future__ import annotations
 
 import copy
+import gc
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -301,10 +302,30 @@ def move_to(tensor: Any, data: torch.Tensor) -> None:
         kept |= {"meta": made.meta, "allocation": made.allocation}
         kept |= {"_is_param": True} if issubclass(plain, torch.nn.Parameter) else {}
     tensor.grad = None
-    _swap_impl(tensor, made)
+    try:
+        _swap(tensor, made)
+    except NotEmulated:
+        tensor.grad = grad
+        raise
     tensor.__class__, made.__class__ = virtual_class(plain, VirtualTensor) if "meta" in kept else plain, type(tensor)
     tensor.__dict__ = kept
     tensor.grad, tensor._backward_hooks, tensor._post_accumulate_grad_hooks = grad, *hooks
+
+
+def _swap(tensor: torch.Tensor, made: torch.Tensor) -> None:
+    """Not while a profile with shapes or memory refers to `tensor`; one that was dropped may be garbage still."""
+    try:
+        _swap_impl(tensor, made)
+    except RuntimeError:
+        gc.collect()
+        try:
+            _swap_impl(tensor, made)
+        except RuntimeError as error:
+            advice = (
+                "a torch.profiler profile with record_shapes or profile_memory refers to it:"
+                " move it before the profile begins, or drop the profile first (del prof)"
+            )
+            raise NotEmulated("moving a tensor between CPU and GPU in place", advice) from error
 
 
 VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"  # for who looks

@@ -99,6 +99,9 @@ class FakeGpu:
     def loss_called(self) -> None:
         pass
 
+    def thawed(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def enter_phase(self, name: str) -> None:
         pass
 

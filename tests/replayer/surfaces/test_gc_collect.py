@@ -1,0 +1,58 @@
+# mypy: allow-untyped-calls
+"""gc.collect finds what a script drops, also what was there when the virtual GPU settled in. Runs in the warm interpreter."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from replayer import state
+from replayer.errors import NotEmulated
+from replayer.gpu import VirtualGpu
+from tests.replayer.recordings import FakeClock, Log, phase_recording
+
+
+def trained() -> Any:
+    """A model in a reference cycle, after the steps in which the virtual GPU settles in."""
+    model: Any = torch.nn.Linear(512, 512).cuda()
+    model.__dict__["itself"] = model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(2, 512, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def start() -> None:
+    trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), strict=False, pad_loader=False)  # type: ignore[arg-type]
+    state.start(lambda: gpu)
+
+
+def test_memory_of_a_model_in_a_cycle_is_free_after_a_collection() -> None:
+    gc.unfreeze()
+    start()
+    model = trained()
+    assert gc.get_freeze_count() and torch.cuda.memory_allocated() >= 512 * 512 * 4
+    del model
+    assert gc.collect() > 0
+    assert torch.cuda.memory_allocated() == 0
+    assert gc.get_freeze_count()  # of what is left
+    gc.unfreeze()
+
+
+def test_a_model_moves_once_the_profile_of_it_is_dropped() -> None:
+    start()
+    model = trained()
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu, record_shapes=True, profile_memory=True) as profile:
+        model(torch.ones(2, 512, device="cuda"))
+    with pytest.raises(NotEmulated, match=r"del prof"):
+        model.cpu()
+    del profile
+    assert model.cpu().weight.device.type == "cpu"
+    assert model.cuda().weight.device.type == "cuda"
