@@ -11,6 +11,7 @@ Note [Whose call is it]
     A recorded or replaying script runs functions of this tool too: around each call of a module, and on the virtual GPU below
     each op. They are known by file, line and name. What they call in turn is the script's again where it leads to an op, or to
     a file that is neither torch's nor Python's own: they stand around modules, losses and loaders, and call no such thing else.
+    Of a thread that this tool started (one that writes a timeline) nothing is the script's.
 
 Note [Folding]
     Most calls of a profile are of functions that run no op and take a microsecond or two (`isinstance`, `__getattr__`): their
@@ -60,13 +61,18 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
     of_script = [not call or whose[name] == _SCRIPTS for name, call in zip(names, calls, strict=True)]
     leads_back = holding(parent, np.array(of_script, bool)).tolist()
     is_ours = [False] * (len(above) + 1)  # whether the innermost call around or at a row is the tool's; the last is for NONE
+    begins = [*(call and name.startswith("threading.py(") for name, call in zip(names, calls, strict=True)), False]
+    in_own_thread = [False] * (len(above) + 1)
     stays = [True] * len(above)
     for row, outer in enumerate(above):
         is_ours[row] = is_ours[outer]
+        begins[row] = begins[row] and (outer == NONE or begins[outer])  # how Python begins a thread
+        in_own_thread[row] = in_own_thread[outer] or (begins[outer] and whose.get(names[row]) == _TOOLS)
         if calls[row]:
             is_ours[row] = whose[names[row]] == _TOOLS or (is_ours[outer] and not leads_back[row])
             stays[row] = not is_ours[row]
-    return np.array(stays, bool)
+    own_threads = holding(parent, np.array(in_own_thread[:-1], bool)) | np.array(in_own_thread[:-1], bool)
+    return np.array(stays, bool) & ~(own_threads & np.array(is_call, bool))
 
 
 def folded(profile: Trace) -> Trace:

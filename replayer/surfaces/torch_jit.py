@@ -65,14 +65,20 @@ def _from_host(save: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(save)
     def saved(module: Any, *args: Any, **kwargs: Any) -> Any:
+        held = [(node, node.t("value")) for node in _constants(module)]
+        constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
         devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
         if len(devices) > 1:
             raise NotEmulated("torch.jit.save of a module on several GPUs", "save module.cpu()")
         if devices:
             module.cpu()
+        for node, tensor in constants:
+            node.t_("value", tensor.cpu())
         try:
             return save(module, *args, **kwargs)
         finally:
+            for node, tensor in constants:
+                node.t_("value", tensor)
             for device in devices:
                 module.to(device)
 
@@ -86,9 +92,23 @@ def _by_host(torch_module: ModuleType, load: Callable[..., Any]) -> Callable[...
     def loaded(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if map_location is None or torch_module.device(map_location).type != "cuda":
             return load(f, map_location, *args, **kwargs)
-        return load(f, "cpu", *args, **kwargs).to(map_location)
+        module = load(f, "cpu", *args, **kwargs).to(map_location)
+        for node in _constants(module):
+            node.t_("value", node.t("value").to(map_location))
+        return module
 
     return loaded
+
+
+def _constants(module: Any) -> list[Any]:
+    """The nodes of a module's graphs that hold a tensor: what a frozen module has of parameters, and what a trace captured.
+
+    `module.to` leaves them where they are; `map_location` moves them.
+    """
+    parts = [part._c for part in module.modules()]
+    graphs = [part._get_method(name).graph for part in parts for name in part._method_names()]
+    nodes = [node for graph in graphs for node in graph.findAllNodes("prim::Constant")]
+    return [node for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
 
 def _named(text: Callable[[Any], str]) -> Callable[[Any], str]:

@@ -33,3 +33,25 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_script_is_compiled_and_gives_the_same_numbers(tmp_path: Path, native: str, way: str) -> None:
     assert "True torch.Size([])" in native
     assert printed("-m", "tui.cli", *WAYS[way], "--", *PYTHON, cwd=tmp_path) == native
+
+
+FROZEN = """
+import torch
+net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten()).cuda().eval()
+x = torch.ones(1, 1, 4, 4, device="cuda")
+for compiled in (torch.jit.script(net), torch.jit.trace(net, x)):
+    frozen = torch.jit.freeze(compiled.eval())
+    torch.jit.save(frozen, "frozen.pt")
+    for module in (frozen, torch.jit.load("frozen.pt", map_location="cuda")):
+        print(module(x).device, torch.allclose(module(x), net(x)), module(x).shape)
+    print(torch.jit.load("frozen.pt", map_location="cpu")(x.cpu()).shape)
+"""
+
+
+@pytest.mark.parametrize("values", ["recorded", "compute"])
+def test_a_frozen_module_is_saved_and_loaded(tmp_path: Path, values: str) -> None:
+    """GIVEN a module whose parameters are constants of its graph WHEN it is saved on the GPU THEN it runs there and on the CPU."""
+    (tmp_path / "frozen.py").write_text(FROZEN)
+    command = ["replay", "--trace", "p100-no-cudnn", "--values", values, "--", "-W", "ignore", "frozen.py"]
+    told = ["cuda:0 True torch.Size([1, 8])", "cuda:0 True torch.Size([1, 8])", "torch.Size([1, 8])"]
+    assert printed("-m", "tui.cli", *command, cwd=tmp_path).splitlines() == told * 2

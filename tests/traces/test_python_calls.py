@@ -45,6 +45,15 @@ def kept(*rows: tuple[int, str]) -> list[str]:
     return [name for name, stay in zip(names, stays, strict=True) if stay]
 
 
+def test_threads_that_the_tool_started_go_whole() -> None:
+    """GIVEN a thread of the tool, one of the script and torch's own WHEN filtered THEN the first goes, with all it called."""
+    begun = [(0, "threading.py(1002): _bootstrap"), (1, "threading.py(1045): _bootstrap_inner"), (2, "threading.py(982): run")]
+    of_script = [*begun, (3, "train.py(3): work"), (4, HOOK), (5, "train.py(9): forward"), (6, "aten::add")]
+    of_torch = [*begun, (3, "torch/utils/data/_utils/pin_memory.py(9): loop"), (4, HOOK), (5, "aten::pin_memory")]
+    left = [name for _, name in (*of_script, *of_torch) if name != HOOK]
+    assert kept(*begun, (3, HOOK), (4, "msgpack/__init__.py(30): packb"), *of_script, *of_torch) == left
+
+
 def test_the_tools_functions_go_with_what_only_they_called() -> None:
     assert kept(
         (0, "train.py(3): step"),
