@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
@@ -125,6 +125,19 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
         capture.note_computing(compute)
 
 
+def _request(func: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Allocate on the GPU what this op results in, for the error that a GPU raises where it does not fit."""
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": "meta"}
+    results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
+    for result in tree_leaves(results):
+        allocate(gpu(), gpu().current_device(), result.untyped_storage().nbytes())
+
+
+def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("meta")
+
+
 class CpuCompute:
     """The `__torch_dispatch__` of tensors with payload."""
 
@@ -192,6 +205,12 @@ class CpuCompute:
         except NotImplementedError as missing:
             name = func._schema.name
             raise NotEmulated(f"{name} under --values compute", "it has no CPU form; use --values recorded") from missing
+        except RuntimeError as error:
+            if "DefaultCPUAllocator" not in str(error):
+                raise
+            _request(func, args, kwargs)  # what this machine has no room for may be too much for the GPU as well
+            name = func._schema.name
+            raise NotEmulated(f"{name} under --values compute", "it lacks memory here; use --values recorded") from error
         finally:
             clock.resume()
 

@@ -156,6 +156,8 @@ class DataDependentOps:
         dtype = torch.int64
         if weights is not None:
             dtype, known = torch.float32 if weights.dtype is torch.float32 else torch.float64, None
+        elif known is None:
+            known = (_even_counts(source.meta.numel, size),)
         tensors = [source] if weights is None else [source, weights]
         return self._with_values(self._results("aten::bincount", tensors, [self._new((size,), dtype, source.meta)]), known)[0]
 
@@ -180,7 +182,10 @@ class DataDependentOps:
             self._new(inverse if return_inverse else (0,), torch.int64, meta),
             self._new((size,) if return_counts else (0,), torch.int64, meta),
         ]
-        return tuple(self._with_values(self._results(op, [source], results), known))
+        made = self._results(op, [source], results)
+        if known is None and return_counts:
+            self._with_values(made[2:], (_even_counts(compared, size),))
+        return tuple(self._with_values(made, known))
 
     def _compute(self, source: Any, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> Any:
         """The op's results, computed on the host if it knows the input's values; else None."""
@@ -233,3 +238,12 @@ class DataDependentOps:
 
         gpu().launch(self._plans.signature_of((op, *metas, *arguments), signature), metas[0].index)
         return made
+
+
+def _even_counts(total: int, size: int) -> torch.Tensor:
+    """How often each of `size` values is found among `total` elements that nobody knows. They add up to `total`, so that
+    `split(counts.tolist())` works as on a GPU."""
+    if not 0 < size <= KNOWN_LIMIT:
+        return torch.zeros(size, dtype=torch.int64, device="cpu")
+    share, left = divmod(total, size)
+    return share + (torch.arange(size, device="cpu") < left).to(torch.int64)

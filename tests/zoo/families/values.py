@@ -313,3 +313,25 @@ def infinity_as_an_integer(device: str) -> Any:
     counted = torch.zeros(3, dtype=torch.int64, device=device)
     counted.copy_(none)
     return [none.long().shape, counted.dtype, none.to(torch.bool)]
+
+
+@family.group
+def counts_that_split(device: str) -> Any:
+    """Tokens handed to the experts that were chosen for them, each with its own number of tokens."""
+    torch.manual_seed(0)
+    scores = torch.randn(10, 4).to(device)
+    expert, order = scores.argmax(1).sort()
+    parts = torch.zeros(10, 3, device=device)[order].split(torch.bincount(expert, minlength=4).tolist())
+    _, counts = scores.argmax(1).unique(return_counts=True)
+    groups = torch.zeros(10, device=device).split(counts.tolist())
+    return [len(parts), sum(len(part) for part in parts), sum(len(group) for group in groups)]
+
+
+@family.group
+def out_of_memory_is_the_gpus(device: str) -> Any:
+    """A product that no GPU holds, caught as by scripts that look for the largest batch."""
+    try:
+        torch.ones(1 << 24, 1, device=device) @ torch.ones(1, 1 << 24, device=device)
+    except RuntimeError as error:
+        return device == "cpu" or isinstance(error, torch.OutOfMemoryError)
+    return False
