@@ -71,8 +71,9 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
         if calls[row]:
             is_ours[row] = whose[names[row]] == _TOOLS or (is_ours[outer] and not leads_back[row])
             stays[row] = not is_ours[row]
-    own_threads = holding(parent, np.array(in_own_thread[:-1], bool)) | np.array(in_own_thread[:-1], bool)
-    return np.array(stays, bool) & ~(own_threads & np.array(is_call, bool))
+    own = np.array(in_own_thread[:-1], bool)
+    kept: Column = np.array(stays, bool) & ~((holding(parent, own) | own) & np.array(is_call, bool))
+    return kept
 
 
 def folded(profile: Trace) -> Trace:

@@ -16,6 +16,7 @@ Note [Clocks of several processes]
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,6 +24,7 @@ from pathlib import Path
 from time import perf_counter_ns, sleep  # by name, for what the module holds may be patched: surfaces/time.py
 from typing import Any
 
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
 
 from replayer.timing.clock import Clock
@@ -31,6 +33,7 @@ LIVENESS_CHECK_AFTER_S = 1.0  # of waiting: from then on, ask whether missing ra
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between polls of the store
 _FULL_RATE_RANKS = 8  # more ranks poll proportionally less often, so that polling does not fill the machine
 _LONGEST_VALUE = 4 << 20  # bytes; a TCPStore refuses messages over 8 MiB and closes the connection
+_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun: how often it has restarted its workers
 SHUTDOWN_GRACE_NS = 10_000_000_000  # for which rank 0 stays, at most, until the others have read its messages
 
 
@@ -92,7 +95,8 @@ class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations that the same ranks take part in."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float, clock: Clock) -> None:
-        self._store = store
+        # torchrun restarts workers on the store that they had, where the messages of those before them are.
+        self._store: Any = PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
         self._clock = clock

@@ -35,6 +35,24 @@ def test_clocks_that_stand_still_agree_where_the_ranks_first_meet_however_long_e
     assert seen == {0: [1_000, 2_000], 1: [1_000, 2_000]}
 
 
+def test_restarted_workers_do_not_read_what_those_before_them_left_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a store in which a rank has posted, and said that it ended, before torchrun restarted the workers
+    store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
+    before = StoreExchange(store, 1, 2, timeout_s=60, clock=RecordedClock())
+    before._offset_ns = 0
+    before.post("all", [0, 1], message)
+    before.leave(failed=True)
+    # WHEN the restarted ranks meet THEN the other's message has not come before it is posted anew
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock()) for rank in range(2)]
+    for exchange in exchanges:
+        exchange._offset_ns = 0
+    pending = exchanges[0].post("all", [0, 1], message)
+    assert not pending.is_complete()
+    exchanges[1].post("all", [0, 1], message)
+    assert [other.operation for other in pending.messages()] == ["all_reduce"] * 2
+
+
 def _tcp_store() -> Any:
     return TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
 
