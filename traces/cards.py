@@ -11,6 +11,10 @@ Note [A name's words]
     name says beside ("MI300X VF") does no harm. But a word that makes another product of a card (Ti, SUPER, Laptop, Ada) must
     be the card's too: an unknown variant is an unknown card.
 
+Note [A slice of a card]
+    "NVIDIA A100-SXM4-40GB MIG 3g.20gb" is three of the card's seven compute slices (an A30 has four) and 20 GB of its memory, with
+    as much of its bandwidth and cache (NVIDIA's Multi-Instance GPU user guide). Its figures are these shares of the card's.
+
 Note [What a context takes]
     A context sets local memory aside for every thread that the card can hold at a time: 2 KiB each. That gives 320 MiB for a
     TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394) and 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with CUDA 13.0:
@@ -366,6 +370,11 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(re.sub(r"^sxm\d$", "sxm", word) for word in words).difference(_IDLE_WORDS)
 
 
+# See Note [A slice of a card].
+_MIG = re.compile(r"\bMIG (\d)g\.(\d+)gb", re.IGNORECASE)
+_SLICES, _SLICES_OF_A30 = 7, 4
+
+
 @cache
 def card_of(name: str) -> Card:
     """The card that a device's name means, or UNKNOWN_CARD. See Note [A name's words]."""
@@ -375,7 +384,22 @@ def card_of(name: str) -> Card:
         for own in map(_words, card.names):
             if own <= words and words & _VARIANTS <= own and len(own) > most:
                 found, most = card, len(own)
-    return found
+    part = _MIG.search(name)
+    return _slice(found, int(part[1]), int(part[2])) if part is not None and found is not UNKNOWN_CARD else found
+
+
+def _slice(card: Card, compute: int, memory_gib: int) -> Card:
+    """See Note [A slice of a card]."""
+    share = min(compute / (_SLICES_OF_A30 if "A30" in card.names[0] else _SLICES), 1.0)
+    of_memory = min(memory_gib * _GIB / card.memory_bytes, 1.0)
+    return replace(
+        card,
+        multi_processors=int(card.multi_processors * share),
+        l2_bytes=int(card.l2_bytes * of_memory),
+        memory_bytes=int(card.memory_bytes * of_memory),
+        memory_gbps=card.memory_gbps * of_memory,
+        tflops={kind: rate * share for kind, rate in card.tflops.items()},
+    )
 
 
 def find_card(text: str) -> Card:
