@@ -76,7 +76,7 @@ from traces.steps import Optimizers
 from traces.workload_observer import WorkloadObserver
 
 if TYPE_CHECKING:
-    from replayer.timing.timeline_writer import TimelineWriter
+    from replayer.timing.timeline_writer import LoaderWait, TimelineWriter
 
 # Phases entered by name whose time a cell of the library holds; see Note [The host's time in a cell].
 _OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})
@@ -564,6 +564,11 @@ class VirtualGpu:
         with self._looking as thread:
             self.simulator.tracker.settle(thread)
             return self.timeline.watched(Trace(devices=self.recording.devices, threads=self.threads))
+
+    @property
+    def loader_waits(self) -> list[LoaderWait]:
+        """The script's waits for a batch since `watch`."""
+        return self.timeline.loader_waits
 
     # --- CUDA graphs
 

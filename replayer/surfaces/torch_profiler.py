@@ -63,7 +63,7 @@ def install(torch_module: ModuleType) -> None:
             torch_module.cuda.synchronize()
             self.gpu_ends.append((machine_unix_ns(), gpu().host_now_ns()))
             self.gpu_window, self.gpu_next_ops = gpu().watched()
-            self.gpu_loader_waits = gpu().timeline.loader_waits
+            self.gpu_loader_waits = gpu().loader_waits
             self.gpu_shift_ns = time.time_ns() - gpu().clock.now_ns()
         return leave(self, *error)
 

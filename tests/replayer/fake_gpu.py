@@ -16,6 +16,7 @@ import numpy as np
 from replayer import state
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.stream import VirtualEvent, VirtualStream
+from replayer.timing.timeline_writer import LoaderWait
 from tests.replayer.fakes import FakeGpu
 from traces.cards import known_properties
 from traces.machine import DeviceProperties, Machine
@@ -101,6 +102,10 @@ class SurfaceGpu(FakeGpu):
 
     def watched(self) -> tuple[Trace, Column]:
         return Trace(devices=[Device(0, device.index, device.name) for device in self.devices]), np.empty(0, np.int64)
+
+    @property
+    def loader_waits(self) -> list[LoaderWait]:
+        return []
 
     def has_passed(self, time_ns: int) -> bool:
         return time_ns <= self.now_ns
