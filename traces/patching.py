@@ -1,6 +1,7 @@
 """Replacing functions of torch, and marking phases of a script around them: shared by the recorder and the replayer.
 
     patch(torch.autograd, backward=scope.around(torch.autograd.backward))
+    patch_around(torch.jit, load=by_host)           # torch.jit.load(*args) becomes by_host(torch's own load, *args)
     patch_everywhere(dist.all_reduce, wrapped)      # also where other modules of torch imported it by name
 
     scope = PhaseScope("backward", lambda: recorder)
@@ -43,6 +44,24 @@ def _script_as(original: Any, value: Any) -> None:
         if original in by_flags:
             by_flags[value] = by_flags[original]
         setattr(value, "__prepare_scriptable__", getattr(original, "__prepare_scriptable__", lambda: original))  # noqa: B010
+
+
+def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `by(original, *args, **kwargs)` under the name of `original`, with its documentation."""
+
+    @wraps(original)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return by(original, *args, **kwargs)
+
+    return called
+
+
+def patch_around(owner: object, **names: Callable[..., Any]) -> None:
+    """Replace functions of a module or methods of a class; see `around`."""
+    for name, by in names.items():
+        is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+        wrapped = around(getattr(owner, name), by)
+        patch(owner, **{name: staticmethod(wrapped) if is_static else wrapped})
 
 
 def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:

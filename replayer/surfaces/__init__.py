@@ -6,97 +6,30 @@ install_all(torch)                  # from then on this process has a GPU, made 
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 
 from replayer import torch_shortcuts
 from replayer.surfaces.torch_cuda import refuse_c_functions
 from replayer.tensor.tensor import VirtualTensor
 
+# In the order in which they are installed. Where no comment says otherwise, the order does not matter.
+_SURFACES = (
+    "gc_collect torch_cuda torch_cuda_streams torch_cuda_random"
+    " torch_cuda_graphs"  # after torch_cuda: it asks torch.cuda.is_current_stream_capturing
+    " nvml"  # after torch_cuda, which refuses the functions of this kind that it leaves
+    " torch_cuda_nvtx torch_cuda_comm torch_cuda_memory torch_cuda_memory_snapshot torch_backends torch_backends_cudnn_rnn"
+    " torch_accelerator"  # after torch_cuda and torch_cuda_memory: its functions are theirs
+    " torch_tensor torch_fake_tensor torch_higher_order_ops torch_jit torch_tensor_subclass torch_utils_python_dispatch"
+    " torch_pin_memory torch_cuda_tensors torch_nn_module torch_storage torch_serialization torch_amp torch_autograd"
+    " torch_optim torch_utils_data torch_nn_parallel torch_nn_sync_batch_norm torch_distributed"
+    " torch_distributed_functional_collectives torch_distributed_rpc torch_multiprocessing torch_profiler torch_compile triton"
+)
 
-def surfaces() -> tuple[ModuleType, ...]:
-    """All surfaces, in the order in which they are installed. Where no comment says otherwise, the order does not matter.
 
-    Each name of torch belongs to one surface (tests/replayer/surfaces/test_one_owner.py).
-    """
-    from replayer.surfaces import (
-        gc_collect,
-        nvml,
-        torch_accelerator,
-        torch_amp,
-        torch_autograd,
-        torch_backends,
-        torch_backends_cudnn_rnn,
-        torch_compile,
-        torch_cuda,
-        torch_cuda_comm,
-        torch_cuda_graphs,
-        torch_cuda_memory,
-        torch_cuda_memory_snapshot,
-        torch_cuda_nvtx,
-        torch_cuda_random,
-        torch_cuda_streams,
-        torch_cuda_tensors,
-        torch_distributed,
-        torch_distributed_functional_collectives,
-        torch_distributed_rpc,
-        torch_fake_tensor,
-        torch_higher_order_ops,
-        torch_jit,
-        torch_multiprocessing,
-        torch_nn_module,
-        torch_nn_parallel,
-        torch_nn_sync_batch_norm,
-        torch_optim,
-        torch_pin_memory,
-        torch_profiler,
-        torch_serialization,
-        torch_storage,
-        torch_tensor,
-        torch_tensor_subclass,
-        torch_utils_data,
-        torch_utils_python_dispatch,
-        triton,
-    )
-
-    return (
-        gc_collect,
-        torch_cuda,
-        torch_cuda_streams,
-        torch_cuda_random,
-        torch_cuda_graphs,  # after torch_cuda: it asks torch.cuda.is_current_stream_capturing
-        nvml,  # after torch_cuda, which refuses the functions of this kind that it leaves
-        torch_cuda_nvtx,
-        torch_cuda_comm,
-        torch_cuda_memory,
-        torch_cuda_memory_snapshot,
-        torch_backends,
-        torch_backends_cudnn_rnn,
-        torch_accelerator,  # after torch_cuda and torch_cuda_memory: its functions are theirs
-        torch_tensor,
-        torch_fake_tensor,
-        torch_higher_order_ops,
-        torch_jit,
-        torch_tensor_subclass,
-        torch_utils_python_dispatch,
-        torch_pin_memory,
-        torch_cuda_tensors,
-        torch_nn_module,
-        torch_storage,
-        torch_serialization,
-        torch_amp,
-        torch_autograd,
-        torch_optim,
-        torch_utils_data,
-        torch_nn_parallel,
-        torch_nn_sync_batch_norm,
-        torch_distributed,
-        torch_distributed_functional_collectives,
-        torch_distributed_rpc,
-        torch_multiprocessing,
-        torch_profiler,
-        torch_compile,
-        triton,
-    )
+def surfaces() -> list[ModuleType]:
+    """All surfaces. Each name of torch belongs to one of them (tests/replayer/surfaces/test_one_owner.py)."""
+    return [import_module(f"replayer.surfaces.{name}") for name in _SURFACES.split()]
 
 
 def install_all(torch_module: ModuleType) -> None:

@@ -24,7 +24,9 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from traces.patching import patch
+import torch
+
+from traces.patching import patch, patch_around
 from traces.storage_server import Loading, StorageClient
 
 _open = io.open
@@ -104,33 +106,23 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     patch(builtins, open=open_data)
     patch(io, open=open_data)  # pathlib's
     patch(bz2, _builtin_open=open_data)
-    patch(tarfile, bltn_open=open_data, _LowLevelFile=_low_level_file(tarfile, open_data))
-    fetch: Any = torch_module.utils.data._utils.fetch
-    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        patch(fetcher, fetch=_counted(torch_module, fetcher.fetch, fetching, storage))
-    pinning: Any = torch_module.utils.data._utils.pin_memory
-    patch(pinning, pin_memory=_timed_pinning(pinning.pin_memory, storage))
-    iterator: Any = torch_module.utils.data.dataloader._MultiProcessingDataLoaderIter
-    patch(iterator, _next_data=_with_script_time(torch_module, iterator._next_data, storage))
+    patch(tarfile, bltn_open=open_data)
+    # What a tar archive that is read as a stream ("r|") opens by os.open.
+    patch_around(
+        tarfile, _LowLevelFile=lambda opened, name, mode: open_data(name, "rb", 0) if mode == "r" else opened(name, mode)
+    )
+    data: Any = torch_module.utils.data
+    for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
+        patch_around(fetcher, fetch=_counted(storage, fetching))
+    patch_around(data._utils.pin_memory, pin_memory=_timed_pinning(storage))
+    patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_with_script_time(storage))
 
 
-def _low_level_file(tar: Any, open_data: Any) -> Any:
-    """What a tar archive that is read as a stream ("r|") opens by os.open."""
-    opened = tar._LowLevelFile
-
-    @wraps(opened)
-    def open_stream(name: Any, mode: str) -> Any:
-        return open_data(name, "rb", 0) if mode == "r" else opened(name, mode)
-
-    return open_stream
-
-
-def _counted(torch: Any, fetch: Any, fetching: _Fetch, storage: StorageClient) -> Any:
-    """`fetch` of a batch; what it was and cost is told to the storage."""
+def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
+    """What calls `fetch` of a batch, and tells the storage what it was and cost."""
     before_ns: dict[int, int] = {}  # by worker process: its CPU time when it had fetched the last one
 
-    @wraps(fetch)
-    def counted(fetcher: Any, indices: Any) -> Any:
+    def counted(fetch: Any, fetcher: Any, indices: Any) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None
         cpu_clock = time.process_time_ns if in_worker else time.thread_time_ns
         begin_ns, begin_cpu_ns = time.monotonic_ns(), cpu_clock()
@@ -174,12 +166,11 @@ def _stored_bytes() -> int:
     return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
 
 
-def _timed_pinning(pin: Any, storage: StorageClient) -> Any:
-    """`pin` of a whole batch, which calls itself for what is in it."""
+def _timed_pinning(storage: StorageClient) -> Any:
+    """What calls `pin` of a whole batch, which calls itself for what is in it."""
     nested = threading.local()
 
-    @wraps(pin)
-    def timed(data: Any, *args: Any, **kwargs: Any) -> Any:
+    def timed(pin: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(nested, "inside", False):
             return pin(data, *args, **kwargs)
         nested.inside = True
@@ -194,14 +185,13 @@ def _timed_pinning(pin: Any, storage: StorageClient) -> Any:
     return timed
 
 
-def _with_script_time(torch: Any, next_data: Any, storage: StorageClient) -> Any:
-    """`next_data` of a loader with workers; what the script's process computed since the batch before is told, and which
+def _with_script_time(storage: StorageClient) -> Any:
+    """For `next_data` of a loader with workers. What the script's process computed since the batch before is told, and which
     workers load for a script that evaluates: steps are those of training."""
     evaluated = False  # since the batch before
     before = (0, 0, 0)  # clocks at the batch before, of whichever loader
 
-    @wraps(next_data)
-    def next_batch(iterator: Any) -> Any:
+    def next_batch(next_data: Any, iterator: Any) -> Any:
         nonlocal evaluated, before
         if not torch.is_grad_enabled():
             evaluated = True

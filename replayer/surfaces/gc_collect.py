@@ -9,22 +9,20 @@ be the script's own.
 from __future__ import annotations
 
 import gc
-from functools import wraps
+from collections.abc import Callable
 from types import ModuleType
 
 from replayer.state import started
-from traces.patching import patch
+from traces.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
     """Wrap it; a collection of young objects alone stays as it is."""
-    collect = gc.collect
 
-    @wraps(collect)
-    def collect_all(generation: int = 2) -> int:
+    def collect_all(collect: Callable[..., int], generation: int = 2) -> int:
         if generation != 2 or (gpu := started()) is None:
             return collect(generation)
         with gpu.thawed():
             return collect()
 
-    patch(gc, collect=collect_all)
+    patch_around(gc, collect=collect_all)

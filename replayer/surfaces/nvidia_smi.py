@@ -15,14 +15,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from replayer.state import gpu, in_bad_fork, started
 from replayer.surfaces import nvidia_smi_command
 from replayer.surfaces.nvml import ASSUMED_DRIVER
-from traces.patching import patch
+from traces.patching import patch_around
 
 _NAME = "nvidia-smi"
 _MIB = 1 << 20
@@ -40,21 +39,15 @@ def install(folder: Path) -> None:
         command.chmod(0o755)
         os.environ["PATH"] = os.pathsep.join((str(commands), *filter(None, [os.environ.get("PATH")])))
 
-    system, popen = os.system, subprocess.Popen.__init__
+    def tell_and_start(start: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        asked = _NAME in str(options.get("args") or args[start is popen :][:1])  # Popen's first argument is itself
+        if not in_bad_fork() and (asked or (started() is not None and not facts.exists())):
+            _tell(facts)
+        return start(*args, **options)
 
-    def telling(start: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(start)
-        def start_told(*args: Any, **options: Any) -> Any:
-            command = str(options.get("args") or args[start is popen :][:1])  # Popen's first argument is itself
-            asked = _NAME in command
-            if not in_bad_fork() and (asked or (started() is not None and not facts.exists())):
-                _tell(facts)
-            return start(*args, **options)
-
-        return start_told
-
-    patch(os, system=telling(system))
-    patch(subprocess.Popen, __init__=telling(popen))
+    popen = subprocess.Popen.__init__
+    patch_around(os, system=tell_and_start)
+    patch_around(subprocess.Popen, __init__=tell_and_start)
 
 
 def _tell(facts: Path) -> None:

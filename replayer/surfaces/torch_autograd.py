@@ -7,14 +7,13 @@ C++ it runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.state import STATE, computing, started
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch, patch_everywhere
+from traces.patching import around, patch, patch_everywhere
 from traces.script_hooks import ScriptHooks
 
 
@@ -30,17 +29,12 @@ def install(torch: ModuleType) -> None:
     patch(torch._C, _InferenceMode=inference_mode)
     for name in ("gradcheck", "gradgradcheck"):
         check = getattr(torch.autograd, name)
-        patch_everywhere(check, _of_numbers(check))
+        patch_everywhere(check, around(check, _check_numbers))
 
 
-def _of_numbers(check: Callable[..., Any]) -> Callable[..., Any]:
+def _check_numbers(check: Callable[..., Any], func: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """What compares derivatives with differences is refused where there are no numbers."""
-
-    @wraps(check)
-    def checked(func: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        given = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
-        if not computing() and any(isinstance(each, VirtualTensor) for each in given):
-            raise NotEmulated(f"torch.autograd.{check.__name__} without numbers", "use --values compute")
-        return check(func, inputs, *args, **kwargs)
-
-    return checked
+    given = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+    if not computing() and any(isinstance(each, VirtualTensor) for each in given):
+        raise NotEmulated(f"torch.autograd.{check.__name__} without numbers", "use --values compute")
+    return check(func, inputs, *args, **kwargs)

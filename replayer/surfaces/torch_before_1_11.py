@@ -11,14 +11,13 @@ Reference: tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch, patch_everywhere
+from traces.patching import around, patch, patch_everywhere
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 
@@ -59,17 +58,13 @@ def install(torch_module: ModuleType) -> None:
     patch(nn, hardtanh_=hardtanh_in_place, relu6_=relu6_in_place)
     for name in _CONVOLUTIONS:
         original = getattr(torch_module, name)
-        patch_everywhere(original, _on_contiguous_input(original))
+        patch_everywhere(original, around(original, _on_contiguous_input))
 
 
-def _on_contiguous_input(convolution: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(convolution)
-    def convolve(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if type(input) is VirtualTensor and not _is_dense(input):
-            input = input.contiguous()
-        return convolution(input, *args, **kwargs)
-
-    return convolve
+def _on_contiguous_input(convolution: Callable[..., Any], input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if type(input) is VirtualTensor and not _is_dense(input):
+        input = input.contiguous()
+    return convolution(input, *args, **kwargs)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from replayer.surfaces.patching import refusal, when_imported
-from traces.patching import patch
+from traces.patching import around, patch, patch_around
 
 # Of a CUDA build only; torch._inductor.cudagraph_trees imports them where there is a GPU, and `torch.compiler.reset()` it.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
@@ -39,13 +38,9 @@ def install(torch_module: ModuleType) -> None:
             told.append("torch.compile")
             print("trace: under replay, torch.compile runs eagerly", file=sys.stderr)
 
-    def telling(call: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(call)
-        def told_at_first_call(*args: Any, **kwargs: Any) -> Any:
-            tell()
-            return call(*args, **kwargs)
-
-        return told_at_first_call
+    def tell_and_call(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        tell()
+        return call(*args, **kwargs)
 
     def compile_eagerly(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
         if model is None:  # used as a decorator with options
@@ -60,9 +55,9 @@ def install(torch_module: ModuleType) -> None:
             dynamo: Any = import_module("torch._dynamo")  # takes a second, so only where a script compiles a module
             compiled = dynamo.disable(model)
             if not told:
-                compiled.__dict__["forward"] = telling(compiled.__dict__["forward"])
+                compiled.__dict__["forward"] = around(compiled.__dict__["forward"], tell_and_call)
             return compiled
-        return model if told or not callable(model) else telling(model)
+        return model if told or not callable(model) else around(model, tell_and_call)
 
     compile_eagerly.__name__ = compile_eagerly.__qualname__ = "compile"
     patch(torch_module, compile=compile_eagerly)
@@ -71,18 +66,15 @@ def install(torch_module: ModuleType) -> None:
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
 
-    def warn_unless_compiled(module: Any) -> None:
+    def warn_unless_compiled(
+        warn_once: Callable[..., None], warning_id: str, message: str, *options: Any, **named: Any
+    ) -> None:
         """Compiled code runs eagerly here, but is no code "called without torch.compile()"."""
-        warn_once = module._warn_once
+        if not (told and "without torch.compile()" in message):
+            warn_once(warning_id, message, *options, **named)
 
-        @wraps(warn_once)
-        def warn(warning_id: str, message: str, *options: Any, **named: Any) -> None:
-            if not (told and "without torch.compile()" in message):
-                warn_once(warning_id, message, *options, **named)
-
-        patch(module, _warn_once=warn)
-
-    when_imported("torch.nn.attention.flex_attention", warn_unless_compiled)
+    attention = "torch.nn.attention.flex_attention"
+    when_imported(attention, lambda module: patch_around(module, _warn_once=warn_unless_compiled))
 
 
 def _leave_out_our_frames(rules: Any) -> None:

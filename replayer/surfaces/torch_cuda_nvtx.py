@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import wraps
 from itertools import count
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from replayer.state import gpu, started
 from replayer.surfaces.patching import ignore
-from traces.patching import patch
+from traces.patching import patch, patch_around
 
 _NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: what NVTX returns for a pop without a push, and where no tool is attached
 
@@ -41,15 +40,12 @@ def install(torch_module: ModuleType) -> None:
     open_by_id: dict[int, tuple[str, _End | None]] = {}
     ids = count(1)
     record_function = torch_module.autograd.profiler.record_function
-    enter, leave = record_function.__enter__, record_function.__exit__
 
-    @wraps(enter)
-    def enter_in_timeline(self: Any) -> Any:
+    def enter_in_timeline(enter: Any, self: Any) -> Any:
         self.ends_in_timeline = begun()
         return enter(self)
 
-    @wraps(leave)
-    def leave_in_timeline(self: Any, *error: Any) -> Any:
+    def leave_in_timeline(leave: Any, self: Any, *error: Any) -> Any:
         end = self.__dict__.pop("ends_in_timeline", None)
         if end is not None:
             end(self.name)
@@ -82,7 +78,7 @@ def install(torch_module: ModuleType) -> None:
             end(message)
 
     patch(nvtx, rangePushA=push, rangePop=pop, rangeStartA=range_start, rangeEnd=range_end, markA=mark)
-    patch(record_function, __enter__=enter_in_timeline, __exit__=leave_in_timeline)
+    patch_around(record_function, __enter__=enter_in_timeline, __exit__=leave_in_timeline)
     cuda: Any = torch_module.cuda
     patch(cuda.nvtx, _nvtx=nvtx)
     profiler: Any = torch_module.autograd.profiler

@@ -26,25 +26,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from functools import wraps
 from types import ModuleType
 from typing import Any
+
+import torch.distributed as dist
 
 from replayer.cost_model.collectives import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
 from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.known_values import known_values
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch
+from traces.patching import around, patch, patch_around, patch_everywhere
 
-_OBJECTS = (
-    "all_gather_object",
-    "gather_object",
-    "broadcast_object_list",
-    "scatter_object_list",
-    "send_object_list",
-    "recv_object_list",
-)
+_OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
 
 
 def install(torch_module: ModuleType) -> None:
@@ -57,143 +51,100 @@ def install(torch_module: ModuleType) -> None:
     patch(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
     for module in (c10d, dist):
         patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)  # the second is what torch 2.15 makes
-    patch(c10d, _new_process_group_helper=_joining(c10d, c10d._new_process_group_helper))
-    init = _setting_rank(dist, c10d.init_process_group)
-    patch(c10d, init_process_group=init)
-    patch(dist, init_process_group=init)
-    object_device = c10d._get_object_coll_device
-
-    def _get_object_coll_device(group: Any = None) -> str:
-        used = group or c10d._get_default_group()
-        return "cpu" if isinstance(used, VirtualNccl) else str(object_device(group))
-
-    patch(c10d, _get_object_coll_device=_get_object_coll_device)
-    for name in _OBJECTS:
-        wrapped = _with_objects(c10d, getattr(c10d, name))
-        patch(c10d, **{name: wrapped})
-        patch(dist, **{name: wrapped})
-    verify = dist._verify_params_across_processes
-
-    def _verify_params_across_processes(group: Any, tensors: Any, logger: Any = None) -> None:
-        if any(isinstance(tensor, VirtualTensor) for tensor in tensors):
-            _verify_shapes(c10d, group, tensors)
-        else:
-            verify(group, tensors, logger)
-
-    patch(dist, _verify_params_across_processes=_verify_params_across_processes)
-    _quiet_statistics(dist)
-    _no_flight_recorder(c10d)
-    _reducers(dist)
+    patch_around(c10d, _new_process_group_helper=_new_group, _get_object_coll_device=_object_device)
+    for name, by in {"init_process_group": _init_and_set_rank, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
+        original = getattr(c10d, name)
+        patch_everywhere(original, around(original, by))
+    patch_around(dist, _verify_params_across_processes=_verify_parameters)
+    patch_around(dist.Reducer, __init__=_make_reducer)
+    patch_around(dist.Logger, set_runtime_stats_and_log=_quiet_statistics)
+    if hasattr(c10d, "_maybe_attach_flight_recorder"):
+        patch_around(c10d, _maybe_attach_flight_recorder=_no_flight_recorder)
     _host_communication(torch_module)
 
 
-def _reducers(dist: Any) -> None:
+def _object_device(object_device: Callable[..., Any], group: Any = None) -> str:
+    used = group or dist.distributed_c10d._get_default_group()
+    return "cpu" if isinstance(used, VirtualNccl) else str(object_device(group))
+
+
+def _make_reducer(init: Callable[..., None], self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
     """See Note [The map of used parameters] in replayer/distributed/process_group.py."""
-    init = dist.Reducer.__init__
-
-    @wraps(init)
-    def made(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
-        STATE.makes_reducer = any(isinstance(parameter, VirtualTensor) for parameter in parameters)
-        try:
-            init(self, parameters, *args, **kwargs)
-        finally:
-            STATE.makes_reducer = False
-
-    patch(dist.Reducer, __init__=made)
+    STATE.makes_reducer = any(isinstance(parameter, VirtualTensor) for parameter in parameters)
+    try:
+        init(self, parameters, *args, **kwargs)
+    finally:
+        STATE.makes_reducer = False
 
 
-def _quiet_statistics(dist: Any) -> None:
+def _quiet_statistics(collect: Callable[..., None], self: Any) -> None:
     """The Reducer's own time statistics know timers for CPU and CUDA only, and say so at each run's start."""
-    collect = dist.Logger.set_runtime_stats_and_log
-
-    def set_runtime_stats_and_log(self: Any) -> None:
-        if started() is None:
-            collect(self)
-
-    patch(dist.Logger, set_runtime_stats_and_log=set_runtime_stats_and_log)
+    if started() is None:
+        collect(self)
 
 
-def _no_flight_recorder(c10d: Any) -> None:
+def _no_flight_recorder(attach: Callable[..., None], group: Any, *args: Any) -> None:
     """torch 2.15 keeps the last operations of groups to debug crashes, and asks C++ for each group's backends."""
-    attach = getattr(c10d, "_maybe_attach_flight_recorder", None)
-    if attach is not None:
-
-        @wraps(attach)
-        def _maybe_attach_flight_recorder(group: Any, *args: Any) -> None:
-            if not isinstance(group, VirtualNccl):
-                attach(group, *args)
-
-        patch(c10d, _maybe_attach_flight_recorder=_maybe_attach_flight_recorder)
+    if not isinstance(group, VirtualNccl):
+        attach(group, *args)
 
 
-def _setting_rank(dist: Any, init: Callable[..., Any]) -> Callable[..., Any]:
+def _init_and_set_rank(init: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`init_process_group`, which fixes this process's rank."""
-
-    @wraps(init)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        result = init(*args, **kwargs)
-        STATE.rank = replace(rank(), number=dist.get_rank())
-        return result
-
-    return init_process_group
+    result = init(*args, **kwargs)
+    STATE.rank = replace(rank(), number=dist.get_rank())
+    return result
 
 
-def _joining(c10d: Any, make: Callable[..., Any]) -> Callable[..., Any]:
+def _new_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`_new_process_group_helper`: a group for several kinds of devices keeps its real gloo for CPU tensors.
 
     torch makes that one before the virtual NCCL, which takes its place, and would drop it: to a rank that is not yet through
     with connecting, its peers would be gone.
     """
+    c10d: Any = dist.distributed_c10d
+    gloo: list[Any] = []
+    cls = c10d.ProcessGroupGloo
 
-    @wraps(make)
-    def new_group(*args: Any, **kwargs: Any) -> Any:
-        gloo: list[Any] = []
-        cls = c10d.ProcessGroupGloo
+    class KeptGloo(cls):  # type: ignore[misc,valid-type]
+        def __init__(self, *options: Any, **named: Any) -> None:
+            super().__init__(*options, **named)
+            gloo.append(self)
 
-        class KeptGloo(cls):  # type: ignore[misc,valid-type]
-            def __init__(self, *options: Any, **named: Any) -> None:
-                super().__init__(*options, **named)
-                gloo.append(self)
-
-        c10d.ProcessGroupGloo = KeptGloo
-        try:
-            group, store = make(*args, **kwargs)
-        finally:
-            c10d.ProcessGroupGloo = cls
-        if isinstance(group, VirtualNccl):
-            for backend in gloo:
-                group.use_for_cpu(backend)
-            gpu().join(group.settle)
-            atexit.register(lambda: group.leave(failed=hasattr(sys, "last_value")))
-        else:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # see Note [Gloo's threads and the interpreter's lock]
-        return group, store
-
-    return new_group
+    c10d.ProcessGroupGloo = KeptGloo
+    try:
+        group, store = make(*args, **kwargs)
+    finally:
+        c10d.ProcessGroupGloo = cls
+    if isinstance(group, VirtualNccl):
+        for backend in gloo:
+            group.use_for_cpu(backend)
+        gpu().join(group.settle)
+        atexit.register(lambda: group.leave(failed=hasattr(sys, "last_value")))
+    else:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # see Note [Gloo's threads and the interpreter's lock]
+    return group, store
 
 
-def _with_objects(c10d: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+def _carry_objects(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """An object collective, whose tensors of bytes stay on the host."""
-
-    @wraps(call)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        group = kwargs.get("group") or next((arg for arg in args if isinstance(arg, c10d.ProcessGroup)), None)
-        group = group or (c10d._get_default_group() if c10d.is_initialized() else None)
-        if not isinstance(group, VirtualNccl):
-            return call(*args, **kwargs)
-        group.carrying_objects(1)
-        try:
-            return call(*args, **kwargs)
-        finally:
-            group.carrying_objects(-1)
-
-    return wrapped
+    group = kwargs.get("group") or next((arg for arg in args if isinstance(arg, dist.ProcessGroup)), None)
+    group = group or (dist.distributed_c10d._get_default_group() if dist.is_initialized() else None)
+    if not isinstance(group, VirtualNccl):
+        return call(*args, **kwargs)
+    group.carrying_objects(1)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        group.carrying_objects(-1)
 
 
-def _verify_shapes(c10d: Any, group: Any, tensors: Any) -> None:
-    """Raises RuntimeError, in the words of torch, if a rank has other parameters than the group's first."""
+def _verify_parameters(verify: Callable[..., None], group: Any, tensors: Any, logger: Any = None) -> None:
+    """Raises RuntimeError, in the words of torch, if a rank has other virtual parameters than the group's first."""
+    if not any(isinstance(tensor, VirtualTensor) for tensor in tensors):
+        return verify(group, tensors, logger)
     everyone: list[Any] = [None] * group.size()
-    c10d.all_gather_object(everyone, [list(tensor.shape) for tensor in tensors], group=group)
+    dist.all_gather_object(everyone, [list(tensor.shape) for tensor in tensors], group=group)
     first, own, rank = everyone[0], everyone[group.rank()], group.rank()
     for other, shapes in enumerate(everyone):
         if len(shapes) != len(own):
@@ -257,7 +208,7 @@ def _host_communication(torch_module: ModuleType) -> None:
     cpu = torch_module.device("cpu")
     ops = torch_module.ops.c10d
     for outputs, names in enumerate(_HOST_OPS):
-        for name in names:
+        for name in names.split():
             if hasattr(ops, name):
                 overload = getattr(ops, name).default
                 VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
@@ -275,18 +226,7 @@ _NAMES = {"allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce"}
 
 # The ops of torch.distributed's C++ process groups: those that write what they read, and those whose first argument is written.
 _HOST_OPS = (
-    ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "send", "recv_", "barrier"),
-    (
-        "allgather_",
-        "_allgather_base_",
-        "allgather_coalesced_",
-        "allgather_into_tensor_coalesced_",
-        "reduce_scatter_",
-        "_reduce_scatter_base_",
-        "reduce_scatter_tensor_coalesced_",
-        "alltoall_",
-        "alltoall_base_",
-        "gather_",
-        "scatter_",
-    ),
+    "allreduce_ allreduce_coalesced_ broadcast_ reduce_ send recv_ barrier",
+    "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_"
+    " reduce_scatter_tensor_coalesced_ alltoall_ alltoall_base_ gather_ scatter_",
 )

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch
+from traces.patching import around, patch_around, patch_everywhere
 
 _ADVICE = "send x.cpu(), or let the processes communicate by torch.distributed's operations"
 
@@ -25,31 +24,21 @@ def install(torch_module: ModuleType) -> None:
         return
     rpc: Any = torch_module.distributed.rpc
     api: Any = importlib.import_module(f"{rpc.__name__}.api")
-    patch(api, _invoke_rpc=_checked(api._invoke_rpc))
-    remote = _checked(api.remote)
-    patch(api, remote=remote)
-    patch(rpc, remote=remote)
-    patch(rpc.TensorPipeRpcBackendOptions, __init__=_without_devices(rpc.TensorPipeRpcBackendOptions.__init__))
+    patch_around(api, _invoke_rpc=_checked)
+    patch_everywhere(api.remote, around(api.remote, _checked))
+    patch_around(rpc.TensorPipeRpcBackendOptions, __init__=_without_devices)
 
 
-def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(call)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        if _holds_virtual((args, kwargs)):
-            raise NotEmulated("torch.distributed.rpc with CUDA tensors", _ADVICE)
-        return call(*args, **kwargs)
-
-    return checked
+def _checked(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    if _holds_virtual((args, kwargs)):
+        raise NotEmulated("torch.distributed.rpc with CUDA tensors", _ADVICE)
+    return call(*args, **kwargs)
 
 
-def _without_devices(init: Callable[..., None]) -> Callable[..., None]:
-    @wraps(init)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("device_maps") or kwargs.get("devices"):
-            raise NotEmulated("torch.distributed.rpc with device maps", _ADVICE)
-        init(self, *args, **kwargs)
-
-    return __init__
+def _without_devices(init: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    if kwargs.get("device_maps") or kwargs.get("devices"):
+        raise NotEmulated("torch.distributed.rpc with device maps", _ADVICE)
+    init(self, *args, **kwargs)
 
 
 def _holds_virtual(value: Any) -> bool:

@@ -7,12 +7,11 @@ A tensor subclass needs a rule for each of them; here one rule serves all: the k
 
 from __future__ import annotations
 
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch, patch_everywhere
+from traces.patching import around, patch_around, patch_everywhere
 
 
 def install(torch_module: ModuleType) -> None:
@@ -21,23 +20,19 @@ def install(torch_module: ModuleType) -> None:
 
     operator: Any = torch_module._ops.HigherOrderOperator
     keys = torch_module._C.DispatchKey
-    dispatch = operator.dispatch
 
-    @wraps(dispatch)
-    def with_eager_form(self: Any, dispatch_key: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def with_eager_form(dispatch: Any, self: Any, dispatch_key: Any, /, *args: Any, **kwargs: Any) -> Any:
         if dispatch_key == keys.Python and _get_current_dispatch_mode() is None:
             eager = self.py_kernels.get(keys.CompositeExplicitAutograd)
             if eager is not None and any(isinstance(arg, VirtualTensor) for arg in self._get_overloaded_args(args, kwargs)):
                 return eager(*args, **kwargs)
         return dispatch(self, dispatch_key, *args, **kwargs)
 
-    patch(operator, dispatch=with_eager_form)
+    patch_around(operator, dispatch=with_eager_form)
     func: Any = torch_module.func
-    linearize = func.linearize
 
-    @wraps(linearize)
-    def linearize_eagerly(function: Any, *primals: Any) -> Any:
+    def linearize_eagerly(_linearize: Any, function: Any, *primals: Any) -> Any:
         """Each call of what comes back runs `function` again, where PyTorch keeps a graph of its ops: no tracer sees ours."""
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 
-    patch_everywhere(linearize, linearize_eagerly)
+    patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
-from traces.patching import patch
+from traces.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
@@ -27,77 +28,63 @@ def install(torch_module: ModuleType) -> None:
     outer, inner = aten.convolution.default, aten._convolution.default
     VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])  # of a traced module that is called
 
-    def tracing(trace: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(trace)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            dispatch: Any = VirtualTensor.__torch_dispatch__
+    def traced(trace: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        dispatch: Any = VirtualTensor.__torch_dispatch__
 
-            def noted(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                if func is inner:
-                    func, args = outer, args[:9]
-                elif func is outer and c._get_tracing_state() is not None:
-                    excluded = c._dispatch_tls_local_exclude_set().remove(tracer)
-                    with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded):
-                        return inner(*args, flags.benchmark, flags.deterministic, flags.enabled, flags.allow_tf32)
-                return dispatch(func, types, args, kwargs)
+        def noted(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is inner:
+                func, args = outer, args[:9]
+            elif func is outer and c._get_tracing_state() is not None:
+                excluded = c._dispatch_tls_local_exclude_set().remove(tracer)
+                with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded):
+                    return inner(*args, flags.benchmark, flags.deterministic, flags.enabled, flags.allow_tf32)
+            return dispatch(func, types, args, kwargs)
 
-            VirtualTensor.__torch_dispatch__ = staticmethod(noted)
-            try:
-                return trace(*args, **kwargs)
-            finally:
-                VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
-
-        return traced
+        VirtualTensor.__torch_dispatch__ = staticmethod(noted)
+        try:
+            return trace(*args, **kwargs)
+        finally:
+            VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 
     for owner in (c, c.ScriptModule):
         for name in vars(owner):
             if re.fullmatch("_create_(function|method|graph)_(from|by)_trac(e|ing)(_with_dict)?", name):
-                patch(owner, **{name: tracing(getattr(owner, name))})
+                patch_around(owner, **{name: traced})
     for cls in (torch_module.jit.RecursiveScriptModule, torch_module.jit._trace.TopLevelTracedModule):  # each has a copy
-        patch(cls, save=_from_host(cls.save), save_to_buffer=_from_host(cls.save_to_buffer))
-    patch(torch_module.jit, load=_by_host(torch_module, torch_module.jit.load))
+        patch_around(cls, save=_from_host, save_to_buffer=_from_host)
+    patch_around(torch_module.jit, load=_by_host)
     for printed in (c.Graph, c.Node, c.Value):
         patch(printed, __str__=_named(printed.__str__), __repr__=_named(printed.__repr__))
 
 
-def _from_host(save: Callable[..., Any]) -> Callable[..., Any]:
+def _from_host(save: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
     """C++ reads the memory behind a module's tensors: they lie on the host meanwhile, and so the file says."""
-
-    @wraps(save)
-    def saved(module: Any, *args: Any, **kwargs: Any) -> Any:
-        held = [(node, node.t("value")) for node in _constants(module)]
-        constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
-        devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
-        if len(devices) > 1:
-            raise NotEmulated("torch.jit.save of a module on several GPUs", "save module.cpu()")
-        if devices:
-            module.cpu()
+    held = [(node, node.t("value")) for node in _constants(module)]
+    constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
+    devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
+    if len(devices) > 1:
+        raise NotEmulated("torch.jit.save of a module on several GPUs", "save module.cpu()")
+    if devices:
+        module.cpu()
+    for node, tensor in constants:
+        node.t_("value", tensor.cpu())
+    try:
+        return save(module, *args, **kwargs)
+    finally:
         for node, tensor in constants:
-            node.t_("value", tensor.cpu())
-        try:
-            return save(module, *args, **kwargs)
-        finally:
-            for node, tensor in constants:
-                node.t_("value", tensor)
-            for device in devices:
-                module.to(device)
-
-    return saved
+            node.t_("value", tensor)
+        for device in devices:
+            module.to(device)
 
 
-def _by_host(torch_module: ModuleType, load: Callable[..., Any]) -> Callable[..., Any]:
+def _by_host(load: Callable[..., Any], f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
     """C++ would copy to a GPU of its own."""
-
-    @wraps(load)
-    def loaded(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if map_location is None or torch_module.device(map_location).type != "cuda":
-            return load(f, map_location, *args, **kwargs)
-        module = load(f, "cpu", *args, **kwargs).to(map_location)
-        for node in _constants(module):
-            node.t_("value", node.t("value").to(map_location))
-        return module
-
-    return loaded
+    if map_location is None or torch.device(map_location).type != "cuda":
+        return load(f, map_location, *args, **kwargs)
+    module = load(f, "cpu", *args, **kwargs).to(map_location)
+    for node in _constants(module):
+        node.t_("value", node.t("value").to(map_location))
+    return module
 
 
 def _constants(module: Any) -> list[Any]:

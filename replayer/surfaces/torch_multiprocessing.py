@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from functools import wraps
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
@@ -27,13 +26,13 @@ from replayer.tensor.allocation import Allocation, Uniform, make
 from replayer.tensor.device_args import checked_index
 from replayer.tensor.known_values import payload
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch
+from traces.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
     """Listen where the started process calls the script's function, and where tensors are pickled for another one."""
     module: Any = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")  # the function hides it
-    patch(module, _wrap=_numbered(module._wrap))
+    patch_around(module, _wrap=_numbered)
     sharing = _Sharing(torch_module)
     reductions: Any = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
     # Under a name of torch's: whoever unpickles it imports torch, and with it us.
@@ -48,14 +47,10 @@ def install(torch_module: ModuleType) -> None:
     ForkingPickler.register(torch_module.Tensor, reduce_tensor)  # under which virtual tensors are found too: they compare equal
 
 
-def _numbered(call: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(call)  # the parent pickles it by its name
-    def _wrap(fn: Any, i: int, *args: Any) -> Any:
-        if "RANK" not in os.environ:
-            STATE.rank = Rank(number=i, local=i)
-        return call(fn, i, *args)
-
-    return _wrap
+def _numbered(call: Callable[..., Any], fn: Any, i: int, *args: Any) -> Any:
+    if "RANK" not in os.environ:
+        STATE.rank = Rank(number=i, local=i)
+    return call(fn, i, *args)
 
 
 class _Mapped:

@@ -10,28 +10,21 @@ A parameter keeps its identity as in CUDA: `parameter.data` is changed in place 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from replayer.state import STATE, started
-from traces.patching import PhaseScope
+from traces.patching import PhaseScope, patch_around
 from traces.script_hooks import ModuleCalls, ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
     """Patch torch.nn.Module."""
     ScriptHooks(torch, started, STATE.optimizers).module_calls(ModuleCalls())
-    _install_moves(torch)
-
-
-def _install_moves(torch: ModuleType) -> None:
-    apply = torch.nn.Module._apply
     set_up = PhaseScope("other", started)  # its copies are no batches on their way to the device
     future = torch.__future__
 
-    @wraps(apply)
-    def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+    def move(apply: Callable[..., Any], self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
         before = future.get_overwrite_module_params_on_conversion()
         if started() is None:  # what starts the GPU in the midst of it would be a batch on its way
             first = next(self.parameters(), None)
@@ -48,4 +41,4 @@ def _install_moves(torch: ModuleType) -> None:
         finally:
             future.set_overwrite_module_params_on_conversion(before)
 
-    torch.nn.Module._apply = _apply
+    patch_around(torch.nn.Module, _apply=move)

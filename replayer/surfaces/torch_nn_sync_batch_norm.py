@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from replayer.state import STATE
-from traces.patching import patch
+from traces.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
     """Wrap the forward pass of SyncBatchNorm's autograd function."""
     functions: Any = importlib.import_module(f"{torch_module.__name__}.nn.modules._functions")
-    patch(functions.SyncBatchNorm, forward=staticmethod(_with_full_masks(functions.SyncBatchNorm.forward)))
+    patch_around(functions.SyncBatchNorm, forward=_with_full_masks)
 
 
-def _with_full_masks(forward: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(forward)
-    def with_full_masks(*args: Any) -> Any:
-        STATE.masks_are_full = True
-        try:
-            return forward(*args)
-        finally:
-            STATE.masks_are_full = False
-
-    return with_full_masks
+def _with_full_masks(forward: Callable[..., Any], *args: Any) -> Any:
+    STATE.masks_are_full = True
+    try:
+        return forward(*args)
+    finally:
+        STATE.masks_are_full = False

@@ -17,7 +17,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +27,7 @@ from replayer.state import gpu, started
 from replayer.timing.clock import machine_unix_ns
 from replayer.timing.profile_window import OUR_DISPATCH, WindowOp, merged, nested, window_ops
 from traces.model import NONE, Column
-from traces.patching import patch
+from traces.patching import patch, patch_around
 from traces.python_calls import scripts_calls
 
 _MEMORY_ADVICE = "torch.cuda.memory._record_memory_history and trace view of the replay show memory over time"
@@ -37,11 +36,8 @@ _MEMORY_ADVICE = "torch.cuda.memory._record_memory_history and trace view of the
 def install(torch_module: ModuleType) -> None:
     """Wrap the construction, the start and the end of a profile, and what is made of it."""
     cls: Any = torch_module.autograd.profiler.profile
-    init, start, leave, export = cls.__init__, cls._start_trace, cls.__exit__, cls.export_chrome_trace
-    parse = cls._parse_kineto_results
 
-    @wraps(init)
-    def init_without_device(self: Any, enabled: bool = True, **options: Any) -> None:
+    def init_without_device(init: Any, self: Any, enabled: bool = True, **options: Any) -> None:
         asked = options.pop("use_cuda", False) or options.get("use_device") == "cuda"
         if asked:
             options |= {"use_device": None, "use_cpu": True}
@@ -50,15 +46,13 @@ def install(torch_module: ModuleType) -> None:
         self.gpu_window = None
         self.gpu_ends = []  # of the window: this machine's Unix time and recorded time, ns
 
-    @wraps(start)
-    def start_and_watch(self: Any) -> None:
+    def start_and_watch(start: Any, self: Any) -> None:
         start(self)
         if self.waits_for_device and self.enabled:
             gpu().watch()
             self.gpu_ends = [(machine_unix_ns(), gpu().host_now_ns())]
 
-    @wraps(leave)
-    def leave_after_device(self: Any, *error: Any) -> Any:
+    def leave_after_device(leave: Any, self: Any, *error: Any) -> Any:
         if self.waits_for_device and self.enabled:
             torch_module.cuda.synchronize()
             self.gpu_ends.append((machine_unix_ns(), gpu().host_now_ns()))
@@ -67,8 +61,7 @@ def install(torch_module: ModuleType) -> None:
             self.gpu_shift_ns = time.time_ns() - gpu().clock.now_ns()
         return leave(self, *error)
 
-    @wraps(parse)
-    def parse_with_device(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def parse_with_device(parse: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         events = parse(self, *args, **kwargs)
         if self.gpu_window is not None:
             self.use_device = "cuda"  # of the table that is made of them
@@ -77,8 +70,7 @@ def install(torch_module: ModuleType) -> None:
             _add_device(torch_module, events, device_events, profile_memory=self.profile_memory)
         return events
 
-    @wraps(export)
-    def export_with_device(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    def export_with_device(export: Any, self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         result = export(self, path, *args, **kwargs)
         if self.gpu_window is not None and started() is not None:
             with open(path, encoding="utf-8") as file:
@@ -93,21 +85,18 @@ def install(torch_module: ModuleType) -> None:
                 json.dump(told, file)
         return result
 
-    export_memory = torch_module.profiler.profile.export_memory_timeline
-
-    @wraps(export_memory)
-    def export_host_memory(self: Any, path: Any, device: str | None = None) -> None:
+    def export_host_memory(export_memory: Any, self: Any, path: Any, device: str | None = None) -> None:
         if getattr(self.profiler, "gpu_window", None) is not None and device != "cpu":
             raise NotEmulated("torch.profiler.profile.export_memory_timeline", _MEMORY_ADVICE)
         export_memory(self, path, device)
 
-    patch(torch_module.profiler.profile, export_memory_timeline=export_host_memory)
+    patch_around(torch_module.profiler.profile, export_memory_timeline=export_host_memory)
     activity = torch_module.profiler.ProfilerActivity
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}  # what a profile without a choice sees
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # builds with CUDA tell at each profile that there is no driver
-    patch(
+    patch_around(
         cls,
         __init__=init_without_device,
         _start_trace=start_and_watch,

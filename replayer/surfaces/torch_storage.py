@@ -7,7 +7,6 @@ torch.FloatStorage([1, 2]).cuda()
 
 from __future__ import annotations
 
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -17,16 +16,14 @@ from replayer.state import gpu
 from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked_index
 from replayer.tensor.storage import VirtualStorage
-from traces.patching import patch
+from traces.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
     """Patch the construction of storages and what tells and moves them."""
     untyped: Any = torch_module.UntypedStorage
     typed: Any = torch_module.TypedStorage
-    is_storage = torch_module.is_storage
     make: Any = torch._C.StorageBase.__new__
-    to_device, copy, wrapped_storage = untyped.to, untyped.copy_, typed._new_wrapped_storage
 
     def new(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
         """`UntypedStorage(size_bytes, device=...)`; of the host as ever."""
@@ -40,31 +37,28 @@ def install(torch_module: ModuleType) -> None:
             return VirtualStorage.over(allocate(gpu(), index, values), index)
         return VirtualStorage.made_of(make(untyped, values), index)
 
-    @wraps(is_storage)
-    def is_any_storage(obj: Any, /) -> bool:
+    def is_any_storage(is_storage: Any, obj: Any, /) -> bool:
         """Not by PyTorch's set of storage classes: torch.load takes a dtype from each name in there."""
         return isinstance(obj, VirtualStorage) or is_storage(obj)
 
-    @wraps(to_device)
-    def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+    def to(to_device: Any, self: Any, *, device: Any, non_blocking: bool = False) -> Any:
         """Of a storage on the host, as in `map_location=lambda storage, location: storage.cuda()`."""
         there = torch.device(device)
         if there.type != "cuda":
             return to_device(self, device=device, non_blocking=non_blocking)
         return VirtualStorage.made_of(self, gpu().current_device() if there.index is None else there.index)
 
-    @wraps(copy)
-    def copy_(self: Any, source: Any, non_blocking: bool | None = None) -> Any:
+    def copy_(copy: Any, self: Any, source: Any, non_blocking: bool | None = None) -> Any:
         """Into a storage on the host."""
         return copy(self, source.cpu() if isinstance(source, VirtualStorage) else source, non_blocking)
 
-    @wraps(wrapped_storage)
-    def with_dtype(self: Any, storage: Any) -> Any:
+    def with_dtype(wrapped_storage: Any, self: Any, storage: Any) -> Any:
         """A typed storage of the same dtype; PyTorch asks for the very class UntypedStorage."""
         if isinstance(storage, VirtualStorage):
             return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)
         return wrapped_storage(self, storage)
 
-    patch(torch_module, is_storage=is_any_storage)
-    patch(untyped, __new__=new, to=to, copy_=copy_)
-    patch(typed, _new_wrapped_storage=with_dtype)
+    patch_around(torch_module, is_storage=is_any_storage)
+    patch(untyped, __new__=new)
+    patch_around(untyped, to=to, copy_=copy_)
+    patch_around(typed, _new_wrapped_storage=with_dtype)

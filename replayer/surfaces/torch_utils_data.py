@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from copy import copy
-from functools import wraps
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -22,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch.utils.data.dataloader
 
 from replayer.state import STATE, started
-from traces.patching import patch
+from traces.patching import patch, patch_around
 from traces.script_hooks import ScriptHooks
 
 
@@ -73,11 +72,7 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
             loader._iterator = None
         return batches
 
-    @wraps(iterate)
-    def repeated(loader: Any) -> Any:
-        return Repeated(loader)
-
-    patch(loader_class, __iter__=repeated)
+    patch_around(loader_class, __iter__=lambda _iterate, loader: Repeated(loader))
 
 
 def _length(loader: Any, without: int) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator
-from functools import cache, wraps
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +24,7 @@ from replayer.state import computing, gpu
 from replayer.surfaces.patching import when_imported
 from replayer.tensor.known_values import payload_of
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch
+from traces.patching import patch_around
 
 _LAST = "triton.runtime"  # when this has been executed, all that is patched is there
 
@@ -61,10 +61,8 @@ def install(torch_module: ModuleType) -> None:
 
 def _patch(runtime: Any, torch_module: ModuleType) -> None:
     kernel, tuned = runtime.jit.JITFunction, runtime.autotuner.Autotuner
-    run, tune = kernel.run, tuned.run
 
-    @wraps(run)
-    def run_virtually(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def run_virtually(run: Any, self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         tensors = list(_tensors((*args, *kwargs.values())))
         if not tensors:
             return run(self, *args, grid=grid, warmup=warmup, **kwargs)
@@ -83,8 +81,7 @@ def _patch(runtime: Any, torch_module: ModuleType) -> None:
             gpu().launch(_signature(name, tensors), tensors[0].meta.index)
         return None
 
-    @wraps(tune)
-    def run_first(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_first(tune: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if not list(_tensors((*args, *kwargs.values()))):
             return tune(self, *args, **kwargs)
         self.best_config = first = self.configs[0]
@@ -93,14 +90,11 @@ def _patch(runtime: Any, torch_module: ModuleType) -> None:
             first.pre_hook({**dict(zip(self.arg_names, args, strict=False)), **given})
         return self.fn.run(*args, **given)
 
-    call = kernel.__call__
-
-    @wraps(call)
-    def call_interpreted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_interpreted(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         return _interpreted(self.fn)(*args, **kwargs) if _INTERPRETING.depth else call(self, *args, **kwargs)
 
-    patch(kernel, run=run_virtually, __call__=call_interpreted)
-    patch(tuned, run=run_first)
+    patch_around(kernel, run=run_virtually, __call__=call_interpreted)
+    patch_around(tuned, run=run_first)
     runtime.driver.set_active(_TritonDriver(torch_module))
 
 

@@ -5,44 +5,16 @@ None changes what torch does; each reports to the recorder and calls the origina
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 
-from tracer.surfaces import (
-    os_exit,
-    torch_amp,
-    torch_autograd,
-    torch_distributed,
-    torch_nn_functional,
-    torch_nn_module,
-    torch_nn_parallel,
-    torch_nn_parallel_distributed,
-    torch_nn_utils,
-    torch_optim,
-    torch_profiler,
-    torch_sizes,
-    torch_tensor,
-    torch_utils_data,
-)
-
 _SURFACES = (
-    torch_utils_data,
-    torch_tensor,
-    torch_sizes,
-    torch_nn_module,
-    torch_nn_parallel,
-    torch_nn_parallel_distributed,
-    torch_nn_functional,
-    torch_nn_utils,
-    torch_autograd,
-    torch_amp,
-    torch_optim,
-    torch_distributed,
-    torch_profiler,
-    os_exit,
+    "torch_utils_data torch_tensor torch_sizes torch_nn_module torch_nn_parallel torch_nn_parallel_distributed"
+    " torch_nn_functional torch_nn_utils torch_autograd torch_amp torch_optim torch_distributed torch_profiler os_exit"
 )
 
 
 def install_all(torch: ModuleType) -> None:
     """Listen at every surface; once per process."""
-    for surface in _SURFACES:
-        surface.install(torch)
+    for name in _SURFACES.split():
+        import_module(f"tracer.surfaces.{name}").install(torch)

@@ -15,6 +15,7 @@ from torch.nn import parallel
 
 from tracer import state
 from tracer.surfaces import torch_nn_parallel
+from traces.data_parallel_hooks import DataParallelHooks
 
 
 class Notes:
@@ -83,20 +84,17 @@ def test_scatter_is_one_part_however_it_is_called(notes: Notes) -> None:
 
 
 def test_each_replica_is_a_part_in_its_own_thread(notes: Notes) -> None:
-    make = torch_nn_parallel._PartScopes(torch)
-    results = make.replicas(_in_threads)([lambda x: x + 1, lambda x: x * 10], [1, 2])
+    results = torch_nn_parallel.replicas(_in_threads, [lambda x: x + 1, lambda x: x * 10], [1, 2])
     assert results == [2, 20]
     assert sorted(notes.parts) == [("parallel_apply", "replica 0"), ("parallel_apply", "replica 1")]
 
 
 def test_a_replica_that_fails_fails_as_ever_and_ends_its_part(notes: Notes) -> None:
-    make = torch_nn_parallel._PartScopes(torch)
-
     def failing(x: int) -> int:
         raise ZeroDivisionError("in a replica")
 
     with pytest.raises(ZeroDivisionError, match="in a replica"):
-        make.replicas(lambda modules: modules[0](1))([failing])
+        torch_nn_parallel.replicas(lambda modules: modules[0](1), [failing])
     assert notes.parts == [("parallel_apply", "replica 0")]
 
 
@@ -153,4 +151,4 @@ def test_a_data_parallel_model_without_a_gpu_is_the_module(notes: Notes) -> None
     ],
 )
 def test_a_device_is_found_however_it_is_named(devices: Any, index: int | None) -> None:
-    assert torch_nn_parallel._PartScopes(torch)._index(devices) == index
+    assert DataParallelHooks(torch, lambda name, device: None).index(devices) == index
