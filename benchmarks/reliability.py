@@ -41,7 +41,6 @@ from tests.traces.handmade import training  # noqa: E402
 from traces.contents import number_items, row_counts, text_items  # noqa: E402
 from traces.file import load, save  # noqa: E402
 from traces.model import TraceError  # noqa: E402
-from traces.old_headers import runs_of  # noqa: E402
 from traces.typed_json import to_json  # noqa: E402
 
 TRACE = [sys.executable, "-m", "trace_replay"]
@@ -263,7 +262,6 @@ def extreme_numbers(folder: Path, chance: random.Random, quick: bool) -> Row:
                 column[0] = -1 if column.dtype.kind == "i" else 255
         if chance.random() < 0.3:
             trace.provenance = {key: chance.choice([None, -1, 2**70, "x", [], {}, [1], {"a": 1}, 0.5]) for key in _KEYS}
-            trace.runs = runs_of(trace.provenance, trace.ranks)
         try:
             save(trace, folder / f"extreme{number}")
         except TraceError:

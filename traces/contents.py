@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -26,7 +26,6 @@ from traces.columns import MAX_ROWS, claimed_rows, pack_table, unpack_table
 from traces.frames import Damaged
 from traces.machine import Machine, from_kineto, to_kineto
 from traces.model import TABLES, Column, Device, PhaseTiming, Strings, Table, Thread, Trace
-from traces.old_headers import machines_of, outside_bytes_of, rest_of, runs_of
 from traces.run import Run
 from traces.typed_json import from_json, to_json
 from traces.unpack_limit import TooLarge, UnpackLimit, size_text
@@ -170,8 +169,9 @@ class Assembly:
         header["workload"] = self._header.get("workload")
         header["phase_timing"] = self._header.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
         self._check_tracks(len(header["devices"]) + len(header["threads"]), tables)
-        trace = Trace(strings=Strings(self._texts), **header, **tables)
-        return _with_facts(trace, self._header.get("machines"), self._header.get("runs"))
+        header["machines"] = _make_by_rank(Machine, self._header.get("machines", []))
+        header["runs"] = _make_by_rank(Run, self._header.get("runs", []))
+        return Trace(strings=Strings(self._texts), **header, **tables)
 
     def _check_tracks(self, devices_and_threads: int, tables: dict[str, Any]) -> None:
         device, batches = tables["device"], tables["batches"]
@@ -313,21 +313,6 @@ def _make_by_rank(kind: type[T], values: Any) -> dict[int, T]:
         except ValueError as error:
             raise Damaged(f"header with a {what} that is none: {error}") from error
     return dict(sorted(made.items()))
-
-
-def _with_facts(trace: Trace, machines: Any, runs: Any) -> Trace:
-    """`machines` and `runs` of the header; None in a file from before they had a place of their own: see old_headers.py."""
-    told, devices = trace.provenance, trace.devices
-    if machines is None:
-        outside = {rank: outside_bytes_of(told, rank) for rank in trace.ranks}
-        devices = [replace(device, outside_bytes=outside[device.rank].get(device.index, 0)) for device in devices]
-    return replace(
-        trace,
-        devices=devices,
-        machines=machines_of(told, trace.ranks) if machines is None else _make_by_rank(Machine, machines),
-        runs=runs_of(told, trace.ranks) if runs is None else _make_by_rank(Run, runs),
-        provenance=rest_of(told, with_machines=machines is not None) if runs is None else told,
-    )
 
 
 def _make_thread(values: Any) -> Thread:

@@ -21,7 +21,6 @@ import numpy as np
 from traces.checks import REFERENCES, fault
 from traces.machine import Machine
 from traces.model import NONE, TABLES, Column, Device, Origin, Strings, Table, Thread, Trace
-from traces.old_headers import rest_of, runs_of
 from traces.run import Run
 from traces.typed_json import from_json, to_json
 
@@ -112,10 +111,9 @@ class ExportNotes:
                 for name, kind in TABLES.items()
                 if name not in IN_EVENTS
             }
-            run, provenance = _run_and_rest(told)
             notes = cls(
                 _text(told["grain"]),
-                provenance,
+                dict(told["provenance"]),
                 {_text(kind): int(count) for kind, count in told["problems"].items()},
                 list(map(_text, told["lacks"])),
                 list(map(int, told["ranks"])),
@@ -123,7 +121,7 @@ class ExportNotes:
                 list(map(int, told["tracks"])),
                 [from_json(Device, device) for device in told["devices"]],
                 None if told["machine"] is None else from_json(Machine, told["machine"]),
-                run,
+                None if told["run"] is None else from_json(Run, told["run"]),
                 tables,
                 {category: EventNotes(**_checked(own)) for category, own in told["events"].items()},
             )
@@ -160,15 +158,6 @@ class ExportNotes:
         told = self.events[category].origins if category in self.events else []
         known = len(told) == count and all(type(origin) is int and 0 <= origin < len(Origin) for origin in told)
         return np.array(told if known else [Origin.MEASURED] * count, "u1")
-
-
-def _run_and_rest(told: Mapping[str, Any]) -> tuple[Run | None, dict[str, Any]]:
-    """The rank's run and the provenance; an export from before runs had a type has it in that."""
-    provenance = dict(told["provenance"])
-    if "run" in told:
-        return None if told["run"] is None else from_json(Run, told["run"]), provenance
-    rank = min((int(thread["rank"]) for thread in told["threads"]), default=0)
-    return runs_of(provenance, [rank]).get(rank), rest_of(provenance, with_machines=True)
 
 
 def _told(values: Column, used: dict[int, int] | None) -> list[Any]:

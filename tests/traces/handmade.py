@@ -6,11 +6,12 @@ Every phase but the loader has one op with one runtime call, whose kernel starts
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from traces.configuration import ReplayConfig
 from traces.machine import DeviceProperties
 from traces.model import (
     NONE,
@@ -31,8 +32,8 @@ from traces.model import (
     Thread,
     Trace,
 )
-from traces.old_headers import runs_of
-from traces.run import RECORDER, REPLAY, LoaderSettings, RecorderCost, Run
+from traces.run import RECORDER, REPLAY, HostFigures, LoaderSettings, RecorderCost, ReplayNotes, Run
+from traces.typed_json import fitting
 
 US = 1000
 MS = 1000 * US
@@ -151,7 +152,7 @@ def training(
 def replay_of(recorded: Trace, stretch: float = 1.0, batch: int = 32, **notes: Any) -> Trace:
     """As the replayer writes it: ops as the dispatcher names them, launching by themselves; each step twice.
 
-    `notes`: fields of ReplayNotes, its config and its host figures, as files of before had them in one object.
+    `notes`: fields of ReplayNotes, its config and its host figures, all in one.
     """
     names = {
         "aten::to": "aten::_to_copy",
@@ -165,7 +166,8 @@ def replay_of(recorded: Trace, stretch: float = 1.0, batch: int = 32, **notes: A
     trace.device.origin[:] = Origin.EXACT
     copies = trace.device.kind == DeviceKind.MEMCPY
     trace.device.origin[copies] = Origin.SCALED
-    trace.runs = runs_of({"source": REPLAY, "replay": notes}, [0])
+    told = replace(fitting(ReplayNotes, notes), config=fitting(ReplayConfig, notes), host=fitting(HostFigures, notes))
+    trace.runs = {0: Run(REPLAY, replay=told)}
     return trace
 
 

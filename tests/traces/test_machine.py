@@ -1,10 +1,9 @@
-"""What a recording knows of its machine: in a file, in files from before it had a type, and by Kineto's names."""
+"""What a recording knows of its machine: in a file, and by Kineto's names."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,23 +18,6 @@ from traces.typed_json import from_json, to_json
 MACHINE = Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, settings=TorchSettings(tf32_cudnn=True, deterministic=False))
 KINETO = {"computeMajor": 8, "computeMinor": 6, "numSms": 84, "warpSize": 32, "sharedMemPerBlockOptin": 101_376}
 
-# As `trace record` wrote it, of two ranks, when all of this was provenance.
-OLD: dict[str, Any] = {
-    "source": "trace record",
-    "torch": "2.13.0+cu126",
-    "python": "3.11.9",
-    "tf32": {"matmul": False, "cudnn": True},
-    "cudnn_benchmark": True,
-    "deterministic": False,
-    "cuda": "12.6",
-    "cudnn": 91002,
-    "driver": "570.86.15",
-    "outside_bytes": {"0": 5, "1": "much"},
-    "oom_text": "CUDA out of memory.",
-    "environment": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-    "ranks": {"0": {}, "1": {"outside_bytes": {"0": 7}, "cudnn": 91003, "launch": "x"}},
-}
-
 
 def test_machines_that_are_alike_are_kept_once(tmp_path: Path) -> None:
     ranks = [Trace(devices=[Device(0, 0, "GPU")], machines={0: MACHINE}) for _ in range(3)]
@@ -45,33 +27,6 @@ def test_machines_that_are_alike_are_kept_once(tmp_path: Path) -> None:
     assert load(tmp_path / "t.msgpack").machines == {0: MACHINE, 1: MACHINE, 2: Machine(torch="2.12.0")}
     assert len(contents._machine_values(trace.machines)) == 2
     assert trace.machine_of(7) == MACHINE and Trace().machine_of(0) == Machine()
-
-
-def test_a_file_from_before_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = Trace(devices=[Device(0, 0, "A", 1), Device(0, 1, "A", 1), Device(1, 0, "A", 1)], provenance=OLD)
-    monkeypatch.setattr(contents, "_machine_values", lambda machines: None)  # as if there were no such key
-    monkeypatch.setattr(contents, "_run_values", lambda runs: None)
-    save(trace, tmp_path / "t.msgpack")
-    loaded = load(tmp_path / "t.msgpack")
-    machine = loaded.machine_of(0)
-    assert (machine.torch, machine.cuda, machine.cudnn, machine.driver) == ("2.13.0+cu126", "12.6", 91002, "570.86.15")
-    assert machine.settings == TorchSettings(False, True, True, False, "expandable_segments:True")
-    assert machine.oom_text == "CUDA out of memory." and loaded.machine_of(1).cudnn == 91003
-    assert [device.outside_bytes for device in loaded.devices] == [5, 0, 7]
-    assert loaded.run_of(0).source == loaded.run_of(1).source == "trace record"
-    assert loaded.provenance == {
-        "environment": OLD["environment"],
-        "ranks": {"0": {}, "1": {"launch": "x"}},
-    }
-
-
-def test_an_imported_file_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"torch": "2.4 or newer", "cuda_runtime_version": 12040, "cuda_driver_version": 12090}
-    monkeypatch.setattr(contents, "_machine_values", lambda machines: None)
-    monkeypatch.setattr(contents, "_run_values", lambda runs: None)
-    save(Trace(provenance=told), tmp_path / "t.msgpack")
-    machine = load(tmp_path / "t.msgpack").machine_of(0)
-    assert machine == Machine(torch="2.4 or newer", cuda="12.4", driver="CUDA 12.9") and machine.release is None
 
 
 def test_kinetos_names() -> None:

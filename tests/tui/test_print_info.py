@@ -9,8 +9,7 @@ from tests.traces.handmade import data_parallel, phase_grained, training
 from tests.tui.goldens import assert_golden
 from traces.machine import Machine
 from traces.model import StepKind, Trace
-from traces.old_headers import runs_of
-from traces.run import CleanSteps
+from traces.run import CleanSteps, Run
 from traces.summary import summarize
 from tui.print_info import info_text, note_sentences
 
@@ -40,7 +39,7 @@ def test_a_recording_of_data_parallel_tells_parts_pipeline_and_collectives() -> 
 def test_facts_of_another_make_are_no_trouble() -> None:
     trace = training()
     told = {"loaders": "four", "recorder": "me", "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
-    trace.provenance, trace.runs = told, runs_of(told, [0])
+    trace.provenance, trace.runs = told, {0: Run(clean=CleanSteps())}
     text = info_text(summarize(trace), "odd.msgpack")
     assert "Input pipeline" not in text and "What recording cost" not in text and "Kinds of steps" in text
 

@@ -18,7 +18,7 @@ import numpy as np
 from traces.library.cells import Cell, Gpu
 from traces.machine import Machine
 from traces.model import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
-from traces.old_headers import machine_in
+from traces.typed_json import fitting
 from traces.workload import WorkloadSignature
 
 # In the order of a training loop.
@@ -59,7 +59,7 @@ def _trace(
     device = Device(rank=0, index=0, name=gpu.device, total_memory_bytes=gpu.memory_bytes)
     trace = Trace(grain="phase", devices=[device], provenance=dict(provenance), workload=workload, lacks=list(_LACKS))
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
-    if (machine := machine_in(provenance)) != Machine():
+    if (machine := fitting(Machine, {"torch": provenance.get("torch")})) != Machine():
         trace.machines = {0: machine}
     lay_out(trace, [{name: durations[name] for name in _ORDER if name in durations} for durations in told], origin)
     return trace
