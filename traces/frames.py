@@ -16,8 +16,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from traces.preset_dictionary import PRESET_DICTIONARY
+from pathlib import Path
 
 FORMAT_VERSION = 1
 HEADER = struct.Struct(">15sH")  # msgpack: an array of two, the string "trace-replay", a uint16
@@ -31,6 +30,10 @@ _HEAD_CRC = FRAME.size - 4
 
 DATA, END = 1, 2  # frame kinds
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)  # codecs
+
+# Text that most traces contain, so that small files need not (RFC 1950, FDICT): names of operators, kernels, runtime calls and
+# columns make a file of a hundred rows a third smaller. What was deflated with it can only be read with the very same bytes.
+PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # A frame never decompresses to more: a reader's memory is bounded whatever a file says.
 MAX_CONTENT_BYTES = 64 << 20

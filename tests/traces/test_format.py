@@ -21,9 +21,8 @@ from traces.checks import fault
 from traces.columns import pack_table
 from traces.contents import end_item, number_items, row_counts, text_items
 from traces.file import TraceStream, load, save
-from traces.frames import DATA, DEFLATED, END, LZMA_PLANES, LZMA_TEXT, STORED, FrameWriter, compress, scan
+from traces.frames import DATA, DEFLATED, END, LZMA_PLANES, LZMA_TEXT, PRESET_DICTIONARY, STORED, FrameWriter, compress, scan
 from traces.model import TABLES, Collectives, HostSpans, TraceFormatError
-from traces.preset_dictionary import PRESET_DICTIONARY
 
 # Offsets in the file's header, and from a frame's first byte.
 VERSION = 15
