@@ -26,17 +26,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from traces.run import ProfilerUse
 
-
-class Ranges(Protocol):
-    """What makes ranges of its own while a profile is recorded."""
-
-    def begin(self) -> None: ...
-
-    def end(self) -> None: ...
+if TYPE_CHECKING:
+    from tracer.surfaces.torch_nn_module import ModuleRanges
 
 
 class Profiler:
@@ -48,7 +43,7 @@ class Profiler:
         path: Path | None,
         say: Callable[[str], None],
         stacks: bool = False,
-        modules: Ranges | None = None,
+        modules: ModuleRanges | None = None,
     ) -> None:
         """`modules`: ranges for the calls of modules, where stacks do not tell them."""
         self.wanted = path is not None

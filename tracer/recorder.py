@@ -280,16 +280,8 @@ class Recorder:
         self.flight.spent_ns += self.clock.perf_ns() - began_ns
 
     @_costed
-    def waited(self, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        """A batch was waited for."""
-        self._batch(BatchKind.WAIT, loader, start_ns, end_ns, size_bytes)
-
-    @_costed
-    def pinned(self, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        """A loader's pinning thread copied a batch into pinned memory."""
-        self._batch(BatchKind.PIN, loader, start_ns, end_ns, size_bytes)
-
-    def _batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
+    def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
+        """A batch was waited for, or copied into pinned memory by a loader's pinning thread."""
         self._output.add(
             "batches",
             rank=self._rank,

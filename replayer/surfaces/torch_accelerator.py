@@ -8,19 +8,12 @@ C++ knows of no accelerator here. torch's Python calls `torch._C._accelerator_*`
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
-from replayer.errors import NotEmulated
 from replayer.state import gpu, started
+from replayer.surfaces.patching import refuse_construction
 from replayer.tensor.device_args import checked_index
 from traces.patching import patch
-
-
-class Graph:
-    """torch.accelerator.Graph, still a class for `isinstance`."""
-
-    def __new__(cls, *_args: Any, **_options: Any) -> NoReturn:
-        raise NotEmulated("torch.accelerator.Graph", "run the step eagerly")
 
 
 def install(torch_module: ModuleType) -> None:
@@ -59,4 +52,4 @@ def install(torch_module: ModuleType) -> None:
         _accelerator_resetPeakStats=lambda index: cuda.reset_peak_memory_stats(index),
         _accelerator_getMemoryInfo=lambda index: cuda.mem_get_info(index),
     )
-    patch(torch_module.accelerator, Graph=Graph)
+    refuse_construction(torch_module.accelerator, "torch.accelerator", {"Graph": "run the step eagerly"})

@@ -14,38 +14,29 @@ all that a thread calls while its autocast is on; what it calls without virtual 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from traces.patching import patch
+from traces.patching import around, patch
 
 
 def install(torch_module: ModuleType) -> None:
     """Patch the C functions of autocast's state, in torch._C and where torch exports them."""
     c: Any = torch_module._C
 
-    def meaning_cuda(call: Callable[..., Any]) -> Callable[..., Any]:
+    def for_cuda(call: Callable[..., Any], *args: Any) -> Any:
         """`is_autocast_enabled()` and `set_autocast_enabled(True)` are the old spelling for CUDA."""
+        return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
 
-        @wraps(call)
-        def for_cuda(*args: Any) -> Any:
-            return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
-
-        return for_cuda
-
-    set_enabled = meaning_cuda(c.set_autocast_enabled)
-
-    @wraps(set_enabled)
-    def set_autocast_enabled(*args: Any) -> None:
+    def set_autocast_enabled(call: Callable[..., Any], *args: Any) -> None:
         """See Note [Autocast's key]."""
-        set_enabled(*args)
+        for_cuda(call, *args)
         if not isinstance(args[0], str) or args[0].partition(":")[0] == "cuda":
             c._dispatch_tls_set_dispatch_key_included(c.DispatchKey.AutocastPrivateUse1, args[-1])
 
     patched = {
-        "is_autocast_enabled": meaning_cuda(c.is_autocast_enabled),
-        "set_autocast_enabled": set_autocast_enabled,
+        "is_autocast_enabled": around(c.is_autocast_enabled, for_cuda),
+        "set_autocast_enabled": around(c.set_autocast_enabled, set_autocast_enabled),
         "get_autocast_gpu_dtype": lambda: c.get_autocast_dtype("cuda"),
         "set_autocast_gpu_dtype": lambda dtype: c.set_autocast_dtype("cuda", dtype),
     }

@@ -10,9 +10,9 @@ CPU generator underneath, so that code which draws from it for a payload on the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Self, overload
+from typing import Any, Self
 
 import torch
 
@@ -127,11 +127,7 @@ class DefaultGenerators(Sequence[Generator]):
     def __len__(self) -> int:
         return gpu().device_count()
 
-    @overload
-    def __getitem__(self, index: int) -> Generator: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Generator]: ...
-    def __getitem__(self, index: int | slice) -> Generator | Sequence[Generator]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -140,9 +136,6 @@ class DefaultGenerators(Sequence[Generator]):
         if index not in self._made:
             self._made[index] = Generator(index)
         return self._made[index]
-
-    def __iter__(self) -> Iterator[Generator]:
-        return (self[i] for i in range(len(self)))
 
 
 def _any_generator(device: Any = "cpu") -> Any:

@@ -8,34 +8,20 @@ isinstance(valid, torch.cuda.FloatTensor)   # True
 
 from __future__ import annotations
 
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch
-
-DTYPES = {
-    "FloatTensor": torch.float32,
-    "DoubleTensor": torch.float64,
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "ByteTensor": torch.uint8,
-    "CharTensor": torch.int8,
-    "ShortTensor": torch.int16,
-    "IntTensor": torch.int32,
-    "LongTensor": torch.int64,
-    "BoolTensor": torch.bool,
-}
+from replayer.tensor.tensor import TYPES, VirtualTensor
+from traces.patching import patch, patch_around
 
 
 class _TensorType(type):
-    """A type of tensors: a dtype on the device."""
+    """A type of tensors: a dtype on the device. Sparse ones are of another layout than their strided namesakes."""
 
     dtype: torch.dtype
-    layout = torch.strided
+    layout: torch.layout = torch.strided
     is_cuda = True
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -52,13 +38,7 @@ def _make(cls: _TensorType, *args: Any) -> torch.Tensor:
     return torch.empty(tuple(size), dtype=cls.dtype, device="cuda")
 
 
-class _SparseType(_TensorType):
-    """A type of sparse tensors. In CUDA they are of another layout than their strided namesakes."""
-
-    layout = torch.sparse_coo
-
-
-def _make_sparse(cls: _SparseType, *args: Any) -> torch.Tensor:
+def _make_sparse(cls: _TensorType, *args: Any) -> torch.Tensor:
     """`FloatTensor(indices, values[, size])`, `FloatTensor(2, 3)` and `FloatTensor(torch.Size([2, 3]))`."""
     if len(args) > 1 and isinstance(args[0], torch.Tensor):
         return torch.sparse_coo_tensor(*args, dtype=cls.dtype, device="cuda")
@@ -75,31 +55,24 @@ def _named(types: dict[str, Any], asked: Any) -> Any:
 
 def install(torch_module: ModuleType) -> None:
     """Provide the types, and make what takes a type take them."""
-    namespace = {"__new__": _make, "__module__": "torch.cuda"}
-    types = {name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in DTYPES.items()}
+    namespace: dict[str, Any] = {"__new__": _make, "__module__": "torch.cuda"}
+    dtypes = {name: dtype for name, dtype in TYPES.items() if not dtype.is_complex}
+    types = {name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in dtypes.items()}
     patch(torch_module.cuda, **types)
     sparse: Any = torch_module.cuda.sparse
-    namespace = {"__new__": _make_sparse, "__module__": "torch.cuda.sparse"}
-    kinds = {name: dtype for name, dtype in DTYPES.items() if hasattr(sparse, name)}
-    patch(sparse, **{name: _SparseType(name, (), {**namespace, "dtype": dtype}) for name, dtype in kinds.items()})
+    namespace = {"__new__": _make_sparse, "__module__": "torch.cuda.sparse", "layout": torch.sparse_coo}
+    kinds = {name: dtype for name, dtype in dtypes.items() if hasattr(sparse, name)}
+    patch(sparse, **{name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in kinds.items()})
 
-    def taking_types(convert: Any) -> Any:
+    def to_type(convert: Any, self: Any, dtype: Any = None, non_blocking: bool = False, **options: Any) -> Any:
         """`Tensor.type`, which tells the type or converts to one."""
+        known = _named(types, dtype)
+        if known is not None:
+            return self.to("cuda" if not self.is_cuda else self.device, known.dtype, non_blocking=non_blocking)
+        told = convert(self, dtype, non_blocking, **options)
+        return told.replace("torch.lazy.", "torch.cuda.") if isinstance(told, str) else told  # of a wrapper of ours
 
-        @wraps(convert)
-        def to_type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **options: Any) -> Any:
-            known = _named(types, dtype)
-            if known is not None:
-                return self.to("cuda" if not self.is_cuda else self.device, known.dtype, non_blocking=non_blocking)
-            told = convert(self, dtype, non_blocking, **options)
-            return told.replace("torch.lazy.", "torch.cuda.") if isinstance(told, str) else told  # of a wrapper of ours
-
-        return to_type
-
-    set_default_type = torch_module.set_default_tensor_type
-
-    @wraps(set_default_type)
-    def set_default_tensor_type(asked: Any) -> None:
+    def set_default_tensor_type(set_default_type: Any, asked: Any) -> None:
         known = _named(types, asked)
         if known is None:
             torch_module.set_default_device(None)
@@ -108,6 +81,6 @@ def install(torch_module: ModuleType) -> None:
             torch_module.set_default_dtype(known.dtype)
             torch_module.set_default_device("cuda")
 
-    patch(torch_module.Tensor, type=taking_types(torch_module.Tensor.type))
-    patch(VirtualTensor, type=taking_types(VirtualTensor.type))
-    patch(torch_module, set_default_tensor_type=set_default_tensor_type)
+    patch_around(torch_module.Tensor, type=to_type)
+    patch_around(VirtualTensor, type=to_type)
+    patch_around(torch_module, set_default_tensor_type=set_default_tensor_type)

@@ -21,7 +21,7 @@ from replayer.tensor.allocation import make_as
 from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
-from traces.patching import patch
+from traces.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
@@ -41,8 +41,7 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module, to_dlpack=exported)
     patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))  # of the three, it alone takes `pin_memory`
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
-    for name in ("_set_default_dtype", "_set_default_tensor_type"):
-        patch(torch._C, **{name: _clearing_plans(getattr(torch._C, name))})
+    patch_around(torch._C, _set_default_dtype=_clear_plans, _set_default_tensor_type=_clear_plans)
 
 
 def _install_moves(tensor_class: Any) -> None:
@@ -76,7 +75,7 @@ def _install_moves(tensor_class: Any) -> None:
 
 def _install_changes_of_data(torch_module: Any) -> None:
     """`parameter.data = parameter.data.to("cuda")`, which is also what moving a module does."""
-    data, compatible = torch._C.TensorBase.data, torch_module._has_compatible_shallow_copy_type
+    data = torch._C.TensorBase.data
 
     def set_data(self: Any, other: Any) -> None:
         if isinstance(other, VirtualTensor):
@@ -84,19 +83,17 @@ def _install_changes_of_data(torch_module: Any) -> None:
         else:
             data.__set__(self, other)  # type: ignore[attr-defined]
 
-    @wraps(compatible)
-    def has_compatible_shallow_copy_type(one: Any, other: Any) -> bool:
+    def has_compatible_shallow_copy_type(compatible: Any, one: Any, other: Any) -> bool:
         if isinstance(one, VirtualTensor) is not isinstance(other, VirtualTensor):
             return {one.device.type, other.device.type} <= {"cpu", "cuda"}
         return bool(compatible(one, other))
 
     patch(torch_module.Tensor, data=property(data.__get__, set_data, doc=data.__doc__))  # type: ignore[attr-defined]
-    patch(torch_module, _has_compatible_shallow_copy_type=has_compatible_shallow_copy_type)
+    patch_around(torch_module, _has_compatible_shallow_copy_type=has_compatible_shallow_copy_type)
 
 
 def _install_subclasses(torch_module: Any) -> None:
     make_subclass, parameter_class = torch_module.Tensor._make_subclass, torch_module.nn.Parameter
-    new_parameter = parameter_class.__new__
 
     def make_virtual_subclass(cls: Any, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
         if not isinstance(data, VirtualTensor):
@@ -107,8 +104,7 @@ def _install_subclasses(torch_module: Any) -> None:
         with torch._C.DisableTorchFunctionSubclass():
             return made.requires_grad_() if requires_grad else made
 
-    @wraps(new_parameter)
-    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+    def new(new_parameter: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if cls is not parameter_class and type(data) is VirtualTensor:
             return make_virtual_subclass(cls, data, requires_grad)
         return new_parameter(cls, data, requires_grad)
@@ -117,7 +113,7 @@ def _install_subclasses(torch_module: Any) -> None:
     moves = [torch_module.Tensor.to, torch_module.Tensor.cuda]  # as patched; what may be done before the shape is known
     patch(lazy, _allowed_methods=[*lazy._allowed_methods, *moves, torch_module._has_compatible_shallow_copy_type])
     patch(torch_module.Tensor, _make_subclass=staticmethod(make_virtual_subclass))
-    patch(parameter_class, __new__=new)
+    patch_around(parameter_class, __new__=new)
 
 
 def _on_backend_device(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,12 +138,7 @@ def _on_backend_device(make: Callable[..., Any]) -> Callable[..., Any]:
     return with_backend_device
 
 
-def _clearing_plans(change: Callable[..., Any]) -> Callable[..., Any]:
+def _clear_plans(change: Callable[..., Any], *args: Any) -> None:
     """Plans depend on the default dtype: it is that of an integer division's result."""
-
-    @wraps(change)
-    def changing(*args: Any) -> None:
-        change(*args)
-        VirtualTensor.plan_cache.clear()
-
-    return changing
+    change(*args)
+    VirtualTensor.plan_cache.clear()

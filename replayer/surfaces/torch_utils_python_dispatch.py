@@ -11,13 +11,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from replayer.tensor.tensor_meta import BACKEND
-from traces.patching import patch
+from traces.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
@@ -29,20 +29,15 @@ def install(torch_module: ModuleType) -> None:
     def __init_subclass__(cls: Any, **options: Any) -> None:
         define(cls, **options)
         if "__torch_dispatch__" in vars(cls) and not cls.__module__.startswith("torch."):
-            cls.__torch_dispatch__ = _told_cuda(torch_module, cls.__torch_dispatch__)
+            patch_around(cls, __torch_dispatch__=_tell_cuda)
 
     patch(TorchDispatchMode, __init_subclass__=classmethod(__init_subclass__))  # type: ignore[arg-type]
 
 
-def _told_cuda(torch_module: Any, dispatch: Callable[..., Any]) -> Callable[..., Any]:
-    device = torch_module.device
+def _tell_cuda(dispatch: Any, self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    named = {name: _told(value) for name, value in (kwargs or {}).items()}
+    return dispatch(self, func, types, tuple(map(_told, args)), named)
 
-    def told(value: Any) -> Any:
-        return device("cuda", value.index) if isinstance(value, device) and value.type == BACKEND else value
 
-    @wraps(dispatch)
-    def torch_dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = {name: told(value) for name, value in (kwargs or {}).items()}
-        return dispatch(self, func, types, tuple(map(told, args)), named)
-
-    return torch_dispatch
+def _told(value: Any) -> Any:
+    return torch.device("cuda", value.index) if isinstance(value, torch.device) and value.type == BACKEND else value

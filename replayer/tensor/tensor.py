@@ -111,11 +111,11 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         if dtype is None:
             if self.layout not in (torch.strided, torch.sparse_coo):
                 raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # as c10/core/Backend.h has no name for it
-            return f"torch.cuda.{'sparse.' if self.is_sparse else ''}{_TYPE_NAMES[self.dtype]}"
+            return f"torch.cuda.{'sparse.' if self.is_sparse else ''}{next(n for n, d in TYPES.items() if d is self.dtype)}"
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
-            return self.to(_TYPES_BY_NAME[dtype.removeprefix("torch.cuda.")], non_blocking=non_blocking)
-        if isinstance(dtype, str) and dtype.removeprefix("torch.") in _TYPES_BY_NAME:
-            return self.cpu().to(_TYPES_BY_NAME[dtype.removeprefix("torch.")])
+            return self.to(TYPES[dtype.removeprefix("torch.cuda.")], non_blocking=non_blocking)
+        if isinstance(dtype, str) and dtype.removeprefix("torch.") in TYPES:
+            return self.cpu().to(TYPES[dtype.removeprefix("torch.")])
         if isinstance(dtype, torch.dtype):
             return self.to(dtype, non_blocking=non_blocking)
         return super().type(dtype, non_blocking, **kwargs)
@@ -330,18 +330,7 @@ def _swap(tensor: torch.Tensor, made: torch.Tensor) -> None:
 
 VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"  # for who looks
 
-_TYPE_NAMES = {
-    torch.float32: "FloatTensor",
-    torch.float64: "DoubleTensor",
-    torch.float16: "HalfTensor",
-    torch.bfloat16: "BFloat16Tensor",
-    torch.uint8: "ByteTensor",
-    torch.int8: "CharTensor",
-    torch.int16: "ShortTensor",
-    torch.int32: "IntTensor",
-    torch.int64: "LongTensor",
-    torch.bool: "BoolTensor",
-    torch.complex64: "ComplexFloatTensor",
-    torch.complex128: "ComplexDoubleTensor",
-}
-_TYPES_BY_NAME = {name: dtype for dtype, name in _TYPE_NAMES.items()}
+# The legacy names of tensors' types ("FloatTensor"), which are those of the host's but for the module.
+_DTYPES = "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128".split()
+_OF_HOST = [torch.empty(0, dtype=getattr(torch, name), device="cpu") for name in _DTYPES]
+TYPES = {of_host.type().removeprefix("torch."): of_host.dtype for of_host in _OF_HOST}

@@ -21,7 +21,7 @@ from tracer.output import _FLUSH_NS
 from tracer.recorder import _FIGURES_NS
 from tracer.schedule import Schedule
 from traces.file import TraceStream, load
-from traces.model import NONE, Ending, StepKind, Trace
+from traces.model import NONE, BatchKind, Ending, StepKind, Trace
 
 
 @pytest.fixture
@@ -160,8 +160,8 @@ def test_sizes_belong_to_the_step_under_way(bench: Bench) -> None:
 
 def test_batches_are_noted(bench: Bench) -> None:
     bench.train_step()
-    bench.recorder.waited(0, 5, 15, 4096)
-    bench.recorder.pinned(0, 1, 3, 4096)
+    bench.recorder.batch(BatchKind.WAIT, 0, 5, 15, 4096)
+    bench.recorder.batch(BatchKind.PIN, 0, 1, 3, 4096)
     trace = recorded(bench)
     assert trace.batches.kind.tolist() == [0, 1]
     assert trace.batches.duration_ns.tolist() == [10, 2]

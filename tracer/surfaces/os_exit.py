@@ -6,22 +6,20 @@ os._exit(0)
 from __future__ import annotations
 
 import os
-from functools import wraps
+from collections.abc import Callable
 from types import ModuleType
 from typing import NoReturn
 
 from tracer.state import started
-from traces.patching import patch
+from traces.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
     """Wrap `os._exit`. A forked child has no recorder, so those of multiprocessing leave as ever."""
-    leave = os._exit
 
-    @wraps(leave)
-    def _exit(status: int) -> NoReturn:
+    def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         if (recorder := started()) is not None:
             recorder.close()
         leave(status)
 
-    patch(os, _exit=_exit)
+    patch_around(os, _exit=_exit)

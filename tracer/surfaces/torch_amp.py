@@ -10,16 +10,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tracer.recorder import Recorder
 from tracer.surfaces.listening import before
 from traces.patching import patch
 
 
 def install(torch: ModuleType) -> None:
     """Wrap the two methods that work on the device; torch.cuda.amp.GradScaler inherits them."""
-
-    def report(recorder: Recorder) -> None:
-        recorder.aside_called()
-
     cls: Any = torch.amp.GradScaler
-    patch(cls, _unscale_grads_=before(cls._unscale_grads_, report), update=before(cls.update, report))
+    patch(cls, _unscale_grads_=before(cls._unscale_grads_, "aside_called"), update=before(cls.update, "aside_called"))

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import wraps
 from inspect import isfunction
 from types import ModuleType
@@ -31,58 +32,42 @@ from tracer.recorder import Recorder
 from tracer.state import recorder, started
 from tracer.surfaces.torch_distributed_work import Works
 from traces.model import NONE, Ending
-from traces.patching import argument, patch, patch_everywhere
+from traces.patching import argument, around, patch, patch_everywhere
 
 # By operation, the argument that is this rank's input; "" for none, or for what is made of other operations.
 _INPUTS = {
-    "all_reduce": "tensor",
-    "broadcast": "tensor",
-    "reduce": "tensor",
-    "all_gather": "tensor",
-    "all_gather_into_tensor": "input_tensor",
-    "all_gather_single": "input_tensor",
-    "reduce_scatter": "input_list",
-    "reduce_scatter_tensor": "input",
-    "reduce_scatter_single": "input",
-    "all_to_all": "input_tensor_list",
-    "all_to_all_single": "input",
-    "gather": "tensor",
-    "scatter": "scatter_list",
-    "send": "tensor",
-    "recv": "tensor",
-    "isend": "tensor",
-    "irecv": "tensor",
-    "barrier": "",
-    "monitored_barrier": "",
-    "batch_isend_irecv": "",
-    "all_gather_object": "",
-    "gather_object": "",
-    "scatter_object_list": "",
-    "broadcast_object_list": "",
-    "send_object_list": "",
-    "recv_object_list": "",
+    name: given
+    for given, names in {
+        "tensor": "all_reduce broadcast reduce all_gather gather send recv isend irecv",
+        "input_tensor": "all_gather_into_tensor all_gather_single",
+        "input_list": "reduce_scatter",
+        "input": "reduce_scatter_tensor reduce_scatter_single all_to_all_single",
+        "input_tensor_list": "all_to_all",
+        "scatter_list": "scatter",
+        "": "barrier monitored_barrier batch_isend_irecv all_gather_object gather_object scatter_object_list"
+        " broadcast_object_list send_object_list recv_object_list",
+    }.items()
+    for name in names.split()
 }
 
 # Methods of a process group, each with its operation and the place of this rank's input among the arguments; DDP's Reducer and
 # functional collectives call them by place.
 _METHODS = {
-    "allreduce": ("all_reduce", 1),
-    "allreduce_coalesced": ("all_reduce", 1),
-    "broadcast": ("broadcast", 1),
-    "reduce": ("reduce", 1),
-    "allgather": ("all_gather", 2),
-    "_allgather_base": ("all_gather_into_tensor", 2),
-    "all_gather_single": ("all_gather_into_tensor", 2),
-    "allgather_into_tensor_coalesced": ("all_gather_into_tensor", 2),
-    "all_gather_single_coalesced": ("all_gather_into_tensor", 2),
-    "reduce_scatter": ("reduce_scatter", 2),
-    "_reduce_scatter_base": ("reduce_scatter_tensor", 2),
-    "reduce_scatter_single": ("reduce_scatter_tensor", 2),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor", 2),
-    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor", 2),
-    "alltoall_base": ("all_to_all_single", 2),
-    "all_to_all_single": ("all_to_all_single", 2),
-    "alltoall": ("all_to_all", 2),
+    method: (name, place)
+    for name, place, methods in (
+        ("all_reduce", 1, "allreduce allreduce_coalesced"),
+        ("broadcast", 1, "broadcast"),
+        ("reduce", 1, "reduce"),
+        ("all_gather", 2, "allgather"),
+        ("all_gather_into_tensor", 2, "_allgather_base all_gather_single"),
+        ("all_gather_into_tensor", 2, "allgather_into_tensor_coalesced all_gather_single_coalesced"),
+        ("reduce_scatter", 2, "reduce_scatter"),
+        ("reduce_scatter_tensor", 2, "_reduce_scatter_base reduce_scatter_single"),
+        ("reduce_scatter_tensor", 2, "reduce_scatter_tensor_coalesced reduce_scatter_single_coalesced"),
+        ("all_to_all_single", 2, "alltoall_base all_to_all_single"),
+        ("all_to_all", 2, "alltoall"),
+    )
+    for method in methods.split()
 }
 
 # Functions that have got another name since profilers gave them theirs.
@@ -98,14 +83,19 @@ class _Here(threading.local):
     call: _RunningCollective | None = None
 
 
+@dataclass
 class _RunningCollective:
     """One collective in progress; a composed one consists of others, and its bytes are theirs."""
 
-    def __init__(self, is_composed: bool) -> None:
-        self.is_composed = is_composed
-        self.bytes = 0
-        self.dtypes: set[str] = set()
-        self.device: Any = None
+    is_composed: bool
+    name: str = ""
+    group: Any = None
+    start_ns: int = NONE
+    bytes: int = 0
+    dtypes: set[str] = field(default_factory=set)
+    device: Any = None  # of its tensors
+    stream: Any = None  # that will wait for it, if any
+    begin: BoundaryEvent | None = None  # on that stream
 
     def add(self, tensors: Any) -> None:
         """Count an input: a tensor, a list of them, or nothing."""
@@ -149,19 +139,19 @@ class _CollectiveWrappers:
             group, to = group_of(args, kwargs), recorder()
             if group is None or to is None:
                 return call(*args, **kwargs)
-            here.call = operation = _RunningCollective(is_composed=input_of is None)
+            here.call = operation = _RunningCollective(input_of is None, name, group)
             if input_of is not None:
                 operation.add(input_of(args, kwargs))
-            stream = None if self._is_collecting(group) else self._stream(operation.device)
-            start_ns, began_ns = to.clock.now_ns(), time.time_ns()
-            begin = None if stream is None else to.begin_call(stream)
+            operation.stream = None if self._is_collecting(group) else self._stream(operation.device)
+            operation.start_ns, began_ns = to.clock.now_ns(), time.time_ns()
+            operation.begin = None if operation.stream is None else to.begin_call(operation.stream)
             try:
                 result = call(*args, **kwargs)
             finally:
                 here.call = None
                 if to.flight is not None:
                     to.flight.called(began_ns)
-            self._note(to, name, operation, group, start_ns, result, begin, stream)
+            self._note(to, operation, result)
             return result
 
         return noted
@@ -187,23 +177,14 @@ class _CollectiveWrappers:
         """The stream that will wait for an operation on tensors of this device; None on the host's."""
         return self._cuda.current_stream(device) if device is not None and device.type == "cuda" else None
 
-    def _note(
-        self,
-        to: Recorder,
-        name: str,
-        operation: _RunningCollective,
-        group: Any,
-        start_ns: int,
-        result: Any,
-        begin: BoundaryEvent | None,
-        stream: Any,
-    ) -> None:
+    def _note(self, to: Recorder, operation: _RunningCollective, result: Any) -> None:
+        name, group, begin, stream = operation.name, operation.group, operation.begin, operation.stream
         size_bytes = operation.bytes if operation.dtypes or _INPUTS.get(name) else NONE
         backend = self._backend(group, operation.device)
 
         def call_until_now() -> CollectiveCall:
-            facts = name, operation.dtype, group.group_name, group.size(), backend, size_bytes, start_ns
-            return CollectiveCall(*facts, to.clock.now_ns())
+            facts = name, operation.dtype, group.group_name, group.size(), backend, size_bytes
+            return CollectiveCall(*facts, operation.start_ns, to.clock.now_ns())
 
         if self._is_collecting(group):
             to.communicated(call_until_now(), ending=Ending.UNSEEN)
@@ -256,19 +237,13 @@ class _CollectiveWrappers:
 
         return collect
 
-    def joining(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def join(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`init_process_group`: from then on it is known which rank this process is."""
-        dist = self._dist
-
-        @wraps(call)
-        def join(*args: Any, **kwargs: Any) -> Any:
-            result = call(*args, **kwargs)
-            if (to := started()) is not None:
-                to.joined(dist.get_rank())
-            self._patch_group(dist.group.WORLD)
-            return result
-
-        return join
+        result = call(*args, **kwargs)
+        if (to := started()) is not None:
+            to.joined(self._dist.get_rank())
+        self._patch_group(self._dist.group.WORLD)
+        return result
 
     def _patch_group(self, group: Any) -> None:
         """What C++ begins by itself passes through a process group that is written in Python."""
@@ -298,7 +273,7 @@ def install(torch: ModuleType) -> None:
         if call is not None and not hasattr(call, "__deprecated__"):
             patch_everywhere(call, make.recorded(call, _KNOWN_AS.get(name, name), given))
     patch_everywhere(c10d._coalescing_manager, make.collecting(c10d._coalescing_manager))
-    patch_everywhere(c10d.init_process_group, make.joining(c10d.init_process_group))
+    patch_everywhere(c10d.init_process_group, around(c10d.init_process_group, make.join))
 
 
 def _at(place: int) -> Argument:

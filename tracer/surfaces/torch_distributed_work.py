@@ -21,7 +21,7 @@ from typing import Any
 
 from tracer.collectives import PendingCollective
 from tracer.state import recorder, started
-from traces.patching import patch
+from traces.patching import patch, patch_around
 
 _WAITS = ("wait", "synchronize", "block_current_stream")
 
@@ -49,7 +49,7 @@ class Works:
         self._patched: set[type] = set()
         work, future = torch.distributed.Work, torch._C.Future
         self._patch_waits(work)
-        patch(work, get_future=self._giving_future(work.get_future))
+        patch_around(work, get_future=self._get_future)
         patch(future, wait=self._waiting(future.wait))
 
     def watch(self, works: Sequence[Any], pending: PendingCollective) -> None:
@@ -98,15 +98,10 @@ class Works:
         code.__code__ = code.__code__.replace(co_name=call.__name__)  # see Note [Names of code]
         return waiting
 
-    def _giving_future(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
         """`get_future` of C++'s works; a subclass in Python makes futures that wait for no stream."""
-
-        @wraps(call)
-        def get_future(work: Any) -> Any:
-            future = call(work)
-            handle = self._handle_of(work) if self._handles else None
-            if handle is not None and not handle.is_used:
-                self._handle(future, handle)
-            return future
-
-        return get_future
+        future = call(work)
+        handle = self._handle_of(work) if self._handles else None
+        if handle is not None and not handle.is_used:
+            self._handle(future, handle)
+        return future

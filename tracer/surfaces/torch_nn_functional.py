@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tracer.recorder import Recorder
 from tracer.surfaces.listening import before
 from traces.patching import patch
 
@@ -22,12 +21,8 @@ _LOSSES = (
 
 def install(torch: ModuleType) -> None:
     """Wrap the losses, and `log_softmax` wherever torch offers it."""
-
-    def report(recorder: Recorder) -> None:
-        recorder.loss_called()
-
     functional = torch.nn.functional
     losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
-    patch(functional, **{name: before(getattr(functional, name), report) for name in losses})
-    patch(torch, log_softmax=before(torch.log_softmax, report))
-    patch(torch.Tensor, log_softmax=before(torch.Tensor.log_softmax, report))
+    patch(functional, **{name: before(getattr(functional, name), "loss_called") for name in losses})
+    patch(torch, log_softmax=before(torch.log_softmax, "loss_called"))
+    patch(torch.Tensor, log_softmax=before(torch.Tensor.log_softmax, "loss_called"))

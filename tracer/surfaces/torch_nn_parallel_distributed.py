@@ -9,12 +9,11 @@ is read when the recording is written and before the process group is destroyed.
 
 from __future__ import annotations
 
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from tracer.state import recorder, started
-from traces.patching import argument, patch, patch_everywhere
+from traces.patching import argument, around, patch_around, patch_everywhere
 
 
 def install(torch: ModuleType) -> None:
@@ -23,10 +22,8 @@ def install(torch: ModuleType) -> None:
     if not dist.is_available():
         return
     cls: Any = torch.nn.parallel.DistributedDataParallel
-    make = cls.__init__
 
-    @wraps(make)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+    def made(make: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         if (to := recorder()) is not None:
             to.distributes(self)
@@ -34,11 +31,10 @@ def install(torch: ModuleType) -> None:
     destroy = dist.distributed_c10d.destroy_process_group
     group_of = argument(destroy, "group")
 
-    @wraps(destroy)
-    def destroyed(*args: Any, **kwargs: Any) -> None:
+    def destroyed(destroy: Any, *args: Any, **kwargs: Any) -> None:
         if (to := started()) is not None:
             to.leaving(is_all=group_of(args, kwargs) in (None, dist.group.WORLD))
         destroy(*args, **kwargs)
 
-    patch(cls, __init__=made)
-    patch_everywhere(destroy, destroyed)
+    patch_around(cls, __init__=made)
+    patch_everywhere(destroy, around(destroy, destroyed))

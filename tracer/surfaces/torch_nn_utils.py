@@ -7,21 +7,14 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tracer.recorder import Recorder
 from tracer.surfaces.listening import before
-from traces.patching import patch
+from traces.patching import patch_everywhere
 
 _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_norm_"
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap where they are defined and where torch.nn.utils copied them."""
-
-    def report(recorder: Recorder) -> None:
-        recorder.aside_called()
-
+    """Wrap them wherever torch keeps them."""
     for name in _CLIPPING.split():
-        if hasattr(torch.nn.utils.clip_grad, name):
-            wrapped = before(getattr(torch.nn.utils.clip_grad, name), report)
-            patch(torch.nn.utils.clip_grad, **{name: wrapped})
-            patch(torch.nn.utils, **{name: wrapped})
+        call = getattr(torch.nn.utils.clip_grad, name)
+        patch_everywhere(call, before(call, "aside_called"))

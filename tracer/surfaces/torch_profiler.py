@@ -6,25 +6,20 @@ with torch.profiler.profile() as prof:      # ends the recorder's own window, if
 
 from __future__ import annotations
 
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from tracer.state import started
-from traces.patching import patch
+from traces.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
     """Wrap the two ways in which a profile begins."""
     cls: Any = torch.autograd.profiler.profile
 
-    def yielding(begin: Any) -> Any:
-        @wraps(begin)
-        def begins(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if (recorder := started()) is not None:
-                recorder.make_way_for_profile()
-            return begin(self, *args, **kwargs)
+    def make_way(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (recorder := started()) is not None:
+            recorder.make_way_for_profile()
+        return begin(self, *args, **kwargs)
 
-        return begins
-
-    patch(cls, __enter__=yielding(cls.__enter__), _prepare_trace=yielding(cls._prepare_trace))
+    patch_around(cls, __enter__=make_way, _prepare_trace=make_way)

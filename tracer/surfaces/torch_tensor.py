@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cache, partial, wraps
+from contextlib import ContextDecorator
+from functools import cache
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from tracer.state import recorder, started
 from traces.model import READ_LIMIT
-from traces.patching import PhaseScope, patch
+from traces.patching import PhaseScope, around, patch, patch_around
 
-_SCALAR_READS = "item __bool__ __float__ __int__ __index__ __complex__ is_nonzero"
-_COPIES = "tolist cpu"
+Call = Callable[..., Any]
 
 
 class _Depth(threading.local):
@@ -30,7 +30,7 @@ class _Depth(threading.local):
 _DEPTH = _Depth()  # of this thread; the surfaces are global, and so are threads
 
 
-class Quiet:
+class Quiet(ContextDecorator):
     """Within it, this thread's reads are not noted."""
 
     def __enter__(self) -> Self:
@@ -60,23 +60,92 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 
 def install(torch: ModuleType) -> None:
     """Wrap reads and moves of torch.Tensor, and of its subclasses that have their own."""
-    classes = [torch.Tensor, *torch.Tensor.__subclasses__()]
-    scope = PhaseScope("h2d", recorder)
-    reads = counting(torch)
-    wrappers: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-        **dict.fromkeys(_SCALAR_READS.split(), partial(_scalar_read, reads=reads)),
-        **dict.fromkeys(_COPIES.split(), partial(_copy_read, reads=reads)),
-        "to": partial(_move, reads=reads, scope=scope),
-        "cuda": partial(_upload, scope=scope),
-        "copy_": partial(_copy_into, reads=reads, scope=scope),
-        "__repr__": partial(_shown, reads=reads),
+    calls = _ReadsAndMoves(counting(torch))
+    wrappers: dict[str, Callable[..., Any]] = {
+        **dict.fromkeys("item __bool__ __float__ __int__ __index__ __complex__ is_nonzero".split(), calls.scalar_read),
+        **dict.fromkeys(("tolist", "cpu"), calls.copy_read),
+        "to": calls.move,
+        "cuda": calls.upload,
+        "copy_": calls.copy_into,
+        "__repr__": calls.shown,
     }
-    for cls in classes:
+    for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
         # torch.Tensor has most of these from a base in C, which cannot be patched.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
-        patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
-    for name in ("equal", "allclose"):
-        patch(torch, **{name: _comparison(getattr(torch, name), reads, name)})
+        patch(cls, **{name: around(own[name], by) for name, by in wrappers.items() if name in own})
+    patch_around(torch, equal=calls.comparison, allclose=calls.comparison)
+
+
+class _ReadsAndMoves:
+    """What is called in the place of torch's functions, which each gets first; `reads` says which tensors' reads count."""
+
+    def __init__(self, reads: Callable[[Any], bool]) -> None:
+        self._reads = reads
+        self._scope = PhaseScope("h2d", recorder)
+
+    def scalar_read(self, read: Call, tensor: Any, *args: Any) -> Any:
+        to = recorder() if self._reads(tensor) else None
+        if to is None:
+            return read(tensor, *args)
+        to.aside_called()
+        with Quiet():
+            value = read(tensor, *args)
+        if not isinstance(value, complex):
+            to.read("aten::_local_scalar_dense", str(tensor.dtype).removeprefix("torch."), [float(value)])
+        return value
+
+    def copy_read(self, read: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._reads(tensor):
+            return read(tensor, *args, **kwargs)
+        with Quiet():
+            copied = read(tensor, *args, **kwargs)
+        _note(tensor, copied)
+        return copied
+
+    def move(self, move: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """`to`: up to the device, down to the host, or neither."""
+        target = _device_type(args, kwargs)
+        if target == "cpu" and tensor.is_cuda:
+            return self.copy_read(move, tensor, *args, **kwargs)
+        if target == "cuda":
+            return self.upload(move, tensor, *args, **kwargs)
+        return move(tensor, *args, **kwargs)
+
+    def upload(self, upload: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if tensor.is_cuda:
+            return upload(tensor, *args, **kwargs)
+        with self._scope:
+            return upload(tensor, *args, **kwargs)
+
+    def copy_into(self, copy: Call, tensor: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(source, "is_cuda") or tensor.is_cuda is source.is_cuda:
+            return copy(tensor, source, *args, **kwargs)
+        if tensor.is_cuda:
+            with self._scope:
+                return copy(tensor, source, *args, **kwargs)
+        copy(tensor, source, *args, **kwargs)
+        if self._reads(source):
+            _note(source, tensor)
+        return tensor
+
+    def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
+        """`repr` reads a tensor in pieces of torch's own making; a replay reads it once."""
+        if not self._reads(tensor):
+            return show(tensor, **kwargs)
+        with Quiet():
+            text = show(tensor, **kwargs)
+            host = tensor.detach().cpu() if tensor.is_cuda and tensor.numel() <= READ_LIMIT else tensor
+        _note(tensor, host)
+        return text
+
+    def comparison(self, compare: Call, one: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._reads(one):
+            return compare(one, other, *args, **kwargs)
+        with Quiet():
+            answer = compare(one, other, *args, **kwargs)
+        if (to := recorder()) is not None:
+            to.read(f"aten::{compare.__name__}", "bool", [float(answer)])
+        return answer
 
 
 def _note(tensor: Any, host: Any) -> None:
@@ -94,109 +163,6 @@ def _flat(nested: Any) -> list[float]:
     if isinstance(nested, list):
         return [value for item in nested for value in _flat(item)]
     return [float(nested)]
-
-
-def _scalar_read(read: Callable[..., Any], reads: Callable[[Any], bool]) -> Callable[..., Any]:
-    @wraps(read)
-    def noted(self: Any, *args: Any) -> Any:
-        to = recorder() if reads(self) else None
-        if to is None:
-            return read(self, *args)
-        to.aside_called()
-        with Quiet():
-            value = read(self, *args)
-        if not isinstance(value, complex):
-            to.read("aten::_local_scalar_dense", str(self.dtype).removeprefix("torch."), [float(value)])
-        return value
-
-    return noted
-
-
-def _copy_read(read: Callable[..., Any], reads: Callable[[Any], bool]) -> Callable[..., Any]:
-    @wraps(read)
-    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not reads(self):
-            return read(self, *args, **kwargs)
-        with Quiet():
-            copied = read(self, *args, **kwargs)
-        _note(self, copied)
-        return copied
-
-    return noted
-
-
-def _move(move: Callable[..., Any], reads: Callable[[Any], bool], scope: PhaseScope) -> Callable[..., Any]:
-    """`to`: up to the device, down to the host, or neither."""
-    down = _copy_read(move, reads)
-
-    @wraps(move)
-    def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
-        target = _device_type(args, kwargs)
-        if target == "cpu" and self.is_cuda:
-            return down(self, *args, **kwargs)
-        if target != "cuda" or self.is_cuda:
-            return move(self, *args, **kwargs)
-        with scope:
-            return move(self, *args, **kwargs)
-
-    return moved
-
-
-def _upload(upload: Callable[..., Any], scope: PhaseScope) -> Callable[..., Any]:
-    @wraps(upload)
-    def uploaded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.is_cuda:
-            return upload(self, *args, **kwargs)
-        with scope:
-            return upload(self, *args, **kwargs)
-
-    return uploaded
-
-
-def _copy_into(copy: Callable[..., Any], reads: Callable[[Any], bool], scope: PhaseScope) -> Callable[..., Any]:
-    @wraps(copy)
-    def copied(self: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hasattr(source, "is_cuda") or self.is_cuda is source.is_cuda:
-            return copy(self, source, *args, **kwargs)
-        if self.is_cuda:
-            with scope:
-                return copy(self, source, *args, **kwargs)
-        copy(self, source, *args, **kwargs)
-        if reads(source):
-            _note(source, self)
-        return self
-
-    return copied
-
-
-def _shown(show: Callable[..., Any], reads: Callable[[Any], bool]) -> Callable[..., Any]:
-    """`repr` reads a tensor in pieces of torch's own making; a replay reads it once."""
-
-    @wraps(show)
-    def shown(self: Any, **kwargs: Any) -> Any:
-        if not reads(self):
-            return show(self, **kwargs)
-        with Quiet():
-            text = show(self, **kwargs)
-            host = self.detach().cpu() if self.is_cuda and self.numel() <= READ_LIMIT else self
-        _note(self, host)
-        return text
-
-    return shown
-
-
-def _comparison(compare: Callable[..., Any], reads: Callable[[Any], bool], name: str) -> Callable[..., Any]:
-    @wraps(compare)
-    def compared(one: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-        if not reads(one):
-            return compare(one, other, *args, **kwargs)
-        with Quiet():
-            answer = compare(one, other, *args, **kwargs)
-        if (to := recorder()) is not None:
-            to.read(f"aten::{name}", "bool", [float(answer)])
-        return answer
-
-    return compared
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

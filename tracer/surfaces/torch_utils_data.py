@@ -10,7 +10,6 @@ seeds and samples on the host is not the script's.
 from __future__ import annotations
 
 import operator
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -19,8 +18,8 @@ import torch.utils.data.dataloader
 
 from tracer.state import optimizers, recorder
 from tracer.surfaces.torch_tensor import Quiet
-from traces.model import NONE
-from traces.patching import patch
+from traces.model import NONE, BatchKind
+from traces.patching import around, patch_around
 from traces.run import LoaderSettings
 from traces.script_hooks import ScriptHooks, tensors_in
 
@@ -28,50 +27,33 @@ from traces.script_hooks import ScriptHooks, tensors_in
 def install(torch_module: ModuleType) -> None:
     """Wrap the iterators' `__next__`, the making of an iterator, and the pinning thread's work."""
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-    fetch, make = iterator.__next__, iterator.__init__
-    quiet = Quiet()
+    load = ScriptHooks(torch_module, recorder, optimizers()).loading(Quiet()(iterator.__next__))
 
-    @wraps(fetch)
-    def fetch_quietly(self: Any) -> Any:
-        with quiet:
-            return fetch(self)
-
-    load = ScriptHooks(torch_module, recorder, optimizers()).loading(fetch_quietly)
-
-    @wraps(fetch)
-    def fetch_as_phase(self: Any) -> Any:
+    def fetch_as_phase(fetch: Any, self: Any) -> Any:
         to = recorder()
         if to is None:
             return fetch(self)
         start_ns = to.clock.now_ns()
         batch = load(self)
         loader = to.loader_of(self._recorded_loader, lambda: _describe(self._recorded_loader))
-        to.waited(loader, start_ns, to.clock.now_ns(), _size_of(batch))
+        to.batch(BatchKind.WAIT, loader, start_ns, to.clock.now_ns(), _size_of(batch))
         return batch
 
-    @wraps(make)
-    def make_quietly(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+    def make_quietly(make: Any, self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         self._recorded_loader = loader
-        with quiet:
+        with Quiet():
             make(self, loader, *args, **kwargs)
 
-    patch(iterator, __next__=fetch_as_phase, __init__=make_quietly)
+    patch_around(iterator, __next__=fetch_as_phase, __init__=make_quietly)
     pinning = torch.utils.data._utils.pin_memory
-    patch(pinning, _pin_memory_loop=_recorded_loop(pinning))
+    patch_around(pinning, _pin_memory_loop=_recorded_loop(pinning))
 
 
 def _recorded_loop(module: Any) -> Any:
-    """The pinning thread's loop: it calls the module's `pin_memory` on each batch and, recursing, on its parts."""
-    loop, pin = module._pin_memory_loop, module.pin_memory
+    """For the pinning thread's loop: it calls the module's `pin_memory` on each batch and, recursing, on its parts."""
     depth = [0]
 
-    @wraps(loop)
-    def recorded_loop(*args: Any, **kwargs: Any) -> Any:
-        module.pin_memory = recorded_pin
-        return loop(*args, **kwargs)
-
-    @wraps(pin)
-    def recorded_pin(data: Any, device: Any = None) -> Any:
+    def pin_recorded(pin: Any, data: Any, device: Any = None) -> Any:
         to = recorder()
         if to is None:
             return pin(data, device)
@@ -82,8 +64,14 @@ def _recorded_loop(module: Any) -> Any:
         finally:
             depth[0] -= 1
         if not depth[0]:
-            to.pinned(0, start_ns, to.clock.now_ns(), _size_of(pinned))
+            to.batch(BatchKind.PIN, 0, start_ns, to.clock.now_ns(), _size_of(pinned))
         return pinned
+
+    recorded_pin = around(module.pin_memory, pin_recorded)
+
+    def recorded_loop(loop: Any, *args: Any, **kwargs: Any) -> Any:
+        module.pin_memory = recorded_pin
+        return loop(*args, **kwargs)
 
     return recorded_loop
 
