@@ -14,11 +14,10 @@ from torch.optim.optimizer import _foreach_supported_types
 from torch.utils.backend_registration import _DummyDeviceGuard
 
 from replayer import state
-from replayer.ops import autocast, cuda_decompositions, factories, losses, rnn
+from replayer.ops import autocast, cuda_decompositions, factories, gemm, losses, rnn
 from replayer.ops.copies import Copies
 from replayer.ops.cpu_compute import CpuCompute
 from replayer.ops.data_dependent import DataDependentOps
-from replayer.ops.gemm import MatrixProducts
 from replayer.ops.known_contents import KnownContents
 from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
@@ -64,8 +63,9 @@ def register(*, compute: bool = False) -> None:
     copies = Copies(plans, VirtualTensor)
     contents = KnownContents(plans, VirtualTensor, run)
     by_value = DataDependentOps(plans, VirtualTensor, contents.index)
-    for ops in (copies, contents, by_value, rnn.CudnnRnnOps(plans, run), MatrixProducts(plans, run)):
+    for ops in (copies, contents, by_value, rnn.CudnnRnnOps(plans, run)):
         plans.specials |= ops.handlers()
+    plans.specials |= gemm.handlers(plans, run)
     plans.specials[torch.ops.aten.alias.default] = alias
     plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False  # so nobody nests
     if compute:

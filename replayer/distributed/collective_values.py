@@ -20,7 +20,7 @@ import torch.distributed as dist
 from replayer.distributed.store_exchange import RankMessage
 from replayer.state import computing
 from replayer.tensor.allocation import Uniform, host_keeps
-from replayer.tensor.known_values import known_values, payload_of
+from replayer.tensor.known_values import known_values, payload_of, view_of
 from replayer.tensor.tensor import VirtualTensor
 
 
@@ -177,11 +177,7 @@ def _assign_allocation(parts: list[tuple[Any, torch.Tensor]]) -> None:
         return
     memory = torch.empty(allocation.size_bytes, dtype=torch.uint8, device="cpu")
     for output, piece in parts:
-        meta = output.meta
-        place = torch.empty(0, dtype=meta.dtype, device="cpu").set_(
-            memory.untyped_storage(), meta.offset, meta.shape, meta.stride
-        )
-        place.copy_(piece.reshape(meta.shape))
+        view_of(memory.untyped_storage(), output.meta).copy_(piece.reshape(output.meta.shape))
     allocation.known = memory
 
 

@@ -33,12 +33,13 @@ from replayer.op_signature import OpSignature
 from replayer.ops.copies import Copies
 from replayer.ops.cpu_kernels import FORMS
 from replayer.ops.gemm import PRODUCTS, use_workspace
+from replayer.ops.host_call import HostCall
 from replayer.state import gpu
-from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view
-from replayer.tensor.known_values import payload_of
+from replayer.tensor.allocation import adopt, allocate, make, make_view
+from replayer.tensor.known_values import bytes_of, payload_of
 from replayer.tensor.plan_cache import PlanCache
-from replayer.tensor.shape_inference import IDLE, no_such_tensor, on_device, writes_of
-from replayer.tensor.tensor_meta import OURS, TensorMeta
+from replayer.tensor.shape_inference import launches, on_device, writes_of
+from replayer.tensor.tensor_meta import TensorMeta
 from replayer.timing.cuda_graph import GraphCapture
 from traces.layouts import memory_layout
 
@@ -56,10 +57,6 @@ _TAKE_HOST = frozenset(
 )
 _BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})  # namespaces of ops
 _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}  # which of an op's results CUDA leaves on the host
-
-
-def _on(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 
 class ComputedCopies(Copies):
@@ -166,10 +163,10 @@ class CpuCompute:
 
     def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         here = gpu()
-        call = _PayloadCall(self._tensor_class)
+        call = _PayloadCall(self._plans)
         host_args = [call.of(value) for value in args]
         host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
-        index = call.device(func in _TAKE_HOST, here.current_device())
+        index = call.device(here.current_device(), takes_host=func in _TAKE_HOST)
         compute = partial(self._on_host, func, host_args, host_kwargs)
         capture = _capturing(index)
         if capture is None:
@@ -181,18 +178,23 @@ class CpuCompute:
             return result
         if "device" in kwargs:
             index = on_device(kwargs["device"], index)
-        call.settle(self._plans)
-        shapes: list[tuple[int, ...]] = []
+        call.settle()
         stay = _LEAVE_ON_HOST.get(func, ())
         if isinstance(result, (list, tuple)):
-            made: Any = [x if i in stay else call.back(self._plans, x, index, shapes) for i, x in enumerate(result)]
+            made: Any = [x if i in stay else call.back(x, index) for i, x in enumerate(result)]
         else:
-            made = call.back(self._plans, result, index, shapes)
+            made = call.back(result, index)
         if func in PRODUCTS:
             use_workspace(made)
         if capture is not None:
             capture.note_computing(partial(self._compute_again, compute, call.results_in(made)))
-        here.launch(self._signature(func, call, tuple(shapes), bool(writes_of(func, args, kwargs))), index)
+        does_something = bool(call.outputs or writes_of(func, args, kwargs))
+        outputs, layout = tuple(call.outputs), memory_layout(call.placed)
+        signature = self._plans.signature_of(
+            ("computed", func, tuple(call.seen), outputs, layout),
+            lambda: call.signature(func._schema.name, outputs, launches(func, does_something)),
+        )
+        here.launch(signature, index)
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
             here.synchronize_stream(here.current_stream(index))
         return made
@@ -219,110 +221,30 @@ class CpuCompute:
             if into is not None:
                 into.copy_(value)
 
-    def _signature(self, func: Any, call: _PayloadCall, outputs: tuple[tuple[int, ...], ...], writes: bool) -> OpSignature:
-        layout = memory_layout(call.placed)
 
-        def made() -> OpSignature:
-            name = func._schema.name
-            launches = name.rpartition("::")[2] not in IDLE and (writes or bool(outputs))
-            shapes, dtypes = tuple(shape for shape, _ in call.seen), tuple(dtype for _, dtype in call.seen)
-            return OpSignature(name, shapes, dtypes, outputs, launches, layout=layout)
+class _PayloadCall(HostCall):
+    """A call on payloads. See Note [Payloads]."""
 
-        return self._plans.signature_of(("computed", func, tuple(call.seen), outputs, layout), made)
-
-
-class _PayloadCall:
-    """One call's arguments as CPU tensors, and its results as virtual ones. See Note [Payloads]."""
-
-    def __init__(self, tensor_class: type) -> None:
-        self._tensor_class = tensor_class
-        self.seen: list[tuple[tuple[int, ...], str]] = []
-        self.placed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # shape and stride of each virtual tensor
-        self._given: list[tuple[Any, torch.Tensor]] = []  # virtual tensors and their numbers
-        self._host: torch.Tensor | None = None
-        self._allocations: dict[int, Allocation] = {}  # by the payload's identity
-
-    def of(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
-            if type(value) is not self._tensor_class:
-                self._host = value if value.dim() else self._host
-                return value
-            view = payload_of(value)
-            allocation: Allocation = value.allocation  # type: ignore[attr-defined]
-            self._given.append((value, view))
-            self.placed.append((value.meta.shape, value.meta.stride))  # type: ignore[attr-defined]
-            self._allocations[view.untyped_storage()._cdata] = allocation
-            return view
-        if isinstance(value, (list, tuple)):
-            return [self.of(item) for item in value]
-        if isinstance(value, torch.device):
-            return torch.device("cpu") if value.type in OURS else value
-        return value
-
-    def device(self, takes_host: bool, current: int) -> int:
-        """The one device of the arguments. Raises CUDA's error if there are several."""
-        found = [f"cuda:{i}" for i in sorted({tensor.meta.index for tensor, _ in self._given})]
-        if self._host is not None and found and not takes_host:
-            found.append(str(self._host.device))
-        if len(found) > 1:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, {found[0]} and {found[1]}!"
-            )
-        return next((tensor.meta.index for tensor, _ in self._given), current)
-
-    def settle(self, plans: PlanCache) -> None:
+    def settle(self) -> None:
         """Give arguments that the op resized, or set to another's storage, the same metadata and memory."""
-        for tensor, view in self._given:
+        for tensor, view in self.given:
             meta: TensorMeta = tensor.meta
             storage = view.untyped_storage()
-            allocation = self._allocations.get(storage._cdata)
-            now = plans.metas.like(view, meta.index)
+            allocation = self.allocations.get(storage._cdata)
+            now = self.plans.metas.like(view, meta.index)
             if allocation is None:
-                allocation = self._allocations[storage._cdata] = _holding(storage, meta.index)
+                allocation = self.allocations[storage._cdata] = self.holding(storage, meta.index)
             elif storage.nbytes() != allocation.size_bytes:
                 allocation.exchange(allocate(gpu(), meta.index, storage.nbytes()))
-                allocation.known = _on(storage)
+                allocation.known = bytes_of(storage)
             if now is not meta or allocation is not tensor.allocation:
                 adopt(tensor, make(now, allocation))
 
     def results_in(self, made: Any) -> list[torch.Tensor | None]:
         """The payload of each result that lies in new memory, None of all others."""
-        given = [tensor.allocation for tensor, _ in self._given]
+        given = [tensor.allocation for tensor, _ in self.given]
 
         def is_new(leaf: Any) -> bool:
-            return type(leaf) is self._tensor_class and leaf.allocation not in given  # type: ignore[attr-defined]
+            return type(leaf) is self.tensor_class and leaf.allocation not in given  # type: ignore[attr-defined]
 
         return [payload_of(leaf) if is_new(leaf) else None for leaf in tree_leaves(made)]
-
-    def back(self, plans: PlanCache, value: Any, index: int, shapes: list[tuple[int, ...]]) -> Any:
-        """A result as the script gets it; appends the shapes of what is new."""
-        if isinstance(value, (list, tuple)):
-            return [self.back(plans, item, index, shapes) for item in value]
-        if not isinstance(value, torch.Tensor):
-            return value
-        for tensor, view in self._given:
-            if value is view:
-                return tensor
-        if value.is_nested or value.is_quantized:
-            raise no_such_tensor(value)
-        if value.is_conj() or value.is_neg():  # bits that virtual tensors have not
-            value = value.resolve_conj().resolve_neg()
-        if value.layout is not torch.strided:
-            shapes.append(tuple(value.shape))
-            return plans.wrap_other_layout(value, index, self._allocations, known=True)
-        storage = value.untyped_storage()
-        allocation = self._allocations.get(storage._cdata)
-        if allocation is None:
-            allocation = self._allocations[storage._cdata] = _holding(storage, index)
-            shapes.append(tuple(value.shape))
-        meta = plans.metas.like(value, index)
-        source = next((tensor for tensor, _ in self._given if tensor.allocation is allocation), None)
-        return make(meta, allocation) if source is None else make_view(meta, source)
-
-
-def _holding(storage: torch.UntypedStorage, index: int) -> Allocation:
-    """New memory of device `index` with this payload."""
-    made = allocate(gpu(), index, storage.nbytes())
-    made.known = _on(storage)
-    return made

@@ -1,7 +1,6 @@
 """Matrix products: what cuBLAS computes, and so what its workspace is taken for (cublas_workspaces.py).
 
-    products = MatrixProducts(plans, run)
-    plans.specials |= products.handlers()       # each runs from its plan, and takes the workspace after its result, as PyTorch
+    plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, and takes the workspace after, as PyTorch
 
 Where no workspaces are kept, a handler steps aside at its first call, and its op runs as any other.
 """
@@ -9,6 +8,7 @@ Where no workspaces are kept, a handler steps aside at its first call, and its o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,24 +32,14 @@ def use_workspace(result: Any) -> bool:
     return here.blas.kept
 
 
-class MatrixProducts:
-    """The handlers, bound to one plan cache. `run` runs an op from its plan."""
+def handlers(plans: PlanCache, run: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+    """For one plan cache; `run` runs an op from its plan."""
 
-    def __init__(self, plans: PlanCache, run: Callable[..., Any]) -> None:
-        self._plans = plans
-        self._run = run
+    def product(op: Any, *args: Any, **kwargs: Any) -> Any:
+        route = plans.route(op)
+        result = run(route, args, kwargs)
+        if not use_workspace(result):
+            route.special = None
+        return result
 
-    def handlers(self) -> dict[Any, Callable[..., Any]]:
-        return {op: self._product(op) for op in PRODUCTS}
-
-    def _product(self, op: Any) -> Callable[..., Any]:
-        run, plans = self._run, self._plans
-
-        def product(*args: Any, **kwargs: Any) -> Any:
-            route = plans.route(op)
-            result = run(route, args, kwargs)
-            if not use_workspace(result):
-                route.special = None
-            return result
-
-        return product
+    return {op: partial(product, op) for op in PRODUCTS}

@@ -46,8 +46,11 @@ class KnownContents:
             aten.zero_.default: self.zero_,
             aten.fill_.Scalar: self.fill_,
             aten.arange.start_out: self.arange,
-            aten._amp_foreach_non_finite_check_and_unscale_.default: self.unscale_,
-            aten._amp_update_scale_.default: self.update_scale_,
+            # Without a recorded value no gradient counts as infinite, and the scale stays what it was.
+            aten._amp_foreach_non_finite_check_and_unscale_.default: self._kept(
+                aten._amp_foreach_non_finite_check_and_unscale_.default, 1
+            ),
+            aten._amp_update_scale_.default: self._kept(aten._amp_update_scale_.default, 0),
             aten.index_put_.default: self.index_put(aten.index_put_.default),
             aten._index_put_impl_.default: self.index_put(aten._index_put_impl_.default),
             aten.index_put.default: index_put_new,
@@ -94,20 +97,16 @@ class KnownContents:
 
         return make
 
-    def unscale_(self, tensors: Any, found_inf: Any, inverse_scale: Any) -> None:
-        """Without a recorded value no gradient counts as infinite: `found_inf` stays what it was."""
-        known = found_inf.allocation.known
-        self._run(
-            self._plans.route(aten._amp_foreach_non_finite_check_and_unscale_.default), (tensors, found_inf, inverse_scale), {}
-        )
-        found_inf.allocation.known = known
+    def _kept(self, op: Any, at: int) -> Callable[..., Any]:
+        """An op after which the host knows of the argument at this place what it knew before."""
 
-    def update_scale_(self, scale: Any, growth_tracker: Any, *rest: Any) -> Any:
-        """The scale stays what it was."""
-        known = scale.allocation.known
-        self._run(self._plans.route(aten._amp_update_scale_.default), (scale, growth_tracker, *rest), {})
-        scale.allocation.known = known
-        return scale
+        def run(*args: Any) -> Any:
+            known = args[at].allocation.known
+            result = self._run(self._plans.route(op), args, {})
+            args[at].allocation.known = known
+            return result
+
+        return run
 
     # -- indices on the host -----------------------------------------------------------------------------------------
 

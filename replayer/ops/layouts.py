@@ -16,16 +16,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
+from replayer.ops.host_call import HostCall
 from replayer.state import computing, gpu
-from replayer.tensor.allocation import Allocation, allocate, make
-from replayer.tensor.known_values import known_values, payload_of, set_known_values
+from replayer.tensor.allocation import Allocation, allocate
+from replayer.tensor.known_values import bytes_of
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.shape_inference import writes_of
 from replayer.tensor.tensor import VirtualTensor
-from replayer.tensor.tensor_meta import BACKEND, OURS
+from replayer.tensor.tensor_meta import BACKEND
 
 aten, prim = torch.ops.aten, torch.ops.prim
 _wrap: Any = torch.Tensor._make_wrapper_subclass
@@ -97,25 +99,26 @@ class Layouts:
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an op that takes or makes a tensor that is not strided."""
-        call = _HostCall(self._plans)
+        call = _SparseCall(self._plans)
         writes = writes_of(func, args, kwargs)
         written = args[0] if args and writes == [(0, False)] else None
         if type(written) is VirtualTensor and not computing():  # `parameter.add_(sparse_gradient)`
             written.allocation.known = None
-            result = written
-            call.note((args, kwargs))
+            result, index = written, written.meta.index
+            for leaf in tree_leaves((args, kwargs)):
+                if isinstance(leaf, torch.Tensor):
+                    call.note(leaf)
         else:
             try:
-                host = func(*call.of(args), **call.of(kwargs))
+                host = func(*map(call.of, args), **{name: call.of(value) for name, value in kwargs.items()})
             except NotImplementedError as missing:
                 advice = "its CPU form is missing in PyTorch; use dense tensors"
                 raise NotEmulated(f"{func._schema.name} of a sparse tensor", advice) from missing
             if self._plans.leaves_device(kwargs):
                 return _to_host(args[0], host)
-            result = call.back(host)
-        shapes, dtypes = tuple(shape for shape, _ in call.seen), tuple(dtype for _, dtype in call.seen)
-        launches = bool(call.outputs or writes)
-        gpu().launch(OpSignature(func._schema.name, shapes, dtypes, tuple(call.outputs), launches), call.index)
+            index = call.device(gpu().current_device(), takes_host=True)
+            result = call.back(host, index)
+        gpu().launch(call.signature(func._schema.name, tuple(call.outputs), bool(call.outputs or writes)), index)
         return result
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
@@ -132,14 +135,9 @@ class Layouts:
             allocation = parts.get(storage._cdata)
             if allocation is None:
                 allocation = allocate(gpu(), index, storage.nbytes())
-                allocation.known = torch.empty(0, dtype=torch.uint8).set_(storage) if known else None
+                allocation.known = bytes_of(storage) if known else None
             made.parts[storage._cdata] = allocation
         return made  # type: ignore[no-any-return]
-
-
-def _allocation_on(part: Any, device: torch.device) -> Allocation:
-    allocation: Allocation = part.to(device).allocation
-    return allocation
 
 
 def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
@@ -154,7 +152,8 @@ def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
 
 def moved(host: torch.Tensor, device: Any, wrap: Any) -> Any:
     """A compressed sparse tensor of the host on a device; its parts are copied one by one. (COO comes apart in PyTorch.)"""
-    there = {part.untyped_storage()._cdata: _allocation_on(part, device) for part in _parts(host)}
+    parts: Any = _parts(host)
+    there = {part.untyped_storage()._cdata: part.to(device).allocation for part in parts}
     return wrap(host.clone(), device.index or 0, there, known=True)
 
 
@@ -169,77 +168,17 @@ def _parts(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
     raise NotEmulated(f"a tensor of layout {host.layout}", "use a strided or sparse one")
 
 
-class _HostCall:
-    """One call's arguments on the host, and its results as virtual tensors."""
+class _SparseCall(HostCall):
+    """A call with sparse tensors among its arguments; those of the host take their place."""
 
-    def __init__(self, plans: PlanCache) -> None:
-        self._plans = plans
-        self._given: list[tuple[Any, torch.Tensor]] = []
-        self._parts: dict[int, Allocation] = {}
-        self._known = True
-        self.index = gpu().current_device()
-        self.seen: list[tuple[tuple[int, ...], str]] = []
-        self.outputs: list[tuple[int, ...]] = []
-
-    def note(self, value: Any) -> None:
-        """See an argument that is not run on."""
-        if isinstance(value, torch.Tensor):
-            self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
-            self.index = value.get_device() if value.is_cuda else self.index
-        elif isinstance(value, dict):
-            self.note(list(value.values()))
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                self.note(item)
-
-    def of(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            self.note(value)
-            host = self._on_host(value)
-            self._given.append((value, host))
-            return host
-        if isinstance(value, dict):
-            return {name: self.of(item) for name, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.of(item) for item in value]
-        return torch.device("cpu") if isinstance(value, torch.device) and value.type in OURS else value
-
-    def _on_host(self, value: Any) -> torch.Tensor:
+    def plain(self, value: Any) -> torch.Tensor:
+        host: torch.Tensor = value
         if isinstance(value, SparseVirtualTensor):
-            self._parts |= value.parts
-            self._known &= all(part.known is not None or not part.size_bytes for part in value.parts.values())
-            return value.host
-        if not isinstance(value, VirtualTensor):
-            return value  # type: ignore[no-any-return]
-        known = payload_of(value) if computing() else known_values(value)
-        if isinstance(known, torch.Tensor):
-            self._parts[known.untyped_storage()._cdata] = value.allocation
-            return known
-        self._known &= known is not None
-        return torch.full(value.shape, known or 0, dtype=value.dtype, device="cpu")
-
-    def back(self, value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [self.back(item) for item in value]
-        if not isinstance(value, torch.Tensor):
-            return value
-        for given, host in self._given:
-            if host is value:
-                return given
-        layouts = Layouts(self._plans)
-        if value.layout is not torch.strided:
-            made = layouts.wrapped(value, self.index, self._parts, known=self._known)
-            new = made.parts.keys() - self._parts.keys()
-            self.outputs += [tuple(value.shape)] if new else []
-            return made
-        meta = self._plans.metas.like(value, self.index)
-        allocation = self._parts.get(value.untyped_storage()._cdata)
-        if allocation is None:
-            allocation = allocate(gpu(), self.index, value.untyped_storage().nbytes())
-            if computing():
-                allocation.known = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())
-            self.outputs.append(tuple(value.shape))
-        result = make(meta, allocation)
-        if allocation.known is None and self._known:
-            set_known_values(result, value)
-        return result
+            host = value.host
+            self.devices.add(value.index)
+            self.allocations |= value.parts
+            self.known &= all(part.known is not None or not part.size_bytes for part in value.parts.values())
+        elif isinstance(value, VirtualTensor):
+            return self.virtual(value, (0, -1))
+        self.given.append((value, host))
+        return host

@@ -22,12 +22,13 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from replayer.errors import NotEmulated
+from replayer.surfaces.patching import refusal
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch
 
 _REFUSED = ("isend", "irecv", "batch_p2p_ops")
+_ADVICE = "send and receive by torch.distributed's own functions"
 
 
 def install(torch_module: ModuleType) -> None:
@@ -36,14 +37,9 @@ def install(torch_module: ModuleType) -> None:
         return
     functional = _Functional(torch_module)
     ops = torch_module.ops._c10d_functional
-    taken: dict[Any, Callable[..., Any]] = {}
-    for name in _TAKEN:
-        if hasattr(ops, name):
-            taken[getattr(ops, name).default] = getattr(functional, name)
-    for name in _REFUSED:
-        if hasattr(ops, name):
-            taken[getattr(ops, name).default] = _refusal(name)
-    VirtualTensor.plan_cache.specials |= taken
+    taken: dict[str, Callable[..., Any]] = {name: getattr(functional, name) for name in _TAKEN}
+    taken |= {name: refusal(f"torch.ops._c10d_functional.{name}", _ADVICE) for name in _REFUSED}
+    VirtualTensor.plan_cache.specials |= {getattr(ops, name).default: by for name, by in taken.items() if hasattr(ops, name)}
     _wait_at_once(importlib.import_module("torch.distributed._functional_collectives"))
 
 
@@ -60,13 +56,6 @@ def _wait_at_once(funcol: Any) -> None:
         return wrap_several(tensors)
 
     patch(funcol, _maybe_wrap_tensor=_maybe_wrap_tensor, _maybe_wrap_tensors=_maybe_wrap_tensors)
-
-
-def _refusal(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotEmulated(f"torch.ops._c10d_functional.{name}", "send and receive by torch.distributed's own functions")
-
-    return refuse
 
 
 class _Functional:

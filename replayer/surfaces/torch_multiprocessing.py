@@ -24,7 +24,7 @@ from replayer.recording.rank import Rank
 from replayer.state import STATE, computing
 from replayer.tensor.allocation import Allocation, Uniform, make
 from replayer.tensor.device_args import checked_index
-from replayer.tensor.known_values import payload
+from replayer.tensor.known_values import bytes_of, payload
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import patch_around
 
@@ -89,7 +89,7 @@ class _Sharing:
             storage = payload(allocation)
             if not storage.is_shared():
                 storage.share_memory_()
-            known = self._torch.empty(0, dtype=self._torch.uint8).set_(storage)
+            known = bytes_of(storage)
         whole = (os.getpid(), allocation.address, allocation.size_bytes, tuple(known) if type(known) is Uniform else known)
         form = (meta.shape, meta.stride, meta.offset, meta.dtype, meta.index)
         return self.rebuild, (whole, form, tensor.requires_grad, bool(getattr(tensor, "_is_param", False)))

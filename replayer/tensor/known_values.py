@@ -28,7 +28,7 @@ def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
     if isinstance(known, Uniform):
         return known.value if known.dtype is meta.dtype else None
     if isinstance(known, torch.Tensor) and meta.offset * meta.itemsize + meta.extent_bytes <= known.untyped_storage().nbytes():
-        return _view(known.untyped_storage(), meta)
+        return view_of(known.untyped_storage(), meta)
     return None
 
 
@@ -51,10 +51,17 @@ def payload(allocation: Allocation) -> torch.UntypedStorage:
 
 def payload_of(tensor: Any) -> torch.Tensor:
     """The values of a virtual tensor under `--values compute`: a CPU tensor that views its allocation's payload."""
-    return _view(payload(tensor.allocation), tensor.meta)
+    return view_of(payload(tensor.allocation), tensor.meta)
 
 
-def _view(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """A tensor over a storage of the host."""
+    made: Any = torch.empty(0, dtype=torch.uint8, device="cpu")
+    return made.set_(storage)  # type: ignore[no-any-return]
+
+
+def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
+    """A tensor of this metadata over a storage of the host."""
     empty: Any = torch.empty(0, dtype=meta.dtype, device="cpu")
     view: torch.Tensor = empty.set_(storage, meta.offset, meta.shape, meta.stride)
     return view

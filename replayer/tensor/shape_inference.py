@@ -15,13 +15,11 @@ from typing import Any
 import torch
 
 from replayer.errors import DataDependentShape, NotEmulated
-from replayer.op_signature import OpSignature
 from replayer.tensor.assumed_sizes import asks_for_sizes, run_shape_rule
+from replayer.tensor.call_arguments import CallArguments
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.shape_rules import RULES
-from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
-from traces.layouts import memory_layout
-from traces.model import Shape
+from replayer.tensor.tensor_meta import TensorMeta, TensorMetaTable
 
 
 def infer(
@@ -34,10 +32,10 @@ def infer(
 ) -> Plan:
     """What the meta kernel of `func` says about this call. `current` is the device of ops without tensor argument."""
     _refuse_unknown_shape(func, args)
-    arguments = _MetaArguments(tensor_class, current)
+    arguments = _MetaArguments(tensor_class)
     meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
     meta_kwargs = {name: arguments.of(value, (name, -1)) for name, value in kwargs.items()}
-    device = arguments.device()
+    device = arguments.device(current)
     if "device" in kwargs:
         device = on_device(kwargs["device"], device)
     results, kept = _run(func, meta_args, meta_kwargs), True
@@ -46,14 +44,8 @@ def infer(
     outcome = _outcome(metas, results, arguments, device)
     reshaped = tuple(_reshaped(metas, arguments))
     writes = tuple(writes_of(func, args, kwargs))
-    signature = OpSignature(
-        func._schema.name,
-        tuple(shape for shape, _ in arguments.seen),
-        tuple(dtype for _, dtype in arguments.seen),
-        tuple(_new_shapes(outcome)),
-        _launches(func, outcome, bool(writes)),
-        layout=memory_layout(arguments.placed),
-    )
+    outputs = tuple(_new_shapes(outcome))
+    signature = arguments.signature(func._schema.name, outputs, launches(func, bool(writes or outputs)))
     plan = Plan(signature, device, outcome, writes, reshaped)
     plan.kept = kept
     return plan
@@ -61,8 +53,7 @@ def infer(
 
 def run_elsewhere(tensor_class: type, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a call whose `device` argument names another kind of device: `zeros_like(x, device="cpu")`."""
-    arguments = _MetaArguments(tensor_class, 0)
-    return func(*[arguments.of(value, (i, -1)) for i, value in enumerate(args)], **kwargs)
+    return func(*map(_MetaArguments(tensor_class).of, args), **kwargs)
 
 
 def writes_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, bool]]:
@@ -122,36 +113,22 @@ def _reshaped(metas: TensorMetaTable, arguments: _MetaArguments) -> list[Reshape
     return changed
 
 
-class _MetaArguments:
+class _MetaArguments(CallArguments):
     """A call's arguments as meta tensors, and what was seen while making them. See Note [Aliasing is observed]."""
 
-    def __init__(self, tensor_class: type, current: int) -> None:
-        self._tensor_class = tensor_class
-        self._devices: set[int] = set()
-        self._current = current
-        self._host: torch.Tensor | None = None
+    device_type = "meta"
+
+    def __init__(self, tensor_class: type) -> None:
+        super().__init__(tensor_class)
         self.objects: dict[int, Where] = {}  # id of a meta tensor -> argument
         self.storages: dict[int, Where] = {}  # its storage -> argument
         self.made: list[tuple[Where, TensorMeta, torch.Tensor, int, int]] = []
-        self.seen: list[tuple[tuple[int, ...], str]] = []
-        self.placed: list[tuple[Shape, Shape]] = []  # shape and stride of each tensor on the device
 
-    def of(self, value: Any, where: Where) -> Any:
-        if isinstance(value, torch.Tensor):
-            self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
-            return self._virtual(value, where) if type(value) is self._tensor_class else self._plain(value)
-        if isinstance(value, (list, tuple)):
-            return [self.of(item, (where[0], i)) for i, item in enumerate(value)]
-        if isinstance(value, torch.device):
-            return torch.device("meta") if value.type in OURS else value
-        if isinstance(value, torch.Generator):
-            return None  # meta kernels draw nothing
-        return value
+    def of(self, value: Any, where: Where = (0, -1)) -> Any:
+        return None if isinstance(value, torch.Generator) else super().of(value, where)  # meta kernels draw nothing
 
-    def _virtual(self, value: Any, where: Where) -> torch.Tensor:
+    def virtual(self, value: Any, where: Where) -> torch.Tensor:
         meta: TensorMeta = value.meta
-        self._devices.add(meta.index)
-        self.placed.append((meta.shape, meta.stride))
         size_bytes = max(value.allocation.size_bytes, meta.extent_bytes + meta.offset * meta.itemsize)
         base = torch.empty(-(-size_bytes // meta.itemsize), dtype=meta.dtype, device="meta")
         meta_tensor = base.as_strided(meta.shape, meta.stride, meta.offset)
@@ -161,22 +138,8 @@ class _MetaArguments:
         self.made.append((where, meta, meta_tensor, storage._cdata, storage.nbytes()))
         return meta_tensor
 
-    def _plain(self, value: torch.Tensor) -> torch.Tensor:
-        """A tensor of the host among device tensors: legal if it is a scalar, as on CUDA."""
-        if value.dim():
-            self._host = value
+    def plain(self, value: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device="meta")
-
-    def device(self) -> int:
-        """The one device of the arguments. Raises CUDA's error if there are several."""
-        found = [f"cuda:{index}" for index in sorted(self._devices)]
-        if self._host is not None and found:
-            found.append(str(self._host.device))
-        if len(found) > 1:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, {found[0]} and {found[1]}!"
-            )
-        return next(iter(self._devices), self._current)
 
 
 def on_device(device: torch.device | None, otherwise: int) -> int:
@@ -287,11 +250,9 @@ IDLE = frozenset(
 )
 
 
-def _launches(func: torch._ops.OpOverload, outcome: Outcome, writes: bool) -> bool:
-    bare = func._schema.name.rpartition("::")[2]
-    if bare in IDLE:
-        return False
-    return writes or bool(_new_shapes(outcome))
+def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
+    """Whether the op runs kernels; `does_something`: it writes, or makes what is new."""
+    return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 
 def _new_shapes(outcome: Outcome) -> list[tuple[int, ...]]:

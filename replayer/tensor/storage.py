@@ -16,6 +16,7 @@ import torch
 from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform, allocate
+from replayer.tensor.known_values import bytes_of
 
 
 class VirtualStorage(torch.UntypedStorage):
@@ -62,11 +63,7 @@ class VirtualStorage(torch.UntypedStorage):
     def nbytes(self) -> int:
         return self.allocation.size_bytes
 
-    def size(self) -> int:
-        return self.allocation.size_bytes
-
-    def __len__(self) -> int:
-        return self.allocation.size_bytes
+    size = __len__ = nbytes
 
     def data_ptr(self) -> int:
         return self.allocation.address
@@ -101,7 +98,7 @@ class VirtualStorage(torch.UntypedStorage):
         if size_bytes:
             gpu().copy(_copy_signature(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
         if host.device.type == "cpu" and (size_bytes <= KNOWN_LIMIT or computing()):
-            self.allocation.known = torch.empty(0, dtype=torch.uint8).set_(host.clone())  # type: ignore[no-untyped-call]
+            self.allocation.known = bytes_of(host.clone())  # type: ignore[no-untyped-call]
 
     def as_bytes(self) -> torch.Tensor:
         """A tensor over all of it."""
@@ -111,10 +108,7 @@ class VirtualStorage(torch.UntypedStorage):
 
     def copy_(self, source: Any, non_blocking: bool | None = None) -> Any:
         """Take the bytes of a storage of the same size, on whatever device."""
-        if not isinstance(source, VirtualStorage):
-            source_bytes = torch.empty(0, dtype=torch.uint8).set_(source)
-        else:
-            source_bytes = source.as_bytes()
+        source_bytes = source.as_bytes() if isinstance(source, VirtualStorage) else bytes_of(source)
         self.as_bytes().copy_(source_bytes, non_blocking=bool(non_blocking))
         return self
 

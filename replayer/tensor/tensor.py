@@ -166,8 +166,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def _typed_storage(self) -> torch.storage.TypedStorage:
         return torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.meta.dtype, _internal=True)
 
-    def storage(self) -> torch.storage.TypedStorage:
-        return self._typed_storage()
+    storage = _typed_storage
 
     def is_set_to(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, VirtualTensor) and (tensor.meta, tensor.allocation) == (self.meta, self.allocation)

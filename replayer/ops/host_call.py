@@ -1,0 +1,81 @@
+"""One call that the CPU runs: its arguments as tensors of the host, its results as virtual tensors again.
+
+    call = HostCall(plans)
+    made = call.back(func(*[call.of(value) for value in args]), index)
+    gpu().launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
+
+What the CPU did to storages (views, in place) is what the op did to the tensors: results find their memory by their storage.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from replayer.state import computing, gpu
+from replayer.tensor.allocation import Allocation, allocate, make, make_view
+from replayer.tensor.call_arguments import CallArguments
+from replayer.tensor.known_values import bytes_of, known_values, payload_of, set_known_values
+from replayer.tensor.plan import Where
+from replayer.tensor.plan_cache import PlanCache
+from replayer.tensor.shape_inference import no_such_tensor
+
+
+class HostCall(CallArguments):
+    """Of values that the host does not know, zeros take the place."""
+
+    def __init__(self, plans: PlanCache) -> None:
+        super().__init__(plans.tensor_class)
+        self.plans = plans
+        self.outputs: list[tuple[int, ...]] = []  # shapes of what is new
+        self.given: list[tuple[Any, torch.Tensor]] = []  # virtual tensors and those of the host in their place
+        self.allocations: dict[int, Allocation] = {}  # by the storage's identity
+        self.known = True  # whether the host knows all that was given
+
+    def virtual(self, value: Any, where: Where) -> torch.Tensor:
+        known = payload_of(value) if computing() else known_values(value)
+        if isinstance(known, torch.Tensor):
+            host = known
+            self.allocations[host.untyped_storage()._cdata] = value.allocation
+        else:
+            self.known &= known is not None
+            host = torch.full(value.shape, known or 0, dtype=value.dtype, device="cpu")
+        self.given.append((value, host))
+        return host
+
+    def back(self, value: Any, index: int) -> Any:
+        """A result as the script gets it, on device `index`."""
+        if isinstance(value, (list, tuple)):
+            return [self.back(item, index) for item in value]
+        if not isinstance(value, torch.Tensor):
+            return value
+        for tensor, host in self.given:
+            if value is host:
+                return tensor
+        if value.is_nested or value.is_quantized:
+            raise no_such_tensor(value)
+        if value.is_conj() or value.is_neg():  # bits that virtual tensors have not
+            value = value.resolve_conj().resolve_neg()
+        if value.layout is not torch.strided:
+            made = self.plans.wrap_other_layout(value, index, self.allocations, known=self.known)
+            self.outputs += [tuple(value.shape)] if made.parts.keys() - self.allocations.keys() else []
+            return made
+        storage = value.untyped_storage()
+        allocation = self.allocations.get(storage._cdata)
+        if allocation is None:
+            allocation = self.allocations[storage._cdata] = self.holding(storage, index)
+            self.outputs.append(tuple(value.shape))
+        meta = self.plans.metas.like(value, index)
+        source = next((tensor for tensor, _ in self.given if getattr(tensor, "allocation", None) is allocation), None)
+        result = make(meta, allocation) if source is None else make_view(meta, source)
+        if allocation.known is None and self.known:
+            set_known_values(result, value)
+        return result
+
+    def holding(self, storage: torch.UntypedStorage, index: int) -> Allocation:
+        """New memory of device `index`, with this payload where values are computed."""
+        made = allocate(gpu(), index, storage.nbytes())
+        if computing():
+            made.known = bytes_of(storage)
+        return made

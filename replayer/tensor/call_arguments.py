@@ -1,0 +1,79 @@
+"""The arguments of one call in another form (meta tensors, tensors of the host), and what was seen on the way.
+
+class OnMeta(CallArguments):
+    device_type = "meta"
+    def virtual(self, value, where): return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+arguments = OnMeta(VirtualTensor)
+func(*[arguments.of(value) for value in args])
+arguments.device(current=0), arguments.seen      # 0, [((2, 3), "float32")]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from replayer.op_signature import OpSignature
+from replayer.tensor.plan import Where
+from replayer.tensor.tensor_meta import OURS, TensorMeta
+from traces.layouts import memory_layout
+from traces.model import Shape
+
+
+class CallArguments:
+    """Says by `virtual` and `plain` what becomes of a tensor of `tensor_class` and of any other."""
+
+    device_type = "cpu"  # what becomes of a device argument that means the virtual GPU
+
+    def __init__(self, tensor_class: type) -> None:
+        self.tensor_class = tensor_class
+        self.seen: list[tuple[Shape, str]] = []  # shape and dtype of each tensor
+        self.placed: list[tuple[Shape, Shape]] = []  # shape and stride of each tensor on the device
+        self.devices: set[int] = set()
+        self._host: torch.Tensor | None = None
+
+    def of(self, value: Any, where: Where = (0, -1)) -> Any:
+        """An argument, or what is in a list of them. `where` it stands is passed on."""
+        if isinstance(value, torch.Tensor):
+            self.note(value)
+            if type(value) is not self.tensor_class:
+                self._host = value if value.dim() else self._host
+                return self.plain(value)
+            meta: TensorMeta = value.meta  # type: ignore[attr-defined]
+            self.devices.add(meta.index)
+            self.placed.append((meta.shape, meta.stride))
+            return self.virtual(value, where)
+        if isinstance(value, (list, tuple)):
+            return [self.of(item, (where[0], i)) for i, item in enumerate(value)]
+        return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
+
+    def note(self, value: torch.Tensor) -> None:
+        """See an argument."""
+        self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+
+    def virtual(self, value: Any, where: Where) -> torch.Tensor:
+        raise NotImplementedError
+
+    def plain(self, value: torch.Tensor) -> torch.Tensor:
+        return value
+
+    def device(self, current: int, *, takes_host: bool = False) -> int:
+        """The one device of the arguments, or `current` without any; a scalar of the host may be among them, as on CUDA.
+
+        Raises CUDA's error if there are several.
+        """
+        found = [f"cuda:{index}" for index in sorted(self.devices)]
+        if self._host is not None and found and not takes_host:
+            found.append(str(self._host.device))
+        if len(found) > 1:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {found[0]} and {found[1]}!"
+            )
+        return next(iter(self.devices), current)
+
+    def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:
+        """The call as profilers record it."""
+        shapes, dtypes = tuple(shape for shape, _ in self.seen), tuple(dtype for _, dtype in self.seen)
+        return OpSignature(op, shapes, dtypes, outputs, launches, layout=memory_layout(self.placed))
