@@ -16,111 +16,73 @@ from __future__ import annotations
 import importlib
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from traces.analyses import Analyses, analyse
-    from traces.chrome import export_chrome
-    from traces.comparison import Comparison, compare
-    from traces.file import save
-    from traces.kineto import read_kineto
-    from traces.library import load
-    from traces.model import (
-        NONE,
-        PHASES,
-        Batches,
-        BatchKind,
-        Collectives,
-        Device,
-        DeviceKind,
-        DeviceSpans,
-        Ending,
-        HostKind,
-        HostSpans,
-        MemoryEvents,
-        Origin,
-        Parts,
-        Phases,
-        PhaseTiming,
-        Sizes,
-        StepKind,
-        Steps,
-        Strings,
-        Table,
-        Thread,
-        Trace,
-        TraceError,
-        TraceFormatError,
-        TraceImportError,
-        TraceLibraryError,
-        TraceWriteError,
-        Values,
-    )
-    from traces.pandas_tables import to_pandas
-    from traces.summary import Summary, summarize
+if TYPE_CHECKING:  # "as" says that this module hands the name on
+    from traces.analyses import Analyses as Analyses
+    from traces.analyses import analyse as analyse
+    from traces.chrome import export_chrome as export_chrome
+    from traces.comparison import Comparison as Comparison
+    from traces.comparison import compare as compare
+    from traces.file import save as save
+    from traces.kineto import read_kineto as read_kineto
+    from traces.library import load as load
+    from traces.model import NONE as NONE
+    from traces.model import PHASES as PHASES
+    from traces.model import Batches as Batches
+    from traces.model import BatchKind as BatchKind
+    from traces.model import Collectives as Collectives
+    from traces.model import Device as Device
+    from traces.model import DeviceKind as DeviceKind
+    from traces.model import DeviceSpans as DeviceSpans
+    from traces.model import Ending as Ending
+    from traces.model import HostKind as HostKind
+    from traces.model import HostSpans as HostSpans
+    from traces.model import MemoryEvents as MemoryEvents
+    from traces.model import Origin as Origin
+    from traces.model import Parts as Parts
+    from traces.model import Phases as Phases
+    from traces.model import PhaseTiming as PhaseTiming
+    from traces.model import Sizes as Sizes
+    from traces.model import StepKind as StepKind
+    from traces.model import Steps as Steps
+    from traces.model import Strings as Strings
+    from traces.model import Table as Table
+    from traces.model import Thread as Thread
+    from traces.model import Trace as Trace
+    from traces.model import TraceError as TraceError
+    from traces.model import TraceFormatError as TraceFormatError
+    from traces.model import TraceImportError as TraceImportError
+    from traces.model import TraceLibraryError as TraceLibraryError
+    from traces.model import TraceWriteError as TraceWriteError
+    from traces.model import Values as Values
+    from traces.pandas_tables import to_pandas as to_pandas
+    from traces.summary import Summary as Summary
+    from traces.summary import summarize as summarize
 
-__all__ = [
-    "NONE",
-    "PHASES",
-    "Analyses",
-    "BatchKind",
-    "Batches",
-    "Collectives",
-    "Comparison",
-    "Device",
-    "DeviceKind",
-    "DeviceSpans",
-    "Ending",
-    "HostKind",
-    "HostSpans",
-    "MemoryEvents",
-    "Origin",
-    "Parts",
-    "PhaseTiming",
-    "Phases",
-    "Sizes",
-    "StepKind",
-    "Steps",
-    "Strings",
-    "Summary",
-    "Table",
-    "Thread",
-    "Trace",
-    "TraceError",
-    "TraceFormatError",
-    "TraceImportError",
-    "TraceLibraryError",
-    "TraceWriteError",
-    "Values",
-    "analyse",
-    "compare",
-    "export_chrome",
-    "load",
-    "read_kineto",
-    "save",
-    "summarize",
-    "to_pandas",
-]
-
-# Where each name is; those that are not here are in traces.model.
-_MODULES = {
-    "Analyses": "analyses",
-    "analyse": "analyses",
-    "Comparison": "comparison",
-    "Summary": "summary",
-    "compare": "comparison",
-    "export_chrome": "chrome",
-    "load": "library",
-    "read_kineto": "kineto",
-    "save": "file",
-    "summarize": "summary",
-    "to_pandas": "pandas_tables",
+# By module, the names that are this package's own.
+_NAMES = {
+    "analyses": "Analyses analyse",
+    "chrome": "export_chrome",
+    "comparison": "Comparison compare",
+    "file": "save",
+    "kineto": "read_kineto",
+    "library": "load",
+    "model": (
+        "NONE PHASES BatchKind Batches Collectives Device DeviceKind DeviceSpans Ending HostKind HostSpans MemoryEvents "
+        "Origin Parts PhaseTiming Phases Sizes StepKind Steps Strings Table Thread Trace TraceError TraceFormatError "
+        "TraceImportError TraceLibraryError TraceWriteError Values"
+    ),
+    "pandas_tables": "to_pandas",
+    "summary": "Summary summarize",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_MODULES)
 
 if not TYPE_CHECKING:  # a type checker would take it to mean that there is every name
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'model')}")
+        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
         value = globals()[name] = getattr(module, name)
         return value
 

@@ -5,63 +5,19 @@
     clear_dangling_references(trace)  # of a cut file: references to rows that were lost become NONE
 
 Ranges are such that no sum or difference of two values, and no sum of a column of durations or sizes, leaves 64 bits.
-REFERENCES is the one list of which column points into what; merging and sorting follow it as well.
+REFERENCES is the one list of which column points into what, as the tables declare it; merging and sorting follow it as well.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 import numpy as np
 
-from traces.model import NONE, TABLES, BatchKind, Column, DeviceKind, Ending, HostKind, Origin, StepKind, Trace
+from traces.model import NONE, TABLES, Column, Trace
 
-# What a column's numbers are rows of: a table, or the `strings`, `threads` or `devices` of the trace.
-REFERENCES = {
-    "phases.step": "steps",
-    "phases.name": "strings",
-    "phases.device": "devices",
-    "host.thread": "threads",
-    "host.name": "strings",
-    "host.parent": "host",
-    "host.shapes": "strings",
-    "host.layout": "strings",
-    "host.dtypes": "strings",
-    "host.stack": "strings",
-    "device.device": "devices",
-    "device.name": "strings",
-    "device.launch": "host",
-    "device.config": "strings",
-    "memory.thread": "threads",
-    "memory.device": "devices",
-    "values.step": "steps",
-    "values.op": "strings",
-    "values.dtype": "strings",
-    "sizes.step": "steps",
-    "sizes.op": "strings",
-    "sizes.shapes": "strings",
-    "parts.phase": "phases",
-    "parts.name": "strings",
-    "parts.thread": "threads",
-    "parts.device": "devices",
-    "collectives.name": "strings",
-    "collectives.dtype": "strings",
-    "collectives.group": "strings",
-    "collectives.backend": "strings",
-    "collectives.device": "devices",
-}
-
-# What a column of small numbers is a member of.
-KINDS: dict[str, type[IntEnum]] = {
-    "steps.kind": StepKind,
-    "phases.origin": Origin,
-    "host.kind": HostKind,
-    "device.kind": DeviceKind,
-    "device.origin": Origin,
-    "parts.origin": Origin,
-    "batches.kind": BatchKind,
-    "collectives.ending": Ending,
-}
+_MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for column, of in kind.MEANINGS.items()}
+# What the numbers of a column are rows of: a table, or the `strings`, `threads` or `devices` of the trace; and of what kinds.
+REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
+KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
 # Magnitudes, exclusive. Times are nanoseconds since 1970 or since the recording's zero: 2**62 is in the year 2116. A duration
 # has at most 2**56 ns (two years), a size 2**56 bytes; whole columns of them add up to less than 2**62.

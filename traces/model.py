@@ -124,13 +124,24 @@ class StepKind(IntEnum):
 
 
 # Columns of a table: the numpy dtype, and what stands where nobody told a value.
-U1 = Annotated[Column, "u1", 0]
-I4 = Annotated[Column, "i4", 0]
-I8 = Annotated[Column, "i8", 0]
-U8 = Annotated[Column, "u8", 0]
-F8 = Annotated[Column, "f8", 0]
-I4_OR_NONE = Annotated[Column, "i4", NONE]
-I8_OR_NONE = Annotated[Column, "i8", NONE]
+U1 = Annotated[Column, "u1", 0, None]
+I4 = Annotated[Column, "i4", 0, None]
+I8 = Annotated[Column, "i8", 0, None]
+U8 = Annotated[Column, "u8", 0, None]
+F8 = Annotated[Column, "f8", 0, None]
+I4_OR_NONE = Annotated[Column, "i4", NONE, None]
+I8_OR_NONE = Annotated[Column, "i8", NONE, None]
+# Last, what the numbers are: members of an enumeration, or rows of a table or of the `strings`, `threads` or `devices`.
+TEXT = Annotated[Column, "i4", 0, "strings"]
+TEXT_OR_NONE = Annotated[Column, "i4", NONE, "strings"]
+STEP = Annotated[Column, "i4", 0, "steps"]
+STEP_OR_NONE = Annotated[Column, "i4", NONE, "steps"]
+PHASE_OR_NONE = Annotated[Column, "i4", NONE, "phases"]
+HOST_SPAN_OR_NONE = Annotated[Column, "i4", NONE, "host"]
+THREAD = Annotated[Column, "i4", 0, "threads"]
+THREAD_OR_NONE = Annotated[Column, "i4", NONE, "threads"]
+DEVICE = Annotated[Column, "i4", 0, "devices"]
+DEVICE_OR_NONE = Annotated[Column, "i4", NONE, "devices"]
 
 
 @dataclass
@@ -139,12 +150,14 @@ class Table:
 
     DTYPES: ClassVar[dict[str, str]] = {}  # by column
     DEFAULTS: ClassVar[dict[str, int]] = {}
+    MEANINGS: ClassVar[dict[str, str | type[IntEnum] | None]] = {}
 
     def __init_subclass__(cls) -> None:
         hints = get_annotations(cls, eval_str=True).items()
         told = {name: hint.__metadata__ for name, hint in hints if hasattr(hint, "__metadata__")}
-        cls.DTYPES = {name: dtype for name, (dtype, _) in told.items()}
-        cls.DEFAULTS = {name: default for name, (_, default) in told.items()}
+        cls.DTYPES = {name: dtype for name, (dtype, _, _) in told.items()}
+        cls.DEFAULTS = {name: default for name, (_, default, _) in told.items()}
+        cls.MEANINGS = {name: meaning for name, (_, _, meaning) in told.items()}
         cls.__repr__ = Table.__repr__  # type: ignore[method-assign]  # before `dataclass` makes one that writes all columns out
 
     def __repr__(self) -> str:
@@ -208,7 +221,7 @@ class Steps(_Spans):
     number: I8
     start_ns: I8
     duration_ns: I8
-    kind: U1  # StepKind
+    kind: Annotated[Column, "u1", 0, StepKind]
     recorded_step: I4_OR_NONE  # in a replayed trace: the row of the recording's `steps` that drove this step, else NONE
 
 
@@ -220,14 +233,14 @@ class Phases(_Spans):
     phase would read: the end event completes when all work launched before it has completed. NONE where no device was used.
     """
 
-    step: I4  # row of `steps`
-    name: I4  # string, one of PHASES
+    step: STEP
+    name: TEXT  # one of PHASES
     start_ns: I8
     duration_ns: I8
-    device: I4_OR_NONE  # row of `devices` whose stream the events would sit on, or NONE
+    device: DEVICE_OR_NONE  # row of `devices` whose stream the events would sit on, or NONE
     device_start_ns: I8_OR_NONE
     device_end_ns: I8_OR_NONE
-    origin: U1  # Origin
+    origin: Annotated[Column, "u1", 0, Origin]
 
 
 @dataclass
@@ -239,50 +252,50 @@ class Parts(_Spans):
     The device times are those of CUDA events as in `Phases`, on the part's own device.
     """
 
-    phase: I4_OR_NONE  # row of `phases`, or NONE outside any step
-    name: I4  # string
-    thread: I4_OR_NONE  # row of `threads`, or NONE
+    phase: PHASE_OR_NONE  # row of `phases`, or NONE outside any step
+    name: TEXT
+    thread: THREAD_OR_NONE
     start_ns: I8
     duration_ns: I8
-    device: I4_OR_NONE  # row of `devices`, or NONE
+    device: DEVICE_OR_NONE
     device_start_ns: I8_OR_NONE
     device_end_ns: I8_OR_NONE
-    origin: U1  # Origin
+    origin: Annotated[Column, "u1", 0, Origin]
 
 
 @dataclass
 class HostSpans(_Spans):
     """Ops, runtime calls, annotations and Python frames, ordered by (thread, start, longest first)."""
 
-    thread: I4  # row of `threads`
-    kind: U1  # HostKind
-    name: I4  # string
+    thread: THREAD
+    kind: Annotated[Column, "u1", 0, HostKind]
+    name: TEXT
     start_ns: I8
     duration_ns: I8
-    parent: I4_OR_NONE  # row of the enclosing host span, or NONE
-    shapes: I4_OR_NONE  # string, see `shapes_text`, or NONE if not recorded
-    dtypes: I4_OR_NONE  # string: torch dtype names of the same arguments, ';' between them ("float32;int64"), or NONE
+    parent: HOST_SPAN_OR_NONE  # the enclosing one
+    shapes: TEXT_OR_NONE  # see `shapes_text`, or NONE if not recorded
+    dtypes: TEXT_OR_NONE  # torch dtype names of the same arguments, ';' between them ("float32;int64"), or NONE
     sequence: I8_OR_NONE  # autograd sequence number that ties a backward node to its forward op, or NONE
     forward_thread: I4_OR_NONE  # on backward nodes: the profiler's logical id (> 0) of the forward thread, else NONE
-    stack: I4_OR_NONE  # string: the Python frames around an op, innermost first, ';' between them, or NONE if not recorded
-    # string: how the images among an op's inputs lie in memory, see layouts.py; NONE without strides or images
-    layout: I4_OR_NONE
+    stack: TEXT_OR_NONE  # the Python frames around an op, innermost first, ';' between them, or NONE if not recorded
+    # how the images among an op's inputs lie in memory, see layouts.py; NONE without strides or images
+    layout: TEXT_OR_NONE
 
 
 @dataclass
 class DeviceSpans(_Spans):
     """Kernels, copies, memsets (and synchronisation and annotation rows), ordered by (device, stream, start)."""
 
-    device: I4  # row of `devices`
+    device: DEVICE
     stream: I8  # the profiler's number of the stream
-    kind: U1  # DeviceKind
-    name: I4  # string
+    kind: Annotated[Column, "u1", 0, DeviceKind]
+    name: TEXT
     start_ns: I8
     duration_ns: I8
-    launch: I4_OR_NONE  # row of `host` that launched it, or NONE (launched before the window)
+    launch: HOST_SPAN_OR_NONE  # row of `host` that launched it, or NONE (launched before the window)
     bytes: I8_OR_NONE  # of copies and memsets, or NONE
-    origin: U1  # Origin
-    config: I4_OR_NONE  # string: how a kernel was launched (grid, block, registers...), see launch_configs.py, or NONE
+    origin: Annotated[Column, "u1", 0, Origin]
+    config: TEXT_OR_NONE  # how a kernel was launched (grid, block, registers...), see launch_configs.py, or NONE
     graph: I8_OR_NONE  # the id of the CUDA graph that it is a part of, or NONE
     graph_node: I8_OR_NONE  # the id of its node there, or NONE
 
@@ -296,8 +309,8 @@ class DeviceSpans(_Spans):
 class MemoryEvents(Table):
     """Allocations (positive) and frees (negative) of host and device memory, ordered by time."""
 
-    thread: I4_OR_NONE
-    device: I4_OR_NONE  # row of `devices`, or NONE for host memory
+    thread: THREAD_OR_NONE
+    device: DEVICE_OR_NONE  # row of `devices`, or NONE for host memory
     time_ns: I8
     bytes: I8
     address: U8  # 0 where not recorded
@@ -310,10 +323,10 @@ class Values(Table):
     """What the host read from a device, element by element, in order. Rows of one read share `read`."""
 
     rank: I4
-    step: I4_OR_NONE  # row of `steps`, or NONE outside any
+    step: STEP_OR_NONE  # row of `steps`, or NONE outside any
     read: I8
-    op: I4  # string
-    dtype: I4  # string, torch dtype name
+    op: TEXT
+    dtype: TEXT  # torch dtype name
     value: F8
 
 
@@ -322,9 +335,9 @@ class Sizes(Table):
     """How large results were whose size only values tell (nonzero, boolean masks, unique...), in order: one row per call."""
 
     rank: I4
-    step: I4_OR_NONE  # row of `steps`, or NONE outside any
-    op: I4  # string; every search for what is not zero, by whichever function, is "aten::nonzero"
-    shapes: I4  # string, see `shapes_text`: the shape of the tensor whose values tell
+    step: STEP_OR_NONE  # row of `steps`, or NONE outside any
+    op: TEXT  # every search for what is not zero, by whichever function, is "aten::nonzero"
+    shapes: TEXT  # see `shapes_text`: the shape of the tensor whose values tell
     size: I8_OR_NONE  # elements, rows... of what was found, or NONE where that could not be seen
 
 
@@ -344,7 +357,7 @@ class Batches(_Spans):
 
     rank: I4
     loader: I4  # the loader's place in `Run.loaders` of its rank
-    kind: U1  # BatchKind
+    kind: Annotated[Column, "u1", 0, BatchKind]
     start_ns: I8
     duration_ns: I8
     bytes: I8_OR_NONE  # of all tensors in the batch, or NONE where they could not be found
@@ -363,16 +376,16 @@ class Collectives(_Spans):
     """Communication between ranks, one row per operation and rank, ordered by (rank, start)."""
 
     rank: I4
-    name: I4  # string: "all_reduce", "broadcast", "all_gather_into_tensor"...
-    dtype: I4_OR_NONE  # string, torch dtype name, or NONE
-    group: I4_OR_NONE  # string, the group's name, or NONE
+    name: TEXT  # "all_reduce", "broadcast", "all_gather_into_tensor"...
+    dtype: TEXT_OR_NONE  # torch dtype name, or NONE
+    group: TEXT_OR_NONE  # the group's name, or NONE
     group_size: I4_OR_NONE  # ranks in the group, or NONE
-    backend: I4_OR_NONE  # string: "nccl", "gloo", or NONE
+    backend: TEXT_OR_NONE  # "nccl", "gloo", or NONE
     bytes: I8_OR_NONE  # of this rank's input, or NONE
     start_ns: I8  # when its kernels began where they are known, else when it was called on the host
     duration_ns: I8  # of its kernels where they are known, else of the call, else until it was seen to be done
-    device: I4_OR_NONE  # row of `devices` if CUDA events there took the duration, or NONE
-    ending: U1  # Ending: what the duration is worth
+    device: DEVICE_OR_NONE  # row of `devices` if CUDA events there took the duration, or NONE
+    ending: Annotated[Column, "u1", 0, Ending]  # what the duration is worth
     called_ns: I8_OR_NONE  # when it was called on the host, where that is not `start_ns`; else NONE
 
     @property
