@@ -159,10 +159,9 @@ class ProcessFacts:
             free_bytes, total_bytes = cuda.mem_get_info(device.index)
             outside_bytes = max(total_bytes - free_bytes - cuda.memory_reserved(device.index), 0)
             self.devices[row] = replace(device, outside_bytes=outside_bytes)
-        if (clear := getattr(self._torch._C, "_cuda_clearCublasWorkspaces", None)) is not None:
-            before_bytes = self._allocated_bytes()
-            clear()
-            self._cublas_bytes = before_bytes - self._allocated_bytes()
+        before_bytes = self._allocated_bytes()
+        self._torch._C._cuda_clearCublasWorkspaces()
+        self._cublas_bytes = before_bytes - self._allocated_bytes()
         try:
             self._torch.empty(_ABSURD_BYTES, dtype=self._torch.uint8, device="cuda")
         except self._torch.OutOfMemoryError as error:

@@ -24,11 +24,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
 
 from replayer.cost_model.collectives import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
 from replayer.distributed.store_exchange import RankMessage, StoreExchange
-from replayer.distributed.work import CommStream, VirtualWork, WorkGroup
+from replayer.distributed.work import Called, CommStream, VirtualWork, WorkGroup
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
 from traces.model import NONE
@@ -41,7 +42,7 @@ def _by_device(operation: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(operation)
     def routed(self: VirtualNccl, *args: Any, **kwargs: Any) -> Any:
-        if self.on_cpu is not None and _lies_on_host(args):
+        if self.on_cpu is not None and any(map(_lies_on_host, tree_leaves(args))):
             return getattr(self.on_cpu, operation.__name__)(*args, **kwargs)
         return operation(self, *args, **kwargs)
 
@@ -49,8 +50,6 @@ def _by_device(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _lies_on_host(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_lies_on_host, value))
     return isinstance(value, torch.Tensor) and not isinstance(value, VirtualTensor) and not hasattr(value, "reducer_device")
 
 
@@ -293,12 +292,10 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         arrived_ns = call_ns if device == NONE else here.arrival_ns(device)
         message = values.message_of(name, arrived_ns, inputs, like, splits)
         pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
-        work = VirtualWork(self, comm_stream, pending, outputs, combine)
-        work.call_ns, work.arrived_ns, work.message = call_ns, arrived_ns, message
         tracker = here.simulator.tracker
-        work.place = here.collective_costs.place(
-            name, message.size_bytes, self._size, tracker.number, tracker.recorded_step_number
-        )
+        steps = tracker.number, tracker.recorded_step_number
+        place = here.collective_costs.place(name, message.size_bytes, self._size, *steps)
+        work = VirtualWork(self, comm_stream, Called(call_ns, message, place), pending, outputs, combine)
         values.clear_known_values(outputs)
         comm_stream.in_flight.append(work)
         if self._coalesced is not None:
@@ -315,19 +312,18 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
             self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, gpu().clock)
         return self._exchange
 
-    def play(self, work: VirtualWork, messages: list[RankMessage], comm_stream: CommStream) -> int:
+    def play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
         """Put the operation on its stream, from when this rank was ready until the data has come. Returns its end (ns)."""
-        here, message = gpu(), work.message
-        assert message is not None
+        here, message = gpu(), called.message
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
         all_arrived_ns = max(other.arrived_ns for other in messages)
         stream = comm_stream.stream
         if stream is None:
             return all_arrived_ns
-        transfer = here.collective_costs.next(message.operation, size_bytes, self._size, work.place)
+        transfer = here.collective_costs.next(message.operation, size_bytes, self._size, called.place)
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
-        times_ns = Times(work.call_ns, work.arrived_ns, end_ns)
+        times_ns = Times(called.call_ns, message.arrived_ns, end_ns)
         here.communicate(stream, call, transfer, kernel_label(message.operation), times_ns)
         return end_ns
 

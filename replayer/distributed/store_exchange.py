@@ -114,17 +114,17 @@ class StoreExchange:
         self._numbers[channel] = number + 1
         arrived_ns = message.arrived_ns - self._aligned_ns()
         message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
-        if len(members) > 1:
-            key = f"{channel}/{number}/{self.rank}"
-            first, *more = message.pack()
-            for place, piece in enumerate(more, 1):
-                self._store.set(_piece_key(key, place), piece)
-            if more:
-                self._pieces[key] = len(more)
-            self._store.set(key, first)  # last: who finds it finds the pieces too
-            return PendingExchange(self, channel, number, members, message.operation)
         pending = PendingExchange(self, channel, number, members, message.operation)
-        pending._messages = [replace(message, arrived_ns=message.arrived_ns + self._aligned_ns())]
+        if len(members) == 1:
+            pending._messages = [replace(message, arrived_ns=message.arrived_ns + self._aligned_ns())]
+            return pending
+        key = f"{channel}/{number}/{self.rank}"
+        first, *more = message.pack()
+        for place, piece in enumerate(more, 1):
+            self._store.set(_piece_key(key, place), piece)
+        if more:
+            self._pieces[key] = len(more)
+        self._store.set(key, first)  # last: who finds it finds the pieces too
         return pending
 
     def all_posted(self, channel: str, number: int, members: Sequence[int]) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -53,6 +53,14 @@ class _Awaited(_Work):  # type: ignore[misc]
         return future
 
 
+class Called(NamedTuple):
+    """How this rank called an operation: when, what it posted, and the recorded operation at its place."""
+
+    call_ns: int
+    message: RankMessage
+    place: Place
+
+
 class VirtualWork(_Awaited):
     """One operation in flight. `end_ns` is None until the other ranks' messages have been read."""
 
@@ -60,6 +68,7 @@ class VirtualWork(_Awaited):
         self,
         group: VirtualNccl,
         comm_stream: CommStream,
+        called: Called,
         pending: PendingExchange,
         outputs: Sequence[Any],
         combine: values.Combine | None,
@@ -67,9 +76,7 @@ class VirtualWork(_Awaited):
         super().__init__()
         self._group, self._comm_stream, self._pending = group, comm_stream, pending
         self._outputs, self._combine = list(outputs), combine
-        self.call_ns = self.arrived_ns = 0
-        self.message: RankMessage | None = None
-        self.place: Place | None = None
+        self._called = called
         self.end_ns: int | None = None
         self.blocks_host = False
 
@@ -93,7 +100,7 @@ class VirtualWork(_Awaited):
             messages = self._pending.messages()
         finally:
             clock.resume()
-        self.end_ns = self._group.play(self, messages, self._comm_stream)
+        self.end_ns = self._group.play(self._called, messages, self._comm_stream)
         if self._combine is not None:
             values.assign(self._outputs, self._combine([values.values_in(message) for message in messages]))
         self._combine = None

@@ -11,10 +11,11 @@ here once more, for AutocastPrivateUse1, which is on where the torch.amp surface
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from replayer import state
 from replayer.tensor.tensor import VirtualTensor
@@ -67,65 +68,41 @@ class Autocast:
         """Drop the casts of this thread: part of `torch.clear_autocast_cache`."""
         self._casts.made.clear()
 
-    def cast(self, op: Any, dtype: torch.dtype | None = None) -> Callable[..., Any]:
+    def cast(self, op: Any, dtype: torch.dtype | None, *args: Any, **kwargs: Any) -> Any:
         """The op in this dtype; in autocast's own one, half precision, if None."""
+        to = dtype or torch.get_autocast_dtype("cuda")
+        with torch._C._ExcludeDispatchKeyGuard(self.key_set):
+            return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            to = dtype or torch.get_autocast_dtype("cuda")
-            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
-                return op(*self._cast(args, to), **self._cast_named(kwargs, to))
-
-        return kernel
-
-    def full(self, op: Any) -> Callable[..., Any]:
-        return self.cast(op, torch.float32)
-
-    def full_and_back(self, op: Any) -> Callable[..., Any]:
+    def full_and_back(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """float32 inside, and the first argument's dtype outside."""
-        inside = self.full(op)
+        result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
+        restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
+        return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            result, first = inside(*args, **kwargs), args[0] if args else None
-            restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
-            return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
+    def full_by_dtype(self, op: Any, at: int, *args: Any, **kwargs: Any) -> Any:
+        """Casts by the op's own `dtype` argument, which is the one `at` this place, unless the caller has set it."""
+        given = kwargs.get("dtype") if len(args) <= at else args[at]
+        if given is None and _eligible(args[0]):
+            args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
+            if not op._schema.arguments[at].kwarg_only:
+                defaults = [argument.default_value for argument in op._schema.arguments[len(args) : at]]
+                args = (*args, *defaults, kwargs.pop("dtype"))
+        return self.as_it_is(op, *args, **kwargs)
 
-        return kernel
+    def widest(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        is_wide = any(_eligible(value) and value.dtype is torch.float32 for value in tree_leaves((args, kwargs)))
+        return self.cast(op, torch.float32 if is_wide else None, *args, **kwargs)
 
-    def full_by_dtype(self, op: Any) -> Callable[..., Any]:
-        """Casts by the op's own `dtype` argument, unless the caller has set it."""
-        names = [argument.name for argument in op._schema.arguments]
-        at = names.index("dtype")
+    def banned(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(map(_is_on_device, args)):
+            raise RuntimeError(_BANNED)
+        return self.as_it_is(op, *args, **kwargs)
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            given = kwargs.get("dtype") if len(args) <= at else args[at]
-            if given is None and _eligible(args[0]):
-                args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
-                if not op._schema.arguments[at].kwarg_only:
-                    defaults = [argument.default_value for argument in op._schema.arguments[len(args) : at]]
-                    args = (*args, *defaults, kwargs.pop("dtype"))
-            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
-                return op(*args, **kwargs)
-
-        return kernel
-
-    def widest(self, op: Any) -> Callable[..., Any]:
-        lower, full = self.cast(op), self.full(op)
-
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            given = _flat((args, tuple(kwargs.values())))
-            is_wide = any(_eligible(value) and value.dtype is torch.float32 for value in given)
-            return (full if is_wide else lower)(*args, **kwargs)
-
-        return kernel
-
-    def banned(self, op: Any) -> Callable[..., Any]:
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            if any(map(_is_on_device, args)):
-                raise RuntimeError(_BANNED)
-            with torch._C._ExcludeDispatchKeyGuard(self.key_set):
-                return op(*args, **kwargs)
-
-        return kernel
+    def as_it_is(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Without a cast of its arguments, and without autocast within."""
+        with torch._C._ExcludeDispatchKeyGuard(self.key_set):
+            return op(*args, **kwargs)
 
     def _cast(self, values: Any, dtype: torch.dtype) -> list[Any]:
         """The last argument first: PyTorch casts them in a call's argument list, which gcc evaluates from the right."""
@@ -172,8 +149,8 @@ def _eligible(value: Any) -> bool:
     return _is_on_device(value) and value.dtype.is_floating_point and value.dtype is not torch.float64
 
 
-def _flat(values: Any) -> list[Any]:
-    return [leaf for value in values for leaf in (_flat(value) if isinstance(value, (list, tuple)) else [value])]
+def _place_of(op: Any, name: str) -> int:
+    return [argument.name for argument in op._schema.arguments].index(name)
 
 
 def register() -> None:
@@ -185,11 +162,11 @@ def register() -> None:
     state.STATE.kept.append(library)
     autocast = Autocast()
     for names, policy in (
-        (LOWER, autocast.cast),
-        (FULL, autocast.full),
-        (FULL_BY_DTYPE, autocast.full_by_dtype),
-        (WIDEST, autocast.widest),
-        (["binary_cross_entropy"], autocast.banned),
+        (LOWER, lambda op: partial(autocast.cast, op, None)),
+        (FULL, lambda op: partial(autocast.cast, op, torch.float32)),
+        (FULL_BY_DTYPE, lambda op: partial(autocast.full_by_dtype, op, _place_of(op, "dtype"))),
+        (WIDEST, lambda op: partial(autocast.widest, op)),
+        (["binary_cross_entropy"], lambda op: partial(autocast.banned, op)),
     ):
         for name in names:
             op = _overload(name)
@@ -213,17 +190,10 @@ def _cover_packages(autocast: Autocast) -> None:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     key = "AutocastPrivateUse1"
 
-    def without_key(kernel: Any) -> Any:
-        def called(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._ExcludeDispatchKeyGuard(autocast.key_set):
-                return kernel(*args, **kwargs)
-
-        return called
-
     def impl_also(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> None:
         impl(self, op_name, fn, dispatch_key, **options)
         if (dispatch_key or self.dispatch_key) == "AutocastCUDA" and fn is not torch.library.fallthrough_kernel:
-            impl(self, op_name, without_key(fn), key, **options)
+            impl(self, op_name, partial(autocast.as_it_is, fn), key, **options)
 
     def load_library(path: Any) -> None:
         before = set(torch._C._dispatch_get_all_op_names())
@@ -235,7 +205,7 @@ def _cover_packages(autocast: Autocast) -> None:
                 found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
                 made = library(namespace, "IMPL")
                 state.STATE.kept.append(made)
-                impl(made, op, autocast.full_and_back(found), key)
+                impl(made, op, partial(autocast.full_and_back, found), key)
 
     library.impl, torch.ops.load_library = impl_also, load_library  # type: ignore[method-assign]
 

@@ -294,6 +294,5 @@ FORMS: dict[Any, Callable[..., Any]] = {
     aten.batch_norm_elemt.default: _batch_norm_elemt,
     aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
     aten.batch_norm_backward_elemt.default: _batch_norm_backward_elemt,
+    aten._fused_rms_norm_backward.default: _rms_norm_backward,
 }
-if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):  # PyTorch 2.9 and later
-    FORMS[torch.ops.aten._fused_rms_norm_backward.default] = _rms_norm_backward

@@ -20,8 +20,6 @@ aten = torch.ops.aten
 
 _MASK_STEP = 8  # elements
 
-# Composite but for CUDA, which has a kernel: PyTorch 2.9's norm by the root mean square (native/cuda/layer_norm_kernel.cu).
-_FUSED = ("_fused_rms_norm",)
 
 FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 
@@ -157,8 +155,8 @@ def register(plans: PlanCache) -> None:
     ):
         library.impl(op, choice, "AutogradLazy")
         plans.composites[op] = choice
-    for op in filter(None, (getattr(aten, name, None) for name in _FUSED)):
-        # With a kernel of its own the device takes autograd's formula of the op, not those of the ops it is made of.
-        library.impl(op.default, _never_called, "Lazy")
-        plans.with_kernel.add(op.default)
+    # Composite but for CUDA, which has a kernel (native/cuda/layer_norm_kernel.cu). With a kernel of its own the device takes
+    # autograd's formula of the op, not those of the ops it is made of.
+    library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
+    plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,24 +81,16 @@ class Factories:
         device = torch.device(BACKEND, _index(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
-    def indices(self, op: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def indices(self, op: Any, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: Any) -> Any:
         """`tril_indices` and `triu_indices`: the CPU's kernel is asked."""
+        values = op(row, col, offset, dtype=dtype or torch.int64, device="cpu")
+        made = self.empty(values.shape, values.dtype, device=options.get("device"))
+        set_known_values(made, values)
+        return made
 
-        def make(row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: Any) -> Any:
-            values = op(row, col, offset, dtype=dtype or torch.int64, device="cpu")
-            made = self.empty(values.shape, values.dtype, device=options.get("device"))
-            set_known_values(made, values)
-            return made
-
-        return make
-
-    def sparse(self, op: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def sparse(self, op: Any, *args: Any, device: torch.device | None = None, **options: Any) -> Any:
         """An empty sparse tensor: the host's, wrapped."""
-
-        def make(*args: Any, device: torch.device | None = None, **options: Any) -> Any:
-            return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), _index(device), {}, known=True)
-
-        return make
+        return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), _index(device), {}, known=True)
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
@@ -141,8 +134,8 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., Any]) -> 
         "kaiser_window": made.kaiser_window,
         "kaiser_window.periodic": made.kaiser_window,
         "kaiser_window.beta": made.kaiser_window,
-        "tril_indices": made.indices(torch.tril_indices),
-        "triu_indices": made.indices(torch.triu_indices),
+        "tril_indices": partial(made.indices, torch.tril_indices),
+        "triu_indices": partial(made.indices, torch.triu_indices),
     }
     library = torch.library.Library("aten", "IMPL")
     state.STATE.kept.append(library)
@@ -161,6 +154,6 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., Any]) -> 
         for layout, names in SPARSE_FACTORIES.items():
             for name in names:
                 packet, _, overload = name.partition(".")
-                kernel = made.sparse(getattr(getattr(torch.ops.aten, packet), overload or "default"))
+                kernel = partial(made.sparse, getattr(getattr(torch.ops.aten, packet), overload or "default"))
                 for backend in ("CUDA", "PrivateUse1"):
                     library.impl(name, kernel, layout + backend)

@@ -9,7 +9,7 @@ each is registered for AutogradLazy, says so, and is then taken apart as before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,15 +31,12 @@ def register(plans: PlanCache) -> None:
     for name in sorted(LOSS_OPS - _TOLD_BY_THEIR_OPS):
         op = getattr(getattr(aten, name, None), "default", None)
         if op is not None and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
-            plans.composites[op] = loss = _loss(op)
+            plans.composites[op] = loss = partial(_call_loss, op)
             library.impl(op, loss, "AutogradLazy")
     state.STATE.kept.append(library)
 
 
-def _loss(op: Any) -> Callable[..., Any]:
-    def loss(*args: Any, **kwargs: Any) -> Any:
-        if (gpu := state.started()) is not None:
-            gpu.loss_called()
-        return op.decompose(*args, **kwargs)
-
-    return loss
+def _call_loss(op: Any, *args: Any, **kwargs: Any) -> Any:
+    if (gpu := state.started()) is not None:
+        gpu.loss_called()
+    return op.decompose(*args, **kwargs)

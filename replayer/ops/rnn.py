@@ -97,20 +97,16 @@ def _implementation(mode: int, data: Any) -> Callable[..., tuple[Any, ...]] | No
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
-def _layer(op: Any, mode: int, *, packed: bool) -> Callable[..., Any]:
+def _layer(op: Any, mode: int, packed: bool, data: Any, *args: Any) -> Any:
     """A padded batch, or a packed sequence, whose batch sizes lie on the host; `hx` is a list for LSTM, a tensor otherwise."""
-
-    def kernel(data: Any, *args: Any) -> Any:
-        run = _implementation(mode, data)
-        if run is None:
-            return op._op_dk(_COMPOSITE, data, *args)
-        sizes, hx, weights, *options = (args[0].tolist(), *args[1:]) if packed else ([], *args)
-        batch_first = not packed and options.pop()
-        hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-        out, *states = run(data.transpose(0, 1) if batch_first else data, sizes, hidden, list(weights), *options)
-        return (out.transpose(0, 1) if batch_first else out, *states[: len(hidden)])
-
-    return kernel
+    run = _implementation(mode, data)
+    if run is None:
+        return op._op_dk(_COMPOSITE, data, *args)
+    sizes, hx, weights, *options = (args[0].tolist(), *args[1:]) if packed else ([], *args)
+    batch_first = not packed and options.pop()
+    hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    out, *states = run(data.transpose(0, 1) if batch_first else data, sizes, hidden, list(weights), *options)
+    return (out.transpose(0, 1) if batch_first else out, *states[: len(hidden)])
 
 
 def _buffer_for(weights: Sequence[Any], dtype: torch.dtype) -> Any:
@@ -190,7 +186,7 @@ def register(plans: PlanCache) -> None:
     layers = {aten.lstm_cell.default: rnn_cells.lstm_cell, aten.gru_cell.default: rnn_cells.gru_cell}
     for name, mode in MODES.items():
         packet = getattr(aten, name)
-        layers |= {of: _layer(of, mode, packed=of is packet.data) for of in (packet.input, packet.data)}
+        layers |= {of: partial(_layer, of, mode, of is packet.data) for of in (packet.input, packet.data)}
     for op, layer in layers.items():
         library.impl(op, layer, "AutogradLazy")
         plans.composites[op] = layer

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from replayer.state import gpu
 from replayer.tensor.device_args import checked_index
 from traces.patching import patch
@@ -27,9 +29,6 @@ from traces.patching import patch
 
 class Comm:
     """The C functions, under their own names but for the "_" in front."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
 
     def broadcast(self, tensor: Any, devices: Sequence[int]) -> list[Any]:
         """On its own device the tensor itself."""
@@ -94,7 +93,7 @@ class Comm:
                 raise RuntimeError(text)
         shape[dim] = sum(tensor.size(dim) for tensor in tensors)
         device = self._on(gpu().current_device() if destination is None else destination)
-        out = self._torch.empty(shape, dtype=first.dtype, device=device, memory_format=self._format(tensors))
+        out = torch.empty(shape, dtype=first.dtype, device=device, memory_format=self._format(tensors))
         return self.gather_out(tensors, out, dim)
 
     def gather_out(self, tensors: Sequence[Any], out: Any, dim: int) -> Any:
@@ -103,19 +102,19 @@ class Comm:
         return out
 
     def _on(self, index: int) -> Any:
-        return self._torch.device("cuda", checked_index(index)) if index >= 0 else self._torch.device("cpu")
+        return torch.device("cuda", checked_index(index)) if index >= 0 else torch.device("cpu")
 
     def _format(self, tensors: Sequence[Any]) -> Any:
         """Channels last only if all are."""
-        for layout, dims in ((self._torch.channels_last, 4), (self._torch.channels_last_3d, 5)):
+        for layout, dims in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
             fits = all(tensor.dim() == dims and tensor.is_contiguous(memory_format=layout) for tensor in tensors)
             if fits and not all(tensor.is_contiguous() for tensor in tensors):
                 return layout
-        return self._torch.contiguous_format
+        return torch.contiguous_format
 
     def _flat(self, tensors: Sequence[Any]) -> Any:
         flat = [tensor.detach().contiguous().view(-1) for tensor in tensors]
-        return flat[0] if len(flat) == 1 else self._torch.cat(flat)
+        return flat[0] if len(flat) == 1 else torch.cat(flat)
 
     def _unflat(self, flat: Any, tensors: Sequence[Any]) -> Iterator[Any]:
         at = 0
@@ -157,14 +156,5 @@ def _on_stream(streams: Sequence[Any] | None, number: int) -> Iterator[None]:
 
 def install(torch_module: ModuleType) -> None:
     """Provide the C functions that CPU builds lack and CUDA builds answer with a driver."""
-    comm = Comm(torch_module)
-    patch(
-        torch_module._C,
-        _broadcast=comm.broadcast,
-        _broadcast_out=comm.broadcast_out,
-        _broadcast_coalesced=comm.broadcast_coalesced,
-        _scatter=comm.scatter,
-        _scatter_out=comm.scatter_out,
-        _gather=comm.gather,
-        _gather_out=comm.gather_out,
-    )
+    comm = Comm()
+    patch(torch_module._C, **{f"_{name}": getattr(comm, name) for name in vars(Comm) if not name.startswith("_")})

@@ -22,6 +22,9 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+import torch.distributed as dist
+
 from replayer.surfaces.patching import refusal
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.tensor import VirtualTensor
@@ -35,7 +38,7 @@ def install(torch_module: ModuleType) -> None:
     """Take the ops over for virtual tensors. A build without torch.distributed has none."""
     if not torch_module.distributed.is_available():
         return
-    functional = _Functional(torch_module)
+    functional = _Functional()
     ops = torch_module.ops._c10d_functional
     taken: dict[str, Callable[..., Any]] = {name: getattr(functional, name) for name in _TAKEN}
     taken |= {name: refusal(f"torch.ops._c10d_functional.{name}", _ADVICE) for name in _REFUSED}
@@ -61,9 +64,7 @@ def _wait_at_once(funcol: Any) -> None:
 class _Functional:
     """The ops, each under its own name; `_` at the end: into its input."""
 
-    def __init__(self, torch_module: ModuleType) -> None:
-        self._torch = torch_module
-        self._dist = torch_module.distributed
+    def __init__(self) -> None:
         self._under_way: WeakKeyDictionary[Allocation, Any] = WeakKeyDictionary()  # works, by what they write
 
     def wait_tensor(self, tensor: Any) -> Any:
@@ -79,7 +80,7 @@ class _Functional:
         return self.all_reduce_(self._copy(tensor), op, group)
 
     def all_reduce_(self, tensor: Any, op: str, group: Any) -> Any:
-        options = self._dist.AllreduceOptions()
+        options = dist.AllreduceOptions()
         options.reduceOp = self._reduction(op)
         return self._begun(tensor, self._group(group).allreduce([tensor], options))
 
@@ -93,7 +94,7 @@ class _Functional:
         return self.broadcast_(self._copy(tensor), source, group)
 
     def broadcast_(self, tensor: Any, source: int, group: Any) -> Any:
-        options = self._dist.BroadcastOptions()
+        options = dist.BroadcastOptions()
         options.rootRank = source
         return self._begun(tensor, self._group(group).broadcast([tensor], options))
 
@@ -113,7 +114,7 @@ class _Functional:
         return self.reduce_scatter_tensor_out(tensor, op, size, group, out=out)
 
     def reduce_scatter_tensor_out(self, tensor: Any, op: str, size: int, group: Any, *, out: Any) -> Any:
-        options = self._dist.ReduceScatterOptions()
+        options = dist.ReduceScatterOptions()
         options.reduceOp = self._reduction(op)
         scatter = _named(self._group(group), "reduce_scatter_single", "_reduce_scatter_base")
         return self._begun(out, scatter(out, tensor.contiguous(), options))
@@ -131,16 +132,17 @@ class _Functional:
         return tensor
 
     def _group(self, group: Any) -> Any:
-        return self._dist.distributed_c10d._resolve_process_group(group) if isinstance(group, str) else group
+        c10d: Any = dist.distributed_c10d
+        return c10d._resolve_process_group(group) if isinstance(group, str) else group
 
     def _reduction(self, name: str) -> Any:
-        return getattr(self._dist.ReduceOp, name.upper())
+        return getattr(dist.ReduceOp, name.upper())
 
     def _copy(self, tensor: Any) -> Any:
         return self._empty(tensor, *tensor.shape[:1]).copy_(tensor)
 
     def _empty(self, like: Any, *rows: int) -> Any:
-        return self._torch.empty((*rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
+        return torch.empty((*rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
 
 # Those of _Functional that are ops.

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from torch.utils._pytree import tree_leaves
+
 from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import around, patch_around, patch_everywhere
@@ -30,7 +32,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _checked(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    if _holds_virtual((args, kwargs)):
+    if any(isinstance(leaf, VirtualTensor) for leaf in tree_leaves((args, kwargs))):
         raise NotEmulated("torch.distributed.rpc with CUDA tensors", _ADVICE)
     return call(*args, **kwargs)
 
@@ -39,11 +41,3 @@ def _without_devices(init: Callable[..., None], self: Any, *args: Any, **kwargs:
     if kwargs.get("device_maps") or kwargs.get("devices"):
         raise NotEmulated("torch.distributed.rpc with device maps", _ADVICE)
     init(self, *args, **kwargs)
-
-
-def _holds_virtual(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_holds_virtual, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_holds_virtual, value))
-    return isinstance(value, VirtualTensor)

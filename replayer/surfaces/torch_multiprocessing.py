@@ -20,6 +20,8 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
+import torch
+
 from replayer.recording.rank import Rank
 from replayer.state import STATE, computing
 from replayer.tensor.allocation import Allocation, Uniform, make
@@ -33,7 +35,7 @@ def install(torch_module: ModuleType) -> None:
     """Listen where the started process calls the script's function, and where tensors are pickled for another one."""
     module: Any = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")  # the function hides it
     patch_around(module, _wrap=_numbered)
-    sharing = _Sharing(torch_module)
+    sharing = _Sharing()
     reductions: Any = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
     # Under a name of torch's: whoever unpickles it imports torch, and with it us.
     rebuild = sharing.rebuild
@@ -71,8 +73,7 @@ class _Mapped:
 class _Sharing:
     """Pickles tensors for other processes, and makes tensors of what these have pickled."""
 
-    def __init__(self, torch_module: ModuleType) -> None:
-        self._torch = torch_module
+    def __init__(self) -> None:
         self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()  # by process and address
         self.rebuild = self._rebuilder()
 
@@ -100,7 +101,7 @@ class _Sharing:
             meta = VirtualTensor.plan_cache.metas.of(shape, stride, offset, dtype, checked_index(index))
             made = make(meta, self._allocation(*whole))
             if is_param:
-                return self._torch.nn.Parameter(made, requires_grad)
+                return torch.nn.Parameter(made, requires_grad)
             return made.requires_grad_(requires_grad)
 
         return rebuild_virtual_tensor

@@ -18,6 +18,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
@@ -32,22 +34,19 @@ _LAST = "triton.runtime"  # when this has been executed, all that is patched is 
 class _TritonDriver:
     """What kernels' callers ask of `triton.runtime.driver.active`."""
 
-    def __init__(self, torch_module: ModuleType) -> None:
-        self._torch: Any = torch_module
-
     def get_current_device(self) -> int:
         return gpu().current_device()
 
     def get_active_torch_device(self) -> Any:
-        return self._torch.device("cuda", gpu().current_device())
+        return torch.device("cuda", gpu().current_device())
 
     def get_device_interface(self) -> Any:
-        return self._torch.cuda
+        return torch.cuda
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-        major, minor = self._torch.cuda.get_device_capability()
+        major, minor = torch.cuda.get_device_capability()
         return GPUTarget("cuda", 10 * major + minor, 32)
 
     def __getattr__(self, name: str) -> Any:
@@ -56,10 +55,10 @@ class _TritonDriver:
 
 def install(torch_module: ModuleType) -> None:
     """Patch triton, now or when it is imported, which takes a while that most scripts need not spend."""
-    when_imported(_LAST, lambda runtime: _patch(runtime, torch_module))
+    when_imported(_LAST, _patch)
 
 
-def _patch(runtime: Any, torch_module: ModuleType) -> None:
+def _patch(runtime: Any) -> None:
     kernel, tuned = runtime.jit.JITFunction, runtime.autotuner.Autotuner
 
     def run_virtually(run: Any, self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -95,7 +94,7 @@ def _patch(runtime: Any, torch_module: ModuleType) -> None:
 
     patch_around(kernel, run=run_virtually, __call__=call_interpreted)
     patch_around(tuned, run=run_first)
-    runtime.driver.set_active(_TritonDriver(torch_module))
+    runtime.driver.set_active(_TritonDriver())
 
 
 class _Interpreting(threading.local):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map, tree_map_only
 
 from replayer.errors import DataDependentShape, NotEmulated
 from replayer.tensor.assumed_sizes import asks_for_sizes, run_shape_rule
@@ -207,30 +208,27 @@ def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: d
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
 
-    def on_meta(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.layout is not torch.strided:
-                raise OtherLayout
-            if value.is_quantized or value.is_nested:
-                raise no_such_tensor(value)
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        return [on_meta(part) for part in value] if isinstance(value, (list, tuple)) else value
+    def on_meta(value: torch.Tensor) -> torch.Tensor:
+        if value.layout is not torch.strided:
+            raise OtherLayout
+        if value.is_quantized or value.is_nested:
+            raise no_such_tensor(value)
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
-    host_args, host_kwargs = _ones_on_host(args), _ones_on_host(kwargs)
-    return on_meta(func(*host_args, **host_kwargs))
+    return tree_map_only(torch.Tensor, on_meta, func(*_ones_on_host(args), **_ones_on_host(kwargs)))
 
 
-def _ones_on_host(value: Any) -> Any:
+def _ones_on_host(arguments: Any) -> Any:
     """Arguments on the CPU in place of those on "meta"."""
-    if isinstance(value, torch.Tensor):
+
+    def on_host(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return torch.device("cpu") if isinstance(value, torch.device) else value
         if value.numel() > _TRIED_ELEMENTS:
             raise OverflowError
         return torch.ones(value.shape, dtype=value.dtype, device="cpu")
-    if isinstance(value, (list, tuple)):
-        return [_ones_on_host(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _ones_on_host(item) for name, item in value.items()}
-    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    return tree_map(on_host, arguments)
 
 
 def _cpu_kernel_error(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError | None:

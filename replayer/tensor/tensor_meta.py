@@ -37,21 +37,8 @@ class TensorMeta:
     """
 
     __slots__ = (
-        "backend_device",
-        "dense",
-        "device",
-        "dtype",
-        "dtype_name",
-        "extent_bytes",
-        "index",
-        "itemsize",
-        "numel",
-        "offset",
-        "shape",
-        "size_bytes",
-        "stride",
-        "wrapping",
-    )
+        "backend_device dense device dtype dtype_name extent_bytes index itemsize numel offset shape size_bytes stride wrapping"
+    ).split()
 
     def __init__(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int, tensor_class: type) -> None:
         self.shape = shape

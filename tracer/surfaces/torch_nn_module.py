@@ -45,14 +45,14 @@ class ModuleRanges:
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module
         # Ranges of C++, a tenth of what `record_function` costs. They are filed under cpu_op; the importer knows their names.
-        self._range: Any = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+        self._range: Any = torch._C._profiler._RecordFunctionFast
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._new = ModuleNames()
         self._before: Any = None
         self._ours: Any = None
 
     def begin(self) -> None:
-        if self._range is None or _has_compiled():
+        if _has_compiled():
             return
         call, in_range, names, name_of = self._cls.__call__, self._range, self._names, self._name
 

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -53,8 +53,8 @@ def install(torch: ModuleType) -> None:
         "nonzero": _nonzero,
         "argwhere": _nonzero,
         "masked_select": _masked_select,
-        "unique": _unique,
-        "unique_consecutive": _unique_consecutive,
+        "unique": partial(_distinct, "aten::_unique2", "aten::unique_dim", 3),
+        "unique_consecutive": partial(_distinct, "aten::unique_consecutive", "aten::unique_consecutive", 2),
         "repeat_interleave": _repeat_interleave,
         "bincount": _bincount,
     }
@@ -182,16 +182,10 @@ def _dimensions(part: Any) -> int:
     return 0 if part is None or part is Ellipsis else 1
 
 
-def _unique(
-    result: Any, source: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
-) -> Iterator[Found]:
-    yield Found("aten::_unique2" if dim is None else "aten::unique_dim", tuple(source.shape), _length(result, dim))
-
-
-def _unique_consecutive(
-    result: Any, source: Any, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
-) -> Iterator[Found]:
-    yield Found("aten::unique_consecutive", tuple(source.shape), _length(result, dim))
+def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
+    """Of `unique` and `unique_consecutive`, whose argument `dim` is the one at this `place` after the source."""
+    dim = args[place] if len(args) > place else kwargs.get("dim")
+    yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 
 
 def _repeat_interleave(

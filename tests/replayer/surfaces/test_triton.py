@@ -45,7 +45,7 @@ def _installed(recorded: list[str]) -> tuple[Any, Any]:
     active: list[Any] = []
     runtime = SimpleNamespace(jit=SimpleNamespace(JITFunction=JITFunction), autotuner=SimpleNamespace(Autotuner=Autotuner))
     runtime.driver = SimpleNamespace(set_active=active.append)
-    triton._patch(runtime, torch)
+    triton._patch(runtime)
     return gpu, active[0]
 
 
