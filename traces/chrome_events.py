@@ -156,7 +156,7 @@ class RankEvents:
             yield _thread_order(pid, tid, stream * 2 + sync)
 
     def _side_tracks(self) -> Iterator[Event]:
-        for track in side_tracks(self.trace, self.rank):
+        for track in side_tracks(self.trace):
             pid = self._pid if track.device == NONE else self.trace.devices[track.device].index
             yield _thread(pid, track.tid, track.name)
             yield _thread_order(pid, track.tid, track.order)

@@ -1,7 +1,7 @@
 """What a trace holds that is neither a thread's nor a stream's, as tracks beside them: phases, the parts of nn.DataParallel
 on their devices, waits for batches, pinning, collectives.
 
-    for track in side_tracks(trace, rank=0):
+    for track in side_tracks(trace):
         track.name, [span.name for span in track.spans()]   # ("phases", ["loader", "h2d", "forward", ...])
 
 In a phase-grained trace phases and parts are on the devices too, where otherwise the kernels show when they ran.
@@ -51,27 +51,23 @@ class SideTrack:
         yield from map(SideSpan, self.names, self.start_ns.tolist(), ends.tolist(), self.args)
 
 
-def side_tracks(trace: Trace, rank: int) -> list[SideTrack]:
-    """The tracks of one rank that have anything on them."""
-    tracks = [*_phases(trace, rank), *_parts(trace, rank), *_batches(trace, rank), _collectives(trace, rank)]
+def side_tracks(trace: Trace) -> list[SideTrack]:
+    """The tracks that have anything on them, of a trace of one rank."""
+    tracks = [*_phases(trace), *_parts(trace), *_batches(trace), _collectives(trace)]
     return [track for track in tracks if track.names]
 
 
-def _phases(trace: Trace, rank: int) -> Iterator[SideTrack]:
-    phases, texts = trace.phases, trace.strings
-    phases = phases.take(trace.steps.rank[phases.step] == rank if len(trace.steps) else slice(0))
-    names = [texts[name] for name in phases.name.tolist()]
+def _phases(trace: Trace) -> Iterator[SideTrack]:
+    phases = trace.phases
+    names = [trace.strings[name] for name in phases.name.tolist()]
     yield SideTrack("phases", NONE, TRACK_OF_PHASES, -1, names, phases.start_ns, phases.end_ns, [{}] * len(phases))
     if trace.grain == "phase":
         yield from _on_devices("phases", _DEVICE_PHASES, phases, names)
 
 
-def _parts(trace: Trace, rank: int) -> Iterator[SideTrack]:
+def _parts(trace: Trace) -> Iterator[SideTrack]:
     """Those on a thread are ranges there; see `RankEvents`."""
-    of_thread = np.array([*(thread.rank for thread in trace.threads), NONE])
-    of_device = np.array([*(device.rank for device in trace.devices), NONE])
-    owner = np.where(trace.parts.thread == NONE, of_device[trace.parts.device], of_thread[trace.parts.thread])
-    parts = trace.parts.take(owner == rank)
+    parts = trace.parts
     names = [RANGE_OF_PARTS + trace.strings[name] for name in parts.name.tolist()]
     loose = np.flatnonzero(parts.thread == NONE)
     starts, ends = parts.start_ns[loose], parts.end_ns[loose]
@@ -88,16 +84,16 @@ def _on_devices(name: str, tid: int, table: Any, names: list[str]) -> Iterator[S
         yield SideTrack(name, device, tid, -1, [names[row] for row in rows], starts, ends, [{}] * len(rows))
 
 
-def _batches(trace: Trace, rank: int) -> Iterator[SideTrack]:
+def _batches(trace: Trace) -> Iterator[SideTrack]:
     for kind, tid, name in ((BatchKind.WAIT, _WAITS, "wait for batch"), (BatchKind.PIN, _PINNING, "pin batch")):
-        rows = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == kind))
+        rows = trace.batches.take(trace.batches.kind == kind)
         told = zip(rows.loader.tolist(), rows.bytes.tolist(), strict=True)
         args = [{"loader": loader} | ({"bytes": size} if size != NONE else {}) for loader, size in told]
         yield SideTrack(f"{name} (loader)", NONE, tid, 2, [name] * len(rows), rows.start_ns, rows.end_ns, args)
 
 
-def _collectives(trace: Trace, rank: int) -> SideTrack:
-    rows, texts = trace.collectives.take(trace.collectives.rank == rank), trace.strings
+def _collectives(trace: Trace) -> SideTrack:
+    rows, texts = trace.collectives, trace.strings
     args = [
         {"backend": texts[backend], "group": texts[group], "dtype": texts[dtype]}
         | ({"bytes": size} if size != NONE else {})

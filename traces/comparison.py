@@ -390,12 +390,8 @@ def _phases(recorded: Trace, timed: Both[Column], other: Trace, with_kernels: Bo
         device = ours.device_median_ns, theirs.device_median_ns
         busy = ours.busy_median_ns, theirs.busy_median_ns
         host_error = relative_error(*host) if recorded.phase_timing is other.phase_timing else None
-        found[name] = PhaseError(*host, host_error, *device, _error_of(*device), *busy, _error_of(*busy))
+        found[name] = PhaseError(*host, host_error, *device, relative_error(*device), *busy, relative_error(*busy))
     return found
-
-
-def _error_of(recorded: int | None, replayed: int | None) -> float | None:
-    return None if recorded is None or replayed is None else relative_error(recorded, replayed)
 
 
 def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> list[StreamShare]:

@@ -27,12 +27,11 @@ import numpy as np
 
 from traces.communication import communication_kernels
 from traces.idle import EDGE_NS, data_waits
-from traces.measure import profiled_steps
-from traces.model import NONE, Column, DeviceKind, HostKind, Trace
+from traces.measure import profiled_steps, runtime_calls
+from traces.model import NONE, Column, DeviceKind, Trace
 from traces.time_windows import TimeWindows
 
 _WAITS = ("Synchronize", "cudaMemcpy", "hipMemcpy")
-_NO_WAITS = ("Async",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +193,10 @@ class _Walk:
 
     def _device_waits(self, rank: int) -> tuple[Column, Column]:
         """Begins and ends of calls in which the rank's host may wait for the device, by end."""
-        host, texts = self.trace.host, self.trace.strings.texts
-        calls = np.unique(host.name[host.kind == HostKind.RUNTIME]).tolist()
-        names = [row for row in calls if any(w in texts[row] for w in _WAITS) and not any(w in texts[row] for w in _NO_WAITS)]
-        threads = [row for row, thread in enumerate(self.trace.threads) if thread.rank == rank]
-        rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.name, names) & np.isin(host.thread, threads))
-        rows = rows[np.argsort(host.end_ns[rows], kind="stable")]
-        return host.start_ns[rows], host.end_ns[rows]
+        calls = self.trace.host.take(runtime_calls(self.trace, rank, _may_wait))
+        calls = calls.take(np.argsort(calls.end_ns, kind="stable"))
+        return calls.start_ns, calls.end_ns
+
+
+def _may_wait(call: str) -> bool:
+    return any(mark in call for mark in _WAITS) and "Async" not in call

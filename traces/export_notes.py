@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -77,25 +77,9 @@ class ExportNotes:
             for name, table in self.tables.items()
             if len(table)
         }
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "grain": self.grain,
-                "provenance": self.provenance,
-                "problems": self.problems,
-                "lacks": self.lacks,
-                "ranks": self.ranks,
-                "threads": to_json(self.threads),
-                "tracks": self.tracks,
-                "devices": to_json(self.devices),
-                "machine": to_json(self.machine),
-                "run": to_json(self.run),
-                "texts": [strings[index] for index in used],
-                "tables": tables,
-                "events": to_json(self.events),
-            },
-            separators=(",", ":"),
-        )
+        told = {field.name: to_json(getattr(self, field.name)) for field in fields(self) if field.name != "tables"}
+        texts = [strings[index] for index in used]
+        return json.dumps({"format": FORMAT, **told, "texts": texts, "tables": tables}, separators=(",", ":"))
 
     @classmethod
     def parse(cls, text: Any, strings: Strings) -> Self:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traces.measure import begin_in_steps, enclosing, profiled_steps, work_of_steps
+from traces.measure import begin_in_steps, enclosing, profiled_steps
 from traces.model import NONE, Column, HostKind, Strings, Trace
-from traces.modules import forward_ops
+from traces.modules import attributed_work
 from traces.order import repointed
 
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
@@ -104,14 +104,10 @@ def function_times(trace: Trace) -> list[FunctionTime]:
     caller = _callers(host.parent, call, function)
 
     steps = profiled_steps(trace)
-    rows, launch = work_of_steps(trace, steps)
-    forward = forward_ops(trace)[launch]
-    at_call = call[np.where(forward != NONE, forward, launch)]
-    rows, forward, at_call = rows[at_call != NONE], forward[at_call != NONE], at_call[at_call != NONE]
-    took_ns = trace.device.duration_ns[rows].astype(np.float64)
+    took_ns, at_call, is_backward = attributed_work(trace, steps, call)
     count = len(labels)
     own = np.bincount(function[at_call], weights=took_ns, minlength=count)
-    gpu, backward = _of_all_callers(at_call, [took_ns, np.where(forward != NONE, took_ns, 0.0)], caller, function, count)
+    gpu, backward = _of_all_callers(at_call, [took_ns, took_ns * is_backward], caller, function, count)
     own_calls = np.flatnonzero(function != NONE)
     own_calls = own_calls[begin_in_steps(trace, own_calls, steps)]
     calls = np.bincount(function[own_calls], minlength=count)
@@ -142,10 +138,7 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
     outermost = np.flatnonzero((host.stack != NONE) & (np.append(op, NONE)[above] == NONE))
     steps = profiled_steps(trace)
     outermost = outermost[begin_in_steps(trace, outermost, steps)]
-    rows, launch = work_of_steps(trace, steps)
-    forward = forward_ops(trace)[launch]
-    at_op = op[np.where(forward != NONE, forward, launch)]
-    rows, forward, at_op = rows[at_op != NONE], forward[at_op != NONE], at_op[at_op != NONE]
+    took_ns, at_op, is_backward = attributed_work(trace, steps, op)
 
     sums: dict[str, list[float]] = {}  # by function: GPU time, its own, of backward; host time
 
@@ -160,9 +153,8 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
             if own is not None and frames:
                 sums[frames[0]][own] += total_ns
 
-    took_ns = trace.device.duration_ns[rows].astype(np.float64)
     add(at_op, took_ns, (0,), own=1)
-    add(at_op[forward != NONE], took_ns[forward != NONE], (2,))
+    add(at_op[is_backward], took_ns[is_backward], (2,))
     add(outermost, host.duration_ns[outermost].astype(np.float64), (3,))
     times = max(len(steps), 1)
     found = [

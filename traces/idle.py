@@ -33,8 +33,8 @@ import numpy as np
 from traces.communication import communication_kernels
 from traces.device_names import waits_for_device
 from traces.intervals import Intervals
-from traces.measure import profiled_steps, work_rows
-from traces.model import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, HostKind, Table, Trace
+from traces.measure import profiled_steps, runtime_calls, work_rows
+from traces.model import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
 EDGE_NS = 10_000  # at most so long after the work that it waited for does a kernel begin
 _BEFORE_ALL = np.iinfo(np.int64).min
@@ -227,12 +227,8 @@ def _host_collectives(trace: Trace, rank: int) -> Intervals:
 
 def _synchronized(trace: Trace, rank: int, at_ns: Column) -> Column:
     """Whether the rank's host waited for the device at each time."""
-    host = trace.host
-    texts = trace.strings.texts
-    waits = [row for row in np.unique(host.name[host.kind == HostKind.RUNTIME]).tolist() if waits_for_device(texts[row])]
-    threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
-    rows = (host.kind == HostKind.RUNTIME) & np.isin(host.name, waits) & np.isin(host.thread, threads)
-    return Intervals(host.start_ns[rows], host.end_ns[rows]).holds(at_ns - 1)
+    calls = trace.host.take(runtime_calls(trace, rank, waits_for_device))
+    return Intervals(calls.start_ns, calls.end_ns).holds(at_ns - 1)
 
 
 def _other_streams(trace: Trace, of: Gaps) -> tuple[Column, Column]:

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from traces.typed_json import fitting
+
 
 @dataclass(frozen=True)
 class DeviceProperties:
@@ -47,11 +49,7 @@ class DeviceProperties:
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
         """The properties among `values`, by torch's names; what is of another type than torch's is left out."""
-        kinds = {field.name: str if field.name == "gcnArchName" else int for field in fields(cls)}
-        known = {name: values[name] for name in kinds.keys() & values.keys()}
-        known = {name: int(value) if isinstance(value, bool) else value for name, value in known.items()}
-        made: dict[str, Any] = {name: value for name, value in known.items() if type(value) is kinds[name]}
-        return cls(**made)
+        return fitting(cls, {name: int(value) if isinstance(value, bool) else value for name, value in values.items()})
 
     def completed_by(self, other: DeviceProperties) -> DeviceProperties:
         """These, and of `other` what these do not know."""

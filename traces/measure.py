@@ -14,6 +14,7 @@ a step and more, so start times would shift it to later steps. Only work without
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -361,6 +362,15 @@ def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
     launch = trace.device.launch[rows]
     known = (launch >= 0) & (launch < len(trace.host))
     return rows[known], launch[known]
+
+
+def runtime_calls(trace: Trace, rank: int, is_wanted: Callable[[str], bool]) -> Column:
+    """Rows of the calls into the GPU's runtime by the rank's host, those with a name that is wanted."""
+    host = trace.host
+    calls = host.kind == HostKind.RUNTIME
+    names = [name for name in np.unique(host.name[calls]).tolist() if is_wanted(trace.strings[name])]
+    threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
+    return np.flatnonzero(calls & np.isin(host.name, names) & np.isin(host.thread, threads))
 
 
 def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:

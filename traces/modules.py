@@ -71,12 +71,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
     if module_of is None or calls is None:
         return []
     steps = _with_backward(trace, profiled_steps(trace))
-    rows, launch = work_of_steps(trace, steps)
-    forward = forward_ops(trace)[launch]
-    is_backward = forward != NONE
-    module = module_of[np.where(is_backward, forward, launch)]
-    rows, module, is_backward = rows[module != NONE], module[module != NONE], is_backward[module != NONE]
-    took_ns = trace.device.duration_ns[rows]
+    took_ns, module, is_backward = attributed_work(trace, steps, module_of)
     own = [np.bincount(module[part], weights=took_ns[part], minlength=len(paths)) for part in (~is_backward, is_backward)]
     whole = [_with_all_within(paths, sums) for sums in own]
     count, host_ns = calls.of_steps(trace, steps, len(paths))
@@ -187,6 +182,18 @@ def forward_ops(trace: Trace) -> Column:
     place = np.clip(np.searchsorted(keys[order], wanted, side="right") - 1, 0, len(order) - 1)
     found = forwards[order[place]]
     return np.where((wanted != NONE) & (keys[order[place]] == wanted), found, NONE)
+
+
+def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
+    """The work launched in the steps: how long each piece took, to whom it counts, and whether the backward pass launched it.
+
+    `caller` says of each host span to whom it counts, or NONE. A backward node's work is that of the forward op that made it.
+    """
+    rows, launch = work_of_steps(trace, steps)
+    forward = forward_ops(trace)[launch]
+    counts_to = caller[np.where(forward != NONE, forward, launch)]
+    known = counts_to != NONE
+    return trace.device.duration_ns[rows[known]].astype(np.float64), counts_to[known], forward[known] != NONE
 
 
 def _with_all_within(paths: list[str], own: Column) -> list[float]:

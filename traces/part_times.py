@@ -62,14 +62,9 @@ def _place(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
 def _error(ours: Parts | None, theirs: Parts | None) -> PartError:
     host = [None if parts is None else median(parts.duration_ns) for parts in (ours, theirs)]
     device = [None if parts is None else _device_median(parts) for parts in (ours, theirs)]
-    return PartError(host[0], host[1], _relative(host), device[0], device[1], _relative(device))
+    return PartError(host[0], host[1], relative_error(*host), device[0], device[1], relative_error(*device))
 
 
 def _device_median(parts: Parts) -> int | None:
     timed = (parts.device_start_ns != NONE) & (parts.device_end_ns != NONE)
     return median((parts.device_end_ns - parts.device_start_ns)[timed])
-
-
-def _relative(pair: list[int | None]) -> float | None:
-    recorded, replayed = pair
-    return None if recorded is None or replayed is None else relative_error(recorded, replayed)

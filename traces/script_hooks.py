@@ -199,12 +199,9 @@ class ScriptHooks:
 
         patch(cls, __call__=called)
 
-    def _autocast(self) -> str | None:
-        """The dtype that torch.autocast for CUDA is on with, "float16"; "off" without; None where torch does not tell."""
-        try:
-            return str(self._torch.get_autocast_dtype("cuda"))[len("torch.") :] if self._torch.is_autocast_enabled() else "off"
-        except AttributeError:  # a release before 2.4
-            return None
+    def _autocast(self) -> str:
+        """The dtype that torch.autocast for CUDA is on with, "float16"; "off" without."""
+        return str(self._torch.get_autocast_dtype("cuda"))[len("torch.") :] if self._torch.is_autocast_enabled() else "off"
 
     def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
         """Shape and dtype of each tensor among the arguments of a call; while torch traces or exports, sizes are no numbers."""

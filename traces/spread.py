@@ -35,8 +35,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
     """The chosen rows (steps) of both columns (times). The noise is that of `all_ours`, not only of what drove a replay."""
     a, b = _percentiles(our_ns[ours]), _percentiles(their_ns[theirs])
-    error = relative_error(a[1], b[1]) if a[1] is not None and b[1] is not None else None
-    return Spread(a[1], b[1], error, _noise_floor(our_ns[all_ours]) if len(ours) else None, a[0], a[2], b[0], b[2])
+    noise = _noise_floor(our_ns[all_ours]) if len(ours) else None
+    return Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
 
 
 def median(values: Column) -> int | None:
@@ -44,9 +44,9 @@ def median(values: Column) -> int | None:
     return round(float(np.median(values))) if len(values) else None
 
 
-def relative_error(recorded: float, replayed: float) -> float | None:
-    """replayed / recorded - 1, or None where the recorded figure is 0."""
-    return replayed / recorded - 1 if recorded else None
+def relative_error(recorded: float | None, replayed: float | None) -> float | None:
+    """replayed / recorded - 1, or None where either figure is missing or the recorded one is 0."""
+    return replayed / recorded - 1 if recorded and replayed is not None else None
 
 
 def _percentiles(values: Column) -> list[int] | list[None]:
