@@ -46,21 +46,30 @@ def kernel_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
     """Kernels, copies and memsets by their full names."""
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
-    return _by_name(trace, trace.device.name[rows], weights[rows], trace.device.duration_ns[rows], str)
+    return by_name(trace.strings.__getitem__, trace.device.name[rows], weights[rows], trace.device.duration_ns[rows])
 
 
 def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
     """Ops that launched device work, by canonical names; times are those of their work on the device."""
     rows = work_rows(trace)
+    rows = rows[weights[rows] > 0]
+    return by_op(trace, rows, weights[rows], trace.device.duration_ns[rows])
+
+
+def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> dict[str, Totals]:
+    """The same of some rows of the device table, of each of which so much time counts."""
     op = op_of(trace)[rows]
-    chosen = (op >= 0) & (weights[rows] > 0)
-    rows, op = rows[chosen], op[chosen]
-    ops, first, call = np.unique(op, return_index=True, return_inverse=True)
-    duration_ns = np.bincount(call, weights=trace.device.duration_ns[rows], minlength=len(ops)).astype(np.int64)
-    return _by_name(trace, trace.host.name[ops] if len(ops) else ops, weights[rows[first]], duration_ns, canonical_op)
+    known = op >= 0
+    ops, first, call = np.unique(op[known], return_index=True, return_inverse=True)
+    of_ops_ns = np.bincount(call, weights=duration_ns[known], minlength=len(ops)).astype(np.int64)
+    names = trace.host.name[ops] if len(ops) else ops
+    return by_name(trace.strings.__getitem__, names, weights[known][first], of_ops_ns, canonical_op)
 
 
-def _by_name(trace: Trace, names: Column, weights: Column, duration_ns: Column, key: Callable[[str], str]) -> dict[str, Totals]:
+def by_name(
+    text_of: Callable[[int], str], names: Column, weights: Column, duration_ns: Column, key: Callable[[str], str] = str
+) -> dict[str, Totals]:
+    """By the key of what a name, which is a number, stands for; of whole weights calls and times are whole numbers."""
     order = np.argsort(names, kind="stable")
     names, weights, duration_ns = names[order], weights[order], duration_ns[order]
     begins = np.flatnonzero(np.diff(names, prepend=-2))
@@ -76,7 +85,7 @@ def _by_name(trace: Trace, names: Column, weights: Column, duration_ns: Column, 
         strict=True,
     )
     for name, calls, total_ns, least_ns, most_ns in columns:
-        text = trace.strings[name]
+        text = text_of(name)
         of = Totals(text, calls, total_ns, least_ns, most_ns)
         other = found.get(key(text))
         if other is not None:  # called after the one with the most time

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -209,12 +210,11 @@ class ViewApp(App[int]):
 
     # --- loading ---
 
+    @dataclass
     class Arrived(Message):
         """A stage has come."""
 
-        def __init__(self, stage: Stage) -> None:
-            super().__init__()
-            self.stage = stage
+        stage: Stage
 
     def _go_through_stages(self) -> None:
         """In a thread of its own. Nothing here waits long for the app, which may be closed at any time: a thread that numpy is
@@ -603,10 +603,8 @@ class ViewApp(App[int]):
             found = next_named(self._window, side, row.table, string, 1) if string >= 0 else None
             if found is not None:
                 self._hit = Hit(row.table, row.name, 0, side, row.table, string)
-                span, place, number, count = found
-                self._select(span, place, f"{number} of {count}")
-                return
-        self.tell(f"{row.name} lies outside what is aligned by {self._window.alignment.value}")
+                break
+        self._to_named(found, f"{row.name} lies outside what is aligned by {self._window.alignment.value}")
 
     # --- how it looks ---
 

@@ -58,24 +58,12 @@ class Sign(IntEnum):
 
 
 SIGNS = {
-    Sign.BLANK: " ",
-    Sign.MORE: "+",
-    Sign.LESS: "-",
-    Sign.ALIKE: "=",
-    Sign.OTHER_WORK: "~",
-    Sign.LATER: ">",
-    Sign.EARLIER: "<",
-}
-
+    Sign.BLANK: " ", Sign.MORE: "+", Sign.LESS: "-", Sign.ALIKE: "=", Sign.OTHER_WORK: "~", Sign.LATER: ">", Sign.EARLIER: "<",
+}  # fmt: skip
 SIGN_WORDS = {
-    Sign.MORE: "longer or new",
-    Sign.LESS: "shorter or gone",
-    Sign.OTHER_WORK: "other work",
-    Sign.ALIKE: "same",
-    Sign.LATER: "waits longer",
-    Sign.EARLIER: "waits less",
-}
-
+    Sign.MORE: "longer or new", Sign.LESS: "shorter or gone", Sign.OTHER_WORK: "other work", Sign.ALIKE: "same",
+    Sign.LATER: "waits longer", Sign.EARLIER: "waits less",
+}  # fmt: skip
 _SIGN_GLYPHS = np.full(max(SIGNS) + 1, " ")
 _SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
 
@@ -172,7 +160,8 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cel
     if lines == 1:
         cells = _columns(levels, dominant(found), hanging)
         if len(kinds) > 1:
-            _paint_two(cells, found, kinds, np.flatnonzero(levels == 8), hanging)
+            held = np.stack([found.by_category[kind] for kind in kinds])
+            _paint_two(cells, held, np.array(kinds, dtype=np.uint16), np.flatnonzero(levels == 8), hanging)
         return [cells]
     if len(kinds) == 1:
         return _piled(levels, dominant(found), lines, hanging)
@@ -181,44 +170,28 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cel
     bottoms = np.vstack([np.zeros_like(tops[:1]), tops[:-1]])
     numbers = np.array(kinds or [Category.OTHER], dtype=np.uint16)
     parts = []
-    column = np.arange(len(levels))
     for below in range(0, 8 * lines, 8):
         held = np.clip(tops, below, below + 8) - np.clip(bottoms, below, below + 8)  # kinds x columns
         largest = np.argmax(held, axis=0)
         filled = held.sum(axis=0)
         cells = _columns(filled, numbers[largest], hanging)
-        full = np.flatnonzero(filled == 8)
-        others = held.copy()
-        others[largest, column] = 0
-        second = np.argmax(others, axis=0)
-        two = full[others[second[full], full] > 0]
-        lower, upper = (np.minimum, np.maximum) if not hanging else (np.maximum, np.minimum)
-        low, high = lower(largest[two], second[two]), upper(largest[two], second[two])
-        part = held[low, two] * 8 / np.maximum(held[low, two] + held[high, two], 1)
-        cells.glyphs[two] = EIGHTHS[np.clip(np.rint(part).astype(np.int64), 1, 7)]
-        cells.paints[two] = numbers[low] | ((numbers[high] + 1) << BEHIND)
+        _paint_two(cells, held, numbers, np.flatnonzero(filled == 8), hanging)
         parts.append(cells)
     return parts if hanging else parts[::-1]
 
 
-def _paint_two(cells: CellRow, found: Busy, kinds: list[int], full: Column, hanging: bool) -> None:
-    """Stack the two largest kinds of these full columns of a lane of one line."""
-    if not len(full):
-        return
-    held = np.stack([found.by_category[kind][full] for kind in kinds])
-    column = np.arange(len(full))
+def _paint_two(cells: CellRow, held: Column, numbers: Column, full: Column, hanging: bool) -> None:
+    """Stack the two largest kinds of these full columns; `held` says how much of each kind, by its number, a column holds."""
+    held, column = held[:, full], np.arange(len(full))
     largest = np.argmax(held, axis=0)
     most = held[largest, column]
     held[largest, column] = 0
     second = np.argmax(held, axis=0)
     next_most = held[second, column]
-    two = np.flatnonzero(next_most * 16 >= most + next_most)  # half an eighth at least
-    if not len(two):
-        return
+    two = np.flatnonzero(next_most * 16 >= np.maximum(most + next_most, 1))  # half an eighth at least
     is_lower = (largest[two] < second[two]) != hanging
     lower, upper = np.where(is_lower, largest[two], second[two]), np.where(is_lower, second[two], largest[two])
     part = np.where(is_lower, most[two], next_most[two]) * 8 / (most[two] + next_most[two])
-    numbers = np.array(kinds, dtype=np.uint16)
     cells.glyphs[full[two]] = EIGHTHS[np.clip(np.rint(part).astype(np.int64), 1, 7)]
     cells.paints[full[two]] = numbers[lower] | ((numbers[upper] + 1) << BEHIND)
 

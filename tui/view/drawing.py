@@ -44,7 +44,6 @@ class Drawing:
     def __init__(self) -> None:
         self._of: tuple[object, ...] | None = None
         self._parts: dict[tuple[object, ...], object] = {}
-        self._edges_ns: Column = np.zeros(0, dtype=np.int64)
 
     def frame(self, window: Window) -> list[tuple[WindowLine, CellRow]]:
         """The lines in sight."""
@@ -54,11 +53,11 @@ class Drawing:
         """Forget what was made of another stretch of time, or of another scene."""
         of = (window.scene, window.alignment, window.start_ns, window.ns_per_column, window.columns)
         if self._of is None or of[0] is not self._of[0] or of[1:] != self._of[1:]:
-            self._of, self._parts, self._edges_ns = of, {}, window.edges_ns
+            self._of, self._parts = of, {}
 
     def line(self, window: Window, line: WindowLine) -> CellRow:
         self._look_again(window)
-        row, edges = window.scene.rows[line.row], self._edges_ns
+        row, edges = window.scene.rows[line.row], window.edges_ns
         if line.part is LinePart.DIFFERENCE:
             return self._once((line.row, line.part), lambda: self._difference(window, line.row, row, edges))
         side = line.part.value
@@ -97,7 +96,7 @@ class Drawing:
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)
-        return self._once((row, side, "busy"), lambda: busy(lane, window.axis.sides[side], self._edges_ns))
+        return self._once((row, side, "busy"), lambda: busy(lane, window.axis.sides[side], window.edges_ns))
 
     def _difference(self, window: Window, number: int, row: SceneRow, edges: Column) -> CellRow:
         sides = window.axis.sides

@@ -86,10 +86,10 @@ def range_text(window: Window) -> str:
     for word, sums in zip(window.scene.words, stretch_sums(window.scene, window.axis, begin, end), strict=True):
         of = max(sums.length_ns * sums.devices, 1)
         if not sums.devices:
-            phases = ", ".join(f"{name} {time_text(time_ns)}" for name, (_, time_ns) in sums.phases.items())
+            phases = ", ".join(f"{name} {time_text(of_phase.total_ns)}" for name, of_phase in sums.phases.items())
             found.append(f"{word} {time_text(sums.length_ns)}, {phases or 'no GPU work is recorded'}".strip())
             continue
-        kernels = sum(count for count, _ in sums.kernels.values())
+        kernels = sum(of_kernel.calls for of_kernel in sums.kernels.values())
         text = f"{word} {time_text(sums.length_ns)}, GPU busy {share_text(sums.busy_ns / of)}, idle {time_text(sums.idle_ns)}"
         found.append(f"{text}, {kernels} kernels".strip())
     return "range: " + " · ".join(found)

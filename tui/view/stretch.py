@@ -2,7 +2,7 @@
 
 sums = stretch_sums(scene, axis, begin_ns, end_ns)[0]
 sums.length_ns, sums.busy_ns       # of this trace's time in the stretch; the union per device, summed over devices
-sums.kernels["volta_sgemm_nn"]     # (calls, ns); what the stretch cuts counts with what lies within it
+sums.kernels["volta_sgemm_nn"]     # Totals, whose total_ns has of what the stretch cuts as much as lies within it
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.equivalents import canonical_op
 from traces.idle import IdleReason, IdleSpans
 from traces.intervals import Intervals
-from traces.measure import op_of, work_rows
-from traces.model import Column, Trace
+from traces.measure import work_rows
+from traces.model import Trace
+from tui.view.aggregates import Totals, by_name, by_op
 from tui.view.axis import Axis, SlotTimes
 from tui.view.categories import Category, of_device
 from tui.view.scene import Scene
-
-CountAndTime = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,10 @@ class StretchSums:
     length_ns: int
     busy_ns: int
     devices: int  # that have any work in the trace
-    kinds: dict[str, CountAndTime]
-    kernels: dict[str, CountAndTime]
-    ops: dict[str, CountAndTime]
-    phases: dict[str, CountAndTime]  # the host's time in them, over all ranks
+    kinds: dict[str, Totals]
+    kernels: dict[str, Totals]
+    ops: dict[str, Totals]
+    phases: dict[str, Totals]  # the host's time in them, over all ranks
     idle_by_reason: dict[str, int]  # where a step is known: see traces/idle.py
 
     @property
@@ -60,40 +58,22 @@ def _sums(trace: Trace, side: SlotTimes, idle: IdleSpans, begin_ns: int, end_ns:
         of = rows[spans.device[rows] == device]
         busy = Intervals(spans.start_ns[of], spans.end_ns[of])
         busy_ns += int(busy.within(shown.start_ns, shown.end_ns).sum())
-    kinds = of_device(trace, rows)
     idle_ns = shown.within(idle.start_ns, idle.end_ns)
     phases = trace.phases
     of_phases = shown.within(phases.start_ns, phases.end_ns)
     seen = of_phases > 0
-    op = op_of(trace)[rows]
-    known = op >= 0
+    once = np.ones(len(rows), dtype=np.int64)
     return StretchSums(
         length_ns=shown.total_ns,
         busy_ns=busy_ns,
         devices=len(devices),
-        kinds={Category(kind).name.lower(): sums for kind, sums in _by(kinds, within).items()},
-        kernels={trace.strings[name]: sums for name, sums in _by(spans.name[rows], within).items()},
-        ops=_by_op(trace, op[known], within[known]),
-        phases={trace.strings[name]: sums for name, sums in _by(phases.name[seen], of_phases[seen]).items()},
+        kinds=_most_first(by_name(lambda kind: Category(kind).name.lower(), of_device(trace, rows), once, within)),
+        kernels=_most_first(by_name(trace.strings.__getitem__, spans.name[rows], once, within)),
+        ops=_most_first(by_op(trace, rows, once, within)),
+        phases=_most_first(by_name(trace.strings.__getitem__, phases.name[seen], seen[seen].astype(np.int64), of_phases[seen])),
         idle_by_reason={reason.name.lower(): int(idle_ns[idle.reason == reason].sum()) for reason in IdleReason},
     )
 
 
-def _by(keys: Column, within_ns: Column) -> dict[int, CountAndTime]:
-    """Per key how many rows it has and how long they are, most time first."""
-    found, index, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    times = np.bincount(index, weights=within_ns, minlength=len(found))
-    order = np.argsort(-times, kind="stable")
-    return {int(found[n]): (int(counts[n]), int(times[n])) for n in order.tolist()}
-
-
-def _by_op(trace: Trace, op: Column, within_ns: Column) -> dict[str, CountAndTime]:
-    """Per canonical op how many calls had work here, and how long that is."""
-    calls, index = np.unique(op, return_inverse=True)
-    times = np.bincount(index, weights=within_ns, minlength=len(calls))
-    found: dict[str, CountAndTime] = {}
-    for name, time_ns in zip(trace.host.name[calls].tolist() if len(calls) else [], times.tolist(), strict=True):
-        text = canonical_op(trace.strings[name])
-        count, total_ns = found.get(text, (0, 0))
-        found[text] = count + 1, total_ns + int(time_ns)
-    return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+def _most_first(totals: dict[str, Totals]) -> dict[str, Totals]:
+    return dict(sorted(totals.items(), key=lambda item: -item[1].total_ns))

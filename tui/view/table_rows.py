@@ -20,8 +20,9 @@ from tui.view.axis import Axis
 from tui.view.differences import Difference, compared_pairs
 from tui.view.ruler import step_name
 from tui.view.scene import Scene, short_name
-from tui.view.stretch import CountAndTime, stretch_sums
+from tui.view.stretch import stretch_sums
 from tui.view.table_parts import Head, TableRow, TabTable, Unit, Value
+from tui.view.tracks import groups
 
 TABS = ("differences", "kernels", "ops", "phases", "steps", "collectives", *ANALYSES, "range")
 
@@ -145,9 +146,9 @@ def _collectives(scene: Scene) -> TabTable:
     rows = []
     for side, trace in enumerate(scene.traces):
         spans = trace.collectives
-        keys = np.stack([spans.name, spans.bytes, spans.group_size]) if len(spans) else np.zeros((3, 0), dtype=np.int64)
-        for name, size, ranks in np.unique(keys, axis=1).T.tolist():
-            own = spans.duration_ns[(spans.name == name) & (spans.bytes == size) & (spans.group_size == ranks)]
+        every = np.arange(len(spans))
+        for (name, size, ranks), same in groups(every, spans.name, spans.bytes, spans.group_size):
+            own = spans.duration_ns[same]
             figures = int(own.sum()), len(own), float(own.mean()), int(own.min()), int(own.max())
             known = (None if size == NONE else size), (None if ranks == NONE else ranks)
             text = trace.strings[name]
@@ -166,7 +167,7 @@ def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> TabTable:
     of_devices = [of.length_ns * of.devices for of in sides]
 
     def add(
-        what: str, name: str, times: Sequence[int | None], counts: Sequence[int | None], table: str = "",
+        what: str, name: str, times: Sequence[float | None], counts: Sequence[float | None], table: str = "",
         lengths: Sequence[int] = of_devices,
     ) -> None:  # fmt: skip
         values: list[Value] = [what, short_name(name), *times]
@@ -176,7 +177,7 @@ def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> TabTable:
         side = next((n for n, time_ns in enumerate(times) if time_ns is not None), 0)
         rows.append(TableRow((*values, *shares, *counts), name, table, side))
 
-    nothing: list[int | None] = [None] * len(sides)
+    nothing = [None] * len(sides)
     if any(of_devices):
         add("", "GPU busy", [of.busy_ns for of in sides], nothing)
         add("", "GPU idle", [of.idle_ns for of in sides], nothing)
@@ -192,8 +193,9 @@ def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> TabTable:
         ("op", "", [of.ops for of in sides], of_devices),
     ):
         for name in dict.fromkeys(name for of in found for name in of):
-            both: list[CountAndTime | None] = [of.get(name) for of in found]
-            add(what, name, [one and one[1] for one in both], [one and one[0] for one in both], table, lengths)
+            both = [of.get(name) for of in found]
+            took, calls = ([getattr(one, figure, None) for one in both] for figure in ("total_ns", "calls"))
+            add(what, name, took, calls, table, lengths)
     words = scene.words if two else ("time",)
     heads = [Head("what"), Head("name"), *(Head(word, Unit.TIME) for word in words)]
     heads += [Head("change", Unit.CHANGE)] if two else []

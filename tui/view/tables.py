@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from rich.text import Text
@@ -37,13 +38,12 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
         Binding("e", "ask('save')", "save CSV"),
     ]
 
+    @dataclass
     class Asked(Message):
         """A key was pressed: what it asks for, and with what."""
 
-        def __init__(self, what: str, number: int) -> None:
-            super().__init__()
-            self.what = what
-            self.number = number
+        what: str
+        number: int
 
     def action_ask(self, what: str, number: int = 0) -> None:
         self.post_message(self.Asked(what, number))
@@ -67,20 +67,18 @@ class TablePanel(Widget):
     TablePanel.below #name { max-height: 2; }
     """
 
+    @dataclass
     class Chosen(Message):
         """A row was chosen."""
 
-        def __init__(self, row: TableRow) -> None:
-            super().__init__()
-            self.row = row
+        row: TableRow
 
+    @dataclass
     class Saving(Message):
         """The table is to be saved: its name and its text."""
 
-        def __init__(self, tab: str, text: str) -> None:
-            super().__init__()
-            self.tab = tab
-            self.text = text
+        tab: str
+        text: str
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ import itertools
 import math
 import re
 from bisect import bisect_right
+from dataclasses import dataclass
 
 import numpy as np
 from rich.segment import Segment
@@ -39,12 +40,11 @@ _WIDE = 100  # columns of the terminal from which on labels may be wide
 class TimelineView(Widget, can_focus=True):
     DEFAULT_CSS = "TimelineView { height: 1fr; width: 1fr; }"
 
+    @dataclass
     class Changed(Message):
         """The cursor or the window was changed by mouse; `selected` if by a click."""
 
-        def __init__(self, selected: bool) -> None:
-            super().__init__()
-            self.selected = selected
+        selected: bool
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,11 +185,13 @@ class TimelineView(Widget, can_focus=True):
 
 def range_columns(window: Window) -> range:
     """The columns of the selected stretch that are in sight."""
-    if window.range_ns is None:
-        return range(0)
-    begin, end = sorted(window.range_ns)
-    first = int((begin - window.start_ns) / window.ns_per_column)
-    behind = math.ceil((end - window.start_ns) / window.ns_per_column)
+    return range(0) if window.range_ns is None else _columns(window, *sorted(window.range_ns))
+
+
+def _columns(window: Window, begin_ns: int, end_ns: int) -> range:
+    """The columns in sight that show any of a stretch of the axis."""
+    first = int((begin_ns - window.start_ns) / window.ns_per_column)
+    behind = math.ceil((end_ns - window.start_ns) / window.ns_per_column)
     return range(min(max(first, 0), window.columns), min(max(behind, 0), window.columns))
 
 
@@ -222,9 +224,8 @@ def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
     within = paints[selected.start : selected.stop]
     within[within == Sign.BLANK] |= LIT
     for begin, end in spans:
-        first = max(int((begin - window.start_ns) // window.ns_per_column), 0)
-        behind = min(max(math.ceil((end - window.start_ns) / window.ns_per_column), first + 1), window.columns)
-        within = paints[first:behind]
+        columns = _columns(window, begin, end)
+        within = paints[columns.start : max(columns.stop, columns.start + 1)]
         within[within != Sign.BLANK] |= LIT
     return paints
 
