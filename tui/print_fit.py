@@ -23,13 +23,16 @@ class Need:
 
     script: str
     batch: int | None  # None: not seen
-    option: str  # the script's option for it, "" if unknown
-    peak_bytes: int
-    reserved_bytes: int
+    batch_option: str | None  # the script's option for it, None if unknown
+    steps_run: int  # training steps
     devices: int
-    steps: int  # training steps that were run
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
     workload: WorkloadSignature
     notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "workload": self.workload.to_json()}
 
 
 @dataclass(frozen=True)
@@ -113,24 +116,10 @@ def _limit_json(limit: MeasuredLimit) -> dict[str, Any]:
     return {"entry": limit.cell.name, "largest_batch": limit.fitted, "out_of_memory_batch": limit.full}
 
 
-def need_json(need: Need) -> dict[str, Any]:
-    return {
-        "script": need.script,
-        "batch": need.batch,
-        "batch_option": need.option or None,
-        "steps_run": need.steps,
-        "devices": need.devices,
-        "peak_allocated_bytes": need.peak_bytes,
-        "peak_reserved_bytes": need.reserved_bytes,
-        "workload": need.workload.to_json(),
-        "notes": need.notes,
-    }
-
-
 def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool) -> list[str]:
     at = f" at batch {count_text(need.batch)}" if need.batch is not None else ""
-    reserved = f"and reserves {size_text(need.reserved_bytes)} where there is room"
-    lines = [f"{need.script} needs {size_text(need.peak_bytes)}{at}, {reserved}.", ""]
+    reserved = f"and reserves {size_text(need.peak_reserved_bytes)} where there is room"
+    lines = [f"{need.script} needs {size_text(need.peak_allocated_bytes)}{at}, {reserved}.", ""]
     heads = ["card", "memory", "fits", "reserved", "left", "largest batch", "step"]
     rows = [_row(one) for one in found]
     marks = {True: "green", False: "red"}
@@ -158,7 +147,7 @@ def _row(one: CardFit) -> list[str]:
 
 
 def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
-    asked = counted(need.steps, "step") if need.steps else "the script"
+    asked = counted(need.steps_run, "step") if need.steps_run else "the script"
     said = [
         f"PyTorch's allocator was given what {asked} requested. Of the card's memory the CUDA context was taken off,",
         "estimated at 2 KiB per thread that the card can hold. Kernels that are loaded are not counted; cuDNN's workspaces",
@@ -170,7 +159,7 @@ def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
             asked, step = size_text(one.outcome.asked_bytes), one.outcome.steps + 1
             said.append(f"{one.card.names[0]}: out of memory in step {step}, asking for {asked}.")
     said += [note[0].upper() + note[1:] + "." for note in need.notes]
-    if not need.option:
+    if not need.batch_option:
         said.append("For the largest batch, name the script's option for it: --batch-option=--batch-size.")
     elif any(one.verified is not None for one in found):
         said.append("✓: run at that batch, and at one more, which does not fit. ?: such runs said otherwise.")
@@ -185,7 +174,7 @@ def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
         corrected = estimates[0].source.partition(", ")[2]
         beside = f", {corrected}" if corrected else ""
         said.append(f"~ before a step: nobody measured it; the GPU's time, estimated op by op as by trace predict{beside}.")
-    if not need.steps and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
+    if not need.steps_run and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
         said.append(f"~ before a step: the forward pass in training, from the library: {', '.join(dict.fromkeys(passes))}.")
     if any(one.largest_batch is not None and not one.is_measured for one in found):
         said.append("~ before a batch: estimated by the allocator.")

@@ -19,7 +19,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from replayer.memory.capacity import Capacity
@@ -40,7 +39,7 @@ from tui.figures import counted
 from tui.narration import ending_text
 from tui.options import FitOptions
 from tui.outputs import to_json
-from tui.print_fit import CardFit, Need, OtherMemory, fit_lines, need_json
+from tui.print_fit import CardFit, Need, OtherMemory, fit_lines
 from tui.progress import working
 from tui.terminal import is_verbose, look
 
@@ -85,10 +84,8 @@ def run(fit: FitOptions) -> int:
         found = [_card_fit(card, first, scaled, need, known, peaks) for card in cards]
     if fit.verify and scaled:
         found = _verified(fit, found, option, need)
-    if fit.json:
-        print(to_json({**need_json(need), "gpus": [one.to_json() for one in found]}))
-    else:
-        print("\n".join(fit_lines(need, found, **look(sys.stdout))))
+    facts = {**need.to_json(), "gpus": [one.to_json() for one in found]}
+    print(to_json(facts) if fit.json else "\n".join(fit_lines(need, found, **look(sys.stdout))))
     return 0 if any(one.fits for one in found) else 1
 
 
@@ -154,11 +151,11 @@ def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
     return Need(
         script=shlex.join(fit.script),
         batch=int(given) if given and given.isdigit() else first.batch,
-        option=option,
-        peak_bytes=max(one.peak_bytes for one in room),
-        reserved_bytes=max(one.reserved_bytes for one in room),
+        batch_option=option or None,
+        steps_run=first.steps,
         devices=len(first.logs),
-        steps=first.steps,
+        peak_allocated_bytes=max(one.peak_bytes for one in room),
+        peak_reserved_bytes=max(one.reserved_bytes for one in room),
         workload=first.workload,
         notes=notes,
     )
@@ -181,7 +178,7 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
         if fit.batch_option or _given(fit.script, option) is not None:
             raise
         why = f"{option} is in the script's text, and with {option} {other} it failed"  # a word that is no option of its
-        return [], replace(need, option="", notes=[*need.notes, f"the largest batch cannot be told: {why}"])
+        return [], replace(need, batch_option=None, notes=[*need.notes, f"the largest batch cannot be told: {why}"])
     why = ""
     if first.batch is not None and second.batch == first.batch:
         why = f"{option} does not change the batch, which is {first.batch} here and there"
@@ -208,17 +205,17 @@ class _Peaks:
         self._found: dict[int, int] = {}
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
-    def judge(self, limit: MeasuredLimit) -> MeasuredLimit | OtherMemory | None:
-        """None where the script's batches are not those of cells."""
-        if self.batch is None:
-            return None
+    def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
+        """The limit, or why it is not this script's; neither where the script's batches are not those of cells."""
+        if limit is None or self.batch is None:
+            return None, None
         at = limit.fitted if self._scaled else self.batch
         needs_bytes = self._at(at)
-        return limit if limit.is_of(at, needs_bytes) else OtherMemory(limit, at, needs_bytes)
+        return (limit, None) if limit.is_of(at, needs_bytes) else (None, OtherMemory(limit, at, needs_bytes))
 
     def _at(self, batch: int) -> int:
         if batch == self._need.batch:
-            return self._need.peak_bytes
+            return self._need.peak_allocated_bytes
         if batch not in self._found:
             [requests] = self._scaled
             room = Capacity(_ROOM_BYTES, 0, DEFAULT_OOM_TEXT)
@@ -234,24 +231,10 @@ def _card_fit(
     worst = max(outcomes, key=lambda one: (not one.fits, one.reserved_bytes))
     estimated = None
     if scaled and need.batch is not None:
-        estimated = largest_batch(partial(_all_fit, scaled, capacity, card), need.batch)
+        estimated = largest_batch(lambda batch: _fit([one.at(batch) for one in scaled], capacity, card), need.batch)
         estimated = None if estimated >= MAX_BATCH else estimated
-    limit = known.limit(card)
-    judged = peaks.judge(limit) if limit is not None else None
-    found = CardFit(
-        card,
-        worst,
-        estimated,
-        None,
-        peaks.batch,
-        judged if isinstance(judged, MeasuredLimit) else None,
-        judged if isinstance(judged, OtherMemory) else None,
-    )
+    found = CardFit(card, worst, estimated, None, peaks.batch, *peaks.judge(known.limit(card)))
     return replace(found, step=known.step(card)) if found.fits else found
-
-
-def _all_fit(scaled: Sequence[ScaledRequests], capacity: Capacity, card: Card, batch: int) -> bool:
-    return _fit([one.at(batch) for one in scaled], capacity, card)
 
 
 def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
