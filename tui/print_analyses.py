@@ -6,8 +6,8 @@ for head, rows in both_sections(comparison.analyses): ...                   # of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from traces.comparison import pair_streams
 from tui.figures import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from traces.launches import StreamLaunches
     from traces.modules import ModuleTime
 
+Key = TypeVar("Key")
+Row = TypeVar("Row")
 _MOST_OPS, _MOST_MODULES = 10, 16
 REASONS = {
     "data": "waiting for data",
@@ -95,31 +97,30 @@ def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]
         rows.append([f"{label}, delay", *(ABSENT if row is None else time_text(row.delay_median_ns) for row in both)])
         rows.append([f"{label}, mean queue", *(ABSENT if row is None else f"{row.queue_mean:.1f}" for row in both)])
     yield "Launches", rows
-    copies = [{row.kind: row for row in of.transfers} for of in pair]
     rows = []
-    for kind in [kind for kind in copies[0] if kind in copies[1]][:4]:
-        rows.append([f"{kind}, GB/s", *(_gbps(side[kind].gbps) for side in copies)])
-        rows.append(["  over time", *(curve_text(side[kind].over_time) for side in copies)])
+    for kind, transfers in _shared(*({row.kind: row for row in of.transfers} for of in pair))[:4]:
+        rows.append([f"{kind}, GB/s", *(_gbps(row.gbps) for row in transfers)])
+        rows.append(["  over time", *(curve_text(row.over_time) for row in transfers)])
     yield "Copies", rows
-    modules = [{row.path: row for row in of.modules} for of in pair]
-    if any(map(_gpu_ns, modules[0].values())):
-        took, title = _gpu_ns, "GPU time of modules, per step"
-    else:
-        took, title = _host_ns, "Host time of modules, per step"
-    shared = [path for path in modules[0] if path in modules[1]]
-    most = sorted(shared, key=lambda path: -max(took(side[path]) for side in modules))[:_MOST_OPS]
-    rows = [[_indented(path), *(time_text(took(side[path])) for side in modules)] for path in shared if path in most]
-    yield title, rows
-    for title, lists in (
-        ("Achieved rates by kind of op", [of.achieved for of in pair]),
-        ("GPU time of ops by shape, per call", [of.op_shapes for of in pair]),
-    ):
-        ops = [{op_label(row): row for row in own if row.calls} for own in lists]
-        yield title, [row for label in [key for key in ops[0] if key in ops[1]][:_MOST_OPS] for row in _compared(label, ops)]
-    ranks = [{row.rank: row for row in of.stragglers} for of in pair]
-    told = [rank for rank in ranks[0] if rank in ranks[1]][:_MOST_OPS]
-    rows = [[f"rank {rank} kept others waiting", *(time_text(side[rank].caused_ns) for side in ranks)] for rank in told]
+    modules = _shared(*({row.path: row for row in of.modules} for of in pair))
+    has_gpu_time = any(map(_gpu_ns, pair[0].modules))
+    took, title = (_gpu_ns, "GPU time of modules") if has_gpu_time else (_host_ns, "Host time of modules")
+    most = dict(sorted(modules, key=lambda shared: -max(map(took, shared[1])))[:_MOST_OPS])
+    yield f"{title}, per step", [[_indented(path), *map(time_text, map(took, of))] for path, of in modules if path in most]
+    rates = _shared(*({op_label(row): row for row in of.achieved if row.calls} for of in pair))[:_MOST_OPS]
+    yield "Achieved rates by kind of op", [row for label, ops in rates for row in _compared_rates(label, ops)]
+    shapes = _shared(*({op_label(row): row for row in of.op_shapes if row.calls} for of in pair))[:_MOST_OPS]
+    told = [(label, ops) for label, ops in shapes if any(row.shapes for row in ops)]
+    rows = [[label, *(time_text(row.device_ns / row.calls) for row in ops)] for label, ops in told]
+    yield "GPU time of ops by shape, per call", rows
+    ranks = _shared(*({row.rank: row for row in of.stragglers} for of in pair))[:_MOST_OPS]
+    rows = [[f"rank {rank} kept others waiting", *(time_text(row.caused_ns) for row in late)] for rank, late in ranks]
     yield "Stragglers: who came last to collectives", rows
+
+
+def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[Key, tuple[Row, Row]]]:
+    """What both sides have, in the order of the first."""
+    return [(key, (row, second[key])) for key, row in first.items() if key in second]
 
 
 def paired_launches(sides: Both[Analyses]) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
@@ -138,11 +139,8 @@ def paired_launches(sides: Both[Analyses]) -> dict[str, tuple[StreamLaunches | N
     return found
 
 
-def _compared(label: str, sides: list[dict[str, OpRates]]) -> list[list[str]]:
-    """Of an op by shape its time per call, of a whole kind what it achieves."""
-    both = [side[label] for side in sides]
-    if any(row.shapes for row in both):
-        return [[label, *(time_text(row.device_ns / row.calls) for row in both)]]
+def _compared_rates(label: str, both: tuple[OpRates, OpRates]) -> list[list[str]]:
+    """What a kind of op achieves."""
     rates = (
         [f"{label}, TFLOP/s", *(ABSENT if row.tflops is None else f"{row.tflops:.2f}" for row in both)],
         [f"{label}, GB/s", *(_gbps(row.gbps) for row in both)],

@@ -36,13 +36,7 @@ _GRAINS = {
     "phase": "phase-grained: the phases of each step, no kernels",
 }
 _HOST_ONLY = "the host alone: no GPU work was recorded"
-_KINDS = {
-    "warmup": "warm-up",
-    "steady": "clean",
-    "evaluation": "evaluation",
-    "profiled": "profiled",
-    "incomplete": "incomplete",
-}
+_KINDS = {"warmup": "warm-up", "steady": "clean"}  # others are called as they are
 _AT_MOST = "≤ "
 _MOST_STEPS = 8  # shown one by one
 _MOST_FACTS = 24  # lines of provenance
@@ -224,7 +218,7 @@ def _steps(summary: Summary, width: int) -> list[str]:
     rows = []
     for step in steps[:_MOST_STEPS]:
         label = f"rank {step.rank} step {step.number}" if several else f"step {step.number}"
-        label += f" ({_KINDS[step.kind]})" if step.kind != "steady" else ""
+        label += f" ({_KINDS.get(step.kind, step.kind)})" if step.kind != "steady" else ""
         rows.append([label, time_text(step.duration_ns), time_text(step.compute_side_ns)])
     if len(steps) > _MOST_STEPS:
         rows.append([f"and {len(steps) - _MOST_STEPS} more", "", ""])
@@ -235,8 +229,8 @@ def _steps(summary: Summary, width: int) -> list[str]:
 def _step_kinds(summary: Summary, width: int) -> list[str]:
     """Only where there are several; with how much the profiler slowed the host."""
     kinds, clean, scale = summary.step_kinds, summary.clean, summary.host_scale
-    names = _KINDS if "profiled" in kinds else _KINDS | {"steady": "steady"}
-    rows = [[names[kind], count_text(of.count), time_text(of.median_ns)] for kind, of in kinds.items()]
+    names = _KINDS if "profiled" in kinds else {"warmup": "warm-up"}
+    rows = [[names.get(kind, kind), count_text(of.count), time_text(of.median_ns)] for kind, of in kinds.items()]
     lines = table(["", "steps", "median"], rows, width=width, indent=2) if len(rows) > 1 else []
     if clean is not None:
         lines.append(f"  under the profiler a step took {clean.slowdown:.2f} times as long")

@@ -13,8 +13,5 @@ from tui.trace_names import load_trace
 
 def run(name: str, json: bool, details: bool = False) -> int:
     summary = summarize(load_trace(name))
-    if json:
-        print(to_json(summary.to_json()))
-    else:
-        print(info_text(summary, name, details=details, **look(sys.stdout)))
+    print(to_json(summary.to_json()) if json else info_text(summary, name, details=details, **look(sys.stdout)))
     return 0
