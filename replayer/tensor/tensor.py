@@ -21,7 +21,6 @@ identity over `model.to("cuda")`, swaps dictionaries and refuses slots.
 from __future__ import annotations
 
 import copy
-import gc
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -34,6 +33,7 @@ from replayer.tensor.allocation import Allocation, adopt, make, make_as, make_vi
 from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
+from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from replayer.timing.stream import VirtualStream
 
 _data: Any = torch._C.TensorBase.data
-_swap_impl: Any = torch._C._swap_tensor_impl
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
@@ -302,29 +301,13 @@ def move_to(tensor: Any, data: torch.Tensor) -> None:
         kept |= {"_is_param": True} if issubclass(plain, torch.nn.Parameter) else {}
     tensor.grad = None
     try:
-        _swap(tensor, made)
+        swap(tensor, made)
     except NotEmulated:
         tensor.grad = grad
         raise
     tensor.__class__, made.__class__ = virtual_class(plain, VirtualTensor) if "meta" in kept else plain, type(tensor)
     tensor.__dict__ = kept
     tensor.grad, tensor._backward_hooks, tensor._post_accumulate_grad_hooks = grad, *hooks
-
-
-def _swap(tensor: torch.Tensor, made: torch.Tensor) -> None:
-    """Not while a profile with shapes or memory refers to `tensor`; one that was dropped may be garbage still."""
-    try:
-        _swap_impl(tensor, made)
-    except RuntimeError:
-        gc.collect()
-        try:
-            _swap_impl(tensor, made)
-        except RuntimeError as error:
-            advice = (
-                "a torch.profiler profile with record_shapes or profile_memory refers to it:"
-                " move it before the profile begins, or drop the profile first (del prof)"
-            )
-            raise NotEmulated("moving a tensor between CPU and GPU in place", advice) from error
 
 
 VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"  # for who looks

@@ -1,0 +1,68 @@
+"""Swap what two Python tensors stand for in C++: `swap(parameter, moved)` leaves the object that optimizers know, on another device.
+
+Note [Weak references of C++]
+PyTorch's own swap refuses tensors that C++ refers to weakly. A torch.profiler profile with record_shapes does so to every
+tensor that an op has seen, for as long as the profile is kept, and autocast to the weights that it has cast. Both go by the
+address of what the tensor stood for, alone to tell tensors apart, and keep that address from being taken again: to them the swap
+is a tensor that has died, which is what CUDA's `parameter.data = moved` is too. So the count of weak references, which the refusal
+goes by, is lowered for the time of the swap. Where it lies in a tensor is measured on a tensor of our own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+from replayer.errors import NotEmulated
+
+_swap_in_cpp: Any = torch._C._swap_tensor_impl
+_WORD_OFFSETS_BYTES = range(8, 24, 4)  # behind the virtual table of a C++ object: its counts of references
+
+
+def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Swap what the two stand for. Raises NotEmulated where C++ refers to `tensor` and the release of torch hides how often."""
+    try:
+        _swap_in_cpp(tensor, other)
+    except RuntimeError as error:
+        place = _weak_count_place()
+        if place is None:
+            advice = "a torch.profiler profile with record_shapes refers to it: move it before the profile begins, or del the profile"
+            raise NotEmulated("moving a tensor between CPU and GPU in place", advice) from error
+        with _without_weak_references(tensor, *place):
+            _swap_in_cpp(tensor, other)
+
+
+@contextmanager
+def _without_weak_references(tensor: Any, offset_bytes: int, count_of_none: int) -> Iterator[None]:
+    count = _word(tensor, offset_bytes)  # of what `tensor` stands for now: it stays there when `tensor` stands for something else
+    weak_references = count.value - count_of_none
+    count.value = count_of_none
+    try:
+        yield
+    finally:
+        count.value += weak_references
+
+
+@cache
+def _weak_count_place() -> tuple[int, int] | None:
+    """Where a tensor has its count of weak references, in bytes from its beginning, and what it says where there are none."""
+    probe, make_reference = torch.empty(0), getattr(torch._C, "_WeakTensorRef", None)
+    if make_reference is None:
+        return None
+    before = [_word(probe, offset).value for offset in _WORD_OFFSETS_BYTES]
+    references = [make_reference(probe) for _ in range(3)]
+    after = [_word(probe, offset).value for offset in _WORD_OFFSETS_BYTES]
+    del references
+    changes = [(offset, old) for offset, old, new in zip(_WORD_OFFSETS_BYTES, before, after, strict=True) if old != new]
+    if len(changes) != 1 or changes[0][1] + 3 != after[_WORD_OFFSETS_BYTES.index(changes[0][0])]:
+        return None
+    return changes[0]
+
+
+def _word(tensor: Any, offset_bytes: int) -> ctypes.c_uint32:
+    return ctypes.c_uint32.from_address(tensor._cdata + offset_bytes)

@@ -1,0 +1,82 @@
+# mypy: allow-untyped-calls
+"""Tensors that C++ refers to weakly are swapped, and the references stay what they were."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from replayer.errors import NotEmulated
+from replayer.tensor import swap
+
+CPU = [torch.profiler.ProfilerActivity.CPU]
+
+
+def weak_references(tensor: Any) -> int:
+    place = swap._weak_count_place()
+    assert place is not None
+    return int(swap._word(tensor, place[0]).value - place[1])
+
+
+def test_the_count_of_weak_references_is_found() -> None:
+    tensor = torch.zeros(3)
+    assert weak_references(tensor) == 0
+    references = [torch._C._WeakTensorRef(tensor) for _ in range(5)]
+    assert weak_references(tensor) == 5
+    del references
+    assert weak_references(tensor) == 0
+
+
+def test_swapped_tensors_have_each_others_values_and_keep_their_references() -> None:
+    tensor, other = torch.zeros(3), torch.ones(2)
+    references = [torch._C._WeakTensorRef(tensor) for _ in range(2)]
+    swap.swap(tensor, other)
+    assert tensor.tolist() == [1, 1] and other.tolist() == [0, 0, 0]
+    assert (weak_references(tensor), weak_references(other)) == (0, 2)  # they refer to what has the zeros
+    del other
+    assert all(reference.expired() for reference in references)
+    del references
+    assert tensor.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_model_moves_to_the_gpu_and_back_beside_its_profile(running: bool) -> None:
+    model, x = torch.nn.Linear(8, 8), torch.ones(2, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before = model.weight.detach().clone()
+    profile = torch.profiler.profile(activities=CPU, record_shapes=True, profile_memory=True)
+    profile.start()
+    model(x).sum().backward()
+    if not running:
+        profile.stop()
+    model.cuda()
+    assert model.weight.is_cuda and model.weight.grad is not None and model.weight.grad.is_cuda
+    assert optimizer.param_groups[0]["params"][0] is model.weight
+    model(x.cuda()).sum().backward()
+    model.cpu()
+    assert torch.equal(model.weight, before)
+    if running:
+        profile.stop()
+    rows = {row.key: row.count for row in profile.key_averages(group_by_input_shape=True)}
+    assert rows["aten::linear"] >= 1
+    del profile  # what the profile referred to is freed with it, once
+    assert torch.equal(model.weight, before)
+
+
+def test_a_weight_that_autocast_has_cast_moves() -> None:
+    model = torch.nn.Linear(8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.ones(2, 8))
+        model.cuda()
+    assert model.weight.is_cuda
+
+
+def test_a_release_that_hides_the_count_is_refused_by_name() -> None:
+    tensor = torch.zeros(3)
+    reference = torch._C._WeakTensorRef(tensor)
+    with mock.patch.object(swap, "_weak_count_place", lambda: None), pytest.raises(NotEmulated, match=r"del the profile"):
+        swap.swap(tensor, torch.ones(2))
+    del reference
