@@ -61,13 +61,16 @@ def with_launches(trace: Trace) -> Trace:
     _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
     turn = np.arange(len(ops)) - first[of]  # kernels of an op come one after another
     share_ns = takes_ns[ops] // (counts[of] + 1)
+    # A call that copies from or to pageable memory waits for its copy as long as it lasts: the op's own time comes before it.
+    pageable = np.array(["Pageable" in trace.strings[name] for name in device.name[linked].tolist()], bool)
+    call_ns = np.where(pageable, np.minimum(share_ns, 1), share_ns)
     names = {int(kind): trace.strings.add(name) for kind, name in _CALLS.items()}
     calls = HostSpans.of(
         thread=host.thread[ops],
         kind=np.full(len(ops), HostKind.RUNTIME),
         name=np.array([names.get(kind, NONE) for kind in device.kind[linked].tolist()], np.int64),
-        start_ns=host.start_ns[ops] + share_ns * np.minimum(turn, counts[of]),
-        duration_ns=share_ns,
+        start_ns=host.start_ns[ops] + share_ns * (turn + 1) - call_ns,
+        duration_ns=call_ns,
         parent=ops,
     )
     launch = device.launch.astype(np.int64)

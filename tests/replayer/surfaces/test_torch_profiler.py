@@ -190,6 +190,7 @@ def test_stacks_hold_the_scripts_functions_and_none_of_the_virtual_gpus() -> Non
 def test_ops_that_took_no_time_keep_their_own_launches() -> None:
     """GIVEN ops at one moment of a clock that stands still WHEN their times are exported THEN no op lies in another."""
     window = Trace()
+    window.strings.add("")
     window.host = HostSpans.of(start_ns=[10, 10, 10, 50], duration_ns=[0, 0, 0, 9])
     window.device = DeviceSpans.of(start_ns=[20, 30, 40], duration_ns=[1, 1, 1], launch=[0, 1, 1])
     told = with_launches(window)
@@ -199,3 +200,18 @@ def test_ops_that_took_no_time_keep_their_own_launches() -> None:
     assert op_of(told).tolist() == [0, 1, 1]
     assert (told.host.start_ns[launched] >= starts[[0, 1, 1]]).all() and (told.host.end_ns[launched] <= ends[[0, 1, 1]]).all()
     assert np.all(told.host.duration_ns[launched] > 0)
+
+
+def test_a_copy_of_pageable_memory_takes_none_of_its_ops_own_time() -> None:
+    """A reader takes such a call for a wait, for as long as it lasts; see Note [Active host time] of the recording's indexer."""
+    window = Trace()
+    pageable, pinned = window.strings.add("Memcpy HtoD (Pageable -> Device)"), window.strings.add("Memcpy HtoD (Pinned -> Device)")
+    window.host = HostSpans.of(start_ns=[0, 100_000], duration_ns=[100_000, 50_000])
+    window.device = DeviceSpans.of(
+        start_ns=[100_000, 150_000], duration_ns=[10, 10], launch=[0, 1], name=[pageable, pinned], kind=[DeviceKind.MEMCPY] * 2
+    )
+    told = with_launches(window)
+    launched = told.device.launch
+    assert told.host.duration_ns[launched].tolist() == [1, 25_000]
+    assert told.host.end_ns[launched].tolist() == [50_000, 125_000]
+    assert op_of(told).tolist() == [0, 1]
