@@ -1,9 +1,10 @@
-"""The window of steps under torch.profiler, and its recording as a file beside ours; the parent lays the two together.
+"""The windows of steps under torch.profiler, and their recordings as files beside ours; the parent lays them together.
 
-    profiler = Profiler(torch, Path("train.msgpack.4711.json"), on_failure=print)
+    profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), say=print)
     profiler.begin_step(13, "prepare")      # it attaches itself: the first step under it is slow
     profiler.end_step(13); profiler.begin_step(14, "record")
     profiler.end_step(14); profiler.begin_step(15, "")      # the window has ended: the file is written
+    profiler.begin_step(40, "prepare")                      # another one: its file will be train.msgpack.4711.profile.2.json
 
 A script may profile itself. Then ours stays away, or ends its window early: two cannot run at once.
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Profiler:
-    """Runs torch.profiler over one window of steps. `wanted` is False in the phase grain, and nothing happens then."""
+    """Runs torch.profiler over windows of steps. `wanted` is False in the phase grain, and nothing happens then."""
 
     def __init__(
         self,
@@ -59,14 +60,14 @@ class Profiler:
         self._range: Any = None
         self._tracing = False
         self._beginning = False  # in a call of ours that begins a profile
-        self._numbers: list[int] = []
+        self._windows: list[list[int]] = []  # the numbers of their steps
         self._why_not = ""
 
     def begin_step(self, number: int, action: str) -> None:
         self.paused = False
-        if self._profile is not None and action == "":
+        if self._profile is not None and (action == "" or (action == "prepare" and self._tracing)):
             self.stop()
-        elif self.wanted and action == "prepare" and self._profile is None:
+        if self.wanted and action == "prepare" and self._profile is None:
             self._attempt(self._prepare)
         elif self._profile is not None and action == "record":
             if not self._tracing:
@@ -77,7 +78,7 @@ class Profiler:
 
     def end_step(self, number: int) -> None:
         if self._range is not None:
-            self._numbers.append(number)
+            self._windows[-1].append(number)
             self._leave_range()
 
     def make_way(self) -> None:
@@ -95,7 +96,7 @@ class Profiler:
 
     def use(self) -> ProfilerUse:
         """Which steps were profiled, and why none was."""
-        return ProfilerUse(tuple(self._numbers), self._why_not or None)
+        return ProfilerUse(tuple(number for window in self._windows for number in window), self._why_not or None)
 
     def _prepare(self) -> None:
         profiler = self._torch.profiler
@@ -129,6 +130,7 @@ class Profiler:
     def _start(self) -> None:
         self._profile.start_trace()
         self._tracing = True
+        self._windows.append([])
         if self._modules is not None:
             self._modules.begin()
 
@@ -145,8 +147,9 @@ class Profiler:
             if not self._tracing:  # kineto can only be left by way of a recording
                 profile.start_trace()
             profile.stop_trace()
-            if self._numbers:
-                profile.export_chrome_trace(str(self._path))
+            if self._path is not None and self._tracing and self._windows[-1]:
+                count = len(self._windows)
+                profile.export_chrome_trace(str(self._path if count == 1 else self._path.with_suffix(f".{count}.json")))
         finally:
             self.active = self._tracing = False
 

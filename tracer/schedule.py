@@ -5,7 +5,8 @@
     schedule.end_step(False)    # it has ended; the next one begins
     schedule.profile            # "", "prepare" (the profiler attaches itself: that step is warm-up again), "record"
 
-Training steps count. Of a script that has not trained yet, evaluation steps do, so that inference is recorded too.
+Training steps count. Of a script that has not trained yet, evaluation steps do, so that inference is recorded too; when it
+begins to train (after a first validation, or an episode of reinforcement learning), the counts begin anew.
 """
 
 from __future__ import annotations
@@ -35,11 +36,18 @@ class Schedule:
         """What the step under way is, now that it is known whether it trained."""
         if evaluation:
             return StepKind.EVALUATION
-        if self._count < self._first_clean or self.profile == "prepare":
+        if self._is_first_training or self._count < self._first_clean or self.profile == "prepare":
             return StepKind.WARMUP
         return StepKind.PROFILED if self.profile else StepKind.STEADY
 
+    @property
+    def _is_first_training(self) -> bool:
+        """Of a step that trains: whether it is the first, after evaluation. Its profiler, if any, is the evaluation's."""
+        return not self._has_trained and self._count > 0
+
     def end_step(self, evaluation: bool) -> None:
-        if not evaluation or not self._has_trained:
+        if not evaluation and self._is_first_training:
+            self._count = min(1, self._prepare)
+        elif not evaluation or not self._has_trained:
             self._count += 1
         self._has_trained = self._has_trained or not evaluation

@@ -122,8 +122,8 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     """`recording` with the profile of those of its steps whose `number` is in `numbers`, in the profile's order.
 
     The result has the profile's host and device spans and memory events; its steps take the place of the recording's own
-    rows, as StepKind.PROFILED (evaluation steps stay what they are) with phases cut by ops, and everything else stays and
-    points at the right rows. Clocks that do not both count from 1970 are aligned by the starts of the steps.
+    rows, as StepKind.PROFILED (evaluation and warm-up steps stay what they are) with phases cut by ops, and everything else
+    stays and points at the right rows. Clocks that do not both count from 1970 are aligned by the starts of the steps.
     `Run.clean` compares clean and profiled steps, and `Run.host_scale` has, per phase, the host's clean time over its profiled
     time, at most 1. A profile without device work leaves the grain as it is and says so in `lacks`;
     one that holds none of the steps leaves everything as it is and is counted as a problem.
@@ -245,8 +245,8 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     steps = recording.steps.take(slice(None))
     columns = {name: column.copy() for name, column in steps.columns().items()}
     columns["start_ns"][own], columns["duration_ns"][own] = profile.steps.start_ns[theirs], profile.steps.duration_ns[theirs]
-    trained = own[columns["kind"][own] != StepKind.EVALUATION]  # an evaluation step stays one, now with its kernels
-    columns["kind"][trained] = StepKind.PROFILED
+    clean = own[columns["kind"][own] == StepKind.STEADY]  # an evaluation or warm-up step stays one, now with its kernels
+    columns["kind"][clean] = StepKind.PROFILED
     step_of = np.full(len(profile.steps) + 1, NONE)
     step_of[theirs] = own
     devices, device_of = _matched_devices(recording.devices, profile.devices, rank)
@@ -322,9 +322,11 @@ def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tupl
 
 def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
     """With `clean` and `host_scale`, from the recording's own times of both kinds of steps."""
-    clean = np.flatnonzero(recording.steps.kind == StepKind.STEADY)
-    clean = np.setdiff1d(clean, profiled)
-    if not len(clean):
+    kinds = recording.steps.kind
+    trained = profiled[np.isin(kinds[profiled], (StepKind.PROFILED, StepKind.STEADY))]
+    profiled = trained if len(trained) else profiled[kinds[profiled] == StepKind.EVALUATION]
+    clean = np.setdiff1d(np.flatnonzero(kinds == (StepKind.STEADY if len(trained) else StepKind.EVALUATION)), profiled)
+    if not len(clean) or not len(profiled):
         return run
     count = len(clean)
     profiled, clean = of_one_kind(recording, profiled, clean)

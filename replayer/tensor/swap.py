@@ -1,11 +1,13 @@
-"""Swap what two Python tensors stand for in C++: `swap(parameter, moved)` leaves the object that optimizers know, on another device.
+"""Swap what two Python tensors stand for in C++.
+
+    swap(parameter, moved)      # the object that optimizers know is on another device
 
 Note [Weak references of C++]
-PyTorch's own swap refuses tensors that C++ refers to weakly. A torch.profiler profile with record_shapes does so to every
-tensor that an op has seen, for as long as the profile is kept, and autocast to the weights that it has cast. Both go by the
-address of what the tensor stood for, alone to tell tensors apart, and keep that address from being taken again: to them the swap
-is a tensor that has died, which is what CUDA's `parameter.data = moved` is too. So the count of weak references, which the refusal
-goes by, is lowered for the time of the swap. Where it lies in a tensor is measured on a tensor of our own.
+    PyTorch's own swap refuses tensors that C++ refers to weakly. A torch.profiler profile with record_shapes refers so to every
+    tensor that an op has seen, for as long as the profile is kept, and autocast to the weights that it has cast. Both use the
+    address of what a tensor stood for to tell tensors apart, and keep that address from being taken again: to them the swapped
+    tensor has died. So the count of weak references, by which the swap is refused, is lowered while it happens. Where in a
+    tensor that count lies is measured on a tensor of our own.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     except RuntimeError as error:
         place = _weak_count_place()
         if place is None:
-            advice = "a torch.profiler profile with record_shapes refers to it: move it before the profile begins, or del the profile"
+            advice = "a profile with record_shapes refers to it: move it before the profile begins, or del the profile"
             raise NotEmulated("moving a tensor between CPU and GPU in place", advice) from error
         with _without_weak_references(tensor, *place):
             _swap_in_cpp(tensor, other)
@@ -39,7 +41,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 @contextmanager
 def _without_weak_references(tensor: Any, offset_bytes: int, count_of_none: int) -> Iterator[None]:
-    count = _word(tensor, offset_bytes)  # of what `tensor` stands for now: it stays there when `tensor` stands for something else
+    count = _word(tensor, offset_bytes)  # of what `tensor` stands for now, whatever it will stand for
     weak_references = count.value - count_of_none
     count.value = count_of_none
     try:

@@ -232,6 +232,39 @@ def test_a_killed_script_leaves_the_profile_that_was_finished(place: Path) -> No
     assert len(trace.host) and trace.run_of(0).profiler.steps == (3, 4)
 
 
+VALIDATES_FIRST = """
+import torch
+from torch import nn
+
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with torch.no_grad():
+    for _ in range(12):
+        model(torch.ones(4, 8))
+for _ in range(8):
+    nn.functional.cross_entropy(model(torch.ones(4, 8)), torch.zeros(4, dtype=torch.long)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_script_that_validates_before_it_trains_has_steps_of_both_profiled(tmp_path: Path) -> None:
+    (tmp_path / "first.py").write_text(VALIDATES_FIRST)
+    done = record("--warmup", "1", "--clean-steps", "1", "--profiled-steps", "2", "first.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    trace = load(tmp_path / "first.msgpack")
+    assert trace.run_of(0).profiler.steps == (3, 4, 15, 16)
+    steps, host = trace.steps, trace.host
+    assert steps.kind[12:17].tolist() == [
+        StepKind.WARMUP, StepKind.STEADY, StepKind.WARMUP, StepKind.PROFILED, StepKind.PROFILED
+    ]  # fmt: skip
+    ops = host.start_ns[host.name == trace.strings.find("aten::addmm")]
+    assert ((ops[:, None] >= steps.start_ns) & (ops[:, None] < steps.end_ns)).sum(0).nonzero()[0].tolist() == [3, 4, 15, 16]
+    clean = trace.run_of(0).clean
+    assert clean is not None and clean.steps == int((steps.kind == StepKind.STEADY).sum())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.msgpack", "first.py"]
+
+
 def test_ctrl_c_is_the_scripts_own(place: Path) -> None:
     process = started(place)
     os.killpg(process.pid, signal.SIGINT)

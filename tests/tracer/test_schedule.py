@@ -42,6 +42,24 @@ def test_inference_is_profiled_too() -> None:
     assert actions == ["", "", "prepare", "record", "record", ""]
 
 
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.integers(1, 30))
+def test_a_script_that_evaluates_before_it_trains_has_its_training_recorded_whole(
+    warmup: int, clean: int, profiled: int, evaluations: int
+) -> None:
+    """The first step that trains is warm-up: until it has trained it could have been evaluation. The rest is as promised."""
+    schedule = Schedule(warmup, clean, profiled)
+    kinds(schedule, [True] * evaluations)
+    told, actions = list[StepKind](), list[str]()
+    for _ in range(1 + warmup + clean + 1 + profiled + 1):
+        told.append(schedule.kind(False))
+        schedule.end_step(False)
+        actions.append(schedule.profile)  # of the step after
+    assert told[0] is StepKind.WARMUP and told.count(StepKind.PROFILED) == profiled
+    assert actions.count("prepare") == 1 and actions.count("record") == profiled
+    assert actions.index("prepare") < actions.index("record")
+    assert told.count(StepKind.STEADY) >= clean - (warmup == 0)
+
+
 def test_the_phase_grain_needs_no_profiler() -> None:
     schedule = Schedule(1, 2, 0)
     assert kinds(schedule, [False] * 5) == [StepKind.WARMUP] + [StepKind.STEADY] * 4

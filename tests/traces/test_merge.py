@@ -358,6 +358,26 @@ def test_a_profiled_evaluation_step_stays_one() -> None:
     assert merged.steps.kind.tolist() == [StepKind.EVALUATION] * 2
 
 
+def test_a_profiled_warm_up_step_stays_one() -> None:
+    """A profile of evaluation ends with the first step that trains, which is slow."""
+    recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.WARMUP], 0)
+    profile = made([0, 1000], [800, 900], [StepKind.STEADY] * 2, 0)
+    merged = with_profile(recording, profile, [0, 1])
+    assert merged.steps.kind.tolist() == [StepKind.EVALUATION, StepKind.WARMUP]
+
+
+def test_the_slowdown_is_that_of_training_steps_or_of_inference_where_nothing_trains() -> None:
+    evaluated, trained, clean = StepKind.EVALUATION, StepKind.PROFILED, StepKind.STEADY
+    recording = made([0, 100, 300, 600, 1600], [100, 200, 300, 1000, 2000], [evaluated, evaluated, evaluated, clean, trained])
+    profile = Trace(steps=recording.steps.take([2, 4]), runs={0: Run(clock="recording")})
+    both = with_profile(recording, profile, [2, 4]).run_of(0).clean
+    assert both is not None and (both.steps, both.step_median_ns, both.profiled_step_median_ns) == (1, 1000, 2000)
+    profile = Trace(steps=recording.steps.take([2]), runs={0: Run(clock="recording")})
+    inference = with_profile(recording, profile, [2]).run_of(0)
+    assert inference.clean is not None and inference.host_scale["forward"] == 0.5
+    assert (inference.clean.steps, inference.clean.step_median_ns, inference.clean.profiled_step_median_ns) == (2, 150, 300)
+
+
 def test_ops_before_the_wait_for_a_batch_are_no_loading_in_clean_steps_either() -> None:
     """GIVEN a profile whose steps begin with ops before the loader, as an average of the weights WHEN clean steps, which the
     recorder took for beginning in the loader, waited for their batch later THEN they began with those phases, until then."""

@@ -16,11 +16,11 @@ import glob
 import os
 import signal
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from traces.configuration import RecordConfig, RecordSession, ReplayConfig, ReplaySession
+from traces.cycles import joined_cycles
 from traces.deferred_signals import deferred_signals
 from traces.file import load, save
 from traces.functions import without_folders
@@ -46,7 +46,7 @@ class _ProcessFiles:
 
     path: Path
     pid: int
-    profile: Path
+    profiles: tuple[Path, ...]  # in order of time
 
 
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
@@ -101,7 +101,9 @@ def _parts(output: Path) -> list[_ProcessFiles]:
     for path in sorted(output.absolute().parent.glob(f"{glob.escape(output.name)}.*.part")):
         pid = path.name.removeprefix(output.name + ".").removesuffix(".part")
         if pid.isdigit():
-            parts.append(_ProcessFiles(path, int(pid), path.with_name(f"{output.name}.{pid}.profile.json")))
+            profiles = path.parent.glob(f"{glob.escape(path.stem)}.profile*.json")
+            in_order_of_time = sorted(profiles, key=lambda file: (len(file.name), file.name))
+            parts.append(_ProcessFiles(path, int(pid), tuple(in_order_of_time)))
     return parts
 
 
@@ -122,8 +124,8 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
             save(trace, output)
             for part in parts:
                 part.path.unlink()
-                with suppress(FileNotFoundError):
-                    part.profile.unlink()
+                for profile in part.profiles:
+                    profile.unlink(missing_ok=True)
     if is_brief:
         return
     lines = record_lines(trace, output, record.script)
@@ -135,12 +137,13 @@ def _whole(part: _ProcessFiles) -> Trace:
     """A process's recording together with the profile of some of its steps."""
     # What came before the script joined its group is that rank's too.
     recording = merge_ranks([in_order(load(part.path, is_ours=True))])
-    if not part.profile.exists():
+    profiles = list[Trace]()
+    for path in part.profiles:
+        try:
+            profiles.append(without_folders(folded(read_kineto(path, marks_are_steps=True))))
+        except TraceError:  # cut by the end of the process or of the disk
+            recording.problems["unreadable-profile"] = recording.problems.get("unreadable-profile", 0) + 1
+    if not profiles:
         return recording
     numbers = recording.run_of(recording.ranks[0]).profiler.steps
-    try:
-        profile = without_folders(folded(read_kineto(part.profile, marks_are_steps=True)))
-    except TraceError:  # cut by the end of the process or of the disk
-        recording.problems["unreadable-profile"] = 1
-        return recording
-    return with_profile(recording, profile, numbers)
+    return with_profile(recording, joined_cycles(profiles) if len(profiles) > 1 else profiles[0], numbers)

@@ -203,9 +203,9 @@ def test_ops_that_took_no_time_keep_their_own_launches() -> None:
 
 
 def test_a_copy_of_pageable_memory_takes_none_of_its_ops_own_time() -> None:
-    """A reader takes such a call for a wait, for as long as it lasts; see Note [Active host time] of the recording's indexer."""
+    """A reader takes such a call for a wait, for as long as it lasts (Note [Active host time] of the recording's indexer)."""
     window = Trace()
-    pageable, pinned = window.strings.add("Memcpy HtoD (Pageable -> Device)"), window.strings.add("Memcpy HtoD (Pinned -> Device)")
+    pageable, pinned = (window.strings.add(f"Memcpy HtoD ({memory} -> Device)") for memory in ("Pageable", "Pinned"))
     window.host = HostSpans.of(start_ns=[0, 100_000], duration_ns=[100_000, 50_000])
     window.device = DeviceSpans.of(
         start_ns=[100_000, 150_000], duration_ns=[10, 10], launch=[0, 1], name=[pageable, pinned], kind=[DeviceKind.MEMCPY] * 2
