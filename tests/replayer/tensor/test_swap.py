@@ -12,6 +12,7 @@ import torch
 from replayer.errors import NotEmulated
 from replayer.tensor import swap
 
+WEAK_REFERENCE: Any = torch._C.__dict__["_WeakTensorRef"]  # which torch tells no types of
 CPU = [torch.profiler.ProfilerActivity.CPU]
 
 
@@ -24,7 +25,7 @@ def weak_references(tensor: Any) -> int:
 def test_the_count_of_weak_references_is_found() -> None:
     tensor = torch.zeros(3)
     assert weak_references(tensor) == 0
-    references = [torch._C._WeakTensorRef(tensor) for _ in range(5)]
+    references = [WEAK_REFERENCE(tensor) for _ in range(5)]
     assert weak_references(tensor) == 5
     del references
     assert weak_references(tensor) == 0
@@ -32,7 +33,7 @@ def test_the_count_of_weak_references_is_found() -> None:
 
 def test_swapped_tensors_have_each_others_values_and_keep_their_references() -> None:
     tensor, other = torch.zeros(3), torch.ones(2)
-    references = [torch._C._WeakTensorRef(tensor) for _ in range(2)]
+    references = [WEAK_REFERENCE(tensor) for _ in range(2)]
     swap.swap(tensor, other)
     assert tensor.tolist() == [1, 1] and other.tolist() == [0, 0, 0]
     assert (weak_references(tensor), weak_references(other)) == (0, 2)  # they refer to what has the zeros
@@ -76,7 +77,7 @@ def test_a_weight_that_autocast_has_cast_moves() -> None:
 
 def test_a_release_that_hides_the_count_is_refused_by_name() -> None:
     tensor = torch.zeros(3)
-    reference = torch._C._WeakTensorRef(tensor)
+    reference = WEAK_REFERENCE(tensor)
     with mock.patch.object(swap, "_weak_count_place", lambda: None), pytest.raises(NotEmulated, match=r"del the profile"):
         swap.swap(tensor, torch.ones(2))
     del reference
