@@ -60,16 +60,16 @@ def register(*, compute: bool = False) -> None:
     torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
-    copies = Copies(plans, VirtualTensor)
-    contents = KnownContents(plans, VirtualTensor, run)
-    by_value = DataDependentOps(plans, VirtualTensor, contents.index)
+    copies = Copies(plans)
+    contents = KnownContents(plans, run)
+    by_value = DataDependentOps(plans, contents.index)
     for ops in (copies, contents, by_value, rnn.CudnnRnnOps(plans, run)):
         plans.specials |= ops.handlers()
     plans.specials |= gemm.handlers(plans, run)
     plans.specials[torch.ops.aten.alias.default] = alias
     plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False  # so nobody nests
     if compute:
-        computing = CpuCompute(plans, VirtualTensor)
+        computing = CpuCompute(plans)
         dispatch, copies = computing.dispatch, computing.copies
         state.STATE.computing = True
     layouts = Layouts(plans)

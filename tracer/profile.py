@@ -120,12 +120,7 @@ class Profiler:
     def _settings(self) -> Any:
         """CUDA's synchronisations too; and all threads where there are replicas, see Note [Memory or threads]."""
         settings = self._torch._C._profiler._ExperimentalConfig
-        if not self.all_threads:
-            return settings(enable_cuda_sync_events=True)
-        try:
-            return settings(enable_cuda_sync_events=True, profile_all_threads=True)
-        except TypeError:  # releases of torch that do not know it
-            return settings(enable_cuda_sync_events=True)
+        return settings(enable_cuda_sync_events=True, profile_all_threads=self.all_threads)
 
     def _start(self) -> None:
         self._profile.start_trace()

@@ -56,9 +56,8 @@ aten = torch.ops.aten
 class Copies:
     """The handlers of ops that copy or read, bound to one plan cache."""
 
-    def __init__(self, plans: PlanCache, tensor_class: Any) -> None:
-        self._plans = plans
-        self._tensor_class = tensor_class
+    def __init__(self, plans: PlanCache) -> None:
+        self._plans, self._tensor_class = plans, plans.tensor_class
 
     def handlers(self) -> dict[Any, Callable[..., Any]]:
         return {

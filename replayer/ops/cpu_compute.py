@@ -138,10 +138,9 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 class CpuCompute:
     """The `__torch_dispatch__` of tensors with payload."""
 
-    def __init__(self, plans: PlanCache, tensor_class: type) -> None:
-        self._plans = plans
-        self._tensor_class = tensor_class
-        self.copies = ComputedCopies(plans, tensor_class)
+    def __init__(self, plans: PlanCache) -> None:
+        self._plans, self._tensor_class = plans, plans.tensor_class
+        self.copies = ComputedCopies(plans)
         own = self.copies.handlers()
         self._handlers = {op: own[op] for op in (aten.copy_.default, aten._to_copy.default, aten._local_scalar_dense.default)}
         for op in (aten.alias.default, aten.index_put.default, aten._nested_tensor_from_mask_left_aligned.default):

@@ -41,34 +41,45 @@ def _grouped(q: Any, k: Any) -> int:
     return int(q.size(1) // k.size(1))
 
 
-def _attend(q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None) -> tuple[Any, Any, Any]:
-    """Output, logsumexp and seed."""
-    seed = torch.randint(1 << 62, (), device="cpu") if dropout_p else torch.zeros((), dtype=torch.int64, device="cpu")
+def _attention(q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None, seed: Any) -> Any:
     times = _grouped(q, k)
     wide_k, wide_v = (x.float().repeat_interleave(times, 1) for x in (k, v))
     weights = _attention_weights(q.float(), wide_k, bias, causal, q.size(-1) ** -0.5 if scale is None else scale)
-    if dropout_p:
-        weights = weights * _kept(weights, dropout_p, seed)
-    out = (weights @ wide_v).to(q.dtype)
+    return ((weights * _kept(weights, dropout_p, seed) if dropout_p else weights) @ wide_v).to(q.dtype)
+
+
+def _attend(q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None) -> tuple[Any, Any, Any]:
+    """Output, logsumexp and seed."""
+    seed = torch.randint(1 << 62, (), device="cpu") if dropout_p else torch.zeros((), dtype=torch.int64, device="cpu")
+    out = _attention(q, k, v, bias, dropout_p, causal, scale, seed)
     return out.transpose(1, 2).contiguous().transpose(1, 2), q.new_zeros(q.shape[:3], dtype=torch.float32), seed
 
 
 def _attend_backward(
     grad: Any, q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None, seed: Any
-) -> tuple[Any, Any, Any, Any]:
-    """Gradients of query, key, value and of the bias before it was summed over what it was expanded to."""
-    step = q.size(-1) ** -0.5 if scale is None else scale
-    times = _grouped(q, k)
-    wide_q, wide_grad = q.float(), grad.float()
-    wide_k, wide_v = (x.float().repeat_interleave(times, 1) for x in (k, v))
-    weights = _attention_weights(wide_q, wide_k, bias, causal, step)
-    kept = _kept(weights, dropout_p, seed) if dropout_p else 1.0
-    of_v = (weights * kept).transpose(-2, -1) @ wide_grad
-    of_weights = (wide_grad @ wide_v.transpose(-2, -1)) * kept
-    of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
-    of_q, of_k = of_scores @ wide_k * step, of_scores.transpose(-2, -1) @ wide_q * step
-    of_k, of_v = (x.unflatten(1, (-1, times)).sum(2) for x in (of_k, of_v))
-    return of_q.to(q.dtype), of_k.to(k.dtype), of_v.to(v.dtype), of_scores
+) -> list[Any]:
+    """Gradients of query, key, value and, if there is one, of the bias before it was summed over what it was expanded to."""
+
+    def forward(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
+        return [_attention(q, k, v, bias, dropout_p, causal, scale, seed)]
+
+    return _gradients(forward, [q, k, v] if bias is None else [q, k, v, bias], [grad])
+
+
+def _gradients(forward: Callable[..., Any], inputs: list[Any], gradients: Any) -> list[Any]:
+    """Those of the inputs, by the forward once more, now under autograd. Some `gradients` of its results may be None.
+
+    Ops arrive here below autograd, so its keys are excluded; this lets them in again.
+    """
+    keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
+    for key in (keys.AutogradCPU, keys.ADInplaceOrView):
+        excluded = excluded.remove(key)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        pairs = [(y, g) for y, g in zip(forward(*leaves), gradients, strict=False) if g is not None]
+        return list(
+            torch.autograd.grad([y for y, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True, materialize_grads=True)
+        )
 
 
 def _flash(q: Any, k: Any, v: Any, p: float = 0.0, causal: bool = False, debug: bool = False, *, scale: Any = None) -> Any:
@@ -95,8 +106,8 @@ def _efficient_backward(
     grad: Any, q: Any, k: Any, v: Any, bias: Any, out: Any, lse: Any, seed: Any, offset: Any, p: float, mask: Any,
     causal: bool = False, *, scale: Any = None
 ) -> Any:  # fmt: skip
-    *of_inputs, of_scores = _attend_backward(grad, q, k, v, bias, p, causal, scale, seed)
-    return *of_inputs, of_scores.to(bias.dtype) if bias is not None and mask[3] else None
+    *of_inputs, of_bias = [*_attend_backward(grad, q, k, v, bias, p, causal, scale, seed), None][:4]
+    return *of_inputs, of_bias if mask[3] else None
 
 
 _LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # by cudnnRNNMode_t
@@ -123,14 +134,6 @@ def _cudnn_rnn(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx
     return out, hy, cy[0] if cy else hx.new_empty((0,)), reserve, buffer
 
 
-def _under_autograd() -> Any:
-    """Ops arrive here below autograd, so its keys are excluded; this lets them in again."""
-    keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
-    for key in (keys.AutogradCPU, keys.ADInplaceOrView):
-        excluded = excluded.remove(key)
-    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
-
-
 def _cudnn_rnn_backward(
     data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, out: Any, grad: Any, grad_hy: Any, grad_cy: Any,
     *rest: Any
@@ -140,15 +143,15 @@ def _cudnn_rnn_backward(
     require_training(options[6])
     now = torch.get_rng_state()
     torch.set_rng_state(reserve.clone())
-    with _under_autograd(), torch.enable_grad():
-        leaves = [x.detach().requires_grad_() for x in (data, hx, *((cx,) if cx is not None else ()), *weights)]
-        inputs, params = leaves[: len(leaves) - len(weights)], leaves[len(leaves) - len(weights) :]
-        results = _layers(inputs[0], params, per_layer, inputs[1], inputs[2] if cx is not None else None, options)
-        pairs = [(y, g) for y, g in zip(results, (grad, grad_hy, grad_cy), strict=False) if g is not None]
-        found = torch.autograd.grad([y for y, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True)
+    states = [hx] if cx is None else [hx, cx]
+
+    def forward(data: Any, hx: Any, *rest: Any) -> Any:
+        cx, weights = (None, rest) if len(states) == 1 else (rest[0], rest[1:])
+        return _layers(data, list(weights), per_layer, hx, cx, options)
+
+    gradients = _gradients(forward, [data, *states, *weights], (grad, grad_hy, grad_cy))
     torch.set_rng_state(now)
-    gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True)]
-    flat = torch.cat([g.reshape(-1) for g in gradients[len(inputs) :]])
+    flat = torch.cat([g.reshape(-1) for g in gradients[1 + len(states) :]])
     of_weights = [part.view_as(w) for part, w in zip(flat.split([w.numel() for w in weights]), weights, strict=True)]
     return gradients[0], gradients[1], gradients[2] if cx is not None else None, of_weights if mask[3] else []
 

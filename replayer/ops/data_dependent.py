@@ -36,9 +36,8 @@ _MASKS = (torch.bool, torch.uint8)
 class DataDependentOps:
     """The handlers, bound to one plan cache. `index` indexes by integers."""
 
-    def __init__(self, plans: PlanCache, tensor_class: Any, index: Callable[[Any, Any], Any]) -> None:
-        self._plans = plans
-        self._tensor_class = tensor_class
+    def __init__(self, plans: PlanCache, index: Callable[[Any, Any], Any]) -> None:
+        self._plans, self._tensor_class = plans, plans.tensor_class
         self._index = index
 
     def handlers(self) -> dict[Any, Callable[..., Any]]:

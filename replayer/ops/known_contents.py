@@ -28,9 +28,8 @@ def _is_unknown_mask(index: Any) -> bool:
 class KnownContents:
     """The handlers, bound to one plan cache. `run` runs an op from its plan."""
 
-    def __init__(self, plans: PlanCache, tensor_class: Any, run: Callable[..., Any]) -> None:
-        self._plans = plans
-        self._tensor_class = tensor_class
+    def __init__(self, plans: PlanCache, run: Callable[..., Any]) -> None:
+        self._plans, self._tensor_class = plans, plans.tensor_class
         self._run = run
 
     def handlers(self) -> dict[Any, Callable[..., Any]]:

@@ -19,6 +19,8 @@ import resource
 import tarfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from types import ModuleType
@@ -26,7 +28,7 @@ from typing import Any
 
 import torch
 
-from traces.patching import patch, patch_around
+from traces.patching import OutermostCalls, patch, patch_around
 from traces.storage_server import Loading, StorageClient
 
 _open = io.open
@@ -114,7 +116,9 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     data: Any = torch_module.utils.data
     for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
         patch_around(fetcher, fetch=_counted(storage, fetching))
-    patch_around(data._utils.pin_memory, pin_memory=_timed_pinning(storage))
+    pinning: Any = data._utils.pin_memory  # of a whole batch: it calls itself for what is in it
+    pin = OutermostCalls().around("pin_memory", pinning.pin_memory, lambda *_: _timed_pinning(storage))
+    patch(pinning, pin_memory=pin)
     patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_with_script_time(storage))
 
 
@@ -166,23 +170,15 @@ def _stored_bytes() -> int:
     return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
 
 
-def _timed_pinning(storage: StorageClient) -> Any:
-    """What calls `pin` of a whole batch, which calls itself for what is in it."""
-    nested = threading.local()
-
-    def timed(pin: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(nested, "inside", False):
-            return pin(data, *args, **kwargs)
-        nested.inside = True
-        begin_ns, begin_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        try:
-            return pin(data, *args, **kwargs)
-        finally:
-            nested.inside = False
-            pin_ns, pin_cpu_ns = time.monotonic_ns() - begin_ns, time.thread_time_ns() - begin_cpu_ns
-            storage.note(Loading(pinned=1, pin_ns=pin_ns, pin_cpu_ns=pin_cpu_ns))
-
-    return timed
+@contextmanager
+def _timed_pinning(storage: StorageClient) -> Iterator[None]:
+    """Around the pinning of a whole batch."""
+    begin_ns, begin_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+    try:
+        yield
+    finally:
+        pin_ns, pin_cpu_ns = time.monotonic_ns() - begin_ns, time.thread_time_ns() - begin_cpu_ns
+        storage.note(Loading(pinned=1, pin_ns=pin_ns, pin_cpu_ns=pin_cpu_ns))
 
 
 def _with_script_time(storage: StorageClient) -> Any:

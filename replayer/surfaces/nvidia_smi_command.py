@@ -10,13 +10,19 @@ that sensor. An option that it does not know is refused by name, with exit code 
 without any of our packages: it imports nothing but Python's own modules.
 """
 
+import argparse
 import json
 import sys
 import time
 from typing import Any
 
 _NOT_TOLD = "[N/A]"
-_WITH_VALUE = ("-i", "--id", "-d", "--display", "--format", "--query-gpu", "--query-compute-apps", "--query-apps")
+_OPTIONS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+for _names in (("-i", "--id"), ("-d", "--display"), ("--query-gpu",), ("--query-compute-apps", "--query-apps")):
+    _OPTIONS.add_argument(*_names, default="")
+for _names in (("-q", "--query"), ("-L", "--list-gpus")):
+    _OPTIONS.add_argument(*_names, action="store_true")
+_OPTIONS.add_argument("--format", default="csv")
 
 
 def main(words: list[str]) -> int:
@@ -37,36 +43,19 @@ def main(words: list[str]) -> int:
 
 def answer(told: dict[str, Any], options: list[str]) -> list[str]:
     """The lines to print. Raises ValueError with an option that is not known."""
-    chosen = list(range(len(told["devices"])))
-    query, styles, rest = "", ["csv"], []
-    apps = ""
-    words = iter(options)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name in _WITH_VALUE and not equals:
-            value = next(words, "")
-        if name in ("-i", "--id"):
-            chosen = [int(one) for one in value.split(",") if one.strip().isdigit() and int(one) < len(told["devices"])]
-        elif name == "--query-gpu":
-            query = value
-        elif name in ("--query-compute-apps", "--query-apps"):
-            apps = value
-        elif name == "--format":
-            styles = value.split(",")
-        elif name in ("-d", "--display") or (name in ("-q", "--query", "-L", "--list-gpus") and not equals):
-            rest.append(name)
-        else:
-            raise ValueError(word)
-    devices = [(index, told["devices"][index]) for index in chosen]
-    if query:
-        return _table(told, devices, [field.strip() for field in query.split(",")], styles)
-    if apps:
-        return [] if "noheader" in styles else [apps.replace(",", ", ")]
-    if "-L" in rest or "--list-gpus" in rest:
+    asked, unknown = _OPTIONS.parse_known_args(options)
+    if unknown:
+        raise ValueError(unknown[0])
+    indices = map(int, filter(str.isdigit, map(str.strip, asked.id.split(",")))) if asked.id else range(len(told["devices"]))
+    devices = [(index, told["devices"][index]) for index in indices if index < len(told["devices"])]
+    styles = asked.format.split(",")
+    if asked.query_gpu:
+        return _table(told, devices, [field.strip() for field in asked.query_gpu.split(",")], styles)
+    if asked.query_compute_apps:
+        return [] if "noheader" in styles else [asked.query_compute_apps.replace(",", ", ")]
+    if asked.list_gpus:
         return [f"GPU {index}: {device['name']} (UUID: {_uuid(index)})" for index, device in devices]
-    if rest:
-        return _memory(told, devices)
-    return _summary(told, devices)
+    return _memory(told, devices) if asked.query or asked.display else _summary(told, devices)
 
 
 def _uuid(index: int) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
@@ -106,12 +107,8 @@ class CudaDriver:
         listed = os.environ.get("CUDA_VISIBLE_DEVICES")
         if listed is None:
             return recorded
-        visible = 0
-        for ordinal in listed.split(","):
-            if not ordinal.strip() or ordinal.strip().startswith("-"):
-                break  # an invalid ordinal hides itself and all that follow
-            visible += 1
-        return min(recorded, visible)
+        ordinals = map(str.strip, listed.split(","))  # an invalid one hides itself and all that follow
+        return min(recorded, sum(1 for _ in takewhile(lambda ordinal: ordinal and not ordinal.startswith("-"), ordinals)))
 
     def available_devices(self) -> int:
         """What is_available goes by: none in a forked child of a process that used CUDA."""

@@ -18,6 +18,8 @@ keeps the number of virtual streams bounded in scripts that make a stream per st
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import lru_cache
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -72,22 +74,10 @@ class StreamPool:
         return stream_id
 
 
-class _StreamPools:
-    """The pool of the GPU at hand: a process has one GPU, but may be given another before its first stream."""
-
-    def __init__(self) -> None:
-        self._pool: StreamPool | None = None
-
-    def now(self) -> StreamPool:
-        if self._pool is None or self._pool.owner is not gpu():
-            self._pool = StreamPool(gpu())
-        return self._pool
-
-
 class Stream(BaseStream):  # type: ignore[misc]
     """torch.cuda.Stream. Equal streams are the same queue, whatever object holds them."""
 
-    pools: _StreamPools
+    pool: Callable[[], StreamPool]  # of the GPU at hand: a process has one, but may be given another before its first stream
     virtual: VirtualStream
     _before: list[VirtualStream]
 
@@ -98,9 +88,9 @@ class Stream(BaseStream):  # type: ignore[misc]
             index, stream_id = known["device_index"], known["stream_id"]
         else:
             index = _index(device)
-            stream_id = cls.pools.now().take(index, max(_HIGHEST, min(_LOWEST, priority)))
+            stream_id = cls.pool().take(index, max(_HIGHEST, min(_LOWEST, priority)))
         self: Self = BaseStream.__new__(cls, stream_id=stream_id, device_index=index, device_type=_CUDA)
-        self.virtual = cls.pools.now().by_id(index, stream_id)
+        self.virtual = cls.pool().by_id(index, stream_id)
         self._before = []
         return self
 
@@ -175,7 +165,7 @@ class ExternalStream(Stream):
     def __new__(cls, stream_ptr: int, device: Any = None, **known: Any) -> Self:
         index = _index(device)
         stream_id = (stream_ptr - _HANDLE - (index << 20)) / 16 if stream_ptr else 0  # as `cuda_stream` lays it out
-        if (index, stream_id) not in cls.pools.now():
+        if (index, stream_id) not in cls.pool():
             refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
         return super().__new__(cls, device_index=index, stream_id=int(stream_id), device_type=_CUDA)
 
@@ -283,13 +273,18 @@ def _any_event(device: Any = None, **options: Any) -> Any:
 
 def install(torch_module: ModuleType) -> None:
     """Patch the stream and event classes, and the C functions that name streams by id."""
-    pools = Stream.pools = _StreamPools()
+    kept = lru_cache(maxsize=1)(StreamPool)
+
+    def pool() -> StreamPool:
+        return kept(gpu())
+
+    Stream.pool = staticmethod(pool)
 
     def named(stream: VirtualStream) -> tuple[int, int, int]:
-        return pools.now().id_of(stream), stream.device, _CUDA
+        return pool().id_of(stream), stream.device, _CUDA
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
-        gpu().set_stream(pools.now().by_id(device_index, stream_id))
+        gpu().set_stream(pool().by_id(device_index, stream_id))
 
     def current_raw_stream(device_index: int) -> int:
         stream_id, index, kind = named(gpu().current_stream(device_index))

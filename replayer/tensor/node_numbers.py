@@ -21,12 +21,10 @@ class _Latest(threading.local):
     number = NONE  # of the thread's latest node that an op was said to have made
 
 
-def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]] | None:
-    """None where this release does not tell. For use in a tensor's dispatch, below autograd: nodes are made before."""
-    current: Any = getattr(torch._C, "_current_autograd_node", None)
-    next_number: Any = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
-    if current is None or next_number is None:
-        return None
+def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
+    """For use in a tensor's dispatch, below autograd: nodes are made before."""
+    current: Any = torch._C._current_autograd_node
+    next_number: Any = torch._C._autograd._get_sequence_nr
     latest = _Latest()
 
     def number() -> tuple[int, int]:

@@ -88,7 +88,7 @@ class PlanCache:
         self.run_other_layout: Any = None  # an op that makes a tensor which is not strided, and
         self.wrap_other_layout: Any = None  # such a tensor of the host; both set by backend.register
         self.copies: dict[plan_keys.Key, TensorMeta] = {}  # metadata of what `Tensor.to` makes
-        self.tensor_class = tensor_class
+        self.tensor_class: Any = tensor_class
         self._count = 0
 
     def route(self, func: torch._ops.OpOverload) -> Route:

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 
 @cache
@@ -64,16 +65,13 @@ def _on_plain(tensor_class: Any) -> Any:
         given: list[tuple[Any, Any]] = []
 
         def plain(value: Any) -> Any:
-            if isinstance(value, tensor_class) and type(value) is not tensor_class:
-                given.append((value, value.on_same_memory()))
-                return given[-1][1]
-            if isinstance(value, (list, tuple)):
-                return [plain(item) for item in value]
-            return value
+            if type(value) is tensor_class:
+                return value
+            given.append((value, value.on_same_memory()))
+            return given[-1][1]
 
-        result = tensor_class.__torch_dispatch__(
-            func, (tensor_class,), tuple(map(plain, args)), {name: plain(value) for name, value in (kwargs or {}).items()}
-        )
+        plain_args, plain_kwargs = tree_map_only(tensor_class, plain, (args, kwargs or {}))
+        result = tensor_class.__torch_dispatch__(func, (tensor_class,), plain_args, plain_kwargs)
         for value, twin in given:
             if twin.meta is not value.meta or twin.allocation is not value.allocation:
                 value.adopt(twin)

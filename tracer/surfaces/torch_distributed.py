@@ -123,8 +123,17 @@ class _CollectiveWrappers:
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
         """`call`, noted when it has ended well. What fails, and what a rank outside the group does, is not communication."""
-        input_of = argument(call, given) if given else _tensors_of(call) if name == "batch_isend_irecv" else None
-        return self._noted(call, name, input_of, self._group_of(call))
+        if name != "batch_isend_irecv":
+            return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
+        operations_of = argument(call, "p2p_op_list")
+
+        def group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return next((operation.group for operation in operations_of(args, kwargs) or ()), None)
+
+        def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+            return [operation.tensor for operation in operations_of(args, kwargs) or ()]
+
+        return self._noted(call, name, tensors_of, self._member(group_of))
 
     def _noted(self, call: Callable[..., Any], name: str, input_of: Argument | None, group_of: Argument) -> Callable[..., Any]:
         here = self._here
@@ -156,19 +165,12 @@ class _CollectiveWrappers:
 
         return noted
 
-    def _group_of(self, call: Callable[..., Any]) -> Argument:
-        """What finds the process group of a call; None where there is none yet, or where this rank is not in it."""
+    def _member(self, given: Argument) -> Argument:
+        """What finds the process group of a call, by what is `given`; None where there is none yet, or without this rank."""
         dist = self._dist
-        is_batch = call.__name__ == "batch_isend_irecv"
-        given = argument(call, "p2p_op_list" if is_batch else "group")
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if not dist.is_initialized():
-                return None
-            named = given(args, kwargs)
-            if is_batch:
-                named = named[0].group if named else None
-            group = named or dist.group.WORLD
+            group = (given(args, kwargs) or dist.group.WORLD) if dist.is_initialized() else None
             return group if isinstance(group, dist.ProcessGroup) else None
 
         return find
@@ -279,12 +281,6 @@ def install(torch: ModuleType) -> None:
 def _at(place: int) -> Argument:
     """What finds the argument at a place, of a method that is called with all of them by place; None if it is not there."""
     return lambda args, _: args[place] if place < len(args) else None
-
-
-def _tensors_of(batch: Callable[..., Any]) -> Argument:
-    """What finds the tensors that a batch sends and receives."""
-    operations_of = argument(batch, "p2p_op_list")
-    return lambda args, kwargs: [operation.tensor for operation in operations_of(args, kwargs) or ()]
 
 
 def _future(work: Any) -> Any:

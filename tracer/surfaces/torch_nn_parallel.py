@@ -15,10 +15,11 @@ Note [One part, one device]
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
-from types import ModuleType, TracebackType
-from typing import Any, Self
+from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -28,40 +29,31 @@ from traces.data_parallel_hooks import DataParallelHooks
 from traces.patching import OutermostCalls, argument, around, patch_everywhere
 
 
-class _PartScope:
-    """One part, as a context manager. `device` is an index, or None for the current device; `thread` is the thread's role."""
-
-    def __init__(self, name: str, device: int | None = None, thread: str = "", label: str = "") -> None:
-        self._name, self._device, self._thread, self._label = name, device, thread, label
-        self._range: Any = None
-
-    def __enter__(self) -> Self:
-        to = self._recorder = recorder()
-        if to is None:
-            return self
-        self._begun = to.begin_part(self._stream())
-        if to.profiling:
-            self._range = torch.autograd.profiler.record_function(f"DataParallel.{self._name}{self._label}")
-            self._range.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._range is not None:
-            self._range.__exit__(kind, error, trace)
-        if self._recorder is not None:
-            self._recorder.end_part(self._name, self._begun, self._stream(), self._thread)
-
-    def _stream(self) -> Any:
-        """The device's current stream for this thread, or None for that of the current device."""
-        there = self._device is not None and torch.cuda.is_initialized()
-        return torch.cuda.current_stream(self._device) if there else None
+@contextmanager
+def _part_on(name: str, device: int | None, thread: str, label: str = "") -> Iterator[None]:
+    """One part. `device` is an index, or None for the current device; `thread` is the thread's role."""
+    to = recorder()
+    if to is None:
+        yield
+        return
+    begun = to.begin_part(_stream(device))
+    try:
+        with torch.autograd.profiler.record_function(f"DataParallel.{name}{label}") if to.profiling else nullcontext():
+            yield
+    finally:
+        to.end_part(name, begun, _stream(device), thread)
 
 
-def _part(name: str, device: int | None) -> _PartScope:
+def _stream(device: int | None) -> Any:
+    """The device's current stream for this thread, or None for that of the current device."""
+    return torch.cuda.current_stream(device) if device is not None and torch.cuda.is_initialized() else None
+
+
+def _part(name: str, device: int | None) -> AbstractContextManager[None]:
     """A part of the calling thread; autograd has a thread for each device."""
     if not name.endswith("_backward"):
-        return _PartScope(name, device)
-    return _PartScope(name, device, "backward" if device is None else f"backward {device}")
+        return _part_on(name, device, "")
+    return _part_on(name, device, "backward" if device is None else f"backward {device}")
 
 
 def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Callable[..., Any]:
@@ -88,7 +80,7 @@ def replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) 
 def _replica(number: int, module: Any) -> Callable[..., Any]:
     def apply(*args: Any, **kwargs: Any) -> Any:
         label = f"#{torch.cuda.current_device()}" if torch.cuda.is_initialized() else ""
-        with _PartScope("parallel_apply", thread=f"replica {number}", label=label):
+        with _part_on("parallel_apply", None, f"replica {number}", label):
             return module(*args, **kwargs)
 
     return apply

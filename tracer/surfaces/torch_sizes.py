@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """torch's functions with data-dependent result sizes: the sizes are recorded, in order.
 
     kept = boxes[scores > 0.5]          # noted: a replay, which has no scores, makes as many rows
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from types import ModuleType
 from typing import Any, NamedTuple
+
+import torch
 
 from tracer.state import recorder
 from tracer.surfaces.torch_tensor import counting
@@ -46,9 +49,9 @@ class _Within(threading.local):
 _WITHIN = _Within()  # of this thread; the surfaces are global, and so are threads
 
 
-def install(torch: ModuleType) -> None:
+def install(torch_module: ModuleType) -> None:
     """Wrap them as functions of torch and as methods of torch.Tensor, and of its subclasses that have their own."""
-    counts = counting(torch)
+    counts = counting(torch_module)
     seen: dict[str, Seen] = {
         "nonzero": _nonzero,
         "argwhere": _nonzero,
@@ -129,7 +132,7 @@ def _masks(index: Any) -> list[Any]:
 
 
 def _is_mask(part: Any) -> bool:
-    return hasattr(part, "is_cuda") and str(part.dtype) in ("torch.bool", "torch.uint8")
+    return hasattr(part, "is_cuda") and part.dtype in (torch.bool, torch.uint8)
 
 
 def _nonzero(result: Any, searched: Any, **kwargs: Any) -> Iterator[Found]:
@@ -143,7 +146,7 @@ def _where(result: Any, condition: Any, *args: Any, **kwargs: Any) -> Iterator[F
 
 
 def _masked_select(result: Any, source: Any, mask: Any, **kwargs: Any) -> Iterator[Found]:
-    yield Found(NONZERO, _broadcast(source.shape, mask.shape), result.shape[0])
+    yield Found(NONZERO, tuple(torch.broadcast_shapes(source.shape, mask.shape)), result.shape[0])
 
 
 def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
@@ -207,10 +210,3 @@ def _bincount(result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[F
 def _length(result: Any, dim: int | None) -> int:
     first = result[0] if isinstance(result, tuple) else result
     return int(first.shape[0 if dim is None else dim])
-
-
-def _broadcast(one: Any, other: Any) -> Shape:
-    """As elementwise ops do."""
-    width = max(len(one), len(other))
-    padded = [(1,) * (width - len(shape)) + tuple(shape) for shape in (one, other)]
-    return tuple(a if b == 1 else b for a, b in zip(*padded, strict=True))

@@ -16,6 +16,8 @@ from functools import cache
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
+from torch.utils._pytree import tree_leaves
+
 from tracer.state import recorder, started
 from traces.model import READ_LIMIT
 from traces.patching import PhaseScope, around, patch, patch_around
@@ -156,13 +158,7 @@ def _note(tensor: Any, host: Any) -> None:
         nested = host.tolist() if hasattr(host, "tolist") else host
     if (to := recorder()) is not None:
         to.aside_called()
-        to.read("aten::copy_", str(tensor.dtype).removeprefix("torch."), _flat(nested))
-
-
-def _flat(nested: Any) -> list[float]:
-    if isinstance(nested, list):
-        return [value for item in nested for value in _flat(item)]
-    return [float(nested)]
+        to.read("aten::copy_", str(tensor.dtype).removeprefix("torch."), [float(value) for value in tree_leaves(nested)])
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
