@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 from tracer.clock import EpochClock
 from tracer.collectives import CollectiveCall
 from traces.model import NONE
-from traces.operations import SCALAR_TYPES, bytes_of, function_of
+from traces.op_cost import size_bytes
+from traces.operations import SCALAR_TYPES, function_of
 
 _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
 _SHARE = 1_000  # at most one part in so many of the time is spent on reading
@@ -169,7 +170,7 @@ class FlightRecorder:
     def _record_of(self, entry: Entry, offset_ns: int) -> FlightRecord:
         backend, name = function_of(entry["profiling_name"])
         dtypes = [SCALAR_TYPES.get(dtype, "") for dtype in entry["input_dtypes"]]
-        sizes = [bytes_of(shape, dtype) for shape, dtype in zip(entry["input_sizes"], dtypes, strict=True)]
+        sizes = [size_bytes((shape,), dtype) for shape, dtype in zip(entry["input_sizes"], dtypes, strict=True)]
         group, start_ns = str(entry["process_group"][0]), entry["time_created_ns"] - offset_ns
         known = bool(sizes) and all(dtypes)
         call = CollectiveCall(

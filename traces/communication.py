@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.intervals import Intervals
+from traces.measure import phase_windows
 from traces.model import NONE, Column, DeviceKind, Ending, Trace
-from traces.time_windows import TimeWindows
 
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
@@ -71,10 +71,8 @@ def communication(trace: Trace) -> Communication:
 
 
 def _operations(trace: Trace) -> tuple[Operation, ...]:
-    table, phases = trace.collectives, trace.phases
-    ranks = trace.steps.rank[phases.step] if len(phases) else np.zeros(0, int)
-    row = TimeWindows(phases.start_ns, phases.end_ns, ranks).holding(table.call_ns, table.rank)
-    called_in = np.where(row != NONE, np.append(phases.name, NONE)[row], NONE)
+    table = trace.collectives
+    called_in = np.append(trace.phases.name, NONE)[phase_windows(trace).holding(table.call_ns, table.rank)]
     found = []
     for name, phase in sorted(set(zip(table.name.tolist(), called_in.tolist(), strict=True))):
         rows = (table.name == name) & (called_in == phase)

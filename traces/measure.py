@@ -194,25 +194,30 @@ def launch_steps(trace: Trace) -> Column:
     return step_windows(trace).holding(launch_time_ns(trace), _device_ranks(trace))
 
 
-def launch_phases(trace: Trace) -> Column:
-    """The row of `trace.phases` in which each device span was launched, or NONE."""
+def phase_windows(trace: Trace) -> TimeWindows:
+    """The phases of each rank, to be asked which of them holds a time on the host."""
     phases = trace.phases
     ranks = np.where(phases.step >= 0, trace.steps.rank[phases.step], 0) if len(trace.steps) else np.zeros(len(phases))
-    return TimeWindows(phases.start_ns, phases.end_ns, ranks).holding(launch_time_ns(trace), _device_ranks(trace))
+    return TimeWindows(phases.start_ns, phases.end_ns, ranks)
+
+
+def launch_phases(trace: Trace) -> Column:
+    """The row of `trace.phases` in which each device span was launched, or NONE."""
+    return phase_windows(trace).holding(launch_time_ns(trace), _device_ranks(trace))
 
 
 def launch_phase_names(trace: Trace) -> Column:
     """The name of the phase in which each device span was launched, "" outside of phases."""
-    return _phase_names(trace)[launch_phases(trace)]
+    return phase_names(trace)[launch_phases(trace)]
 
 
 def phase_names_at(trace: Trace, times_ns: Column) -> Column:
     """The name of the phase that is under way at each of these times, of whichever rank; "" outside of phases."""
-    return _phase_names(trace)[TimeWindows(trace.phases.start_ns, trace.phases.end_ns).holding(times_ns)]
+    return phase_names(trace)[TimeWindows(trace.phases.start_ns, trace.phases.end_ns).holding(times_ns)]
 
 
-def _phase_names(trace: Trace) -> Column:
-    """By row of `trace.phases`; the last one answers for NONE."""
+def phase_names(trace: Trace) -> Column:
+    """By row of `trace.phases`; the last one, "", answers for NONE."""
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 

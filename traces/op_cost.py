@@ -9,16 +9,14 @@ Ops are canonical ones (`traces.equivalents`). Recordings hold no outputs, so al
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from math import prod
 
 from traces.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model import Shape
 
-_ITEMSIZE = {
-    "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2,
-    "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
-
+_BITS = re.compile(r"\d+")
 _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
@@ -46,9 +44,11 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
+@cache
 def itemsize(dtype: str) -> int:
-    """Bytes of an element of this dtype, 4 where it is not known."""
-    return _ITEMSIZE.get(dtype, 1 if dtype.startswith("float8") else 4)
+    """Bytes of an element of a torch dtype, whose name begins with its bits ("float8_e4m3fn"); 4 where it is not known."""
+    bits = _BITS.search(dtype)
+    return max(int(bits[0]) // 8, 1) if bits else 1 if dtype == "bool" else 4
 
 
 def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:

@@ -1,14 +1,12 @@
 """How PyTorch's C++ calls operations between ranks and element types: in a profile's ranges and in the flight recorder alike.
 
 function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
-bytes_of((3, 5), SCALAR_TYPES["Half"])  # 30
+SCALAR_TYPES["Half"]                    # "float16"
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
 # Operations that are not called as the function of torch.distributed is.
@@ -19,7 +17,6 @@ _FUNCTIONS = {
     "reduce_oop": "reduce",
     "all_reduce_barrier": "barrier",
 }
-_BITS = re.compile(r"\d+")
 
 # Element types, to torch's names.
 SCALAR_TYPES = {
@@ -48,14 +45,3 @@ def function_of(name: str) -> tuple[str, str]:
     """The backend of such a name and the function of torch.distributed; ("", "") if it is not about an operation."""
     match = _RANGE.match(name)
     return (match[1], _FUNCTIONS.get(match[2], match[2])) if match else ("", "")
-
-
-def item_bytes(dtype: str) -> int:
-    """Of a torch dtype name, whose first number is its bits: "float8_e4m3fn" has 8."""
-    bits = _BITS.search(dtype)
-    return int(bits[0]) // 8 if bits else 1  # bool
-
-
-def bytes_of(shape: Sequence[int], dtype: str) -> int:
-    """Of a tensor of that shape and torch dtype name."""
-    return math.prod(shape) * item_bytes(dtype)

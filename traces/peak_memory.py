@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.equivalents import canonical_op
-from traces.measure import enclosing, memory_curve
+from traces.measure import enclosing, memory_curve, phase_names, phase_windows
 from traces.model import NONE, Column, HostKind, MemoryEvents, Trace
-from traces.time_windows import TimeWindows
 
 _REQUESTS = ("empty", "resize")  # canonical names of ops that only ask for memory begin so
 
@@ -50,7 +49,8 @@ def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
     by_size = not events.address[events.bytes > 0].all()
     rows = _not_freed(events, by_size)
     rank = trace.devices[device].rank
-    op, phase = _ops(trace, events.take(rows), rank), _phases(trace, events.time_ns[rows], rank)
+    op = _ops(trace, events.take(rows), rank)
+    phase = phase_names(trace)[phase_windows(trace).holding(events.time_ns[rows], np.full(len(rows), rank))].tolist()
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for key in zip(op, phase, events.bytes[rows].tolist(), strict=True):
         count, size = sums.get(key[:2], (0, 0))
@@ -102,10 +102,3 @@ def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
         op = NONE if row == NONE else int(around[row]) if around[row] != NONE else int(asked_for[row])
         names.append(canonical_op(trace.strings[int(host.name[op])]) if op != NONE else "")
     return names
-
-
-def _phases(trace: Trace, time_ns: Column, rank: int) -> list[str]:
-    phases = trace.phases
-    own = phases.take(trace.steps.rank[phases.step] == rank) if len(trace.steps) and len(phases) else phases
-    rows = TimeWindows(own.start_ns, own.end_ns).holding(time_ns)
-    return [trace.strings[int(own.name[row])] if row != NONE else "" for row in rows.tolist()]

@@ -83,8 +83,8 @@ def _value(hint: Any, value: Any) -> Any:
         if not isinstance(value, Mapping) or not all(type(key) is str for key in value):
             raise ValueError(f"{value!r} is no object")
         return {key: _value(get_args(hint)[1], of) for key, of in value.items()}
-    if is_dataclass(hint) and isinstance(hint, type):
-        return from_json(hint, value)
+    if is_dataclass(hint) and isinstance(hint, type):  # also as a list of its fields
+        return from_json(hint, dict(zip(_hints(hint), value, strict=False)) if isinstance(value, list) else value)
     if hint is Path and isinstance(value, str):
         return Path(value)
     if hint is float and type(value) is int:

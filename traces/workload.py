@@ -23,10 +23,10 @@ from typing import Any
 
 from traces.layouts import IMAGES
 from traces.model import Shape
+from traces.typed_json import from_json, to_json
 
 _COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes", "training_modules")
 _NAMES = ("optimizer", "autocast")
-_TEXTS = (*_NAMES, "module_order")
 
 # What tells two models of the same parts apart, and what it is called where one signature lacks it.
 _OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules": "training mode"}
@@ -60,33 +60,24 @@ class WorkloadSignature:
 
     def to_json(self) -> dict[str, Any]:
         """What is stored in a trace's header: only the fields that are known."""
-        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        known: dict[str, Any] = to_json(self)
         if self.inputs is not None:
             known["inputs"] = [[list(tensor.shape), tensor.dtype] for tensor in self.inputs]
         if self.modules is not None:
             known["modules"] = dict(sorted(self.modules.items()))
-        return {name: value for name, value in known.items() if value is not None}
+        return known
 
     @classmethod
-    def from_json(cls, stored: Any) -> WorkloadSignature:
+    def from_json(cls, stored: object) -> WorkloadSignature:
         """The inverse of `to_json`. Raises ValueError for anything that it does not write; unknown keys are left out."""
-        if not isinstance(stored, dict):
-            raise ValueError("a workload signature is an object")
-        for name in _COUNTS:
-            if name in stored and not _is_count(stored[name]):
-                raise ValueError(f"the workload signature's {name} is no count")
-        modules, inputs = stored.get("modules"), stored.get("inputs")
-        if modules is not None and not (isinstance(modules, dict) and all(map(_is_count, modules.values()))):
-            raise ValueError("the workload signature's modules are no counts")
-        for name in _TEXTS:
-            if stored.get(name) is not None and not isinstance(stored[name], str):
-                raise ValueError(f"the workload signature's {name} is no name")
-        if inputs is not None:
-            if not isinstance(inputs, list):
-                raise ValueError("the workload signature's inputs are no list")
-            inputs = tuple(map(_input_tensor, inputs))
-        told: dict[str, Any] = {name: stored.get(name) for name in (*_COUNTS, *_TEXTS)}
-        return cls(**told, modules=modules, inputs=inputs)
+        try:
+            made = from_json(cls, stored)
+        except ValueError as error:
+            raise ValueError(f"no workload signature: {error}") from None
+        sizes = [size for tensor in made.inputs or () for size in tensor.shape]
+        if min([*(getattr(made, name) or 0 for name in _COUNTS), *(made.modules or {}).values(), *sizes], default=0) < 0:
+            raise ValueError("the workload signature has a count below 0")
+        return made
 
     def with_model(
         self,
@@ -191,15 +182,3 @@ def _listed(inputs: tuple[InputTensor, ...]) -> str:
 
 def _figure(value: int | str) -> str:
     return f"{value:,}" if isinstance(value, int) else value
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _input_tensor(stored: Any) -> InputTensor:
-    if not (isinstance(stored, list) and len(stored) == 2 and isinstance(stored[0], list) and isinstance(stored[1], str)):
-        raise ValueError("an input of the workload signature is no shape with a dtype")
-    if not all(map(_is_count, stored[0])):
-        raise ValueError("a shape of the workload signature is no list of sizes")
-    return InputTensor(tuple(stored[0]), stored[1])

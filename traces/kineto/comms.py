@@ -21,7 +21,8 @@ from traces.kineto.shapes import describe
 from traces.kineto.spans import RankTables
 from traces.kineto.tables import matching
 from traces.model import NONE, Collectives, Column, DeviceKind, Strings, parse_shapes
-from traces.operations import SCALAR_TYPES, bytes_of, function_of, item_bytes
+from traces.op_cost import itemsize, size_bytes
+from traces.operations import SCALAR_TYPES, function_of
 
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
@@ -79,7 +80,7 @@ def _size(told: Event, of_range: Event) -> tuple[str, int]:
     """The dtype ("" if unknown) and the bytes (or NONE) of the rank's input."""
     elements, scalar = _count(told.get("In msg nelems"), 1 << 48), told.get("dtype")
     if elements != NONE and isinstance(scalar, str) and scalar in SCALAR_TYPES:
-        return SCALAR_TYPES[scalar], elements * item_bytes(SCALAR_TYPES[scalar])
+        return SCALAR_TYPES[scalar], elements * itemsize(SCALAR_TYPES[scalar])
     dims, types = of_range.get("Input Dims"), of_range.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
         return "", NONE
@@ -87,7 +88,7 @@ def _size(told: Event, of_range: Event) -> tuple[str, int]:
     dtypes = (names or "").split(";")
     if not shapes or not all(dtypes):
         return "", NONE
-    sizes = (bytes_of(shape, dtype) for shape, dtype in zip(parse_shapes(shapes), dtypes, strict=True))
+    sizes = (size_bytes((shape,), dtype) for shape, dtype in zip(parse_shapes(shapes), dtypes, strict=True))
     return dtypes[0], _count(sum(sizes), 1 << 62)
 
 
