@@ -215,7 +215,7 @@ class VirtualGpu:
         self._trained = self._ended = 0  # training steps so far, and steps of both kinds
         self._keep_requests = keep_requests
         self._step_ended = step_ended
-        self._works_somewhere = False  # the first device that a stream is asked of is the script's home
+        self._has_home = False  # the first device used becomes the script's primary one, `StreamScheduler.home`
         self.local = threading.local()  # of a thread: `thread`, and its `callers` by device, once it has used the GPU
         self._lock = threading.RLock()
         self._looking = _Looking(self, self._lock)
@@ -378,10 +378,10 @@ class VirtualGpu:
                 self.simulator.stats.reads_unrecorded += 1
             return values
 
-    def found(self, op: str, searched: Shape) -> int | None:
-        """How many elements the recorded program found where this one now searches a tensor of this shape, or None."""
+    def recorded_output_size(self, op: str, shape: Shape) -> int | None:
+        """The recorded output size of the next call of a data-dependent op on a tensor of this shape; None if not recorded."""
         tracker = self.simulator.tracker
-        return self._selections.next(op, searched, tracker.number, tracker.step.step.row, tracker.row_of_values)
+        return self._selections.next(op, shape, tracker.number, tracker.step.step.row, tracker.row_of_values)
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         """What the op takes for itself and gives back before it returns, as far as the recording tells; estimated where a
@@ -403,7 +403,7 @@ class VirtualGpu:
     @property
     def threads(self) -> list[Thread]:
         """The host threads, by their rows of the timeline."""
-        return self._threads.told
+        return self._threads.rows
 
     def present_ns(self) -> int:
         """The calling thread's virtual present as it has been played, whatever the clock says."""
@@ -422,9 +422,9 @@ class VirtualGpu:
             self.simulator.scheduler.wait(thread.host_ns)
 
     def begin_thread(self, name: str, since_ns: int) -> None:
-        """The calling thread was made at `since_ns`. One of this name is made at each step: it is the same one every time."""
+        """The calling thread was made at `since_ns`. A thread of this name is made in each step: all share one timeline row."""
         thread = self.thread()
-        self._threads.play(thread, name)
+        self._threads.share_row(thread, name)
         thread.host_ns = since_ns
 
     def await_thread(self, ended_ns: int) -> None:
@@ -435,8 +435,8 @@ class VirtualGpu:
     def _caller(self, thread: HostThread, device: int) -> Caller:
         caller = thread.callers.get(device)
         if caller is None:
-            if not self._works_somewhere:
-                self._works_somewhere = True
+            if not self._has_home:
+                self._has_home = True
                 self.simulator.scheduler.home = self.timeline.home = device
             caller = thread.call_on(self.devices[device].default_stream)
         return caller
@@ -504,7 +504,7 @@ class VirtualGpu:
             stream.wait(other.ready_ns)
 
     def _await_nothing(self, event: VirtualEvent) -> None:
-        """See Note [No wait is for ever] in stream.py."""
+        """See Note [Waits on unrecorded events] in stream.py."""
         if not event.awaited:
             event.awaited = True
             self.simulator.stats.events_never_recorded += 1

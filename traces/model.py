@@ -332,7 +332,7 @@ class Values(Table):
 
 @dataclass
 class Sizes(Table):
-    """How large results were whose size only values tell (nonzero, boolean masks, unique...), in order: one row per call."""
+    """Output sizes of ops with data-dependent shapes (nonzero, boolean masks, unique...): one row per call, in order."""
 
     rank: I4
     step: STEP_OR_NONE  # row of `steps`, or NONE outside any

@@ -221,7 +221,7 @@ class DataDependentOps:
         """The size that this call had in the recorded program, if that is known. The host waits for its stream."""
         here = gpu()
         here.synchronize_stream(here.current_stream(here.current_device()))
-        return here.found(op, shape)
+        return here.recorded_output_size(op, shape)
 
     def _new(self, shape: Shape, dtype: torch.dtype, beside: TensorMeta) -> TensorMeta:
         return self._plans.metas.contiguous(shape, dtype, beside.index)

@@ -52,7 +52,7 @@ LAUNCH_QUEUE_DEPTH = 1022
 TYPICAL_LATENCY_NS = 7_000
 TYPICAL_GAP_NS = 1_000
 
-_WORKS = 10  # a device with a tenth of the kernels that the busiest one has
+_MIN_SHARE_OF_BUSIEST = 0.1  # of the busiest device's kernels: a device with fewer does not count as used
 
 
 class RecordingIndexer:
@@ -83,7 +83,7 @@ class RecordingIndexer:
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
-        self.first_ordinal = int(np.flatnonzero(counts * _WORKS >= counts.max())[0])
+        self.first_ordinal = int(np.argmax(counts / max(counts.max(), 1) >= _MIN_SHARE_OF_BUSIEST))
         self.thread_rows = [i for i, thread in enumerate(trace.threads) if thread.rank == rank]
         self._host_scales = _host_scales(trace, rank)
         self._cut_by_step(rank)

@@ -1,4 +1,4 @@
-"""How many elements the recorded program found where it searched a tensor: the result sizes that only values tell.
+"""Recorded output sizes of ops with data-dependent shapes: nonzero, boolean masks, unique, repeat_interleave.
 
     selections = RecordedOutputSizes.of(trace, rank=0)
     selections.next("aten::nonzero", (10,), step=7, driving=3, valued=7)

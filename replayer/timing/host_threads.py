@@ -1,10 +1,10 @@
-"""The script's host threads as rows of the timeline: one per thread that lives, not one per thread that ever lived.
+"""The script's host threads as rows of the timeline: a row is reused once its thread has ended.
 
 nn.DataParallel makes a thread per replica and step; a run of thousands of steps must not make thousands of rows.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # in the thread itself, once: a row that no living thread has
-    threads.play(thread, "replica 0")   # from now on it is that one, as the one of the step before was
+    threads.share_row(thread, "replica 0")   # the same row as the thread of this name in the step before
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class _Tenancy:
 
 
 class HostThreads:
-    """All host threads of this process that used the device. `told` is what the timeline says of them, by row."""
+    """All host threads of this process that used the device. `rows` are their entries in the timeline."""
 
     def __init__(self) -> None:
-        self.told: list[Thread] = []
+        self.rows: list[Thread] = []
         self._idle: list[int] = []  # rows whose threads have ended
-        self._parts: dict[str, int] = {}  # rows of threads that are made anew again and again
+        self._shared: dict[str, int] = {}  # rows of threads that are made anew again and again
         self._local = threading.local()
         self._lock = threading.Lock()
 
@@ -43,32 +43,32 @@ class HostThreads:
             try:
                 row = self._idle.pop()
             except IndexError:
-                row = len(self.told)
+                row = len(self.rows)
                 current = threading.current_thread()
                 role = "main" if current is threading.main_thread() else "other"
-                self.told.append(Thread(0, row, current.name, role))
+                self.rows.append(Thread(0, row, current.name, role))
         self._local.tenancy = _Tenancy(self._idle, row)
         return HostThread(row, now_ns)
 
     def row_of(self, name: str) -> int:
-        """The row of a thread that is none of Python's: one of autograd's, say, that works for a device of its own."""
+        """The row of a thread that Python did not start, such as autograd's thread of one device."""
         with self._lock:
-            row = self._parts.get(name)
+            row = self._shared.get(name)
             if row is None:
-                row = self._parts[name] = len(self.told)
-                self.told.append(Thread(0, row, name, "backward"))
+                row = self._shared[name] = len(self.rows)
+                self.rows.append(Thread(0, row, name, "backward"))
         return row
 
-    def play(self, thread: HostThread, name: str) -> None:
-        """The calling thread, which is `thread`, plays the part of this name: its row is that of all who do."""
+    def share_row(self, thread: HostThread, name: str) -> None:
+        """Give `thread`, the calling one, the timeline row that all threads of this name share."""
         tenancy: _Tenancy = self._local.tenancy
         if tenancy.row is None:
-            return  # it does already
+            return  # it has that row already
         with self._lock:
-            row = self._parts.get(name)
+            row = self._shared.get(name)
             if row is None:
-                row = self._parts[name] = tenancy.row
-                self.told[row] = Thread(0, row, name)
+                row = self._shared[name] = tenancy.row
+                self.rows[row] = Thread(0, row, name)
             else:
                 self._idle.append(tenancy.row)
             tenancy.row = None

@@ -1,8 +1,8 @@
 """Plays the script's ops on the virtual timeline: the heart of a replay, from an op to the times of its kernels.
 
-One op, told in a few lines (`play`): which phase segment is the script in; which recorded instance is this op; move the
-host's clock by the recorded time since the last one, or to now if the script is slower than that; put the instance's
-kernels on the stream; move on by the op's own recorded time.
+`play` is all that happens to one op: find the phase segment that the script is in (step_tracker.py) and the recorded instance
+of the op (matcher.py); place the call and its own time on the host thread (placement.py); put the instance's kernels on the
+stream (scheduler.py); wait if the host is too far ahead of the wall clock.
 
 Nothing sleeps per kernel. The host is held back only when its virtual present runs too far ahead of the wall clock, and
 waits where CUDA waits.
@@ -264,7 +264,10 @@ class Simulator:
         called_ns: list[int],
         at: int,
     ) -> int:
-        """Play the ops from `at` on for which their phase's time stands, at once; returns how many, up to the course's turn."""
+        """Play ops from `at` on whose device time is that of their phase, up to the first that begins another segment.
+
+        Returns how many were played.
+        """
         tracker = self.tracker
         batch = self._phase_grain_batch(segment, signatures[at:])
         count = batch.count
@@ -282,7 +285,7 @@ class Simulator:
         return count
 
     def _phase_grain_batch(self, segment: SegmentMatcher, signatures: list[OpSignature]) -> PhaseGrainBatch:
-        """`signatures` laid out, as the last time if they are the same ones: compared by identity, not looked into."""
+        """The batch of these ops; the one that was made last time, if these are the same signature objects."""
         assert segment.recorded is not None
         kept = self._batches.setdefault(segment.recorded, {})
         batch, turns = kept.get(segment.ops), self.tracker.turns
@@ -301,7 +304,7 @@ class Simulator:
         now_ns: int,
         copy: Copy | None,
     ) -> int:
-        """An op without a recorded counterpart: its phase's remainder stands for it, or it is estimated at once."""
+        """Play an op without a recorded counterpart: its phase's unmatched remainder covers it, or its time is estimated."""
         if self._strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
         recorded = segment.recorded

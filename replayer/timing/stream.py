@@ -17,7 +17,7 @@ Note [A full launch queue]
     much: the depth is what was seen pending there, and at least 1022 (`RecordingIndexer`).
     The launch of a CUDA graph is one launch with many kernels; it is refused here.
 
-Note [No wait is for ever]
+Note [Waits on unrecorded events]
     A stream that waits for an event that nobody will record would be a deadlock if it waited; in CUDA it does not:
     "If cudaEventRecord() has not been called on event, this call acts as if the record has already completed"
     (cudaStreamWaitEvent). An event is recorded by the time that a wait can name its moment, queues never wait for the host, and
@@ -87,5 +87,5 @@ class VirtualEvent:
 
     def __init__(self) -> None:
         self.time_ns: int | None = None  # None until recorded
-        self.awaited = False  # waited for before it was recorded: see Note [No wait is for ever]
+        self.awaited = False  # waited for before it was recorded: see Note [Waits on unrecorded events]
         self.device: int | None = None

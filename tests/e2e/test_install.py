@@ -189,6 +189,11 @@ def test_no_command_imports_the_users_modules(trace: Command) -> None:
         ("diff", "p100-no-cudnn", "p100-no-cudnn"): "Within 5.0 %",
         ("export", "p100-no-cudnn", "-o", "p100.json.gz"): "wrote p100.json.gz",
         ("import", "p100.json.gz", "-o", "again.msgpack"): "wrote again.msgpack",
+        ("explain", "p100-no-cudnn", "p100x2-no-cudnn"): "Next: trace diff",
+        ("report", "p100-no-cudnn", "-o", "p100.html"): "wrote p100.html",
+        ("plot", "p100-no-cudnn", "--what", "steps", "-o", "p100.svg"): "wrote p100.svg",
+        ("library", "list", "--json"): "p100x2-no-cudnn",
+        ("library", "show", "v100/resnet50"): "119.3 ms",
         ("view", "p100-no-cudnn"): "Tesla P100",
         ("view", "p100-no-cudnn", "again.msgpack", "--screenshot", "x.svg"): "",
     }.items():
@@ -208,3 +213,7 @@ def test_a_script_sees_its_own_modules_and_no_command_does(trace: Command, tmp_p
     if not (tmp_path / "users").exists():
         replayed = trace("replay", "--clock", "virtual", "--trace", "run.msgpack", "train.py")
         assert replayed.startswith(native) and "Median per step" in replayed
+        # WHEN a command runs the script several times, or a replay of its own, THEN it works beside these modules too
+        fits = trace("fit", "--gpus", "v100", "--batch-option", "1", "train.py", "4")
+        assert "PyTorch's allocator was given what" in fits
+        assert "a replay" in trace("doctor")

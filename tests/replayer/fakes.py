@@ -83,8 +83,8 @@ class FakeGpu:
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
         self.copies.append((signature, "p2p", size_bytes, source, False))
 
-    def found(self, op: str, searched: tuple[int, ...]) -> int | None:
-        return self.selections.get(searched)
+    def recorded_output_size(self, op: str, shape: tuple[int, ...]) -> int | None:
+        return self.selections.get(shape)
 
     def synchronize_stream(self, stream: VirtualStream) -> None:
         pass

@@ -123,8 +123,8 @@ def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(r
 def test_how_much_a_mask_has_set_is_told_by_the_step_that_drives_the_script() -> None:
     search = Op("aten::nonzero", 0, 10, kernel=(4, 2), shapes=((10,),))
     gpu, _, _ = started(make_recording([("forward", 0, 50)], [search, Op("aten::select", 20, 5, shapes=((7, 1),))]))
-    assert gpu.found("aten::nonzero", (10,)) == 7
-    assert gpu.found("aten::nonzero", (10,)) is None and gpu.found("aten::nonzero", (11,)) is None
+    assert gpu.recorded_output_size("aten::nonzero", (10,)) == 7
+    assert gpu.recorded_output_size("aten::nonzero", (10,)) is None and gpu.recorded_output_size("aten::nonzero", (11,)) is None
 
 
 def test_work_on_two_streams_overlaps_and_wait_stream_orders_it() -> None:

@@ -28,7 +28,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 _POLL_S = 0.02
-_PATIENCE_S = 30.0  # from being asked to end until being killed, as torchrun has it
+_KILL_AFTER_S = 30.0  # from SIGTERM to SIGKILL, as in torchrun
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -127,7 +127,7 @@ def _next_end(running: dict[int, int], until: float | None = None) -> tuple[int,
 def _end(running: dict[int, int]) -> None:
     """Ask the ranks to end, and see to it that they do."""
     _tell(running, signal.SIGTERM)
-    deadline = monotonic() + _PATIENCE_S
+    deadline = monotonic() + _KILL_AFTER_S
     while running and monotonic() < deadline:
         _next_end(running, deadline)
     _tell(running, signal.SIGKILL)
