@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,7 @@ class ReplayerState:
         self.run_folder: Path | None = None  # shared by all processes of a replay
         self.computing = False  # tensors have payloads: `--values compute`
         self.rank: Rank | None = None  # where it is not what the environment says
-        self.view = threading.local()
+        self.view = threading.local()  # .cls: of the next alias of a virtual tensor that this thread makes
         self.inference_mode_used = False  # by any thread; see Note [Views in inference mode] in tensor/allocation.py
         self.kept: list[object] = []  # a torch.library.Library lives as long as the process: torch drops its kernels with it
         self.optimizers = Optimizers()  # that the script has made
@@ -119,21 +118,6 @@ def is_pinned_address(address: int) -> bool:
 def computing() -> bool:
     """Whether tensors have payloads."""
     return STATE.computing
-
-
-@contextmanager
-def viewed_as(cls: type) -> Iterator[None]:
-    """The next alias of a virtual tensor that this thread makes is of this class."""
-    STATE.view.cls = cls
-    try:
-        yield
-    finally:
-        STATE.view.cls = None
-
-
-def class_of_view() -> type | None:
-    """The class that was asked for, or None."""
-    return getattr(STATE.view, "cls", None)
 
 
 def rank() -> Rank:

@@ -20,7 +20,7 @@ import torch
 from replayer import state
 from replayer.ops.copies import Copies
 from replayer.tensor.allocation import Uniform, allocate, make
-from replayer.tensor.device_args import checked_index
+from replayer.tensor.device_args import index_of
 from replayer.tensor.known_values import in_dtype, set_known_values
 from replayer.tensor.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import BACKEND
@@ -49,12 +49,12 @@ class Factories:
         shape = tuple(size)
         kind = dtype or torch.get_default_dtype()
         if kind is torch.int32 and state.STATE.makes_reducer:
-            return reducer_map(shape, _index(device))
+            return reducer_map(shape, index_of(device))
         if memory_format in (None, torch.contiguous_format):
-            meta = self._metas.contiguous(shape, kind, _index(device))
+            meta = self._metas.contiguous(shape, kind, index_of(device))
         else:
             strided = torch.empty(shape, dtype=kind, device="meta", memory_format=memory_format)
-            meta = self._metas.like(strided, _index(device))
+            meta = self._metas.like(strided, index_of(device))
         return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
 
     def empty_strided(
@@ -67,7 +67,7 @@ class Factories:
         pin_memory: bool | None = None,
     ) -> Any:
         _refuse_pinned(pin_memory, "empty_strided")
-        meta = self._metas.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), _index(device))
+        meta = self._metas.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), index_of(device))
         return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
 
     def zeros(self, size: Any, **options: Any) -> Any:
@@ -78,7 +78,7 @@ class Factories:
 
     def kaiser_window(self, length: int, *shape: Any, **options: Any) -> Any:
         """C++ makes it on the device, by a kernel of its own that only CPU and CUDA have."""
-        device = torch.device(BACKEND, _index(options.pop("device", None)))
+        device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
     def indices(self, op: Any, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: Any) -> Any:
@@ -90,7 +90,7 @@ class Factories:
 
     def sparse(self, op: Any, *args: Any, device: torch.device | None = None, **options: Any) -> Any:
         """An empty sparse tensor: the host's, wrapped."""
-        return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), _index(device), {}, known=True)
+        return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), index_of(device), {}, known=True)
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
@@ -98,13 +98,6 @@ def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
     made: Any = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index
     return made  # type: ignore[no-any-return]
-
-
-def _index(device: torch.device | None) -> int:
-    index = None if device is None else device.index
-    if index is None:
-        return state.gpu().current_device()
-    return index if 0 <= index < state.gpu().device_count() else checked_index(index)
 
 
 def _refuse_pinned(pin_memory: bool | None, op: str) -> None:

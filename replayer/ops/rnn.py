@@ -23,6 +23,7 @@ import torch
 from replayer import state
 from replayer.op_signature import OpSignature
 from replayer.ops import rnn_cells
+from replayer.ops.rnn_cells import LayerOptions
 from replayer.state import gpu
 from replayer.tensor.allocation import adopt, allocate, make
 from replayer.tensor.plan_cache import PlanCache
@@ -64,18 +65,7 @@ def _weight_buffer(weights: list[Any]) -> Any:
     return make(meta, weights[0].allocation)
 
 
-def _run(
-    mode: int,
-    data: Any,
-    sizes: list[int],
-    hidden: list[Any],
-    weights: list[Any],
-    biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[Any, ...]:
+def _run(mode: int, data: Any, sizes: list[int], hidden: list[Any], weights: list[Any], how: LayerOptions) -> tuple[Any, ...]:
     """`_cudnn_impl`: output, hy, cy."""
     hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
     size, projected = hx.size(2), 0
@@ -84,9 +74,9 @@ def _run(
     buffer = _weight_buffer(weights)
     if buffer is None:
         warnings.warn(_NOT_ONE_BUFFER, stacklevel=3)
-    per_layer = (4 if biases else 2) + bool(projected)
-    how = (mode, size, projected, layers, False, dropout, train, bidirectional, sizes, None)
-    result: tuple[Any, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *how)
+    per_layer = (4 if how.biases else 2) + bool(projected)
+    options = (mode, size, projected, how.layers, False, how.dropout, how.train, how.bidirectional, sizes, None)
+    result: tuple[Any, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *options)
     return result[:3]
 
 
@@ -105,7 +95,7 @@ def _layer(op: Any, mode: int, packed: bool, data: Any, *args: Any) -> Any:
     sizes, hx, weights, *options = (args[0].tolist(), *args[1:]) if packed else ([], *args)
     batch_first = not packed and options.pop()
     hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-    out, *states = run(data.transpose(0, 1) if batch_first else data, sizes, hidden, list(weights), *options)
+    out, *states = run(data.transpose(0, 1) if batch_first else data, sizes, hidden, list(weights), LayerOptions(*options))
     return (out.transpose(0, 1) if batch_first else out, *states[: len(hidden)])
 
 

@@ -11,7 +11,7 @@ A hidden state is a tuple here: (h, c) of an LSTM, (h,) of a GRU. Rules: ATen/na
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,40 +33,40 @@ def gru_cell(data: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: An
     return aten._thnn_fused_gru_cell(data @ w_ih.t(), h @ w_hh.t(), h, b_ih, b_hh)[0]
 
 
-def layers(
-    data: Any,
-    sizes: list[int],
-    hidden: Sequence[Any],
-    weights: list[Any],
-    biases: bool,
-    count: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[Any, ...]:
+class LayerOptions(NamedTuple):
+    """How layers are stacked, in the order of the arguments of `torch.lstm` and its kin."""
+
+    biases: bool
+    layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+
+
+def layers(data: Any, sizes: list[int], hidden: Sequence[Any], weights: list[Any], how: LayerOptions) -> tuple[Any, ...]:
     """All layers of an LSTM (two hidden states) or a GRU (one): the output, then the last hidden states.
 
     `data` is (steps, batch, features), or the batches of all steps concatenated, if `sizes` gives the size of each. A hidden
     state is (layers * directions, batch, features).
     """
-    directions = 1 + bidirectional
-    step = len(weights) // (count * directions)
+    directions = 1 + how.bidirectional
+    step = len(weights) // (how.layers * directions)
     before = list(zip(*(state.unbind(0) for state in hidden), strict=True))
     after: list[Hidden] = []
-    for layer in range(count):
+    for layer in range(how.layers):
         outputs = []
         for direction in range(directions):
             at = layer * directions + direction
-            cell = _cell(len(hidden), weights[at * step : (at + 1) * step], biases)
+            cell = _cell(len(hidden), weights[at * step : (at + 1) * step], how.biases)
             if sizes:
                 output, last = (_packed, _packed_backwards)[direction](cell, data, sizes, before[at])
             else:
                 output, last = _padded(cell, data, before[at], backwards=bool(direction))
             outputs.append(output)
             after.append(last)
-        data = torch.cat(outputs, -1) if bidirectional else outputs[0]
-        if dropout and train and layer < count - 1:
-            data = torch.dropout(data, dropout, train)
+        data = torch.cat(outputs, -1) if how.bidirectional else outputs[0]
+        if how.dropout and how.train and layer < how.layers - 1:
+            data = torch.dropout(data, how.dropout, how.train)
     return (data, *(torch.stack(states) for states in zip(*after, strict=True)))
 
 

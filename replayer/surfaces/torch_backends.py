@@ -25,11 +25,7 @@ ASSUMED_CUDA = "12.4"  # likewise `torch.version.cuda`, of a build without CUDA
 _FFT_PLANS = 4096  # cuFFT plans that torch keeps by default
 _CHOICE = "call scaled_dot_product_attention, which chooses by itself"
 
-REFUSED = {
-    "can_use_flash_attention": _CHOICE,
-    "can_use_efficient_attention": _CHOICE,
-    "can_use_cudnn_attention": _CHOICE,
-}
+REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "efficient", "cudnn")}
 
 
 def kept(get: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], None]]:

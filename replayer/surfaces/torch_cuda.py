@@ -32,13 +32,7 @@ _TUNING = "tuning chooses kernels on a device; the recording holds the kernels t
 _WHOLE = "the whole device was recorded; use it undivided"
 _GDS = "there is no GPU memory to read files into; load through host memory"
 
-REFUSED = {
-    "temperature": _NVML,
-    "power_draw": _NVML,
-    "clock_rate": _NVML,
-    "memory_usage": _NVML,
-    "_compile_kernel": _KERNELS,
-}
+REFUSED = {**dict.fromkeys(("temperature", "power_draw", "clock_rate", "memory_usage"), _NVML), "_compile_kernel": _KERNELS}
 
 REFUSED_PARTS = {"get_num_locality_domains": _WHOLE, "is_localization_supported": _WHOLE}
 REFUSED_TUNABLE = {"tune_gemm_in_file": _TUNING, "mgpu_tune_gemm_in_file": _TUNING}

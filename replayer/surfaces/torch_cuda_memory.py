@@ -34,15 +34,13 @@ _ALLOCATOR = "keep torch's own allocator, which is emulated; a plugged-in one wo
 _BLAS = "set cublas_workspace_size: both share one workspace"
 _PINNED = "it is C++ that would call it; pin with torch.Tensor.pin_memory"
 
+_OF_POOLS = "_cuda_beginAllocateToPool _cuda_beginAllocateCurrentThreadToPool _cuda_endAllocateToPool _cuda_releasePool".split()
 REFUSED_C = {
     "_cuda_cudaHostAllocator": ("torch.cuda.memory._host_allocator", _PINNED),
     "_cuda_getAllocator": ("torch.cuda.memory._get_current_allocator", _ALLOCATOR),
     "_cuda_customAllocator": ("torch.cuda.memory.CUDAPluggableAllocator", _ALLOCATOR),
     "_cuda_changeCurrentAllocator": ("torch.cuda.memory.change_current_allocator", _ALLOCATOR),
-    "_cuda_beginAllocateToPool": ("torch.cuda.use_mem_pool", _POOL),
-    "_cuda_beginAllocateCurrentThreadToPool": ("torch.cuda.use_mem_pool", _POOL),
-    "_cuda_endAllocateToPool": ("torch.cuda.use_mem_pool", _POOL),
-    "_cuda_releasePool": ("torch.cuda.use_mem_pool", _POOL),
+    **dict.fromkeys(_OF_POOLS, ("torch.cuda.use_mem_pool", _POOL)),
     "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size(size)", _BLAS),
 }
 
@@ -174,6 +172,4 @@ def install(torch_module: ModuleType) -> None:
             list_gpu_processes=list_gpu_processes,
         )
     # torch.cuda.memory copied these when it was imported without a GPU.
-    for name in ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool"):
-        patch(module, **{name: getattr(c, name)})
-    patch(module, _cuda_releasePool=c._cuda_releasePool)
+    patch(module, **{name: getattr(c, name) for name in _OF_POOLS})

@@ -30,6 +30,7 @@ from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
+from torch.utils._pytree import tree_map
 
 from replayer.cost_model.collectives import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
@@ -187,7 +188,7 @@ def _host_communication(torch_module: ModuleType) -> None:
                 copy_(device, host)
                 if not known:  # what was placed there for unknown values is no result
                     device.allocation.known = None
-            return _with_devices(result, pairs)
+            return tree_map(lambda leaf: next((device for device, host in pairs if leaf is host), leaf), result)
 
         return call
 
@@ -212,13 +213,6 @@ def _host_communication(torch_module: ModuleType) -> None:
             if hasattr(ops, name):
                 overload = getattr(ops, name).default
                 VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
-
-
-def _with_devices(result: Any, pairs: list[tuple[Any, Any]]) -> Any:
-    """The op's result with the virtual tensors in place of those of the host."""
-    if isinstance(result, list | tuple):
-        return type(result)(_with_devices(item, pairs) for item in result)
-    return next((device for device, host in pairs if result is host), result)
 
 
 # How `cost_model/collectives.py` names operations whose bytes differ from what one rank sends once.

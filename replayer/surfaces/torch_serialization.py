@@ -14,7 +14,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from replayer.state import gpu
+from replayer.tensor.device_args import index_of
 from replayer.tensor.storage import VirtualStorage
 
 _BEFORE_CUDA = 15  # the priority of PyTorch's own entry for "cuda" is 20
@@ -29,7 +29,6 @@ def install(torch: ModuleType) -> None:
     def restored(storage: Any, location: str) -> VirtualStorage | None:
         if not location.startswith("cuda"):
             return None
-        index = torch.serialization._validate_device(location, "cuda").index
-        return VirtualStorage.made_of(storage, gpu().current_device() if index is None else index)
+        return VirtualStorage.made_of(storage, index_of(torch.serialization._validate_device(location, "cuda")))
 
     torch.serialization.register_package(_BEFORE_CUDA, located, restored)

@@ -14,7 +14,7 @@ import torch
 
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate
-from replayer.tensor.device_args import checked_index
+from replayer.tensor.device_args import checked_index, index_of
 from replayer.tensor.storage import VirtualStorage
 from traces.patching import patch, patch_around
 
@@ -30,8 +30,7 @@ def install(torch_module: ModuleType) -> None:
         there = None if device is None else torch.device(device)
         if there is None or there.type != "cuda":
             return make(cls, *args, **options, **({} if there is None else {"device": there}))
-        index = gpu().current_device() if there.index is None else there.index
-        checked_index(index)
+        index = checked_index(index_of(there))
         values = args[0] if args else 0
         if isinstance(values, int):
             return VirtualStorage.over(allocate(gpu(), index, values), index)
@@ -46,7 +45,7 @@ def install(torch_module: ModuleType) -> None:
         there = torch.device(device)
         if there.type != "cuda":
             return to_device(self, device=device, non_blocking=non_blocking)
-        return VirtualStorage.made_of(self, gpu().current_device() if there.index is None else there.index)
+        return VirtualStorage.made_of(self, index_of(there))
 
     def copy_(copy: Any, self: Any, source: Any, non_blocking: bool | None = None) -> Any:
         """Into a storage on the host."""

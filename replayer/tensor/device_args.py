@@ -52,6 +52,13 @@ def checked_index(index: int) -> int:
     return index
 
 
+def index_of(device: torch.device | None) -> int:
+    """The index that a device means: the current device's where it has none. Raises as `checked_index`."""
+    if device is None or device.index is None:
+        return gpu().current_device()
+    return device.index if 0 <= device.index < gpu().device_count() else checked_index(device.index)
+
+
 def invalid_device_ordinal() -> torch.AcceleratorError:
     """CUDA's error for a device that does not exist."""
     return _cuda_error(101, "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")

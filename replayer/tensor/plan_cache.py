@@ -134,7 +134,7 @@ class PlanCache:
         """
         key = route.key(args, kwargs)  # before it runs: some ops change the metadata of their arguments
         try:
-            plan = infer(self.metas, self.tensor_class, route.func, args, kwargs, gpu.current_device())
+            plan = infer(self.metas, route.func, args, kwargs, gpu.current_device())
             complete(plan, route.func, gpu.workspaces_of(plan.signature))
         except OtherLayout:
             run = self.run_other_layout

@@ -5,7 +5,7 @@ Each virtual argument is passed as a meta tensor with a storage of its own, as l
 shares its storage with one of them is a view of that argument (or the argument itself, if it is the same object); one whose
 shape or storage changed was resized (`resize_`, out variants) or rebound (`set_`). So aliasing is observed, not declared.
 
-    infer(metas, VirtualTensor, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
+    infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, S
 from replayer.tensor.shape_rules import RULES
 from replayer.tensor.tensor_meta import TensorMeta, TensorMetaTable
 
+aten = torch.ops.aten
+
 
 def infer(
-    metas: TensorMetaTable,
-    tensor_class: type,
-    func: torch._ops.OpOverload,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    current: int,
+    metas: TensorMetaTable, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], current: int
 ) -> Plan:
     """What the meta kernel of `func` says about this call. `current` is the device of ops without tensor argument."""
     _refuse_unknown_shape(func, args)
-    arguments = _MetaArguments(tensor_class)
+    arguments = _MetaArguments(metas.tensor_class)
     meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
     meta_kwargs = {name: arguments.of(value, (name, -1)) for name, value in kwargs.items()}
     device = arguments.device(current)
@@ -149,16 +146,10 @@ def on_device(device: torch.device | None, otherwise: int) -> int:
 
 
 def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> None:
-    """Raise DataDependentShape if the result's shape depends on values."""
-    if torch.Tag.dynamic_output_shape in func.tags and func not in RULES and not _fixed_shape(func, args):
+    """Raise DataDependentShape if the result's shape depends on values; that of indexing by integers does not."""
+    by_mask = func is not aten.index.Tensor or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    if torch.Tag.dynamic_output_shape in func.tags and func not in RULES and by_mask:
         raise DataDependentShape(func._schema.name)
-
-
-def _fixed_shape(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
-    """Ops that PyTorch tags although these arguments fix the shape: indexing by integers."""
-    if func is torch.ops.aten.index.Tensor:
-        return not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
-    return False
 
 
 _ASKS_FOR_SIZES = object()  # see assumed_sizes.py

@@ -103,10 +103,6 @@ def _ctc_loss(log_probs: Any, targets: Any, *rest: Any, **options: Any) -> Any:
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
 
 
-def _ctc_loss_backward(grad: Any, log_probs: Any, *rest: Any, **options: Any) -> Any:
-    return torch.empty_like(log_probs)
-
-
 def _like_first(first: Any, *rest: Any, **options: Any) -> Any:
     return torch.empty_like(first, memory_format=torch.contiguous_format)
 
@@ -149,7 +145,7 @@ def _batch_norm_backward_reduce(grad: Any, data: Any, mean: Any, invstd: Any, we
     return *sums, *(torch.empty_like(like) if want else None for want in wanted[1:])
 
 
-def _like_data(grad: Any, data: Any, *rest: Any) -> Any:
+def _like_data(grad: Any, data: Any, *rest: Any, **options: Any) -> Any:
     return torch.empty_like(data)
 
 
@@ -162,10 +158,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
-    aten._ctc_loss.default: _ctc_loss,
-    aten._ctc_loss.Tensor: _ctc_loss,
-    aten._ctc_loss_backward.default: _ctc_loss_backward,
-    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
+    **dict.fromkeys((aten._ctc_loss.default, aten._ctc_loss.Tensor), _ctc_loss),
+    **dict.fromkeys((aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), _like_data),
     aten.multi_margin_loss.default: _multi_margin,
     aten.multi_margin_loss_backward.default: _second,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,

@@ -16,6 +16,7 @@ import torch
 from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform, allocate
+from replayer.tensor.device_args import index_of
 from replayer.tensor.known_values import bytes_of
 
 
@@ -131,7 +132,7 @@ class VirtualStorage(torch.UntypedStorage):
         there = torch.device(device)
         if there.type != "cuda":
             return self.cpu()
-        index = gpu().current_device() if there.index is None else there.index
+        index = index_of(there)
         return self if index == self._index else self.made_of(self.cpu(), index)
 
     def _write_file(self, file: Any, *options: Any) -> None:

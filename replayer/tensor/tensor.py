@@ -28,7 +28,7 @@ import torch
 from torch.overrides import has_torch_function_unary
 
 from replayer.errors import NotEmulated
-from replayer.state import class_of_view, viewed_as
+from replayer.state import STATE
 from replayer.tensor.allocation import Allocation, adopt, make, make_as, make_view
 from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.storage import VirtualStorage
@@ -102,8 +102,11 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def as_subclass(self, cls: type) -> Any:
         """A view whose class is also `cls`; autograd sees `aten::alias`."""
-        with viewed_as(virtual_class(cls, VirtualTensor)):
+        STATE.view.cls = virtual_class(cls, VirtualTensor)
+        try:
             return torch.ops.aten.alias.default(self)
+        finally:
+            STATE.view.cls = None
 
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         """The legacy type name, or a conversion."""
@@ -271,7 +274,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 def alias(source: Any) -> Any:
     """`aten::alias`: how C++ and `as_subclass` make a tensor of another class."""
-    return make_view(source.meta, source, class_of_view())
+    return make_view(source.meta, source, getattr(STATE.view, "cls", None))
 
 
 def move_to(tensor: Any, data: torch.Tensor) -> None:

@@ -73,7 +73,7 @@ class TensorMetaTable:
     """The interning table. Losing an entry is harmless: equal metadata then merely counts as different once."""
 
     def __init__(self, tensor_class: type) -> None:
-        self._tensor_class = tensor_class
+        self.tensor_class = tensor_class
         self._known: dict[tuple[Shape, Shape, int, torch.dtype, int], TensorMeta] = {}
 
     def of(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int) -> TensorMeta:
@@ -82,7 +82,7 @@ class TensorMetaTable:
         if meta is None:
             if len(self._known) >= LIMIT:
                 self._known.clear()
-            meta = self._known.setdefault(key, TensorMeta(*key, self._tensor_class))
+            meta = self._known.setdefault(key, TensorMeta(*key, self.tensor_class))
         return meta
 
     def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:

@@ -48,11 +48,9 @@ def _with_either(*names: str) -> frozenset[torch._ops.OpOverload]:
 _INEQUALITIES = _with_either("lt", "le", "gt", "ge")
 _EQUAL = frozenset({aten.eq.Tensor, aten.le.Tensor, aten.ge.Tensor})
 _COMPARISONS = _INEQUALITIES | {aten.eq.Tensor, aten.eq.Scalar, aten.ne.Tensor, aten.ne.Scalar}
-_INVALID = frozenset(getattr(aten, name).default for name in ("isnan", "isinf", "isposinf", "isneginf"))
+_INVALID = tuple(getattr(aten, name).default for name in ("isnan", "isinf", "isposinf", "isneginf"))
 _AND = frozenset({aten.logical_and.default, aten.mul.Tensor}) | _with_either("bitwise_and", "bitwise_and_", "__iand__")
 _OR = frozenset({aten.logical_or.default}) | _with_either("bitwise_or", "bitwise_or_", "__ior__")
-_ALL = frozenset({aten.all.default, aten.all.dim, aten.all.dims})
-_ANY = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
 _SAME_OF_ALL = frozenset(
     {aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.mean.default, aten.mean.dim}
 )
@@ -157,8 +155,6 @@ def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
 
 
 def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
-    if func in _INVALID:
-        return lambda made, args: Uniform(False, torch.bool)
     if func in _COMPARISONS:
         return _comparison(func)
     if func in _AND:
@@ -167,16 +163,10 @@ def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
         return _nothing if all(getattr(torch, dtype) in EXACT_DTYPES for dtype in plan.signature.dtypes) else None
     if func in _OR and _all_bool(plan):
         return _or
-    if func in _ALL:
-        return _all
-    if func in _ANY:
-        return _any
-    if func in (aten._is_all_true.default, aten._is_any_true.default):  # asked by checks only
-        return lambda made, args: Uniform(func is aten._is_all_true.default, torch.bool)
-    if func is aten.clone.default:
-        return _clone
     if func in _SUMS or func in _SAME_OF_ALL:
         return _reduction(func, plan)
+    if func in _ASSUMED:
+        return _ASSUMED[func]
     outcome = plan.outcome
     if isinstance(outcome, New) and not outcome.meta.shape and outcome.meta.dtype.is_floating_point:
         return _loss
@@ -312,6 +302,15 @@ def _clone(made: Any, args: Any) -> Any:
     if allocation.known is None:
         allocation.known = Content()
     return None if isinstance(allocation.known, torch.Tensor) else allocation.known
+
+
+_ASSUMED: dict[torch._ops.OpOverload, Assume] = {
+    **dict.fromkeys((*_INVALID, aten._is_any_true.default), lambda made, args: Uniform(False, torch.bool)),
+    aten._is_all_true.default: lambda made, args: Uniform(True, torch.bool),  # these two are asked by checks only
+    **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _all),
+    **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),
+    aten.clone.default: _clone,
+}
 
 
 def _zeros(made: Any, args: Any, kwargs: Any) -> None:

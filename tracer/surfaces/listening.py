@@ -6,19 +6,18 @@ patch(F, mse_loss=before(F.mse_loss, "loss_called"))
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from tracer.state import recorder
+from traces.patching import around
 
 
 def before(call: Callable[..., Any], report: str) -> Callable[..., Any]:
     """`call`, with the recorder's method `report` called first where this process is recorded."""
 
-    @wraps(call)
-    def reported(*args: Any, **kwargs: Any) -> Any:
+    def reported(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if (to := recorder()) is not None:
             getattr(to, report)()
         return call(*args, **kwargs)
 
-    return reported
+    return around(call, reported)

@@ -81,7 +81,7 @@ def test_what_is_looked_up_is_what_would_be_learned() -> None:
             plan = find(args, kwargs)
             if plan is not None:
                 compared += 1
-                fresh = infer(plans.metas, VirtualTensor, func, args, kwargs, 0)
+                fresh = infer(plans.metas, func, args, kwargs, 0)
                 complete(fresh, func, gpu.workspaces_of(fresh.signature))
                 for field in ("outcome", "writes", "reshaped", "device", "kind", "meta", "size_bytes", "at"):
                     assert getattr(fresh, field) == getattr(plan, field), (func, field)
