@@ -105,7 +105,7 @@ class VirtualDevice:
 
 
 class _Looking:
-    """Alone with all that was launched played: for whatever looks at the device or moves the script on. Gives the thread.
+    """Lock the GPU and play all pending ops, before the script reads the device's state or moves on. Gives the calling thread.
 
     No generator: a phase of the script comes through here twice, each time with none of it in the processor's caches.
     """
@@ -133,7 +133,7 @@ class _Looking:
 
 
 class _InOurTime(AbstractContextManager[None]):
-    """The clock is paused; reusable, and for use within itself."""
+    """Pauses the clock while entered. Reusable and reentrant."""
 
     __slots__ = ("_clock",)
 

@@ -133,13 +133,13 @@ class Recorder:
         """The loader entered last had no batch left."""
         self._script.loader_exhausted(threading.get_ident())
 
-    @_costed
     def module_marks(self, module: object) -> None:
-        """Modules are ranges of the profiler's (surfaces/torch_nn_module.py)."""
+        """None: calls of modules are recorded as ranges of the profiler (surfaces/torch_nn_module.py)."""
 
     def modules_left(self) -> None:
-        """An outermost call has returned: nobody waits for that."""
+        """Nothing to do when an outermost call has returned."""
 
+    @_costed
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """An outermost module is called: a forward pass goes on or begins."""
         self._script.module_called(threading.get_ident(), id(module), grad_enabled, self.clock.now_ns())

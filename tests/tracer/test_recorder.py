@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 import threading
@@ -447,3 +448,11 @@ def interrupting(line: int) -> Iterator[list[str]]:
         yield came
     finally:
         sys.settrace(before)
+
+
+def test_a_module_s_call_counts_as_the_recorder_s_cost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count(0, 3)
+    monkeypatch.setattr(bench.clock, "perf_ns", lambda: next(ticks))
+    before_ns = bench.recorder.cost_ns
+    bench.recorder.module_called(bench.model, True)
+    assert bench.recorder.cost_ns == before_ns + 3
