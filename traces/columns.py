@@ -55,7 +55,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
     packed: dict[str, Any] = {"rows": rows}
     columns = table.columns()
     if compact and isinstance(table, HostSpans) and (nest := nesting.fold(table, first_row)) is not None:
-        packed["nested"] = [nest.first_ns, _pack(nest.depth, LEAST, False), _pack(nest.gaps_ns, ZERO, True)]
+        packed["nested"] = [nest.first_ns, pack_column(nest.depth, LEAST, False), pack_column(nest.gaps_ns, ZERO, True)]
         for name in nesting.COLUMNS:
             del columns[name]
     stored: dict[str, int | list[Any]] = {}
@@ -65,11 +65,11 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
             if column[0] != table.DEFAULTS[name]:
                 stored[name] = int(column[0])
         else:
-            stored[name] = _pack(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
+            stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
         # Note [Rows are paid for]: a reader believes in `rows` only as far as some column has that many bytes.
         name = next(iter(table.DTYPES))
-        stored[name] = _pack(columns[name], LEAST, False)
+        stored[name] = pack_column(columns[name], LEAST, False)
     return packed
 
 
@@ -93,19 +93,21 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
     columns: dict[str, Column] = {}
     for name, dtype in kind.DTYPES.items():
         value = stored.get(name, kind.DEFAULTS[name])
-        columns[name] = _unpack(value, rows, np.dtype(dtype), name)
+        columns[name] = unpack_column(value, rows, np.dtype(dtype), name)
     if nested is not None:
         if kind is not HostSpans or not rows or not _is_list_of(nested, int, list, list):
             raise Damaged("a nest that is none")
-        depth = _unpack(nested[1], rows, _I8, "depth")
-        gaps_ns = _unpack(nested[2], 2 * rows, _I8, "gaps")
+        depth = unpack_column(nested[1], rows, _I8, "depth")
+        gaps_ns = unpack_column(nested[2], 2 * rows, _I8, "gaps")
         nest = nesting.Nest(depth, _in_range(nested[0], _I8, "start_ns"), gaps_ns)
         columns |= nesting.unfold(nest, columns["name"], first_row)
     return kind(**columns)
 
 
-def _pack(column: Column, method: int, divide: bool) -> list[Any]:
-    """Note [Modular]: all arithmetic is modulo 2**64, so that no value of any column can overflow it."""
+def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
+    """`[method, base, scale, planes]` of a column; `divide`: by a common divisor, if there is one.
+
+    Note [Modular]: all arithmetic is modulo 2**64, so that no value of any column can overflow it."""
     bits = column.view(_U8) if column.dtype.itemsize == 8 else column.astype(_I8).view(_U8)
     base = bits.dtype.type(0)
     if method == LEAST:
@@ -137,7 +139,8 @@ def _common_divisor(values: npt.NDArray[Any]) -> int:
     return max(1, int(np.gcd.reduce(values)))
 
 
-def _unpack(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:
+def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:
+    """The inverse of `pack_column`; a number stands for a column of it alone. Raises Damaged."""
     if type(value) is int:
         return np.full(rows, _in_range(value, dtype, name), dtype)
     if not _is_list_of(value, int, int, int, bytes):

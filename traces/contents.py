@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -165,7 +165,7 @@ class Assembly:
         header = {name: self._header[name] for name in _HEADER_TYPES if name != "rows"}
         tables: dict[str, Any] = {name: kind.concatenated(self._parts[name]) for name, kind in TABLES.items()}
         header["devices"] = [_make_device(device) for device in header["devices"]]
-        header["threads"] = [_make_thread(thread) for thread in header["threads"]]
+        header["threads"] = [_made(Thread, thread) for thread in header["threads"]]
         header["workload"] = self._header.get("workload")
         header["phase_timing"] = self._header.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
         self._check_tracks(len(header["devices"]) + len(header["threads"]), tables)
@@ -279,11 +279,10 @@ def _device_values(device: Device) -> dict[str, Any]:
 
 
 def _make_device(values: Any) -> Device:
-    types = {"rank": int, "index": int, "name": str, "total_memory_bytes": int, "properties": dict}
-    if isinstance(values, dict) and "outside_bytes" in values:
-        types["outside_bytes"] = int
-    told = _typed(values, types, "device")
-    return Device(**told | {"properties": from_kineto(told["properties"])})
+    properties = values.get("properties") if isinstance(values, dict) else None
+    if not isinstance(properties, dict):
+        raise Damaged("header with a device that is none")
+    return replace(_made(Device, values | {"properties": {}}), properties=from_kineto(properties))
 
 
 def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Any]]:
@@ -308,21 +307,15 @@ def _make_by_rank(kind: type[T], values: Any) -> dict[int, T]:
         ranks = one.get("ranks")
         if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
             raise Damaged(f"header with a {what} of no ranks")
-        try:
-            made |= dict.fromkeys(ranks, from_json(kind, one))
-        except ValueError as error:
-            raise Damaged(f"header with a {what} that is none: {error}") from error
+        made |= dict.fromkeys(ranks, _made(kind, one))
     return dict(sorted(made.items()))
 
 
-def _make_thread(values: Any) -> Thread:
-    return Thread(**_typed(values, {"rank": int, "tid": int, "name": str, "role": str}, "thread"))
-
-
-def _typed(values: Any, types: dict[str, type[Any]], what: str) -> dict[str, Any]:
-    if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != types:
-        raise Damaged(f"header with a {what} that is none")
-    return dict(values)
+def _made(kind: type[T], values: Any) -> T:
+    try:
+        return from_json(kind, values)
+    except ValueError as error:
+        raise Damaged(f"header with a {kind.__name__.lower()} that is none: {error}") from error
 
 
 def _json_value(value: Any, depth: int = 0) -> Any:

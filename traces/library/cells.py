@@ -16,8 +16,8 @@ Note [Measured batches only]
 
 Layout of a file: MAGIC, then msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map: "gpu" (name, device,
 memory_bytes), "provenance" (of all cells) and "cells", each a map of "model", "workload" (WorkloadSignature.to_json, at batch
-1), "provenance", "out_of_memory_batch" and "columns": a name, the first value, and all differences to the value before as
-zigzag-coded byte planes in zlib. So a cell is unpacked only when it is asked for.
+1), "provenance", "out_of_memory_batch" and "columns": by name, how many values, and these as `columns.pack_column` packs what
+grows, the byte planes in zlib. So a cell is unpacked only when it is asked for.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from traces.columns import ABOVE, pack_column, unpack_column
+from traces.frames import Damaged
 from traces.model import Column, TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.workload import InputTensor, WorkloadSignature
 
@@ -202,7 +204,7 @@ class CellFile:
         if model not in self._cells:
             try:
                 self._cells[model] = self._unpacked(model, self._stored[model])
-            except (ValueError, TypeError, AttributeError, zlib.error) as error:
+            except (Damaged, ValueError, TypeError, AttributeError, zlib.error) as error:
                 raise TraceFormatError(self.path, 0, f"{model}: {error}") from error
         return self._cells[model]
 
@@ -315,30 +317,15 @@ def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[Cell], p
 
 
 def _pack_column(column: Column) -> list[Any]:
-    """[length, first value, zlib of byte planes]: differences as unsigned numbers, their lowest bytes first."""
-    steps: Column = np.diff(column.astype(np.int64))
-    zigzag = ((steps << 1) ^ (steps >> 63)).astype("<u8")
-    planes = zigzag.view(np.uint8).reshape(-1, 8).T
-    used = 8
-    while used and not planes[used - 1].any():
-        used -= 1
-    return [len(column), int(column[0]), zlib.compress(planes[:used].tobytes(), 9)]
+    *head, planes = pack_column(column.astype(np.int64), ABOVE, divide=True)
+    return [len(column), *head, zlib.compress(planes, 9)]
 
 
 def _unpack_column(name: str, packed: Any) -> Column:
-    length, first, compressed = packed
-    if not (type(length) is int and 0 < length <= _MOST_BATCHES and type(first) is int and abs(first) < _MOST_VALUE):
+    rows, *head, compressed = packed
+    if not (type(rows) is int and 0 < rows <= _MOST_BATCHES):
         raise ValueError(f"{name}: no column")
-    steps = length - 1
-    content = zlib.decompressobj().decompress(compressed, 8 * steps + 1)
-    used = len(content) // steps if steps else 0
-    if len(content) != used * steps or used > 8:
-        raise ValueError(f"{name}: {len(content)} bytes for {steps} differences")
-    planes = np.zeros((8, steps), np.uint8)
-    planes[:used] = np.frombuffer(content, np.uint8).reshape(used, steps)
-    zigzag = np.ascontiguousarray(planes.T).reshape(-1).view("<u8")
-    differences = (zigzag >> np.uint64(1)).astype(np.int64) ^ -(zigzag & np.uint64(1)).astype(np.int64)
-    column = np.concatenate(([first], first + np.cumsum(differences)))
-    if np.abs(column).max() >= _MOST_VALUE:
+    column = unpack_column([*head, zlib.decompressobj().decompress(compressed, 8 * rows + 1)], rows, np.dtype("i8"), name)
+    if not -_MOST_VALUE < column.min() <= column.max() < _MOST_VALUE:
         raise ValueError(f"{name}: holds numbers that nothing measured has")
     return column
