@@ -122,7 +122,7 @@ def test_an_option_that_is_named_is_appended(script: Any, capsys: pytest.Capture
         ({"drift": 4096}, "its last two steps did not request the same"),
         ({"steps": 2}, "the script ended after 2 training steps"),
         ({"steps": 0}, "the script took 9 evaluation steps and no training step"),
-        ({"most": 2}, "-b does not change the batch, which is 2 here and there"),
+        ({"most": 2}, "-b does not change the batch, it is 2 in both runs"),
     ],
 )
 def test_what_cannot_be_told_is_said(script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, int], note: str) -> None:

@@ -181,7 +181,7 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
         return [], replace(need, batch_option=None, notes=[*need.notes, f"the largest batch cannot be told: {why}"])
     why = ""
     if first.batch is not None and second.batch == first.batch:
-        why = f"{option} does not change the batch, which is {first.batch} here and there"
+        why = f"{option} does not change the batch, it is {first.batch} in both runs"
     elif _given(fit.script, option) is None and second.batch not in (None, other):
         why = f"{option} {other} makes batches of {second.batch}, and what makes those of {batch} is not told"
     elif len(first.logs) != len(second.logs):

@@ -178,7 +178,9 @@ def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
     if found.disk_bytes_per_s is not None:
         lines.append(f"a disk of {found.disk_bytes_per_s / 1e6:.0f} MB/s would end the fetch stall")
     if found.enough is not None:
-        lines.append(f"modelled: {found.enough.workers} workers, each on a core, end the preparation stall")
+        count = found.enough.workers
+        workers = "1 worker on a core ends" if count == 1 else f"{count} workers, each on a core, end"
+        lines.append(f"modelled: {workers} the preparation stall")
     else:
         lines.append("modelled: no number of workers up to 128 ends the preparation stall")
     if found.check is not None:
