@@ -114,9 +114,14 @@ class PhaseCut:
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
-        """End the segment under way and hand out all segments; the cut is then as new, but knows what came before."""
+        """End the segment under way and hand out all segments; the cut is then as new.
+
+        But it knows whether nothing has come since a backward pass, which clipping may then follow. Where something has and
+        there is no optimizer, the script has updated its weights by hand, and goes on with a forward pass.
+        """
         if self.current:
             self._end(now_ns)
+        self._after_backward &= self.current == "backward"
         done, self.segments = self.segments, []
         self.current, self.inside, self._boundary_ns = "", False, None
         return done

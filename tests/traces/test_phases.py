@@ -40,6 +40,26 @@ def test_clipping_after_backward_is_no_forward_pass() -> None:
     ]  # fmt: skip
 
 
+def test_a_step_after_weights_were_updated_by_hand_begins_with_a_forward_pass() -> None:
+    cut = PhaseCut()
+    for step in range(2):
+        cut.op(PLAIN, 100 * step)
+        cut.op(LOSS, 100 * step + 10)
+        cut.enter("backward", 100 * step + 20)
+        cut.leave("backward", 100 * step + 40)
+        cut.op(PLAIN, 100 * step + 50)  # the update
+        assert [segment.name for segment in cut.close(100 * step + 99)] == ["forward", "loss", "backward", "other"]
+
+
+def test_a_step_that_ends_right_after_its_backward_pass_is_followed_by_clipping() -> None:
+    cut = PhaseCut()
+    cut.enter("backward", 0)
+    cut.leave("backward", 40)
+    cut.close(50)
+    cut.op(PLAIN, 60)
+    assert [segment.name for segment in cut.close(70)] == ["other"]
+
+
 def test_a_read_after_the_step_and_data_made_on_the_device_are_no_forward_pass() -> None:
     assert cut("optimizer", "aside", "plain", "loss") == ["optimizer", "other", "forward", "loss"]
     assert cut("aside", "zero_grad", "plain", "loss", "backward") == ["other", "zero_grad", "forward", "loss", "backward"]

@@ -8,13 +8,15 @@ from __future__ import annotations
 from types import ModuleType
 
 from tracer.surfaces.listening import before
-from traces.patching import patch_everywhere
+from traces.patching import patch, patch_everywhere
 
 _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_norm_"
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap them wherever torch keeps them."""
+    """Wrap them wherever torch keeps them; `torch.nn.utils.get_total_norm` is `_get_total_norm` elsewhere."""
     for name in _CLIPPING.split():
-        call = getattr(torch.nn.utils.clip_grad, name)
-        patch_everywhere(call, before(call, "aside_called"))
+        call = getattr(torch.nn.utils, name)
+        wrapped = before(call, "aside_called")
+        patch_everywhere(call, wrapped)
+        patch(torch.nn.utils, **{name: wrapped})

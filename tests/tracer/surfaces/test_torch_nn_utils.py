@@ -1,0 +1,37 @@
+"""Clipping is reported, however the script gets at it. In a process of its own, for torch stays patched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import torch
+from tracer import state
+from tracer.surfaces import install_all
+
+install_all(torch)
+calls = []
+
+class Notes:
+    def aside_called(self): calls.append(1)
+
+state.start(Notes)
+weight = torch.nn.Parameter(torch.ones(3))
+weight.grad = torch.ones(3)
+for clip in (
+    lambda: torch.nn.utils.clip_grad_norm_([weight], 1.0),
+    lambda: torch.nn.utils.clip_grad.clip_grad_norm_([weight], 1.0),
+    lambda: torch.nn.utils.clip_grad_value_([weight], 1.0),
+    lambda: torch.nn.utils.get_total_norm([weight.grad]),
+    lambda: torch.nn.utils.clip_grads_with_norm_([weight], 1.0, torch.ones(())),
+):
+    calls.clear()
+    clip()
+    print(bool(calls))
+"""
+
+
+def test_every_way_of_clipping_is_reported() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["True"] * 5, done.stderr
