@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.intervals import Intervals
-from traces.measure import phase_windows
+from traces.measure import grouped, phase_windows
 from traces.model import NONE, Column, DeviceKind, Ending, Trace
 
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
@@ -74,16 +74,16 @@ def _operations(trace: Trace) -> tuple[Operation, ...]:
     table = trace.collectives
     called_in = np.append(trace.phases.name, NONE)[phase_windows(trace).holding(table.call_ns, table.rank)]
     found = []
-    for name, phase in sorted(set(zip(table.name.tolist(), called_in.tolist(), strict=True))):
-        rows = (table.name == name) & (called_in == phase)
-        known = bool((table.bytes[rows] != NONE).all())
+    for own in grouped(table.name, called_in):
+        rows = table.take(own)
+        known = bool((rows.bytes != NONE).all())
         found.append(
             Operation(
-                trace.strings[name],
-                trace.strings[phase],
-                count=int(rows.sum()),
-                bytes=int(table.bytes[rows].sum()) if known else None,
-                duration_ns=int(table.duration_ns[rows & (table.ending != Ending.UNSEEN)].sum()),
+                trace.strings[rows.name[0]],
+                trace.strings[called_in[own[0]]],
+                count=len(rows),
+                bytes=int(rows.bytes.sum()) if known else None,
+                duration_ns=int(rows.duration_ns[rows.ending != Ending.UNSEEN].sum()),
             )
         )
     return tuple(sorted(found, key=lambda row: (-(row.bytes or 0), -row.count, row.name, row.phase)))

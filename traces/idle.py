@@ -33,7 +33,7 @@ import numpy as np
 from traces.communication import communication_kernels
 from traces.device_names import waits_for_device
 from traces.intervals import Intervals
-from traces.measure import profiled_steps, runtime_calls, work_rows
+from traces.measure import grouped, profiled_steps, runtime_calls, work_rows
 from traces.model import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
 EDGE_NS = 10_000  # at most so long after the work that it waited for does a kernel begin
@@ -103,14 +103,12 @@ class IdleTime:
 def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
     """Where each device, or each stream, had nothing to run between two stretches of work."""
     rows = work_rows(trace)
+    rows = rows[np.lexsort((trace.device.end_ns[rows], trace.device.start_ns[rows]))]
     spans = trace.device.take(rows)
     launch = np.where(spans.launch < len(trace.host), spans.launch, NONE)
     called_ns = np.where(launch >= 0, np.append(trace.host.start_ns, NONE)[launch], NONE)
     streams = spans.stream if by_stream else np.full(len(rows), NONE)
-    order = np.lexsort((spans.end_ns, spans.start_ns, streams, spans.device))
-    keys = np.stack([spans.device[order], streams[order]])
-    bounds = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
-    for own in np.split(order, bounds) if len(order) else []:
+    for own in grouped(spans.device, streams):
         busy = Intervals(spans.start_ns[own], spans.end_ns[own])
         first = own[np.searchsorted(spans.start_ns[own], busy.start_ns)]  # of each stretch of work
         yield Gaps(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.measure import work_rows
+from traces.measure import grouped, work_rows
 from traces.model import Column, HostKind, Trace
 
 
@@ -76,11 +76,11 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
     spans = trace.device.take(rows)
     delay_ns = launch_delay_ns(trace, rows)
     found = []
-    for device, stream in sorted(set(zip(spans.device.tolist(), spans.stream.tolist(), strict=True))):
-        mine = (spans.device == device) & (spans.stream == stream)
+    for mine in grouped(spans.device, spans.stream):
+        device, stream = int(spans.device[mine[0]]), int(spans.stream[mine[0]])
         queue = queue_length(trace, device, stream)
         median_ns, p95_ns = (round(float(value)) for value in np.percentile(delay_ns[mine], (50, 95)))
         label = trace.device_label(device)
         longest = max(int(queue.length.max()), 0)
-        found.append(StreamLaunches(label, stream, int(mine.sum()), median_ns, p95_ns, round(queue.mean, 2), longest))
+        found.append(StreamLaunches(label, stream, len(mine), median_ns, p95_ns, round(queue.mean, 2), longest))
     return sorted(found, key=lambda of: -of.count)

@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from traces.intervals import Intervals
-from traces.model import NONE, Column, DeviceSpans, HostKind, HostSpans, Origin, StepKind, Trace
+from traces.model import NONE, Column, HostKind, HostSpans, Origin, StepKind, Trace
 from traces.time_windows import TimeWindows
 
 
@@ -30,28 +29,25 @@ def work_rows(trace: Trace) -> Column:
     return np.flatnonzero(trace.device.is_work)
 
 
+def grouped(*columns: Column) -> list[Column]:
+    """The rows that have the same values in all these columns, group by group in the order of the values."""
+    order = np.lexsort(columns[::-1])
+    keys = np.stack([column[order] for column in columns])
+    bounds = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
+    return np.split(order, bounds) if len(order) else []
+
+
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
     """The busy time of every device that did any work, by row of `trace.devices`."""
     spans = trace.device.take(work_rows(trace))
-    devices, group = np.unique(spans.device, return_inverse=True)
-    return dict(zip(devices.tolist(), _busy_by_group(spans, group, len(devices)), strict=True))
+    return {int(spans.device[rows[0]]): Intervals(spans.start_ns[rows], spans.end_ns[rows]) for rows in grouped(spans.device)}
 
 
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
     """The busy time of every stream, by (row of `trace.devices`, number of the stream)."""
     spans = trace.device.take(work_rows(trace))
-    keys = list(zip(spans.device.tolist(), spans.stream.tolist(), strict=True))
-    streams = {key: number for number, key in enumerate(sorted(set(keys)))}
-    group = np.fromiter(map(streams.__getitem__, keys), np.int64, len(keys))
-    return dict(zip(streams, _busy_by_group(spans, group, len(streams)), strict=True))
-
-
-def _busy_by_group(spans: DeviceSpans, group: Column, groups: int) -> list[Intervals]:
-    """The busy time of each group of rows: sorted once, for there may be thousands of groups."""
-    order = np.argsort(group, kind="stable")
-    bounds = np.searchsorted(group[order], np.arange(groups + 1)).tolist()
-    rows = [order[first:last] for first, last in pairwise(bounds)]
-    return [Intervals(spans.start_ns[of], spans.end_ns[of]) for of in rows]
+    streams = [spans.take(rows) for rows in grouped(spans.device, spans.stream)]
+    return {(int(of.device[0]), int(of.stream[0])): Intervals(of.start_ns, of.end_ns) for of in streams}
 
 
 def busy_ns(trace: Trace) -> int:
@@ -155,15 +151,11 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
     phase = launch_phases(trace)[work]
     work, phase = work[phase >= 0], phase[phase >= 0]
     spans = trace.device.take(work)
-    order = np.lexsort((spans.start_ns, spans.device, phase))
-    groups = np.stack([phase[order], spans.device[order]])
-    bounds = np.flatnonzero((groups[:, 1:] != groups[:, :-1]).any(axis=0)) + 1
-    found: dict[str, Column] = {}
     if not len(work):
-        return found
-    for name in np.unique(trace.phases.name).tolist():
-        found[trace.strings[name]] = np.zeros(len(trace.steps), dtype=np.int64)
-    for rows in np.split(order, bounds):  # of one phase and one device
+        return {}
+    names = np.unique(trace.phases.name).tolist()
+    found: dict[str, Column] = {trace.strings[name]: np.zeros(len(trace.steps), dtype=np.int64) for name in names}
+    for rows in grouped(phase, spans.device):
         row = int(phase[rows[0]])
         busy = Intervals(spans.start_ns[rows], spans.end_ns[rows])
         found[trace.strings[int(trace.phases.name[row])]][trace.phases.step[row]] += busy.total_ns

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traces.measure import grouped
 from traces.model import NONE, Column, Parts, Trace
 from traces.spread import median, relative_error
 
@@ -48,9 +49,9 @@ def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
     step_of = np.append(trace.phases.step, NONE)[trace.parts.phase]
     parts = trace.parts.take(np.isin(step_of, steps) & (trace.parts.phase != NONE))
     found: dict[Key, Parts] = {}
-    for name, device in dict.fromkeys(zip(parts.name.tolist(), parts.device.tolist(), strict=True)):
-        rows = parts.take((parts.name == name) & (parts.device == device))
-        found[trace.strings[name], trace.device_label(device) if device != NONE else ""] = rows
+    for rows in map(parts.take, sorted(grouped(parts.name, parts.device), key=lambda rows: int(rows[0]))):
+        device = int(rows.device[0])
+        found[trace.strings[rows.name[0]], trace.device_label(device) if device != NONE else ""] = rows
     return found
 
 

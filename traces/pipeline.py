@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.measure import steady_steps, step_windows
+from traces.measure import grouped, steady_steps, step_windows
 from traces.model import NONE, Batches, BatchKind, Column, Ending, StepKind, Trace
 from traces.run import LoaderSettings
 from traces.spread import median
@@ -122,14 +122,13 @@ def collectives(trace: Trace) -> list[CollectiveTotals]:
     """By operation and backend, most time first."""
     table, texts = trace.collectives, trace.strings
     found = []
-    for name, backend in sorted(set(zip(table.name.tolist(), table.backend.tolist(), strict=True))):
-        rows = table.take((table.name == name) & (table.backend == backend))
+    for rows in map(table.take, grouped(table.name, table.backend)):
         sizes = rows.bytes[rows.bytes != NONE]
         seen, bounds = (rows.duration_ns[rows.ending == ending] for ending in (Ending.SEEN, Ending.BY))
         found.append(
             CollectiveTotals(
-                texts[name],
-                texts[backend],
+                texts[rows.name[0]],
+                texts[rows.backend[0]],
                 count=len(rows),
                 bytes=int(sizes.sum()) if len(sizes) else None,
                 timed=len(seen),
@@ -147,14 +146,14 @@ def parallel_parts(trace: Trace) -> list[PartMedians]:
     phase_step = np.append(trace.phases.step, NONE)[trace.parts.phase]
     steady = np.isin(phase_step, steady_steps(trace))
     parts = trace.parts.take(steady) if steady.any() else trace.parts
-    keys = list(zip(parts.name.tolist(), parts.device.tolist(), strict=True))
+    parts = parts.take(np.argsort(parts.start_ns, kind="stable"))
     found = []
-    for name, device in sorted(dict.fromkeys(keys), key=lambda key: int(parts.start_ns[keys.index(key)])):
-        rows = parts.take((parts.name == name) & (parts.device == device))
+    for rows in map(parts.take, sorted(grouped(parts.name, parts.device), key=lambda rows: int(rows[0]))):
+        device = int(rows.device[0])
         timed = rows.take((rows.device_start_ns != NONE) & (rows.device_end_ns != NONE))
         found.append(
             PartMedians(
-                trace.strings[name],
+                trace.strings[rows.name[0]],
                 trace.device_label(device) if device != NONE else None,
                 count=len(rows),
                 median_ns=median(rows.duration_ns),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traces.measure import grouped
 from traces.model import Ending, Trace
 
 
@@ -36,15 +37,10 @@ class RankLateness:
 def stragglers(trace: Trace) -> list[RankLateness]:
     """By rank, who kept others waiting longest first; empty below two ranks."""
     table = trace.collectives.take(trace.collectives.ending == Ending.SEEN)
-    ranks = np.unique(table.rank)
-    count, last, waited_ns, caused_ns = ({int(rank): 0 for rank in ranks} for _ in range(4))
-    keys = list(zip(table.name.tolist(), table.group.tolist(), table.group_size.tolist(), strict=True))
-    rows_of: dict[tuple[int, int, int], list[int]] = {}
-    for row, key in enumerate(keys):
-        rows_of.setdefault(key, []).append(row)
-    for rows in rows_of.values():
-        of_rank = [np.array([row for row in rows if table.rank[row] == rank]) for rank in ranks]
-        of_rank = [own[np.argsort(table.call_ns[own], kind="stable")] for own in of_rank if len(own)]
+    count, last, waited_ns, caused_ns = (dict.fromkeys(table.rank.tolist(), 0) for _ in range(4))
+    table = table.take(np.argsort(table.call_ns, kind="stable"))
+    for rows in grouped(table.name, table.group, table.group_size):
+        of_rank = [rows[own] for own in grouped(table.rank[rows])]
         if len(of_rank) < 2 or len({len(own) for own in of_rank}) > 1:
             continue
         durations_ns = np.stack([table.duration_ns[own] for own in of_rank])  # by rank and collective
