@@ -62,7 +62,7 @@ class AllocationCycle:
     Args:
         steps: the events of each step of the cycle.
         before_bytes: allocated when it began.
-        totals: by how much it raises `DeviceMemory.totals`.
+        totals: by how much it raises `MemoryStats.totals`.
     """
 
     def __init__(self, steps: list[list[Event]], device: int, before_bytes: int, totals: list[int]) -> None:
@@ -125,7 +125,7 @@ class AllocationCycle:
 
     def catch_up(self, memory: DeviceMemory, done: int) -> None:
         """Bring the allocator from the state at the cycle's beginning to that after `done` events of it."""
-        memory.raise_totals([self._repetitions * total for total in self._totals])
+        memory.counts.raise_totals([self._repetitions * total for total in self._totals])
         for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
             if size_bytes < 0:
                 memory.free(handle.block)
@@ -165,7 +165,7 @@ class CycleDetector:
             return None
         step = _Step(events, memory.allocated_bytes)
         if any(self._alike(step, other) for other in self._steps):
-            step.layout, step.totals = memory.layout(), memory.totals()
+            step.layout, step.totals = memory.layout(), memory.counts.totals()
         steps = [step]
         for other in reversed(self._steps):
             if step.layout is not None and step.layout == other.layout:

@@ -78,7 +78,7 @@ class DeviceMemory:
         self._oom_text = oom_text
         self._host_now_ns = host_now_ns
         self._wait_until_ns = wait_until_ns
-        self._stats = MemoryStats()
+        self.counts = MemoryStats()
         self._outside_bytes = outside_bytes
         self._segments = Segments(device, capacity_bytes, outside_bytes)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
@@ -123,9 +123,9 @@ class DeviceMemory:
             stats.blocks_bytes.add(block.size_bytes)
             stats.requested_bytes.add(size_bytes)
             if self._waiting:
-                self._stats.note_active()
+                self.counts.note_active()
             if block.size_bytes >= self._max_split_bytes:
-                self._stats.oversize_blocks.add(1)
+                self.counts.oversize_blocks.add(1)
             if self.history is not None:
                 self.history.alloc(block)
             if self.requests is not None:
@@ -144,7 +144,7 @@ class DeviceMemory:
             stats.blocks.now -= 1
             stats.blocks_bytes.now -= block.size_bytes
             if block.size_bytes >= self._max_split_bytes:
-                self._stats.oversize_blocks.now -= 1
+                self.counts.oversize_blocks.now -= 1
             if self.history is not None:
                 self.history.free_requested(block)
             if block.users:
@@ -221,9 +221,9 @@ class DeviceMemory:
 
     def _new_pool(self, size: int, stream: int) -> Pool:
         if size <= SMALL_BYTES:
-            pool = self._small[stream] = Pool(self._stats.small, stream, BLOCK_BYTES, small=True)
+            pool = self._small[stream] = Pool(self.counts.small, stream, BLOCK_BYTES, small=True)
         else:
-            pool = self._large[stream] = Pool(self._stats.large, stream, self._min_large_split_bytes)
+            pool = self._large[stream] = Pool(self.counts.large, stream, self._min_large_split_bytes)
         return pool
 
     @property
@@ -276,13 +276,13 @@ class DeviceMemory:
             block = self._take(pool, size, segment)
         if block is None:
             self._release_cached()
-            self._stats.retries += 1
+            self.counts.retries += 1
             block = self._take(pool, size, segment)
         if block is None and self.returns_pieces:
             self._release_pieces()
             block = self._take(pool, size, segment)
         if block is None:
-            self._stats.ooms += 1
+            self.counts.ooms += 1
             if self.history is not None:
                 self.history.oom(size, pool.stream, self.free_bytes)
             raise self._out_of_memory(segment)
@@ -298,7 +298,7 @@ class DeviceMemory:
         block = self._segments.take(segment, pool)
         if block is not None:
             if segment >= self._max_split_bytes:
-                self._stats.oversize_segments.add(1)
+                self.counts.oversize_segments.add(1)
             self._note_segment("segment_alloc", block.address, segment, pool.stream)
             pool.add(block)
         return block
@@ -308,14 +308,14 @@ class DeviceMemory:
         self._note_segment("segment_free", block.address, block.size_bytes, block.pool.stream)
         self._segments.give_back(block)
         if block.size_bytes >= self._max_split_bytes:
-            self._stats.oversize_segments.now -= 1
+            self.counts.oversize_segments.now -= 1
 
     def _release_cached(self) -> None:
         """Return all segments, and pages of expandable ones, without a block in use.
 
         Waits for streams that still use freed blocks. Reference: release_cached_blocks.
         """
-        self._stats.stream_syncs += 1
+        self.counts.stream_syncs += 1
         if self._waiting:
             last_ns = max(ready_ns for ready_ns, _ in self._waiting)
             self._wait_until_ns(last_ns)
@@ -445,7 +445,7 @@ class DeviceMemory:
 
     @property
     def allocated_bytes(self) -> int:
-        return self._stats.quantities["blocks_bytes"].now
+        return self.counts.quantities["blocks_bytes"].now
 
     @property
     def reserved_bytes(self) -> int:
@@ -453,11 +453,11 @@ class DeviceMemory:
 
     @property
     def peak_allocated_bytes(self) -> int:
-        return self._stats.quantities["blocks_bytes"].peak
+        return self.counts.quantities["blocks_bytes"].peak
 
     @property
     def peak_reserved_bytes(self) -> int:
-        return self._stats.quantities["reserved_bytes"].peak
+        return self.counts.quantities["reserved_bytes"].peak
 
     @property
     def capacity_bytes(self) -> int:
@@ -477,7 +477,7 @@ class DeviceMemory:
         """What torch._C._cuda_memoryStats returns in torch 2.13: one dictionary per quantity, and plain counts."""
         with self._lock:
             return {
-                **self._stats.as_dict(),
+                **self.counts.as_dict(),
                 "max_split_size": -1 if self._max_split_bytes == UNLIMITED else self._max_split_bytes,
                 "num_device_alloc": self._segments.taken,
                 "num_device_free": self._segments.returned,
@@ -485,28 +485,16 @@ class DeviceMemory:
 
     def usage_of_run(self) -> MemoryUse:
         """Capacity, peaks and failed allocations of the whole run, for the report, whatever the script has reset."""
-        return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._stats.of_run())
-
-    def ignore_last_oom(self) -> None:
-        """Do not count the last failed allocation: cuDNN fell back to an algorithm with a smaller workspace."""
-        self._stats.ignore_last_oom()
+        return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self.counts.of_run())
 
     def reset_peak(self) -> None:
         with self._lock:
-            self._stats.reset_peaks()
+            self.counts.reset_peaks()
 
     def reset_accumulated(self) -> None:
         with self._lock:
-            self._stats.reset_accumulated()
+            self.counts.reset_accumulated()
             self._segments.taken = self._segments.returned = 0
-
-    def totals(self) -> list[int]:
-        """See MemoryStats."""
-        return self._stats.totals()
-
-    def raise_totals(self, amounts: list[int]) -> None:
-        """See MemoryStats."""
-        self._stats.raise_totals(amounts)
 
     # --- blocks
 

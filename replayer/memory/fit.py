@@ -78,7 +78,7 @@ def run_requests(
         else:
             memory.empty_cache()
     peaks = memory.peak_allocated_bytes, memory.peak_reserved_bytes
-    return Outcome(fits, *peaks, memory.stats()["num_alloc_retries"], steps, asked_bytes, seen_bytes)
+    return Outcome(fits, *peaks, memory.counts.retries, steps, asked_bytes, seen_bytes)
 
 
 class ScaledRequests:

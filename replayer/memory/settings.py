@@ -23,6 +23,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from replayer.errors import NotEmulated
 
@@ -35,16 +36,14 @@ VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC
 
 # Boolean keys without effect here.
 IGNORED = frozenset(
-    {
-        "graph_capture_record_stream_reuse",
-        "pinned_free_catch_all",
-        "pinned_use_background_threads",
-        "pinned_use_cuda_host_register",
-        "pinned_use_hip_host_register",
-        "release_lock_on_cudamalloc",
-        "release_lock_on_hipmalloc",
-    }
+    "graph_capture_record_stream_reuse pinned_free_catch_all pinned_use_background_threads pinned_use_cuda_host_register"
+    " pinned_use_hip_host_register release_lock_on_cudamalloc release_lock_on_hipmalloc".split()
 )
+# Keys of sizes in MiB, and the settings that they give.
+_SIZES = {
+    "large_segment_size_mb": "large_segment_bytes", "max_split_size_mb": "max_split_bytes",
+    "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
+}  # fmt: skip
 _REGISTER_THREADS = 128  # at most; a power of two
 # Keys that have an effect in PyTorch but not here, and what applies here instead.
 NOT_EMULATED = {
@@ -114,7 +113,7 @@ def parse_settings(text: str, before: AllocatorSettings | None = None) -> Alloca
 
 
 def _with(settings: AllocatorSettings, key: str, value: str) -> AllocatorSettings:
-    if key in ("large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb"):
+    if key in _SIZES:
         return _with_size(settings, key, _integer(key, value) * MIB)
     if key == "garbage_collection_threshold":
         threshold = _number(key, value)
@@ -164,14 +163,11 @@ def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> Alloca
     if key == "large_segment_size_mb":
         if size_bytes <= 10 * MIB:
             raise SettingsError("CachingAllocator option large_segment_size_mb must be > 10 MB")
-        return replace(settings, large_segment_bytes=size_bytes)
-    if size_bytes < settings.large_segment_bytes:
+    elif size_bytes < settings.large_segment_bytes:
         minimum_mb = settings.large_segment_bytes // MIB
         raise SettingsError(f"CachingAllocator option {key} too small, must be >= {minimum_mb}")
-    size_bytes = min(size_bytes, UNLIMITED)
-    if key == "max_split_size_mb":
-        return replace(settings, max_split_bytes=size_bytes)
-    return replace(settings, max_non_split_rounding_bytes=size_bytes)
+    changed: dict[str, Any] = {_SIZES[key]: min(size_bytes, UNLIMITED)}
+    return replace(settings, **changed)
 
 
 def _divisions(value: str) -> tuple[int, ...]:

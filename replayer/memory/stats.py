@@ -158,13 +158,15 @@ class MemoryStats:
 
     def totals(self) -> list[int]:
         """The sum of all increases of each count, for `raise_totals`."""
-        return [count.total for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
+        return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
         """Add to each of `totals` what was allocated and freed again without being executed. See allocation_cycles.py."""
-        counts = [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
-        for count, amount in zip(counts, amounts, strict=True):
+        for count, amount in zip(self._counts(), amounts, strict=True):
             count.total += amount
+
+    def _counts(self) -> list[Count]:
+        return [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
 
     def as_dict(self) -> dict[str, Any]:
         """By torch's name of the quantity, then "all", "small_pool" or "large_pool"; and plain counts."""

@@ -146,7 +146,7 @@ class TensorAllocator:
         try:
             handle = self.malloc(size_bytes, stream)
         except OutOfMemory:
-            self.flush().ignore_last_oom()
+            self.flush().counts.ignore_last_oom()  # cuDNN falls back to an algorithm with a smaller workspace
             self._given_up.add(use)
             return None
         if self._memory.requests is not None:

@@ -30,20 +30,7 @@ from traces.measure import launch_phase_names, phase_names_at
 from traces.model import NONE, Column, DeviceKind, HostKind, Origin, Trace, TraceError, parse_shapes, shapes_text
 from traces.op_cost import compute_unit
 
-_ARITHMETIC = (
-    "gemm",
-    "conv",
-    "winograd",
-    "cudnn",
-    "cutlass",
-    "xmma",
-    "implicit",
-    "fft",
-    "attention",
-    "flash",
-    "wgrad",
-    "dgrad",
-)
+_ARITHMETIC = "gemm conv winograd cudnn cutlass xmma implicit fft attention flash wgrad dgrad".split()  # in kernels' names
 
 
 @dataclass(frozen=True)

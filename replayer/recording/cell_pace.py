@@ -61,34 +61,9 @@ COUNTED_ELSEWHERE_NS = 1  # of a phase whose time another one holds: its ops cos
 class ModelCall:
     """One call of the script's model: what its forward pass takes, and what follows if it trains."""
 
-    cell: str
-    batch: int
-    trains: bool
+    of: CellCall  # equal ones take the same times
     origin: Origin  # PHASE: as measured
-    how: str  # "measured", "interpolated", ...
     phases_ns: Mapping[str, int]  # of a training step, without "rest"
-
-    @property
-    def key(self) -> tuple[str, int, bool, str]:
-        """Calls with the same key take the same times."""
-        return self.cell, self.batch, self.trains, self.how
-
-
-@dataclass
-class _Played:
-    """Steps that were alike: what they were made of, and how many there were."""
-
-    calls: tuple[ModelCall, ...]
-    phases_ns: dict[str, int]
-    steps: int = 0
-
-
-@dataclass(slots=True)
-class _Model:
-    """A module of the script: its signature without inputs."""
-
-    module: weakref.ref[Any]
-    signature: WorkloadSignature
 
 
 _Copies = tuple[Column, Column]  # bytes, rising, and ns
@@ -114,7 +89,7 @@ class _Pending:
     origin: Origin = Origin.PHASE
 
     def add(self, call: ModelCall) -> None:
-        if call.trains:
+        if call.of.trains:
             for name, duration_ns in call.phases_ns.items():
                 if name not in ("h2d", "forward"):
                     # A step of several batches has one optimizer's step.
@@ -132,13 +107,13 @@ class CellPace:
         self._files = [read_cells(path) for path in choice.files]
         self.gpu: Gpu = self._files[0].gpu
         self._named: Cell | None = self._files[0].cell(choice.model) if choice.model else None
-        self._models: dict[int, _Model] = {}
+        self._models = weakref.WeakKeyDictionary[Any, WorkloadSignature]()  # by module; without inputs
         self._matches: dict[tuple[object, ...], Match] = {}
         self._call: ModelCall | None = None
         self._calls: list[ModelCall] = []  # of the step under way
         self._pending = _Pending()
-        self._played: dict[tuple[object, ...], int] = {}  # rows of `_rows`
-        self._rows: list[_Played] = []
+        self._rows: dict[tuple[object, ...], int] = {}  # by what a step was made of, its row of `_played`
+        self._played: list[CellSteps] = []
         self._copied = False  # a copy of this step was timed by a cell
         self._last: Cell | None = self._named
         self._copies_by_cell: dict[str, _Copies | None] = {}  # "": the median over all
@@ -163,7 +138,9 @@ class CellPace:
         self._full, self.is_known_to_fit = None, False
         of_inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
         trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
-        base = self._base(module)
+        base = self._models.get(module)
+        if base is None:
+            base = self._models[module] = with_modules(WorkloadSignature(), [module])
         trains = grad_enabled and trainable > 0
         signature = replace(
             base, inputs=of_inputs, autocast=autocast,
@@ -227,12 +204,11 @@ class CellPace:
         calls, self._calls = tuple(self._calls), []
         self._pending = _Pending()
         copied, self._copied = self._copied, False
-        key = (copied, *(call.key for call in calls))
-        row = self._played.get(key)
-        if row is None:
-            row = self._played[key] = len(self._rows)
-            self._rows.append(_Played(calls, _sum_of(calls, copied)))
-        self._rows[row].steps += 1
+        of = tuple(call.of for call in calls)
+        row = self._rows.setdefault((copied, of), len(self._played))
+        if row == len(self._played):
+            self._played.append(CellSteps(0, _sum_of(calls, copied), of))
+        self._played[row] = replace(self._played[row], steps=self._played[row].steps + 1)
         return row
 
     def set_up_ends(self) -> None:
@@ -243,20 +219,9 @@ class CellPace:
 
     def notes(self) -> tuple[CellSteps, ...]:
         """For the replay's header: what its steps were made of, in the order of `step_ended`'s numbers."""
-        return tuple(
-            CellSteps(
-                row.steps, row.phases_ns, tuple(CellCall(call.cell, call.batch, call.trains, call.how) for call in row.calls)
-            )
-            for row in self._rows
-        )
+        return tuple(self._played)
 
     # --- which cell it is
-
-    def _base(self, module: Any) -> WorkloadSignature:
-        known = self._models.get(id(module))
-        if known is None or known.module() is not module:
-            known = self._models[id(module)] = _Model(weakref.ref(module), with_modules(WorkloadSignature(), [module]))
-        return known.signature
 
     def _match(self, script: WorkloadSignature) -> Match:
         samples = tuple((tensor.shape[1:], tensor.dtype) for tensor in script.inputs or ())
@@ -317,7 +282,7 @@ class CellPace:
             phases["optimizer"] = min(moved_ns, rest_ns // 2)
             phases["backward"] = rest_ns - phases["optimizer"]
         how = how or ("interpolated" if times.is_scaled else "measured")
-        return ModelCall(cell.name, times.batch, trains, origin, how, phases)
+        return ModelCall(CellCall(cell.name, times.batch, trains, how), origin, phases)
 
     def _copies(self) -> _Copies | None:
         """Of the cell under way; before it is known the median over all cells of the GPU."""
@@ -343,9 +308,9 @@ def _sum_of(calls: tuple[ModelCall, ...], copied: bool) -> dict[str, int]:
     total: dict[str, int] = {}
     for call in calls:
         for name, duration_ns in call.phases_ns.items():
-            if name == "forward" or (name == "h2d" and copied) or (call.trains and name not in ("h2d", "optimizer")):
+            if name == "forward" or (name == "h2d" and copied) or (call.of.trains and name not in ("h2d", "optimizer")):
                 total[name] = total.get(name, 0) + duration_ns
-            elif name == "optimizer" and call.trains:
+            elif name == "optimizer" and call.of.trains:
                 total[name] = duration_ns
     return total
 

@@ -94,10 +94,12 @@ class DataParallelTracker:
         alike = [part for part in self.recorded if (part.name, self._scheduler.placed(part.device)) == key]
         recorded = alike[count] if count < len(alike) else None
         if recorded is not None:
-            if recorded.begin_ns > self._reached_ns(recorded):  # there is time between this region and those before
+            before = [part for part in self.recorded if part.begin_ns < recorded.begin_ns]
+            if recorded.begin_ns > max((part.end_ns for part in before), default=0):  # there is time between it and those
                 self._note_ops()
+                filled_ns = max((part.device_end_ns for part in before), default=0)
                 for other in {device, *self._busy_devices()}:
-                    self._fill(other, self._filled_ns(recorded), recorded.device_begin_ns)
+                    self._fill(other, filled_ns, recorded.device_begin_ns)
             thread.host_ns = max(thread.host_ns, self._begun_ns + recorded.begin_ns)
         self._began += 1
         mark_ns = self._scheduler.mark(thread.host_ns, device)
@@ -163,14 +165,6 @@ class DataParallelTracker:
 
     def _ops_on(self, device: int) -> int:
         return self._segment.ops_on.get(device, 0) if self._segment is not None else 0
-
-    def _reached_ns(self, recorded: RecordedRegion) -> int:
-        """Until when, on the host and from the phase's begin, the recorded regions that began before this one last."""
-        return max((part.end_ns for part in self.recorded if part.begin_ns < recorded.begin_ns), default=0)
-
-    def _filled_ns(self, recorded: RecordedRegion) -> int:
-        """The same on the devices."""
-        return max((part.device_end_ns for part in self.recorded if part.begin_ns < recorded.begin_ns), default=0)
 
     def _fill(self, device: int, since_ns: int, until_ns: int, name: str = "") -> None:
         """Keep a device busy, by times from the phase's begin, with a kernel of this name or of the phase's."""

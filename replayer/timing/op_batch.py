@@ -92,7 +92,9 @@ class OpBatchSchedule:
                 else:
                     advance, own = host_times(reached_ns, begin_ns, to_ns)
                 chosen += instance.kernels
-                scales += [scheduler.scale(signature, instance) if origin is Origin.SCALED else 1.0] * len(instance.kernels)
+                is_scaled = origin is Origin.SCALED
+                scale_of = scheduler.scale(signature, instance.shapes, instance.dtype) if is_scaled else 1.0
+                scales += [scale_of] * len(instance.kernels)
                 origins += [int(origin)] * len(instance.kernels)
             elif other:
                 own = scheduler.usual_host_ns(signature)

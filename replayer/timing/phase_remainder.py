@@ -115,7 +115,7 @@ class PhaseRemainder:
         of_ops_ns = segment.step.step.work_ns(below_ops)
         if not segment.calls or of_ops_ns <= _LITTLE * segment.recorded.work_ns:
             return True
-        if of_ops_ns <= _OVER_ESTIMATE * sum(self._scheduler.cost(op)[0] for op, _ in segment.deferred):
+        if of_ops_ns <= _OVER_ESTIMATE * sum(self._scheduler.costs[op][0] for op, _ in segment.deferred):
             return True
         return len(below_ops) <= _PER_TENSOR * sum(max(len(op.shapes), 1) for op, _ in segment.deferred)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import median
 
 from replayer.cost_model.copies import Copy
-from replayer.op_signature import OpSignature
+from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import Instance, Kernel, RecordedStep
 from replayer.timing.clock import Clock
@@ -25,7 +26,7 @@ from traces.equivalents import canonical_op
 from traces.model import NONE, DeviceKind, Origin, Shape
 
 _LEFTOVERS = 256  # remembered; they differ from step to step where a script does
-_SIGNATURES = 50_000  # of which costs and scales are remembered; the plan cache makes new ones beyond that, too
+_SCALES = 50_000  # remembered; the plan cache makes new signatures beyond that, too
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams are numbered beyond what a script's own reach
 
 
@@ -66,8 +67,10 @@ class StreamScheduler:
         self._side: dict[tuple[int, int], VirtualStream] = {}  # by device and the recorder's stream number
         # By the step's identity and kernels.
         self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
-        self._costs: dict[OpSignature, tuple[int, Origin]] = {}  # estimates for ops that were not recorded
-        self._scales: dict[tuple[OpSignature, tuple[Shape, ...]], float] = {}  # by the shapes of the recorded instance
+        # The estimated duration of an op: the nearest recorded shape scaled, or what it usually takes in a recording without
+        # shapes of this program; else a roofline.
+        self.costs = KeptBySignature(self._estimated)
+        self.scale = lru_cache(_SCALES)(self._scale)
         self.row_of: Callable[[str], int] = lambda _: 0  # the timeline's row of a thread of this name
         self._of_other_program = False
         self.home = 0  # the device on which the script works where the recorded program worked on its first one
@@ -176,18 +179,18 @@ class StreamScheduler:
     ) -> int:
         """Put an op on `stream` that the recording does not hold; returns when it ends."""
         if copy is None:
-            duration_ns, origin = self.cost(signature)
-            end_ns = stream.push(launched_ns, self.recording.latency_ns, 0, duration_ns)
-            self.log(stream, DeviceKind.KERNEL, self.timeline.strings_of[signature][0], end_ns, duration_ns, row, NONE, origin)
-            return end_ns
-        end_ns = stream.push(launched_ns, self.recording.latency_ns, 0, copy.duration_ns)
-        name = self.timeline.strings.add(copy.label)
-        self.log(stream, DeviceKind.MEMCPY, name, end_ns, copy.duration_ns, row, copy.size_bytes, copy.origin)
+            duration_ns, origin = self.costs[signature]
+            kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
+        else:
+            label, size_bytes, duration_ns, origin, _ = copy
+            kind, name = DeviceKind.MEMCPY, self.timeline.strings.add(label)
+        end_ns = stream.push(launched_ns, self.recording.latency_ns, 0, duration_ns)
+        self.log(stream, kind, name, end_ns, duration_ns, row, size_bytes, origin)
         return end_ns
 
     def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
         """The kernel of such an op, and where its duration comes from; `launch_ns` as in a recorded kernel's."""
-        duration_ns, origin = self.cost(signature)
+        duration_ns, origin = self.costs[signature]
         name = self.timeline.strings_of[signature][0]
         latency_ns, kind = self.recording.latency_ns, int(DeviceKind.KERNEL)
         return Kernel(launch_ns, latency_ns, 0, duration_ns, NONE, NONE, NONE, 0, kind, name, NONE), origin
@@ -209,7 +212,7 @@ class StreamScheduler:
     def of_other_program(self, other: bool) -> None:
         if other is not self._of_other_program:
             self._of_other_program = other
-            self._costs.clear()
+            self.costs.clear()
 
     def stands_for(self, signature: OpSignature, instance: Instance) -> bool:
         """Whether a recorded instance tells what this op takes. One without shapes does in the recorded program alone."""
@@ -218,16 +221,6 @@ class StreamScheduler:
     def usual_host_ns(self, signature: OpSignature) -> int:
         """What such an op usually takes of the recorded host; else what any op does."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
-
-    def cost(self, signature: OpSignature) -> tuple[int, Origin]:
-        """The estimated duration of an op: the nearest recorded shape scaled, or what it usually takes in a recording without
-        shapes of this program; else a roofline."""
-        cost = self._costs.get(signature)
-        if cost is None:
-            if len(self._costs) >= _SIGNATURES:
-                self._costs.clear()
-            cost = self._costs[signature] = self._estimated(signature)
-        return cost
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
@@ -238,20 +231,12 @@ class StreamScheduler:
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
         return int(estimate.ns), estimate.origin
 
-    def scale(self, signature: OpSignature, instance: Instance) -> float:
-        """How many times the recorded instance's work this op is."""
-        scale = self._scales.get((signature, instance.shapes))
-        if scale is None:
-            if len(self._scales) >= _SIGNATURES:
-                self._scales.clear()
-            shapes, _ = _seen(signature)
-            canonical, costs = canonical_op(signature.op), self.recording.costs
-            scale = 1.0  # where the recording does not tell shapes there is nothing to scale by
-            if instance.shapes:
-                recorded = instance.shapes, self.recording.places.of(instance.shapes)
-                scale = costs.ratio(canonical, instance.dtype, recorded, (shapes, signature.outputs))
-            self._scales[signature, instance.shapes] = scale
-        return scale
+    def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:
+        """How many times the work of a recorded instance of these shapes this op is."""
+        if not shapes:
+            return 1.0  # where the recording does not tell shapes there is nothing to scale by
+        recorded, own = (shapes, self.recording.places.of(shapes)), (_seen(signature)[0], signature.outputs)
+        return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def mark(self, host_ns: int, device: int = NONE) -> int:
         """What a CUDA event recorded on a device (NONE: the script's first) now would read: the end of all work so far."""

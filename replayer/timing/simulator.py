@@ -109,7 +109,7 @@ class Simulator:
             segment.position_ns = to_ns
         timeline = self.timeline
         row = timeline.op(thread.row, timeline.strings_of[signature], start_ns, end_ns)
-        scale = self.scheduler.scale(signature, instance) if origin is Origin.SCALED else 1.0
+        scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
         if end_ns - now_ns > _AHEAD_NS:
             self.scheduler.wait(end_ns - _HELD_AT_NS)
         began_ns = start_ns - from_ns - too_long_ns
@@ -141,7 +141,7 @@ class Simulator:
             if self._strict and origin is not Origin.EXACT:
                 raise NotExact(signature.op, signature.shapes, origin.name.lower())
             segment.position_ns = max(segment.position_ns, instance.end_ns)
-            scale = self.scheduler.scale(signature, instance) if origin is Origin.SCALED else 1.0
+            scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
             chosen, matches = instance.kernels, segment.step
             began_ns = launch_ns - matches.step.kernels[chosen[0]].launch_ns if chosen else launch_ns
             if copy is None:

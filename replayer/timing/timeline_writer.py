@@ -56,9 +56,10 @@ _OP = int(HostKind.OP)
 _RANGE = int(HostKind.ANNOTATION)
 _CALL = int(HostKind.RUNTIME)
 
-# Of a row of a host op, and of device work.
+# Of a row of a host op, of device work, and of a part of a phase.
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes", "layout")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
+PART_COLUMNS = ("phase", "name", "thread", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")
 
 _DEVICE, _TIME = 0, 1  # of a row of the memory table
 
@@ -68,14 +69,8 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
     "device": (DeviceSpans, WORK_COLUMNS),
     "memory": (MemoryEvents, ("device", "time_ns", "bytes", "address", "allocated_bytes", "reserved_bytes")),
     "phases": (Phases, ("step", "name", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")),
-    "parts": (
-        Parts,
-        ("phase", "name", "thread", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin"),
-    ),
-    "collectives": (
-        Collectives,
-        ("name", "dtype", "group", "group_size", "backend", "bytes", "start_ns", "duration_ns"),
-    ),
+    "parts": (Parts, PART_COLUMNS),
+    "collectives": (Collectives, ("name", "dtype", "group", "group_size", "backend", "bytes", "start_ns", "duration_ns")),
     "steps": (Steps, ("rank", "number", "start_ns", "duration_ns", "kind", "recorded_step")),
 }
 
@@ -309,34 +304,14 @@ class TimelineWriter:
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
         """Add a phase of the step under way, which will be row `step_rows`."""
         self.phase_rows += 1
-        self._rows["phases"].loose.extend(
-            (
-                self.step_rows,
-                self.strings.add(name),
-                start_ns,
-                end_ns - start_ns,
-                self.home,
-                device_start_ns,
-                device_end_ns,
-                origin,
-            )
-        )
+        row = (self.step_rows, self.strings.add(name), start_ns, end_ns - start_ns)
+        self._rows["phases"].loose.extend((*row, self.home, device_start_ns, device_end_ns, origin))
 
-    def part(
-        self,
-        phase: int,
-        name: str,
-        thread: int,
-        start_ns: int,
-        end_ns: int,
-        device: int,
-        device_start_ns: int,
-        device_end_ns: int,
-        origin: int,
-    ) -> None:
-        """Add a part of the step under way, whose phases are added after its parts; `phase` counts them from 0."""
+    def part(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
+        """Add a part of the step under way, whose phases are added after its parts; `phase` counts them from 0. `on_device` are
+        the columns from `device` on."""
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
-        self._rows["parts"].loose.extend((*row, device, device_start_ns, device_end_ns, origin))
+        self._rows["parts"].loose.extend((*row, *on_device))
 
     def collective(
         self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, start_ns: int, duration_ns: int
