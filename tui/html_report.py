@@ -31,7 +31,7 @@ from tui.svg_charts import ChartLine, line_chart, paired_bars, stacked_bars
 
 _POINTS = 800  # of a curve
 _MOST_DOTS = 2_000  # steps
-_IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
+IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
 
 
 @dataclass
@@ -167,7 +167,7 @@ def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
             per_step = {"busy": of.busy_ns, **of.by_reason}
             parts_ms = {kind: time_ns / max(of.steps, 1) / 1e6 for kind, time_ns in per_step.items()}
             rows.append((f"{label} {device}" if len(sides) > 1 else device, parts_ms))
-    return stacked_bars(rows, _IDLE_COLOURS, {"busy": "GPU busy", **REASONS}) if rows else ""
+    return stacked_bars(rows, IDLE_COLOURS, {"busy": "GPU busy", **REASONS}) if rows else ""
 
 
 def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
@@ -317,5 +317,5 @@ figcaption span{margin-right:14px;font-size:13px;color:var(--dim)}
 @media print{body{font-size:11px}main{max-width:none;padding:0}figure,tr,.cards{break-inside:avoid}h2{break-after:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """.replace("\n", "")
-    + "".join(f".{name}{{fill:var(--{name})}}.key.{name}{{background:var(--{name})}}" for name in _IDLE_COLOURS.values())
+    + "".join(f".{name}{{fill:var(--{name})}}.key.{name}{{background:var(--{name})}}" for name in IDLE_COLOURS.values())
 )

@@ -16,18 +16,18 @@ import numpy as np
 from traces.comparison import compare
 from traces.model import NONE, StepKind, TraceError
 from tui.figures import fit, size_text
-from tui.html_report import NamedTrace, highest_memory, phase_times, step_axis
+from tui.html_report import IDLE_COLOURS, NamedTrace, highest_memory, phase_times, step_axis
 from tui.print_analyses import REASONS
+from tui.svg_charts import PLAIN
 from tui.view.aggregates import kernel_totals
 from tui.view.scene import Scene, short_name
 from tui.view.table_rows import compared_totals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
 
-_COLOURS = ("#0b6bcb", "#d9730d")  # as the report's
-_REASON_COLOURS = ("#e69f00", "#d55e00", "#cc79a7", "#56b4e9", "#0072b2", "#9aa5b1", "#6b7280")
-_BUSY_COLOUR = "#3f8f6b"
+_COLOURS = (PLAIN["a"], PLAIN["b"])
 _KERNELS = 12
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -80,26 +80,32 @@ def _phases(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     comparison = compare(sides[0].trace, sides[1].trace) if len(sides) > 1 else None
     times = phase_times([side.summary for side in sides], comparison)
     names = list(times)
-    height = 0.8 / len(sides)
-    for place, (side, colour) in enumerate(zip(sides, _COLOURS, strict=False)):
-        times_ms = [(of[place] or 0) / 1e6 for of in times.values()]
-        bars = axes.barh(np.arange(len(names)) + place * height, times_ms, height, color=colour, label=side.name)
+    for bars in _bars(axes, sides, [[(of[place] or 0) / 1e6 for of in times.values()] for place in range(len(sides))]):
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
-    axes.set_yticks(np.arange(len(names)) + 0.4 - height / 2, names)
-    axes.invert_yaxis()
+    axes.set_yticks(axes.get_yticks(), names)
     axes.set_xlabel("ms on the host, median per step")
     return bool(names)
+
+
+def _bars(axes: Axes, sides: Sequence[NamedTrace], times_ms: Sequence[Sequence[float]]) -> list[BarContainer]:
+    """A group of bars for each row, one of each side; ticks at the middles of the groups."""
+    height, rows = 0.8 / len(sides), np.arange(len(times_ms[0]))
+    bars = [
+        axes.barh(rows + place * height, of, height, color=colour, label=side.name)
+        for place, (side, of, colour) in enumerate(zip(sides, times_ms, _COLOURS, strict=False))
+    ]
+    axes.set_yticks(rows + 0.4 - height / 2)
+    axes.invert_yaxis()
+    return bars
 
 
 def _idle(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     rows = [(side.name, device, of) for side in sides for device, of in side.summary.analyses.idle.items()]
     left = np.zeros(len(rows))
-    kinds = {"busy": ("GPU busy", _BUSY_COLOUR)}
-    kinds |= {reason: (label, colour) for (reason, label), colour in zip(REASONS.items(), _REASON_COLOURS, strict=True)}
-    for kind, (label, colour) in kinds.items():
+    for kind, label in {"busy": "GPU busy", **REASONS}.items():
         times_ms = [(of.busy_ns if kind == "busy" else of.by_reason[kind]) / max(of.steps, 1) / 1e6 for _, _, of in rows]
         if any(times_ms):
-            axes.barh(range(len(rows)), times_ms, left=left, color=colour, label=label)
+            axes.barh(range(len(rows)), times_ms, left=left, color=PLAIN[IDLE_COLOURS[kind]], label=label)
             left = left + times_ms
     axes.set_yticks(range(len(rows)), [f"{fit(name, 24)}\n{device}" for name, device, _ in rows])
     axes.invert_yaxis()
@@ -131,12 +137,8 @@ def _kernels(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     scene = Scene.of(*((side.name, side.trace) for side in sides))
     tables = [{name: of.total_ns / 1e6 for name, of in totals.items()} for totals in compared_totals(scene, kernel_totals)]
     names = sorted({name for of in tables for name in of}, key=lambda name: -max(of.get(name, 0) for of in tables))[:_KERNELS]
-    height = 0.8 / len(sides)
-    for place, (side, of, colour) in enumerate(zip(sides, tables, _COLOURS, strict=False)):
-        times_ms = [of.get(name, 0) for name in names]
-        axes.barh(np.arange(len(names)) + place * height, times_ms, height, color=colour, label=side.name)
+    _bars(axes, sides, [[of.get(name, 0) for name in names] for of in tables])
     labels = [fit(short_name(name), 48).replace("$", r"\$") for name in names]
-    axes.set_yticks(np.arange(len(names)) + 0.4 - height / 2, labels, fontsize=6)
-    axes.invert_yaxis()
+    axes.set_yticks(axes.get_yticks(), labels, fontsize=6)
     axes.set_xlabel("ms of GPU time per step" if len(sides) > 1 and scene.step_pairs else "ms of GPU time in all")
     return bool(names)

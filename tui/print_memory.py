@@ -29,9 +29,7 @@ def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
 
 
 def _row(label: str, a: int | None, b: int | None) -> list[str]:
-    change = ABSENT
-    if a is not None and b is not None:
-        change = "same" if a == b else ("+" if b > a else "-") + size_text(abs(b - a))
+    change = ABSENT if a is None or b is None else "same" if a == b else size_text(b - a, signed=True)
     return [label, size_text(a), size_text(b), change]
 
 
@@ -49,11 +47,8 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
 
 def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
     """Of each device that was given a size, or ran out of memory, whether there was enough."""
-    return [_fit(device, of) for device, of in memory.items() if _is_asked(of)]
-
-
-def _is_asked(of: MemoryComparison) -> bool:
-    return of.capacity_bytes is not None and bool(of.fits is False or of.capacity_given)
+    told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
+    return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
 
 
 def _fit(device: str, of: MemoryComparison) -> str:

@@ -49,30 +49,21 @@ def values_sentences(comparison: Comparison) -> list[str]:
     """What the script's reads of tensors gave, where that was not what was recorded."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU, not recorded; the GPU's times are the trace's."]
-    return [*_sizes_sentence(comparison), *_reads_sentence(comparison)]
-
-
-def _sizes_sentence(comparison: Comparison) -> list[str]:
-    sizes = comparison.values.sizes_assumed
-    if not sizes:
-        return []
-    results = "One result has a size that is set" if sizes == 1 else f"{count_text(sizes)} results have sizes that are set"
-    return [
-        f"{results} by values (a mask, unique, bincount) that neither the recording nor the host tells: assumed, about half of"
-        " the elements at first (--values constant: refused; --values compute: computed)."
-    ]
-
-
-def _reads_sentence(comparison: Comparison) -> list[str]:
-    reads = comparison.values.unrecorded_reads
-    if not reads:
-        return []
-    times = "once" if reads == 1 else f"{count_text(reads)} times"
-    return [
-        f"Values that were not recorded were read {times}: as what follows from what the script had put there, else as in a run"
-        " that makes progress: finite, a loss that falls from 1.0 (--values constant: 1.0, 0 or False; --values compute:"
-        " computed)."
-    ]
+    said = []
+    if sizes := comparison.values.sizes_assumed:
+        results = "One result has a size that is set" if sizes == 1 else f"{count_text(sizes)} results have sizes that are set"
+        said.append(
+            f"{results} by values (a mask, unique, bincount) that neither the recording nor the host tells: assumed, about half"
+            " of the elements at first (--values constant: refused; --values compute: computed)."
+        )
+    if reads := comparison.values.unrecorded_reads:
+        times = "once" if reads == 1 else f"{count_text(reads)} times"
+        said.append(
+            f"Values that were not recorded were read {times}: as what follows from what the script had put there, else as in a"
+            " run that makes progress: finite, a loss that falls from 1.0 (--values constant: 1.0, 0 or False; --values"
+            " compute: computed)."
+        )
+    return said
 
 
 def event_sentences(comparison: Comparison) -> list[str]:

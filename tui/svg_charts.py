@@ -20,7 +20,7 @@ _BAR = 16
 _LABEL = 150
 _LETTER = 6.6  # about as wide is a letter of the small text
 # For readers that do not apply a page's style within its pictures (mail, some converters).
-_PLAIN = {
+PLAIN = {
     "a": "#0b6bcb", "b": "#d9730d", "busy": "#3f8f6b", "r0": "#e69f00", "r1": "#d55e00", "r2": "#cc79a7", "r3": "#56b4e9",
     "r4": "#0072b2", "r5": "#9aa5b1", "r6": "#6b7280",
 }  # fmt: skip
@@ -83,12 +83,12 @@ def line_chart(
         parts.append(f'<text class="tick" x="{_WIDTH - _RIGHT}" y="{y - 4:.1f}" text-anchor="end">{escape(limit[0])}</text>')
     for line in lines:
         points = list(zip(map(at_x, line.x.tolist()), map(at_y, line.y.tolist()), strict=True))
-        style = f'class="line {line.side}" fill="none" stroke="{_PLAIN[line.side]}"'
+        style = f'class="line {line.side}" fill="none" stroke="{PLAIN[line.side]}"'
         parts.append(f'<path {style} d="{_path(points, line.is_stepped)}"/>')
         if line.has_dots and len(points) <= 400:
             for value, (x, y) in zip(line.x.tolist(), points, strict=True):
                 faded = " faded" if value in line.faded else ""
-                style = f'class="dot {line.side}{faded}" fill="{_PLAIN[line.side]}"'
+                style = f'class="dot {line.side}{faded}" fill="{PLAIN[line.side]}"'
                 parts.append(f'<circle {style} cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text class="label" x="{middle}" y="{_HEIGHT - 3}" text-anchor="middle">{escape(x_label)}</text>')
@@ -110,7 +110,7 @@ def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]
         for side, value, text in zip("ab", values, texts, strict=False):
             width = (value or 0.0) / high * max(_WIDTH - _LABEL - room, 100)
             place = f'x="{_LABEL}" y="{y:.1f}" width="{width:.1f}" height="{_BAR - 3}"'
-            parts.append(f'<rect class="bar {side}" fill="{_PLAIN[side]}" {place}/>')
+            parts.append(f'<rect class="bar {side}" fill="{PLAIN[side]}" {place}/>')
             parts.append(f'<text class="tick" x="{_LABEL + width + 5:.1f}" y="{y + _BAR - 5:.1f}">{escape(text)}</text>')
             y += _BAR
         y += 7
@@ -129,7 +129,7 @@ def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping
             if width > 0:
                 title = f"<title>{escape(texts[kind])}: {values[kind]:.3f} ms</title>"
                 place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="22"'
-                shapes.append(f'<rect class="{colour}" fill="{_PLAIN[colour]}" {place}>{title}</rect>')
+                shapes.append(f'<rect class="{colour}" fill="{PLAIN[colour]}" {place}>{title}</rect>')
                 x += width
         y += 30
     present = [kind for kind in kinds if any(values.get(kind) for _, values in rows)]

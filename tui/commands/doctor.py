@@ -74,8 +74,9 @@ class Diagnosis:
     advice: str = ""
 
 
-def _judged(check: str, is_well: bool, told: str, advice: str) -> Diagnosis:
-    return Diagnosis(check, Health.ok, told) if is_well else Diagnosis(check, Health.warn, told, advice)
+def _judged(check: str, is_well: bool, told: str, advice: str, otherwise: str = "") -> Diagnosis:
+    """`otherwise` is told in place of `told` where something is to be done."""
+    return Diagnosis(check, Health.ok, told) if is_well else Diagnosis(check, Health.warn, otherwise or told, advice)
 
 
 def run(json_wanted: bool) -> int:
@@ -116,14 +117,10 @@ def _torch() -> Iterator[Diagnosis]:
         yield Diagnosis("torch", Health.ok, f"{told['version']} ({build}), of {sys.executable}")
     else:
         yield Diagnosis("torch", Health.fail, f"{told['version']} is too old", "replays need torch 2.10 or later")
-    if told["profiled"]:
-        yield Diagnosis("torch.profiler", Health.ok, "records: trace record can note every kernel")
-    else:
-        yield Diagnosis("torch.profiler", Health.warn, "records nothing here", "record with --grain phase")
-    if told["gpus"]:
-        yield Diagnosis("GPU", Health.ok, f"{', '.join(told['gpus'])}: trace record works here")
-    else:
-        yield Diagnosis("GPU", Health.ok, "none, as for replays; trace record needs one, or --on a recording")
+    works = "records: trace record can note every kernel"
+    yield _judged("torch.profiler", bool(told["profiled"]), works, "record with --grain phase", "records nothing here")
+    none = "none, as for replays; trace record needs one, or --on a recording"
+    yield Diagnosis("GPU", Health.ok, f"{', '.join(told['gpus'])}: trace record works here" if told["gpus"] else none)
 
 
 def _replay() -> Iterator[Diagnosis]:
@@ -159,11 +156,10 @@ def _clock() -> Iterator[Diagnosis]:
 
 def _locked_memory() -> Iterator[Diagnosis]:
     limit_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if limit_bytes == resource.RLIM_INFINITY or _may_lock_anything():
-        yield Diagnosis("locked memory", Health.ok, "no limit: pinned memory is page-locked as on a GPU machine")
-    else:
-        advice = "pinned memory beyond that is not page-locked; raise it: `ulimit -l unlimited`, docker --ulimit memlock=-1"
-        yield Diagnosis("locked memory", Health.warn, f"{size_text(limit_bytes)} at most", advice)
+    is_free = limit_bytes == resource.RLIM_INFINITY or _may_lock_anything()
+    told = "no limit: pinned memory is page-locked as on a GPU machine"
+    advice = "pinned memory beyond that is not page-locked; raise it: `ulimit -l unlimited`, docker --ulimit memlock=-1"
+    yield _judged("locked memory", is_free, told, advice, f"{size_text(limit_bytes)} at most")
 
 
 def _may_lock_anything() -> bool:
@@ -176,12 +172,11 @@ def _may_lock_anything() -> bool:
 def _disk() -> Iterator[Diagnosis]:
     for name, folder in (("here", Path.cwd()), ("for files between processes", Path(tempfile.gettempdir()))):
         free_bytes = shutil.disk_usage(folder).free
-        told = f"{size_text(free_bytes)} free"
         if not os.access(folder, os.W_OK):
             yield Diagnosis("disk", Health.warn, f"{name}: cannot be written to", "name files elsewhere with -o")
         else:
-            enough = free_bytes >= _LOW_DISK_BYTES
-            yield _judged("disk", enough, f"{name}: {told}", "a timeline of an hour takes some 100 MB")
+            told = f"{name}: {size_text(free_bytes)} free"
+            yield _judged("disk", free_bytes >= _LOW_DISK_BYTES, told, "a timeline of an hour takes some 100 MB")
 
 
 def _processors() -> Iterator[Diagnosis]:

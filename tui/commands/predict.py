@@ -32,19 +32,17 @@ def run(asked: PredictOptions) -> int:
     recorded = load_trace(asked.trace)
     if asked.sweep:
         found = _sweep(recorded, asked, conditions)
-        facts = [prediction.to_json() | {"cost_per_sample": _cost(prediction, asked)} for prediction in found]
-        if asked.json:
-            print(to_json({"estimated": True, "sweep": asked.sweep, "predictions": facts}))
-        else:
-            print(sweep_text(found, [_cost(prediction, asked) for prediction in found], asked.trace, **look(sys.stdout)))
+        costs = [_cost(prediction, asked) for prediction in found]
+        facts = [prediction.to_json() | {"cost_per_sample": cost} for prediction, cost in zip(found, costs, strict=True)]
+        told = {"estimated": True, "sweep": asked.sweep, "predictions": facts}
+        print(to_json(told) if asked.json else sweep_text(found, costs, asked.trace, **look(sys.stdout)))
         return 0
     prediction = predict(recorded, conditions, strict=asked.strict)
     if asked.output is not None:
         save(prediction.trace, asked.output)
-    if asked.json:
-        print(to_json(prediction.to_json() | {"cost_per_sample": _cost(prediction, asked)}))
-    else:
-        print(prediction_text(prediction, asked.trace, _cost(prediction, asked), asked.output, **look(sys.stdout)))
+    cost = _cost(prediction, asked)
+    told = prediction.to_json() | {"cost_per_sample": cost}
+    print(to_json(told) if asked.json else prediction_text(prediction, asked.trace, cost, asked.output, **look(sys.stdout)))
     return 0
 
 

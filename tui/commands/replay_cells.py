@@ -41,7 +41,6 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
         raise TraceLibraryError(f"--gpu {gpu} finds the times in the library, --trace {trace} names them: give one of the two")
     if gpu:
         if lacks(gpu):
-            find_card(gpu)
             if not estimate:
                 known = f"the library has no times of {gpu}, it has: {', '.join(of.name for of in gpus())}"
                 raise TraceLibraryError(f"{known}; --estimate estimates each op, marked")

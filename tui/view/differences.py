@@ -105,24 +105,22 @@ def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
 
 def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
     places = np.flatnonzero((found.change != KernelChange.SAME) & chosen[found.step])
-    facts = [_Launchers(trace) for trace in scene.traces]
     own = np.where(found.first[places] != NONE, 0, 1)  # whose kernel it is called after
-    rows = np.where(own == 0, found.first[places], found.second[places])
-    keys = [of(rows * (own == side)) for side in (0, 1) for of in (facts[side].phase, facts[side].op, facts[side].name)]
-    phase, op, name = (np.where(own == 0, ours, theirs) for ours, theirs in zip(keys[:3], keys[3:], strict=True))
-    is_other = found.change[places] == KernelChange.OTHER_KERNEL
-    became = np.where(is_other, facts[1].name(np.maximum(found.second[places], 0)), NONE)
+    ours, theirs = _names(scene.traces[0])[:, found.first[places]], _names(scene.traces[1])[:, found.second[places]]
+    names = np.where(own == 0, ours, theirs)
+    became = np.where(found.change[places] == KernelChange.OTHER_KERNEL, theirs[2], NONE)
     sides = found.first, found.second
     # What is NONE takes the time behind the last: none.
     times_ns = [np.append(trace.device.duration_ns, 0)[of] for trace, of in zip(scene.traces, sides, strict=True)]
     changes = _ChangedRows("device", found.step, found.change_ns, sides, times_ns)
     made = []
-    for group in _groups(found.change[places], own, phase, op, name, became):
-        side, row, of = int(own[group[0]]), int(rows[group[0]]), places[group]
-        if facts[side].phase_text(row) != "loader" or everything:
+    for group in _groups(found.change[places], own, *names, became):
+        of, strings = places[group], scene.traces[own[group[0]]].strings
+        phase, op, name = (strings[int(number)] for number in names[:, group[0]])
+        if phase != "loader" or everything:
             other_name = scene.traces[1].strings[int(became[group[0]])]
             what = _WORDS[KernelChange(int(found.change[of[0]]))]
-            made.append(changes.difference(of, what, *facts[side].texts(row), other_name))
+            made.append(changes.difference(of, what, name, op, phase, other_name))
     return made
 
 
@@ -137,11 +135,12 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
     ]
     changes = _ChangedRows("device", found.step[order], idle[1] - idle[0], sides, idle)
     places = np.flatnonzero(np.abs(changes.change_ns) > ANCHOR_NS)
-    facts, rows = _Launchers(scene.traces[0]), sides[0][places]
+    names = _names(scene.traces[0])[:, sides[0][places]]
     made = []
-    for group in _groups(changes.change_ns[places] > 0, facts.phase(rows), facts.op(rows), facts.name(rows)):
+    for group in _groups(changes.change_ns[places] > 0, *names):
         what = "waits longer" if changes.change_ns[places[group[0]]] > 0 else "waits less"
-        made.append(changes.difference(places[group], what, *facts.texts(int(rows[group[0]]))))
+        phase, op, name = (scene.traces[0].strings[int(number)] for number in names[:, group[0]])
+        made.append(changes.difference(places[group], what, name, op, phase))
     return made
 
 
@@ -214,36 +213,11 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
     return made
 
 
-class _Launchers:
-    """What launched the device spans of a trace; names are numbers of its strings."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._phase, self._op = launch_phases(trace), op_of(trace)
-
-    def phase(self, rows: Column) -> Column:
-        return _named(self._trace.phases.name, self._phase, rows)
-
-    def op(self, rows: Column) -> Column:
-        return _named(self._trace.host.name, self._op, rows)
-
-    def name(self, rows: Column) -> Column:
-        return np.asarray(self._trace.device.name[rows]) if len(self._trace.device) else np.full(len(rows), NONE)
-
-    def phase_text(self, row: int) -> str:
-        return self._trace.strings[int(self.phase(np.array([row]))[0])]
-
-    def texts(self, row: int) -> tuple[str, str, str]:
-        """The name, the op and the phase of a row."""
-        name, op = (of(np.array([row]))[0] for of in (self.name, self.op))
-        return self._trace.strings[int(name)], self._trace.strings[int(op)], self.phase_text(row)
-
-
-def _named(names: Column, launched_in: Column, rows: Column) -> Column:
-    if not len(names) or not len(launched_in):
-        return np.full(len(rows), NONE)
-    found = launched_in[rows]
-    return np.where(found >= 0, names[found], NONE)
+def _names(trace: Trace) -> Column:
+    """Of each device span, as numbers of the trace's strings: the phase and the op that launched it, and its own name. What is
+    not known is NONE, as are the three of what has the number NONE: they stand at the end."""
+    phase, op = np.append(trace.phases.name, NONE)[launch_phases(trace)], np.append(trace.host.name, NONE)[op_of(trace)]
+    return np.append(np.stack([phase, op, trace.device.name]), np.full((3, 1), NONE), axis=1)
 
 
 def _groups(*keys: Column) -> list[Column]:
