@@ -95,16 +95,12 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
     peaks = [max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None) for of in summaries]
     figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
     if comparison is not None:
-        spreads = (
-            ("step", comparison.steps),
-            ("without data loading", comparison.compute_side),
-            ("GPU busy", comparison.gpu_busy),
-        )
+        of_steps = (comparison.steps, comparison.compute_side, comparison.gpu_busy)
+        spreads = zip(("step", "without data loading", "GPU busy"), of_steps, strict=True)
         figures = [(label, [of.recorded_median_ns, of.replayed_median_ns], time_text) for label, of in spreads]
     else:
         (of,) = summaries
-        times = ("step", of.step_median_ns), ("without data loading", of.compute_side_median_ns)
-        figures = [(label, [time_ns], time_text) for label, time_ns in times]
+        figures = [("step", [of.step_median_ns], time_text), ("without data loading", [of.compute_side_median_ns], time_text)]
         figures.append(("GPU busy", [_busy(of)], share_text))
     figures.append(("memory peak", [*peaks], size_text))
     cards = []

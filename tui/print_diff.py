@@ -213,11 +213,10 @@ class _DiffPage:
         return [line for sentence in said for line in _wrapped(sentence, self.width, "  ")] + ([""] if said else [])
 
     def per_step(self) -> list[str]:
-        steps, busy = self.of.steps, self.of.gpu_busy
-        if steps.recorded_median_ns is None:
-            row = ["GPU busy", *self.pair(busy.recorded_median_ns, busy.replayed_median_ns)]
-            return self.times("Whole traces, for not both have training steps", [row, *self.evaluation()])
+        steps = self.of.steps
         rows = [row for _, row in self.medians()]
+        if steps.recorded_median_ns is None:
+            return self.times("Whole traces, for not both have training steps", [rows[-1], *self.evaluation()])
         if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= _STEPS_FOR_A_SPREAD:
             rows.append(["fast steps (5th percentile)", *self.pair(steps.recorded_p5_ns, steps.replayed_p5_ns)])
             rows.append(["slow steps (95th percentile)", *self.pair(steps.recorded_p95_ns, steps.replayed_p95_ns)])

@@ -97,10 +97,9 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
         save(_machine(card, max(fit.count, fit.nproc)), out / "card.msgpack")
         config = ReplayConfig(loader="recorded", clock="recorded", gpu_memory_bytes=(_ROOM_BYTES,), steps=fit.steps)
         session = ReplaySession(out / "card.msgpack", out, os.getpid(), config=config)
-        output = None if is_verbose() else said.fileno()
-        stdout = output if output is not None else sys.stderr.fileno()
+        output = sys.stderr.fileno() if is_verbose() else said.fileno()
         with working(f"running {name} for {counted(fit.steps, 'step')}"):
-            result = run_child({"replayer": session}, words, ranks=fit.nproc, stdout=stdout, stderr=output)
+            result = run_child({"replayer": session}, words, ranks=fit.nproc, stdout=output, stderr=output)
         stored = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"{REQUESTS}-*.json")]
         stored.sort(key=lambda of: of["rank"])
         logs = [RequestLog.from_json(device) for of in stored for device in of["devices"]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import Any
 
 from replayer.prediction.conditions import Conditions, conditions_of
 from replayer.prediction.predict import Prediction, Predictor, predict
@@ -74,12 +75,6 @@ def _sweep(recorded: Trace, asked: PredictOptions, conditions: Conditions) -> li
     found = []
     for number, (count, size) in enumerate(cells, start=1):
         with working(f"predicting {number} of {len(cells)}"):
-            found.append(predictor.predict(_at(conditions, under, count, size), strict=asked.strict))
+            asked_for: dict[str, Any] = {under: 0 if count == 1 else count, "batch": size}
+            found.append(predictor.predict(replace(conditions, **asked_for), strict=asked.strict))
     return found
-
-
-def _at(conditions: Conditions, under: str, count: int, batch: int) -> Conditions:
-    several = 0 if count == 1 else count
-    if under == "nproc":
-        return replace(conditions, nproc=several, batch=batch)
-    return replace(conditions, gpus=several, batch=batch)

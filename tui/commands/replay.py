@@ -53,9 +53,9 @@ if TYPE_CHECKING:  # the scripts' processes import torch; this one only where it
 
 
 def run(replay: ReplayOptions) -> int:
-    config = ReplayConfig(
-        replay.loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps
-    )
+    # Where this machine's time does not count, waits for data are the recorded ones.
+    loader = "recorded" if replay.clock == "recorded" else replay.loader
+    config = ReplayConfig(loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps)
     gpu: Gpu | None = None  # whose cells of the library drive the replay in a recording's place
     conditions = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
     choice = choice_of(replay.trace, replay.gpu, replay.estimate)
@@ -80,8 +80,6 @@ def run(replay: ReplayOptions) -> int:
     recorded_gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # of one script
     require_kernels_of_one(config.gpus, recorded_gpus, bool(len(work_rows(recorded))))
     config = replace(config, gpu_memory_bytes=_gpu_memory(replay.gpu_memory, config.gpus or recorded_gpus))
-    if config.clock == "recorded":  # where this machine's time does not count, waits for data are the recorded ones
-        config = replace(config, loader="recorded")
     with tempfile.TemporaryDirectory(prefix="trace-replay-") as out:
         if gpu is not None or replay.gpu:
             path = saved_in(Path(out), replay.trace)

@@ -83,8 +83,7 @@ def run(asked: StallsOptions) -> int:
     ]
     if asked.disk:
         runs.append((f"behind {_disk_text(asked)}", "real", disk, CacheShare(cached, asked.policy)))
-    traces: list[Trace] = []
-    loadings: list[list[Loading]] = []
+    done: list[tuple[Trace, list[Loading]]] = []
     try:
         with tempfile.TemporaryDirectory(prefix="trace-stalls-") as folder:
             for number, (words, loader, modelled, cache) in enumerate(runs, start=1):
@@ -95,19 +94,16 @@ def run(asked: StallsOptions) -> int:
                     say(f"nothing was compared: in {run_text}, {_why(Path(folder), returncode)}", is_error=True)
                     hint_misplaced_option(asked.script, refused=returncode == 2)
                     return returncode
-                traces.append(trace)
-                loadings.append(loading)
+                done.append((trace, loading))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         full = tempfile.gettempdir()
         raise TraceError(f"{full} is full, where the runs are kept; let TMPDIR name another folder") from error
-    cold = (traces[2], loadings[2]) if asked.disk else (None, None)
-    found = stalls_of(traces[0], traces[1], loadings[1], _cores(), list(cores), *cold)
-    if asked.json:
-        print(to_json(as_json(found) | {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}))
-    else:
-        print("\n".join(text(found, asked, cached)))
+    (ready, _), cached_run, *cold = done
+    found = stalls_of(ready, *cached_run, _cores(), list(cores), *(cold[0] if cold else (None, None)))
+    facts = as_json(found) | {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}
+    print(to_json(facts) if asked.json else "\n".join(text(found, asked, cached)))
     return 0
 
 

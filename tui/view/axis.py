@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from traces.model import NONE, Column
+from traces.model import Column
 
 
 class Pieces(NamedTuple):
@@ -164,7 +164,3 @@ class Axis:
             side.at_ns = slots.copy()
             side.at_ns[:flush_right] += (widths - (side.end_ns - side.start_ns))[:flush_right]
         return cls(tuple(sides), slots, int(widths.sum()))
-
-    def slot(self, at_ns: int) -> int:
-        """The slot that holds a place, NONE without slots."""
-        return max(int(np.searchsorted(self.slots_ns, at_ns, side="right")) - 1, 0) if len(self.slots_ns) else NONE

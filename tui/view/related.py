@@ -8,10 +8,12 @@ place_among(window, span, 1)         # (the next of its name, where that is on t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from traces.measure import op_of
-from traces.model import NONE, Column, HostKind, Trace
+from traces.model import NONE, Column, HostKind, HostSpans, Trace
 from traces.modules import PREFIX
 from tui.view.scene import Scene
 from tui.view.spans import Span, find_span
@@ -57,12 +59,9 @@ def backward(scene: Scene, span: Span) -> Span | None:
     start = launcher(scene, span) if span.table == "device" else span
     if start is None or start.table != "host":
         return None
-    host, row = trace.host, start.number
-    for _ in range(_DEEPEST):
-        if row == NONE or host.sequence[row] != NONE:
-            break
-        row = int(host.parent[row]) if host.parent[row] < row else NONE
-    if row == NONE or host.sequence[row] == NONE:
+    host = trace.host
+    row = next((of for of in _outward(host, start.number) if host.sequence[of] != NONE), NONE)
+    if row == NONE:
         return None
     is_backward = host.forward_thread != NONE
     same = (host.sequence == host.sequence[row]) & (host.kind == HostKind.OP)
@@ -80,18 +79,24 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
     """Of a host span: the modules that it runs in, outermost first, and the Python frames around it, innermost first."""
-    host, modules, frames, row = trace.host, list[str](), list[str](), number
+    host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
-    for _ in range(_DEEPEST):
+    for row in _outward(host, number):
         text = trace.strings[int(host.name[row])]
         if text.startswith(PREFIX) and host.kind[row] in (HostKind.PYTHON, HostKind.ANNOTATION):
             modules.insert(0, text.removeprefix(PREFIX))
         if host.kind[row] == HostKind.PYTHON:
             frames.append(text)
-        row = int(host.parent[row]) if host.parent[row] < row else NONE
-        if row == NONE:
-            break
     return modules, stack.split(";") if stack else frames
+
+
+def _outward(host: HostSpans, row: int) -> Iterator[int]:
+    """A host span, the one around it, and so on."""
+    for _ in range(_DEEPEST):
+        if row == NONE:
+            return
+        yield row
+        row = int(host.parent[row]) if host.parent[row] < row else NONE
 
 
 def place_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:

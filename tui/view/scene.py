@@ -115,8 +115,7 @@ class Scene:
             return self
         first, second = self.traces
         found = counterparts(first, second, self.step_pairs)
-        axes: dict[Alignment, Axis] = {by: axis for by, axis in self._axes.items() if by is not Alignment.COUNTERPART}
-        axes[Alignment.COUNTERPART] = alignment.by_counterpart(first, second, found)
+        axes = {**self._axes, Alignment.COUNTERPART: alignment.by_counterpart(first, second, found)}
         scene = replace(self, counterparts=found, _axes=axes, _sums={}, _compared=compared(first, second, found))
         for row in range(len(scene.rows)):  # here, in a thread that loads, and not in the first frame
             scene.sums(row)
