@@ -146,20 +146,18 @@ class RankEvents:
     def _names(self) -> Iterator[Event]:
         yield from _process(self._pid, f"host, rank {self.rank}", "CPU", -1)
         for thread, tid in zip(self.trace.threads, self._tids, strict=True):
-            yield _thread(self._pid, tid, thread.name or f"thread {tid} ({thread.role})")
+            yield _metadata(self._pid, tid, "thread_name", name=thread.name or f"thread {tid} ({thread.role})")
         for device in self.trace.devices:
             yield from _process(device.index, f"GPU {device.index} {device.name}", f"GPU {device.index}", device.index)
         tracks = zip(*(column.tolist() for column in self._tracks()), strict=True)
         for row, stream, sync in sorted(set(tracks)):
             pid, tid = self.trace.devices[row].index, stream + sync * _SYNC_TID
-            yield _thread(pid, tid, f"stream {stream} (sync)" if sync else f"stream {stream}")
-            yield _thread_order(pid, tid, stream * 2 + sync)
+            yield from _track(pid, tid, f"stream {stream} (sync)" if sync else f"stream {stream}", stream * 2 + sync)
 
     def _side_tracks(self) -> Iterator[Event]:
         for track in side_tracks(self.trace):
             pid = self._pid if track.device == NONE else self.trace.devices[track.device].index
-            yield _thread(pid, track.tid, track.name)
-            yield _thread_order(pid, track.tid, track.order)
+            yield from _track(pid, track.tid, track.name, track.order)
             for span in track.spans():
                 event = self._slice(_SIDE_CATEGORY, span.name, pid, track.tid, span.start_ns, span.end_ns)
                 yield event | {"args": span.args} if span.args else event
@@ -347,15 +345,16 @@ def _microseconds(time_ns: int) -> int | float:
     return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
 
 
+def _metadata(pid: int, tid: int, told: str, **args: object) -> Event:
+    return {"ph": "M", "name": told, "pid": pid, "tid": tid, "ts": 0, "args": args}
+
+
 def _process(pid: int, name: str, label: str, order: int) -> Iterator[Event]:
-    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": name}}
-    yield {"ph": "M", "name": "process_labels", "pid": pid, "tid": 0, "ts": 0, "args": {"labels": label}}
-    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "ts": 0, "args": {"sort_index": order}}
+    yield _metadata(pid, 0, "process_name", name=name)
+    yield _metadata(pid, 0, "process_labels", labels=label)
+    yield _metadata(pid, 0, "process_sort_index", sort_index=order)
 
 
-def _thread(pid: int, tid: int, name: str) -> Event:
-    return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
-
-
-def _thread_order(pid: int, tid: int, order: int) -> Event:
-    return {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "ts": 0, "args": {"sort_index": order}}
+def _track(pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
+    yield _metadata(pid, tid, "thread_name", name=name)
+    yield _metadata(pid, tid, "thread_sort_index", sort_index=order)

@@ -45,6 +45,9 @@ class FunctionTime:
     host_ns: int
 
 
+_NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, host_ns=0)
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
     """A function in two traces; None: it is not in that one."""
@@ -55,11 +58,11 @@ class FunctionChange:
 
     @property
     def delta_ns(self) -> int:
-        return _gpu_ns(self.replayed) - _gpu_ns(self.recorded)
+        return (self.replayed or _NOTHING).gpu_ns - (self.recorded or _NOTHING).gpu_ns
 
     @property
     def own_delta_ns(self) -> int:
-        return (self.replayed.own_gpu_ns if self.replayed else 0) - (self.recorded.own_gpu_ns if self.recorded else 0)
+        return (self.replayed or _NOTHING).own_gpu_ns - (self.recorded or _NOTHING).own_gpu_ns
 
 
 def _moved(ours: list[str], theirs: list[str]) -> dict[str, str]:
@@ -78,10 +81,6 @@ def _both(name: str, moved: str | None) -> str:
         return name
     line = _LINE.search(moved)
     return name if line is None else _LINE.sub(lambda found: f"({found['line']}; {line['line']}): ", name, count=1)
-
-
-def _gpu_ns(of: FunctionTime | None) -> int:
-    return 0 if of is None else of.gpu_ns
 
 
 def function_times(trace: Trace) -> list[FunctionTime]:

@@ -18,7 +18,7 @@ from traces.file import load
 from traces.merge import merge_ranks
 from traces.model import NONE, StepKind, Trace
 from traces.node_numbers import with_node_numbers
-from traces.order import in_order, repointed
+from traces.order import in_order, place_of_each, repointed
 
 
 def timelines_in(folder: Path) -> dict[int, Trace]:
@@ -71,6 +71,5 @@ def _with_used_devices(trace: Trace) -> Trace:
     rows = [row for row in range(len(trace.devices)) if row in used]
     if not rows:
         return trace
-    places = np.full(len(trace.devices) + 1, NONE)
-    places[rows] = np.arange(len(rows))
-    return replace(repointed(trace, {"devices": places}), devices=[trace.devices[row] for row in rows])
+    places = {"devices": place_of_each(rows, len(trace.devices))}
+    return replace(repointed(trace, places), devices=[trace.devices[row] for row in rows])

@@ -22,6 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import starmap
 from typing import Any
 
 from traces.model import Shape
@@ -69,10 +70,9 @@ class WorkloadObserver:
         if self._thread != threading.get_ident():
             return
         if self._inputs is None:
-            self._inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
-            self._autocast = autocast
+            self._inputs, self._autocast = tuple(starmap(InputTensor, inputs)), autocast
         elif not self._has_gradients and id(module) == next(iter(self._modules)):  # Note [A second attempt]
-            again = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
+            again = tuple(starmap(InputTensor, inputs))
             if differ_in_batch_size_alone(self._inputs, again):
                 self._inputs = again
         if id(module) not in self._modules:

@@ -37,14 +37,7 @@ _NUMBER = re.compile(r"\d+(?=\D*$)")
 # What only torch.profiler writes beside the events; a file with one of these is its, whatever is in the events.
 _KINETO_KEYS = frozenset(("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds"))
 _HEADER_FACTS = (
-    "cupti_version",
-    "roctracer_version",
-    "record_shapes",
-    "profile_memory",
-    "with_stack",
-    "with_flops",
-    "with_modules",
-    "trace_id",
+    "cupti_version roctracer_version record_shapes profile_memory with_stack with_flops with_modules trace_id".split()
 )
 
 

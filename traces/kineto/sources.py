@@ -61,21 +61,22 @@ def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
         raise TraceImportError(f"{path}: has no .json or .json.gz files; give the folder of the ranks' traces")
 
 
-def _is_zip(path: Path) -> bool:
+def _head(path: Path) -> bytes:
+    """The first bytes of a file, none of what cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
+            return file.read(1 << 16)
     except OSError:
-        return False
+        return b""
+
+
+def _is_zip(path: Path) -> bool:
+    return _head(path).startswith(_ZIP_MAGIC)
 
 
 def _is_tar(path: Path) -> bool:
     """A tar archive, compressed or not: its first block has the magic."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(1 << 16)
-    except OSError:
-        return False
+    head = _head(path)
     if head.startswith(b"\x1f\x8b"):
         try:
             head = zlib.decompressobj(wbits=31).decompress(head, 1 << 10)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traces.file import load
+from traces.json_facts import as_json
 from traces.library import SUFFIX, entries
 from traces.library.catalogue import cell_files, folders
 from traces.library.recorded_cells import gpu_of
@@ -33,17 +34,8 @@ class LibraryEntry:
     out_of_memory_batch: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "gpu": self.gpu,
-            "device": self.device,
-            "model": self.model,
-            "kind": self.grain_of_file,
-            "grain": self.grain,
-            "source": self.source,
-            "batches": None if self.batches is None else list(self.batches),
-            "out_of_memory_batch": self.out_of_memory_batch,
-        }
+        told = {name: of for name, of in as_json(self).items() if name not in ("source_text", "path", "grain_of_file")}
+        return {**told, "kind": self.grain_of_file}
 
 
 def all_entries() -> list[LibraryEntry]:
