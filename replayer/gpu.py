@@ -330,10 +330,10 @@ class VirtualGpu:
         """A copy to another device: on the source's stream, in order with the target's (copy_kernel_cuda, Copy.cu)."""
         with self._looking as thread:
             stream, other = self._current(thread, source), self._current(thread, target)
-            if self._captured(stream, signature, self._transfers.copy("p2p", False, size_bytes), blocking=False):
+            copy = self._transfers.copy("p2p", False, size_bytes)
+            if self._captured(stream, signature, copy, blocking=False):
                 return
             stream.wait(other.ready_ns)
-            copy = self._transfers.copy("p2p", False, size_bytes)
             self.simulator.play(thread, stream, signature, self.clock.now_ns(), copy)
             other.wait(stream.ready_ns)
 
@@ -601,11 +601,12 @@ class VirtualGpu:
         if self.capture is not None:
             self.capture.refuse(self.thread())
 
-    def _note_in_capture(self, thread: HostThread, call: Callable[..., None], *args: Any) -> bool:
-        """Whether what the script does belongs to each replay of the graph that it captures, and not to now."""
-        if self.capture is None or thread is not self.capture.thread:
+    def _moves_on(self, thread: HostThread, call: Callable[..., None], *args: Any) -> bool:
+        """Call the tracker, or note that for each replay of the graph that the script captures; whether it was called."""
+        if self.capture is not None and thread is self.capture.thread:
+            self.capture.note(call, *args)
             return False
-        self.capture.note(call, *args)
+        call(thread, *args)
         return True
 
     # --- between ranks
@@ -652,33 +653,27 @@ class VirtualGpu:
 
     def enter_phase(self, name: str) -> None:
         with self._looking as thread:
-            if self._note_in_capture(thread, self.simulator.tracker.enter, name):
-                return
-            self.simulator.tracker.enter(thread, name)
-            self._settle_in()
-            if name in _OF_CELLS and self.recording.cells is not None:
-                self.clock.pause()
+            if self._moves_on(thread, self.simulator.tracker.enter, name):
+                self._settle_in()
+                if name in _OF_CELLS and self.recording.cells is not None:
+                    self.clock.pause()
 
     def leave_phase(self, name: str) -> None:
         with self._looking as thread:
             if name in _OF_CELLS and self.recording.cells is not None:
                 self.clock.resume()
-            if not self._note_in_capture(thread, self.simulator.tracker.leave, name):
-                self.simulator.tracker.leave(thread, name)
+            self._moves_on(thread, self.simulator.tracker.leave, name)
 
     def loss_called(self) -> None:
         """The script calls a loss that is told by its own name only, not by those of the ops that it is made of."""
         with self._looking as thread:
-            if not self._note_in_capture(thread, self.simulator.tracker.loss_called):
-                self.simulator.tracker.loss_called(thread)
+            self._moves_on(thread, self.simulator.tracker.loss_called)
 
     def optimizer_stepped(self, is_first: bool) -> None:
         """An optimizer's step() has returned; that of the first one ends a step."""
         with self._looking as thread:
-            if self._note_in_capture(thread, self.simulator.tracker.optimizer_stepped, is_first):
-                return
-            self.simulator.tracker.optimizer_stepped(thread, is_first)
-            self._settle_in()
+            if self._moves_on(thread, self.simulator.tracker.optimizer_stepped, is_first):
+                self._settle_in()
 
     def _watch_call(
         self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool
@@ -703,12 +698,10 @@ class VirtualGpu:
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """The script calls a module, not within another one's call."""
         with self._looking as thread:
-            if self._note_in_capture(thread, self.simulator.tracker.module_called, id(module), grad_enabled):
-                return
-            self.simulator.tracker.module_called(thread, id(module), grad_enabled)
-            self._settle_in()
-            if self._in_cell:
-                self.clock.pause()
+            if self._moves_on(thread, self.simulator.tracker.module_called, id(module), grad_enabled):
+                self._settle_in()
+                if self._in_cell:
+                    self.clock.pause()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
         """Where this thread notes calls of modules while an outermost one is under way; of a replica, nothing is noted: they

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from replayer.errors import NotEmulatedWarning
-from replayer.memory.blocks import Block, Pool, Unmapped, UsedStream, link
+from replayer.memory.blocks import Block, Pool, UsedStream, link
 from replayer.memory.expandable_segments import ExpandableSegments, best_fit, expandable_fits_first
 from replayer.memory.history import History
 from replayer.memory.oom import DEFAULT_OOM_TEXT, Figures, OomObserver, OutOfMemory
@@ -514,17 +514,10 @@ class DeviceMemory:
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:
                 return None
-            found = []
-            for tail in self._tails():
-                block: Block | None = tail
-                while block is not None:
-                    if type(block) is not Unmapped:
-                        if block.users or not (block.in_use or block.in_pool):
-                            return None
-                        requested_bytes = block.requested_bytes if block.in_use else 0
-                        found.append((block.address, block.size_bytes, block.in_use, requested_bytes))
-                    block = block.prev
-            return tuple(sorted(found))
+            found = [block for tail in self._tails() for blocks in mapped_ranges(tail) for block in blocks]
+            if any(block.users or not (block.in_use or block.in_pool) for block in found):
+                return None
+            return tuple(sorted((of.address, of.size_bytes, of.in_use, of.requested_bytes if of.in_use else 0) for of in found))
 
     def _tails(self) -> list[Block]:
         """The last block of each segment."""

@@ -16,11 +16,7 @@ from traces.model import Origin, TraceError
 EXPECTED = Path(__file__).parents[1] / "cost_model" / "expected_errors.json"
 
 
-def _expected() -> dict[str, float]:
-    return {name: row["error"] for name, row in json.loads(EXPECTED.read_text())["rows"].items()}
-
-
-_ROWS = _expected()
+_ROWS: dict[str, float] = {name: row["error"] for name, row in json.loads(EXPECTED.read_text())["rows"].items()}
 
 # By how much whole predicted times were off in the mean, by where their parts came from: rows of docs/what_if.md, written by
 # benchmarks/what_if.py. What rests on a data sheet is as wrong as the worst of them.

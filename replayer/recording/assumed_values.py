@@ -40,9 +40,7 @@ class AssumedValues:
         """Of any float: positive, finite, smaller after each training step. `place`: where the script makes it."""
         if not self.improving:
             return 1.0
-        step = self._trained()
-        if step != self._step:
-            self._begin(step)
+        step = self._step_now()
         too_many = max(self._asked - PATIENCE, 0)
         if place is not None:
             self._made_at[place] += 1
@@ -66,15 +64,17 @@ class AssumedValues:
 
     def note_scalar(self) -> None:
         """The host reads a single unrecorded value."""
-        step = self._trained()
-        if step != self._step:
-            self._begin(step)
+        self._step_now()
         self._asked += 1
 
     def note_data(self) -> None:
         """The host sends data: a loop over batches goes on."""
         self._made_at.clear()
 
-    def _begin(self, step: int) -> None:
-        self._step, self._asked = step, 0
-        self._made_at.clear()
+    def _step_now(self) -> int:
+        """How many training steps there were; what was counted before the last one is forgotten."""
+        step = self._trained()
+        if step != self._step:
+            self._step, self._asked = step, 0
+            self._made_at.clear()
+        return step

@@ -117,15 +117,11 @@ class RecordingIndexer:
             self.phase_device_ns = np.where(marked, phases.device_end_ns - phases.device_start_ns, 0)
             self.batch_there = batch_arrival_ns(trace, rank, self.phase_start, self.phase_end)
             return
-        starts = [int(trace.host.start_ns.min())] if len(trace.host) else []
-        ends = [int(trace.host.end_ns.max())] if len(trace.host) else []
-        if len(self.work):
-            starts.append(int(self.launched_ns.min()))
-            ends.append(int(trace.device.end_ns[self.work].max()))
-        whole = bool(starts)
-        self.step_rows = np.array([NONE] if whole else [], dtype=np.int64)
-        self.step_start = self.phase_start = np.array([min(starts)] if whole else [], dtype=np.int64)
-        self.step_end = self.phase_end = self.batch_there = np.array([max(ends)] if whole else [], dtype=np.int64)
+        host, ends_ns = trace.host, trace.device.end_ns[self.work]
+        times_ns = np.sort(np.concatenate((host.start_ns, self.launched_ns, host.end_ns, ends_ns)))
+        self.step_start = self.phase_start = times_ns[:1]  # none where nothing was recorded
+        self.step_end = self.phase_end = self.batch_there = times_ns[-1:]
+        self.step_rows = np.full(len(self.step_start), NONE)
         self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
         self.phase_name = ["forward"] * len(self.step_rows)
         self.phase_parts = [[] for _ in self.step_rows]
@@ -218,12 +214,16 @@ class RecordingIndexer:
                     break
                 j -= 1
 
+    def _launched_by_stream(self) -> Iterator[Column]:
+        """Of each stream the work that has a launch, in launch order."""
+        known, streams = self.launch_row >= 0, self.trace.device.stream[self.work]
+        for ordinal, stream in set(zip(self.ordinals[known].tolist(), streams[known].tolist(), strict=True)):
+            yield np.flatnonzero(known & (self.ordinals == ordinal) & (streams == stream))
+
     def _launches(self) -> Iterator[tuple[Column, Column]]:
         """Per stream, the rows of the launches that can have met a full queue, and when that had room for each."""
         depth, device = self.recording.launch_queue_depth, self.trace.device
-        known = self.launch_row >= 0
-        for ordinal, stream in set(zip(self.ordinals[known].tolist(), device.stream[self.work[known]].tolist(), strict=True)):
-            on = np.flatnonzero(known & (self.ordinals == ordinal) & (device.stream[self.work] == stream))
+        for on in self._launched_by_stream():
             if len(on) > depth:
                 ends_ns = np.maximum.accumulate(device.end_ns[self.work[on]])
                 yield self.launch_row[on[depth:]], ends_ns[:-depth]
@@ -231,9 +231,7 @@ class RecordingIndexer:
     def _queue_depth(self) -> None:
         """How many launches were pending on a stream when one returned: the recorded card's queue is at least that deep."""
         host, device = self.trace.host, self.trace.device
-        known = self.launch_row >= 0
-        for ordinal, stream in set(zip(self.ordinals[known].tolist(), device.stream[self.work[known]].tolist(), strict=True)):
-            on = known & (self.ordinals == ordinal) & (device.stream[self.work] == stream)
+        for on in self._launched_by_stream():
             returned_ns = np.sort(host.end_ns[self.launch_row[on]])
             ended = np.searchsorted(np.sort(device.end_ns[self.work[on]]), returned_ns, side="right")
             pending = int((np.arange(1, len(returned_ns) + 1) - ended).max())

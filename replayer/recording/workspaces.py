@@ -153,10 +153,10 @@ def _usual(sequences: list[WorkspaceSequence]) -> WorkspaceSequence:
     for sequence in alike:
         for position, size in enumerate(size for sizes in sequence for size in sizes if size > 0):
             smallest[position] = min(smallest.get(position, size), size)
-    return tuple(tuple(_with_sizes(entries, smallest)) for entries in _by_position(alike[0]))
+    return tuple(tuple(smallest[place] if allocates else -smallest[place] for place, allocates in entries) for entries in form)
 
 
-def _by_position(sequence: WorkspaceSequence) -> list[list[tuple[int, bool]]]:
+def _form(sequence: WorkspaceSequence) -> tuple[tuple[tuple[int, bool], ...], ...]:
     """Each allocation as (its position, True), each free as (the position of its allocation, False)."""
     count, opened, result = 0, [], []
     for sizes in sequence:
@@ -169,13 +169,5 @@ def _by_position(sequence: WorkspaceSequence) -> list[list[tuple[int, bool]]]:
             else:
                 at = max(i for i, (_, of) in enumerate(opened) if of == -size)
                 entries.append((opened.pop(at)[0], False))
-        result.append(entries)
-    return result
-
-
-def _form(sequence: WorkspaceSequence) -> tuple[tuple[tuple[int, bool], ...], ...]:
-    return tuple(tuple(entries) for entries in _by_position(sequence))
-
-
-def _with_sizes(entries: list[tuple[int, bool]], smallest: dict[int, int]) -> Iterable[int]:
-    return (smallest[position] if allocated else -smallest[position] for position, allocated in entries)
+        result.append(tuple(entries))
+    return tuple(result)

@@ -49,22 +49,15 @@ POLL_NS = 1_000  # what a question to a clock that stands still takes; on real m
 class Clock(Protocol):
     """Time in integer nanoseconds since the Unix epoch, never running backwards."""
 
-    @property
-    def ahead_ns(self) -> int | None:
-        """Of `perf_counter_ns`, while that is all there is to `now_ns`; else None."""
-
-    @property
-    def speed(self) -> Fraction:
-        """Its nanoseconds per nanosecond of the script's time."""
-
-    @property
-    def flows(self) -> bool:
-        """Whether the machine's time moves it. See Note [A clock that stands still]."""
+    ahead_ns: int | None = None  # of `perf_counter_ns`, while that is all there is to `now_ns`
+    speed: Fraction = Fraction(1)  # its nanoseconds per nanosecond of the script's time
+    flows: bool = True  # whether the machine's time moves it. See Note [A clock that stands still]
 
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
         """`now_ns`, for a script that may ask until something has happened. See Note [A clock that stands still]."""
+        return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
         """Return at `deadline_ns`, or at once if that is past."""
@@ -72,26 +65,25 @@ class Clock(Protocol):
     def pause(self) -> None:
         """Until as many `resume` the machine's own time does not count, but waits do. Without effect on a clock of the
         machine's."""
+        return None
 
-    def resume(self) -> None: ...
+    def resume(self) -> None:
+        """One `pause` ends."""
+        return None
 
 
-class WallClock:
+class WallClock(Clock):
     """The machine's monotonic clock, shifted once so that it reads as time since the epoch."""
 
-    speed = Fraction(1)
-    flows = True
+    ahead_ns: int
 
     def __init__(self) -> None:
         self._waited_ns = perf_counter_ns()  # when the wait before this one ended
-        self.ahead_ns: int = time_ns() - self._waited_ns
+        self.ahead_ns = time_ns() - self._waited_ns
         self._may_spin_ns = _SPIN_SAVED_NS
 
     def now_ns(self) -> int:
         return perf_counter_ns() + self.ahead_ns
-
-    def poll_ns(self) -> int:
-        return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
         deadline_ns -= self.ahead_ns
@@ -106,18 +98,9 @@ class WallClock:
         self._may_spin_ns -= min(now_ns - woken_ns, self._may_spin_ns)
         self._waited_ns = now_ns
 
-    def pause(self) -> None:
-        pass
 
-    def resume(self) -> None:
-        pass
-
-
-class VirtualClock:
+class VirtualClock(Clock):
     """The machine's clock plus all waits that were skipped. See Note [Virtual time]."""
-
-    speed = Fraction(1)
-    flows = True
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
@@ -139,9 +122,6 @@ class VirtualClock:
     def now_ns(self) -> int:
         paused_ns, ahead_ns = self._state
         return (perf_counter_ns() if paused_ns is None else paused_ns) + ahead_ns
-
-    def poll_ns(self) -> int:
-        return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
         with self._jumped:
@@ -215,13 +195,12 @@ class RecordedClock(VirtualClock):
         self.pause()
 
 
-class ScaledClock:
+class ScaledClock(Clock):
     """Recorded time for a script that runs on `clock`. See Note [Recorded time and the script's time].
 
-    Whole numbers and fractions only: what has been waited for has passed, to the nanosecond.
+    Whole numbers and fractions only: what has been waited for has passed, to the nanosecond. Its seconds are not the
+    machine's, so nothing is known of `ahead_ns`.
     """
-
-    ahead_ns: int | None = None  # its seconds are not the machine's
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
         self._clock = clock

@@ -158,11 +158,10 @@ def merged(
     base_ns = int(kineto.get("baseTimeNanoseconds", 0))
     ours = RankEvents(with_launches(window), window.ranks[0])
     later_us = (ours.base_ns - base_ns) / 1000  # of our stamps, to Kineto's
-    virtual = _virtual(kineto["traceEvents"])
-    events = [event for event in kineto["traceEvents"] if not _is_our_dispatch(event)]
     rows = [event for event in ours if _is_of_gpu(event)]
     rows_by_name = _by_name(rows)
-    events, idle_calls = _scripts_calls(_without_inner(events, {name for name, _ in rows_by_name}))
+    virtual, ours_alone = _virtual_and_ours(kineto["traceEvents"], {name for name, _ in rows_by_name})
+    events, idle_calls = _scripts_calls([event for event in kineto["traceEvents"] if id(event) not in ours_alone])
     own = _by_name(events)
     taken: set[int] = set()
     ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops: given out on entry, they tell who encloses whom
@@ -218,14 +217,14 @@ def merged(
 def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
     """As Kineto has them, the script's ranges (`record_function`, the profiler's steps) on each stream that was given work in
     them: from the beginning of the first to the end of the last."""
-    work = {event["args"]["correlation"]: event for event in events if event.get("cat") in _ON_GPU and event.get("ph") == "X"}
+    work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)  # by thread: when, and the work
     for event in events:
         if event.get("cat") == "cuda_runtime" and (found := work.get(event.get("args", {}).get("correlation"))) is not None:
             launches[event["tid"]].append((event["ts"], found))
     for of_thread in launches.values():
         of_thread.sort(key=itemgetter(0))
-    for event in [event for event in events if event.get("cat") == "user_annotation" and event.get("ph") == "X"]:
+    for event in _spans(events, "user_annotation"):
         there = launches[event["tid"]]
         first, last = (bisect_left(there, at_us, key=itemgetter(0)) for at_us in (event["ts"], event["ts"] + event["dur"]))
         spans: dict[tuple[Any, Any], tuple[float, float]] = {}
@@ -302,49 +301,36 @@ def _is_our_dispatch(event: Event) -> bool:
     return str(event.get("name", "")).startswith(OUR_DISPATCH)
 
 
-def _virtual(events: list[Event]) -> set[int]:
-    """The ops of Kineto's that our dispatching ran in, by `id`: those of the virtual GPU, unless a shortcut took them."""
-    found: set[int] = set()
-    within: dict[Any, list[Event]] = defaultdict(list)  # by thread: the ops that one lies in
-    ops = [event for event in events if event.get("ph") == "X" and event.get("cat") == "cpu_op"]
-    for event in sorted(ops, key=lambda event: (event["ts"], -event["dur"])):
-        outer = within[event["tid"]]
-        while outer and outer[-1]["ts"] + outer[-1]["dur"] <= event["ts"]:
-            outer.pop()
-        if not _is_our_dispatch(event):
-            outer.append(event)
-        elif outer:
-            found.add(id(outer[-1]))
-    return found
+def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
+    """The events of these categories that have a duration."""
+    return [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
 
 
-def _without_inner(events: list[Event], names: set[str]) -> list[Event]:
-    """Without the ops within ops of these names: what a virtual op runs to know its result's shape and values is ours."""
-    ops = [event for event in events if event.get("ph") == "X" and event.get("cat") == "cpu_op"]
-    inner: set[int] = set()
-    until: dict[Any, float] = defaultdict(float)  # by thread
-    for event in sorted(ops, key=lambda event: (event["ts"], -event["dur"])):
-        end = event["ts"] + event["dur"]
-        if end <= until[event["tid"]]:
-            inner.add(id(event))
-        elif event["name"] in names:
-            until[event["tid"]] = end
-    return [event for event in events if id(event) not in inner]
+def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
+    """Of Kineto's ops, by `id`: those that our dispatching ran in, which are the virtual GPU's, unless a shortcut took them;
+    and our dispatching with all ops within ops of these names: what a virtual op runs to know its result's shape and values.
+    """
+    virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
+    ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
+    within = [False] * len(ops)
+    for row, at in enumerate(parent):
+        within[row] = at != NONE and (within[at] or ops[at]["name"] in names)
+        if within[row]:
+            ours.add(id(ops[row]))
+        if _is_our_dispatch(ops[row]):
+            while at != NONE and _is_our_dispatch(ops[at]):
+                at = parent[at]
+            virtual.update([id(ops[at])] if at != NONE else [])
+    return virtual, ours
 
 
 def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
     """Without the Python functions of the virtual GPU, which the profiler's stacks have among the script's; and which of the
     calls that are left ran no op, by `id`."""
-    spans = [event for event in events if event.get("ph") == "X" and event.get("cat") in _NESTED]
-    if not any(event["cat"] == _CALL for event in spans):
+    spans, above = _in_nesting_order(_spans(events, *_NESTED))
+    is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
+    if not is_call.any():
         return events, set()
-    start_ns = np.array([round(event["ts"] * 1000) for event in spans])
-    took_ns = np.array([round(event["dur"] * 1000) for event in spans])
-    outer = np.array([_NESTED.index(event["cat"]) for event in spans])
-    entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans])
-    order, parent = nested([event["tid"] for event in spans], start_ns, took_ns, outer, entry)
-    spans = [spans[place] for place in order.tolist()]
-    is_call = outer[order] == 0
     gone = np.flatnonzero(~scripts_calls(parent, is_call, [str(event["name"]) for event in spans])).tolist()
     idle = np.flatnonzero(~holding(parent, ~is_call)).tolist()
     callers = {spans[row]["args"].get(_ID): spans[row]["args"].get(_CALLER) for row in gone}
@@ -353,6 +339,15 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
             event["args"][_CALLER] = callers[caller]
     dropped = {id(spans[row]) for row in gone}
     return [event for event in events if id(event) not in dropped], {id(spans[row]) for row in idle}
+
+
+def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
+    """Spans of `_NESTED` from the outside in, and of each the row of the one around it, or NONE."""
+    start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
+    outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
+    entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans], np.int64)
+    order, parent = nested([event["tid"] for event in spans], start_ns, took_ns, outer, entry)
+    return [spans[place] for place in order.tolist()], parent.tolist()
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
@@ -369,9 +364,8 @@ def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Col
 
 def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
     found = defaultdict(list)
-    for event in events:
-        if event.get("ph") == "X" and event.get("cat") == "cpu_op":
-            found[event["name"], event["tid"]].append(event)
+    for event in _spans(events, "cpu_op"):
+        found[event["name"], event["tid"]].append(event)
     for of_name in found.values():
         of_name.sort(key=lambda event: event["ts"])
     return dict(found)

@@ -230,7 +230,41 @@ class StepTracker:
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
         """Charge what is left of the recorded step, let the time pass, and write the step."""
-        self._end_step(thread, step.is_evaluation, step.end_ns)
+        scheduler, evaluation = self._scheduler, step.is_evaluation
+        self.step_evaluates(evaluation)
+        self._finish(thread, step.end_ns)
+        self._charge_unvisited(thread)
+        row = self.step.step.row
+        if self._cells is not None:
+            row = self._cells.step_ended(trained=not evaluation)
+            thread.host_ns = max(thread.host_ns, self._step_done_ns)
+            self._step_done_ns = scheduler.mark(thread.host_ns)
+        scheduler.wait(thread.host_ns)
+        first_ns = self._done[0][1] if self._done else thread.host_ns
+        for part in self._regions.take():
+            scheduler.timeline.part(*part)
+        for done in self._done:
+            scheduler.timeline.phase(*done)
+        self._done.clear()
+        self._at_call = None, 0
+        driven_by = self.step.step
+        if evaluation:
+            kind = StepKind.EVALUATION
+        else:  # the first one fills the plan cache, as a GPU's first one tunes and loads kernels
+            kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
+        start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
+        scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
+        self._step_start_ns = thread.host_ns
+        self._left_ns = thread.host_ns if self._by_phases else NONE
+        self._count(keep=self.number > 0 and not (evaluation and self.trained))
+        recorded = self._recording.steps[self.number :][:1]
+        self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation
+        if evaluation:
+            self._evaluated += 1
+            self.step = self._matcher(self._recording.evaluation(self._evaluated))
+        else:
+            self.trained += 1
+            self.step = self._matcher(self._recording.step(self.trained))
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
         """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` a shorter one is prolonged.
@@ -375,43 +409,6 @@ class StepTracker:
     def end_part(self, thread: HostThread, part: OpenRegion) -> None:
         """The script leaves the region."""
         self._regions.end(thread, part)
-
-    def _end_step(self, thread: HostThread, evaluation: bool, now_ns: int) -> None:
-        scheduler = self._scheduler
-        self.step_evaluates(evaluation)
-        self._finish(thread, now_ns)
-        self._charge_unvisited(thread)
-        row = self.step.step.row
-        if self._cells is not None:
-            row = self._cells.step_ended(trained=not evaluation)
-            thread.host_ns = max(thread.host_ns, self._step_done_ns)
-            self._step_done_ns = scheduler.mark(thread.host_ns)
-        scheduler.wait(thread.host_ns)
-        first_ns = self._done[0][1] if self._done else thread.host_ns
-        for part in self._regions.take():
-            scheduler.timeline.part(*part)
-        for done in self._done:
-            scheduler.timeline.phase(*done)
-        self._done.clear()
-        self._at_call = None, 0
-        driven_by = self.step.step
-        if evaluation:
-            kind = StepKind.EVALUATION
-        else:  # the first one fills the plan cache, as a GPU's first one tunes and loads kernels
-            kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
-        start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
-        scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
-        self._step_start_ns = thread.host_ns
-        self._left_ns = thread.host_ns if self._by_phases else NONE
-        self._count(keep=self.number > 0 and not (evaluation and self.trained))
-        recorded = self._recording.steps[self.number :][:1]
-        self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation
-        if evaluation:
-            self._evaluated += 1
-            self.step = self._matcher(self._recording.evaluation(self._evaluated))
-        else:
-            self.trained += 1
-            self.step = self._matcher(self._recording.step(self.trained))
 
     def _charge_unvisited(self, thread: HostThread) -> None:
         """Recorded segments that the script did not enter are charged if it has entered that phase before in this step.
