@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
 
 
+class _AskedClass(threading.local):
+    cls: type | None = None  # of the next alias of a virtual tensor that this thread makes, where that was asked for
+
+
 class ReplayerState:
     """What this process has: how to make the GPU, and the GPU once made."""
 
@@ -36,7 +40,7 @@ class ReplayerState:
         self.run_folder: Path | None = None  # shared by all processes of a replay
         self.computing = False  # tensors have payloads: `--values compute`
         self.rank: Rank | None = None  # where it is not what the environment says
-        self.view = threading.local()  # .cls: of the next alias of a virtual tensor that this thread makes
+        self.view = _AskedClass()
         self.inference_mode_used = False  # by any thread; see Note [Views in inference mode] in tensor/allocation.py
         self.kept: list[object] = []  # a torch.library.Library lives as long as the process: torch drops its kernels with it
         self.optimizers = Optimizers()  # that the script has made

@@ -106,8 +106,4 @@ class StepWriter:
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> dict[str, int]:
         if begin is None or end is None or begin.device != end.device:
             return {}
-        return {
-            "device": self._facts.device_row(begin.device),
-            "device_start_ns": begin.time_ns,
-            "device_end_ns": end.time_ns,
-        }
+        return {"device": self._facts.device_row(begin.device), "device_start_ns": begin.time_ns, "device_end_ns": end.time_ns}

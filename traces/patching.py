@@ -64,6 +64,17 @@ def patch_around(owner: object, **names: Callable[..., Any]) -> None:
         patch(owner, **{name: staticmethod(wrapped) if is_static else wrapped})
 
 
+@contextmanager
+def replaced(owner: object, **names: object) -> Iterator[None]:
+    """Within it, attributes of a module, a class or an object have these values."""
+    before = {name: getattr(owner, name) for name in names}
+    patch(owner, **names)
+    try:
+        yield
+    finally:
+        patch(owner, **before)
+
+
 def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:
     """Replace a function in every module of torch that defines it or imported it by its name."""
     name = original.__name__

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from traces.patching import OutermostCalls, patch, patch_around
+from traces.patching import OutermostCalls, patch, patch_around, replaced
 from traces.storage_server import Loading, StorageClient
 
 _open = io.open
@@ -131,11 +131,9 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
         cpu_clock = time.process_time_ns if in_worker else time.thread_time_ns
         begin_ns, begin_cpu_ns = time.monotonic_ns(), cpu_clock()
         begin_stored_bytes = _stored_bytes()
-        loading = fetching.loading = Loading(batches=1)
-        try:
+        loading = Loading(batches=1)
+        with replaced(fetching, loading=loading):
             batch = fetch(fetcher, indices)
-        finally:
-            fetching.loading = None
         loading.wall_ns = time.monotonic_ns() - begin_ns
         loading.stored_bytes = _stored_bytes() - begin_stored_bytes
         end_cpu_ns = cpu_clock()

@@ -53,11 +53,7 @@ def install(torch_module: ModuleType) -> None:
         _set_blas_preferred_backend=set_blas,
     )
     # torch.backends.cudnn is an object in front of a module, which is where its functions look names up.
-    patch(
-        torch_module.backends.cudnn.m,
-        _init=lambda: True,
-        version=lambda: gpu().machine.cudnn or ASSUMED_CUDNN,
-    )
+    patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or ASSUMED_CUDNN)
     fft_plans: dict[int, int] = {}  # by device: how many the script wants kept; there are none
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,

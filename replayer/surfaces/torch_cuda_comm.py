@@ -16,7 +16,7 @@ Note [Without NCCL]
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -137,21 +137,10 @@ def _groups(tensors: Sequence[Any], limit_bytes: int) -> list[list[int]]:
     return full + [group for group, _ in open_groups.values()]
 
 
-@contextmanager
-def _on_stream(streams: Sequence[Any] | None, number: int) -> Iterator[None]:
+def _on_stream(streams: Sequence[Any] | None, number: int) -> AbstractContextManager[Any]:
     """With that stream the current one, if it is given."""
     stream = streams[number] if streams is not None and number < len(streams) else None
-    if stream is None:
-        yield
-        return
-    owner = gpu()
-    before = owner.current_stream(stream.device_index), owner.current_stream(owner.current_device())
-    owner.set_stream(stream.virtual)
-    try:
-        yield
-    finally:
-        for virtual in before:
-            owner.set_stream(virtual)
+    return nullcontext() if stream is None else stream
 
 
 def install(torch_module: ModuleType) -> None:

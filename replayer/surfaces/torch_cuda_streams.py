@@ -178,11 +178,7 @@ class Event(BaseEvent):  # type: ignore[misc]
     device_index: int | None
 
     def __new__(
-        cls,
-        enable_timing: bool = False,
-        blocking: bool = False,
-        interprocess: bool = False,
-        external: bool = False,
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> Self:
         if interprocess:
             refusal("torch.cuda.Event(interprocess=True)", "synchronise processes by torch.distributed")()
@@ -303,10 +299,6 @@ def install(torch_module: ModuleType) -> None:
     )
     patch(cuda, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
     patch(cuda.streams, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
-    patch(
-        torch_module,
-        Stream=generic("Stream", BaseStream, _any_stream),
-        Event=generic("Event", BaseEvent, _any_event),
-    )
+    patch(torch_module, Stream=generic("Stream", BaseStream, _any_stream), Event=generic("Event", BaseEvent, _any_event))
     for cls in (Stream, ExternalStream, Event):
         patch(cls, __module__="torch.cuda.streams", __qualname__=cls.__name__)

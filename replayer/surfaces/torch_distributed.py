@@ -37,7 +37,7 @@ from replayer.distributed.process_group import VirtualNccl
 from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.known_values import known_values
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import around, patch, patch_around, patch_everywhere
+from traces.patching import around, patch, patch_around, patch_everywhere, replaced
 
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
 
@@ -71,11 +71,8 @@ def _object_device(object_device: Callable[..., Any], group: Any = None) -> str:
 
 def _make_reducer(init: Callable[..., None], self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
     """See Note [The map of used parameters] in replayer/distributed/process_group.py."""
-    STATE.makes_reducer = any(isinstance(parameter, VirtualTensor) for parameter in parameters)
-    try:
+    with replaced(STATE, makes_reducer=any(isinstance(parameter, VirtualTensor) for parameter in parameters)):
         init(self, parameters, *args, **kwargs)
-    finally:
-        STATE.makes_reducer = False
 
 
 def _quiet_statistics(collect: Callable[..., None], self: Any) -> None:
@@ -105,18 +102,14 @@ def _new_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     c10d: Any = dist.distributed_c10d
     gloo: list[Any] = []
-    cls = c10d.ProcessGroupGloo
 
-    class KeptGloo(cls):  # type: ignore[misc,valid-type]
+    class KeptGloo(c10d.ProcessGroupGloo):  # type: ignore[misc]
         def __init__(self, *options: Any, **named: Any) -> None:
             super().__init__(*options, **named)
             gloo.append(self)
 
-    c10d.ProcessGroupGloo = KeptGloo
-    try:
+    with replaced(c10d, ProcessGroupGloo=KeptGloo):
         group, store = make(*args, **kwargs)
-    finally:
-        c10d.ProcessGroupGloo = cls
     if isinstance(group, VirtualNccl):
         for backend in gloo:
             group.use_for_cpu(backend)

@@ -75,7 +75,14 @@ class _Sharing:
 
     def __init__(self) -> None:
         self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()  # by process and address
-        self.rebuild = self._rebuilder()
+
+        def rebuild_virtual_tensor(whole: Any, form: Any, requires_grad: bool, is_param: bool) -> Any:
+            shape, stride, offset, dtype, index = form
+            meta = VirtualTensor.plan_cache.metas.of(shape, stride, offset, dtype, checked_index(index))
+            made = make(meta, self._allocation(*whole))
+            return torch.nn.Parameter(made, requires_grad) if is_param else made.requires_grad_(requires_grad)
+
+        self.rebuild = rebuild_virtual_tensor
 
     def reduce(self, tensor: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if tensor.requires_grad and not tensor.is_leaf:
@@ -94,17 +101,6 @@ class _Sharing:
         whole = (os.getpid(), allocation.address, allocation.size_bytes, tuple(known) if type(known) is Uniform else known)
         form = (meta.shape, meta.stride, meta.offset, meta.dtype, meta.index)
         return self.rebuild, (whole, form, tensor.requires_grad, bool(getattr(tensor, "_is_param", False)))
-
-    def _rebuilder(self) -> Callable[..., Any]:
-        def rebuild_virtual_tensor(whole: Any, form: Any, requires_grad: bool, is_param: bool) -> Any:
-            shape, stride, offset, dtype, index = form
-            meta = VirtualTensor.plan_cache.metas.of(shape, stride, offset, dtype, checked_index(index))
-            made = make(meta, self._allocation(*whole))
-            if is_param:
-                return torch.nn.Parameter(made, requires_grad)
-            return made.requires_grad_(requires_grad)
-
-        return rebuild_virtual_tensor
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: Any) -> Allocation:
         """See Note [Memory of another process]."""

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.state import STATE
-from traces.patching import patch_around
+from traces.patching import patch_around, replaced
 
 
 def install(torch_module: ModuleType) -> None:
@@ -24,8 +24,5 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _with_full_masks(forward: Callable[..., Any], *args: Any) -> Any:
-    STATE.masks_are_full = True
-    try:
+    with replaced(STATE, masks_are_full=True):
         return forward(*args)
-    finally:
-        STATE.masks_are_full = False

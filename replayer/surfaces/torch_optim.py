@@ -7,7 +7,7 @@ optimizer.step()            # phase "optimizer"; when it returns, the training s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -21,10 +21,7 @@ from traces.script_hooks import ScriptHooks
 
 def install(torch_module: ModuleType) -> None:
     """Wrap `step` and `zero_grad` of all optimizer classes."""
-
-    def without_overrides(update: Callable[..., Any]) -> Callable[..., Any]:
-        return without_override_lookup(update, VirtualTensor)
-
+    without_overrides = partial(without_override_lookup, tensor_class=VirtualTensor)
     # Clipping gradients has lists of its own of what foreach kernels take, and asks C++ for the device.
     foreach: Any = torch_module.utils._foreach_utils
     foreach._foreach_supported_types.insert(0, VirtualTensor)  # found at once

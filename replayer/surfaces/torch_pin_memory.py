@@ -36,10 +36,8 @@ def install(torch_module: ModuleType) -> None:
     tensor_class: Any = torch_module.Tensor
     patch(tensor_class, pin_memory=wraps(tensor_class.pin_memory)(pin_memory), is_pinned=wraps(tensor_class.is_pinned)(pinned))
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
-        for name in empty:
-            patch(owner, **{name: with_pin_memory(getattr(owner, name), _empty)})
-        for name in filled:
-            patch(owner, **{name: with_pin_memory(getattr(owner, name))})
+        patch(owner, **{name: with_pin_memory(getattr(owner, name), _empty) for name in empty})
+        patch(owner, **{name: with_pin_memory(getattr(owner, name)) for name in filled})
     patch(
         torch_module._C,
         _cuda_hostMemoryStats=lambda: host_memory().statistics(),

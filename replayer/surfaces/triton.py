@@ -26,7 +26,7 @@ from replayer.state import computing, gpu
 from replayer.surfaces.patching import when_imported
 from replayer.tensor.known_values import payload_of
 from replayer.tensor.tensor import VirtualTensor
-from traces.patching import patch_around
+from traces.patching import patch_around, replaced
 
 _LAST = "triton.runtime"  # when this has been executed, all that is patched is there
 
@@ -90,7 +90,7 @@ def _patch(runtime: Any) -> None:
         return self.fn.run(*args, **given)
 
     def call_interpreted(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _interpreted(self.fn)(*args, **kwargs) if _INTERPRETING.depth else call(self, *args, **kwargs)
+        return _interpreted(self.fn)(*args, **kwargs) if _INTERPRETING.active else call(self, *args, **kwargs)
 
     patch_around(kernel, run=run_virtually, __call__=call_interpreted)
     patch_around(tuned, run=run_first)
@@ -98,7 +98,7 @@ def _patch(runtime: Any) -> None:
 
 
 class _Interpreting(threading.local):
-    depth = 0  # of kernels under way, whose calls of other functions are interpreted as well
+    active = False  # in a kernel, whose calls of other functions are interpreted as well
 
 
 _INTERPRETING = _Interpreting()
@@ -113,12 +113,9 @@ def _interpreted(function: Any) -> Any:
 
 def _interpret(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> None:
     """Run a kernel on the payloads of its tensors."""
-    _INTERPRETING.depth += 1
-    try:
+    with replaced(_INTERPRETING, active=True):
         values = {name: _on_host(value) for name, value in kwargs.items()}
         _interpreted(function).run(*map(_on_host, args), grid=grid, warmup=False, **values)
-    finally:
-        _INTERPRETING.depth -= 1
 
 
 def _on_host(value: Any) -> Any:

@@ -35,6 +35,7 @@ from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta
+from traces.patching import replaced
 
 if TYPE_CHECKING:
     from replayer.tensor.plan_cache import PlanCache
@@ -102,11 +103,8 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def as_subclass(self, cls: type) -> Any:
         """A view whose class is also `cls`; autograd sees `aten::alias`."""
-        STATE.view.cls = virtual_class(cls, VirtualTensor)
-        try:
+        with replaced(STATE.view, cls=virtual_class(cls, VirtualTensor)):
             return torch.ops.aten.alias.default(self)
-        finally:
-            STATE.view.cls = None
 
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         """The legacy type name, or a conversion."""
@@ -274,7 +272,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 def alias(source: Any) -> Any:
     """`aten::alias`: how C++ and `as_subclass` make a tensor of another class."""
-    return make_view(source.meta, source, getattr(STATE.view, "cls", None))
+    return make_view(source.meta, source, STATE.view.cls)
 
 
 def move_to(tensor: Any, data: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ import torch
 from tracer.state import recorder
 from tracer.surfaces.torch_tensor import counting
 from traces.model import NONE, Shape
-from traces.patching import patch
+from traces.patching import patch, replaced
 
 NONZERO = "aten::nonzero"  # of all searches for what is not zero: that is what they come down to on a GPU
 
@@ -98,11 +98,8 @@ def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) 
         first = args[0] if args else kwargs.get("input", kwargs.get("condition"))
         if _WITHIN.another or not hasattr(first, "is_cuda") or not counts(first):
             return call(*args, **kwargs)
-        _WITHIN.another = True
-        try:
+        with replaced(_WITHIN, another=True):
             result = call(*args, **kwargs)
-        finally:
-            _WITHIN.another = False
         if (to := recorder()) is not None:
             for found in see(result, *args, **kwargs):
                 to.found(*found)
