@@ -63,9 +63,8 @@ def register(*, compute: bool = False) -> None:
     copies = Copies(plans)
     contents = KnownContents(plans, run)
     by_value = DataDependentOps(plans, contents.index)
-    for ops in (copies, contents, by_value, rnn.CudnnRnnOps(plans, run)):
-        plans.specials |= ops.handlers()
-    plans.specials |= gemm.handlers(plans, run)
+    for handlers in (copies.handlers(), contents.handlers(), by_value.handlers(), rnn.handlers(run), gemm.handlers(plans, run)):
+        plans.specials |= handlers
     plans.specials[torch.ops.aten.alias.default] = alias
     plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False  # so nobody nests
     if compute:

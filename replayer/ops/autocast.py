@@ -11,6 +11,7 @@ here once more, for AutocastPrivateUse1, which is on where the torch.amp surface
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from replayer import state
 from replayer.tensor.tensor import VirtualTensor
+from traces.patching import patch_around
 
 LOWER = (
     "_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input"
@@ -64,8 +66,9 @@ class Autocast:
         self._casts = _Casts()
         self.key_set = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
-    def clear_cache(self) -> None:
-        """Drop the casts of this thread: part of `torch.clear_autocast_cache`."""
+    def clear_cache(self, clear: Callable[[], None]) -> None:
+        """Drop the casts of this thread too, in `torch.clear_autocast_cache`."""
+        clear()
         self._casts.made.clear()
 
     def cast(self, op: Any, dtype: torch.dtype | None, *args: Any, **kwargs: Any) -> Any:
@@ -173,13 +176,7 @@ def register() -> None:
             if op is not None:
                 library.impl(name, policy(op), "AutocastPrivateUse1")
     _cover_packages(autocast)
-    clear = torch.clear_autocast_cache
-
-    def clear_autocast_cache() -> None:
-        clear()
-        autocast.clear_cache()
-
-    torch.clear_autocast_cache = clear_autocast_cache
+    patch_around(torch, clear_autocast_cache=autocast.clear_cache)
 
 
 def _cover_packages(autocast: Autocast) -> None:

@@ -36,10 +36,9 @@ def handlers(plans: PlanCache, run: Callable[..., Any]) -> dict[Any, Callable[..
     """For one plan cache; `run` runs an op from its plan."""
 
     def product(op: Any, *args: Any, **kwargs: Any) -> Any:
-        route = plans.route(op)
-        result = run(route, args, kwargs)
+        result = run(op, *args, **kwargs)
         if not use_workspace(result):
-            route.special = None
+            plans.route(op).special = None
         return result
 
     return {op: partial(product, op) for op in PRODUCTS}

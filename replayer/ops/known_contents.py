@@ -8,6 +8,7 @@ Each handler runs the op from its plan and then sets `Allocation.known`, which r
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,8 +30,7 @@ class KnownContents:
     """The handlers, bound to one plan cache. `run` runs an op from its plan."""
 
     def __init__(self, plans: PlanCache, run: Callable[..., Any]) -> None:
-        self._plans, self._tensor_class = plans, plans.tensor_class
-        self._run = run
+        self._tensor_class, self._run = plans.tensor_class, run
 
     def handlers(self) -> dict[Any, Callable[..., Any]]:
         filled = {
@@ -41,17 +41,15 @@ class KnownContents:
             aten.new_ones.default: lambda args: 1,
             aten.new_full.default: lambda args: args[2],
         }
-        return {op: self._filled(op, value) for op, value in filled.items()} | {
+        # Without a recorded value no gradient counts as infinite, and the scale stays what it was.
+        kept = {aten._amp_foreach_non_finite_check_and_unscale_.default: 1, aten._amp_update_scale_.default: 0}
+        return {
+            **{op: partial(self._filled, op, value) for op, value in filled.items()},
+            **{op: partial(self._kept, op, at) for op, at in kept.items()},
+            **{op: partial(self.index_put, op) for op in (aten.index_put_.default, aten._index_put_impl_.default)},
             aten.zero_.default: self.zero_,
             aten.fill_.Scalar: self.fill_,
             aten.arange.start_out: self.arange,
-            # Without a recorded value no gradient counts as infinite, and the scale stays what it was.
-            aten._amp_foreach_non_finite_check_and_unscale_.default: self._kept(
-                aten._amp_foreach_non_finite_check_and_unscale_.default, 1
-            ),
-            aten._amp_update_scale_.default: self._kept(aten._amp_update_scale_.default, 0),
-            aten.index_put_.default: self.index_put(aten.index_put_.default),
-            aten._index_put_impl_.default: self.index_put(aten._index_put_impl_.default),
             aten.index_put.default: index_put_new,
         }
 
@@ -70,57 +68,44 @@ class KnownContents:
             if view is not None:
                 view.fill_(value)
             known = allocation.known if view is not None else None
-        args = (target,) if func is aten.zero_.default else (target, value)
-        self._run(self._plans.route(func), args, {})
+        self._run(func, *((target,) if func is aten.zero_.default else (target, value)))
         allocation.known = known
         return target
 
     def arange(self, start: Any, end: Any, step: Any = 1, *, out: Any) -> Any:
         """Its values are exact: scripts index and mask by positions."""
-        self._run(self._plans.route(aten.arange.start_out), (start, end, step), {"out": out})
+        self._run(aten.arange.start_out, start, end, step, out=out)
         meta: TensorMeta = out.meta
-        fills = fills_allocation(out)
-        if meta.numel <= KNOWN_LIMIT and fills:
+        if meta.numel <= KNOWN_LIMIT and fills_allocation(out):
             set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
         return out
 
-    def _filled(self, op: Any, value: Callable[[Any], Any]) -> Callable[..., Any]:
+    def _filled(self, op: Any, value: Callable[[Any], Any], *args: Any, **kwargs: Any) -> Any:
         """`zeros_like` and its kind: a new tensor of one value."""
+        made = self._run(op, *args, **kwargs)
+        if type(made) is self._tensor_class:  # not so for zeros_like(x, device="cpu")
+            dtype = made.meta.dtype
+            made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
+        return made
 
-        def make(*args: Any, **kwargs: Any) -> Any:
-            made = self._run(self._plans.route(op), args, kwargs)
-            if type(made) is self._tensor_class:  # not so for zeros_like(x, device="cpu")
-                dtype = made.meta.dtype
-                made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
-            return made
-
-        return make
-
-    def _kept(self, op: Any, at: int) -> Callable[..., Any]:
+    def _kept(self, op: Any, at: int, *args: Any) -> Any:
         """An op after which the host knows of the argument at this place what it knew before."""
-
-        def run(*args: Any) -> Any:
-            known = args[at].allocation.known
-            result = self._run(self._plans.route(op), args, {})
-            args[at].allocation.known = known
-            return result
-
-        return run
+        known = args[at].allocation.known
+        result = self._run(op, *args)
+        args[at].allocation.known = known
+        return result
 
     # -- indices on the host -----------------------------------------------------------------------------------------
 
     def index(self, source: Any, indices: Any) -> Any:
-        return self._run(self._plans.route(aten.index.Tensor), (source, self._on_device(source, indices)), {})
+        return self._run(aten.index.Tensor, source, self._on_device(source, indices))
 
-    def index_put(self, op: Any) -> Callable[..., Any]:
-        def put(target: Any, indices: Any, *rest: Any, **options: Any) -> Any:
-            known, there = target.allocation.known, self._on_device(target, indices)
-            result = self._run(self._plans.route(op), (target, there, *rest), options)
-            if target.meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
-                target.allocation.known = known  # positions and lengths: what is not known of a mask reads as False
-            return result
-
-        return put
+    def index_put(self, op: Any, target: Any, indices: Any, *rest: Any, **options: Any) -> Any:
+        known, there = target.allocation.known, self._on_device(target, indices)
+        result = self._run(op, target, there, *rest, **options)
+        if target.meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
+            target.allocation.known = known  # positions and lengths: what is not known of a mask reads as False
+        return result
 
     def _on_device(self, beside: Any, indices: Any) -> list[Any]:
         """The indices, those on the host copied to the device of `beside`."""

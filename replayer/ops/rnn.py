@@ -126,48 +126,44 @@ def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: An
         return aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *rest)
 
 
-class CudnnRnnOps:
-    """Handlers of ops without a meta kernel: packed sequences, whose shape depends on lengths on the host, and cuDNN's buffer
-    for all weights. `run` runs an op from its plan in `plans`."""
+def handlers(run: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+    """Of ops without a meta kernel: packed sequences, whose shape depends on lengths on the host, and cuDNN's buffer for all
+    weights. `run` runs an op from its plan."""
 
-    def __init__(self, plans: PlanCache, run: Callable[..., Any]) -> None:
-        self._plans = plans
-        self._run = run
-
-    def handlers(self) -> dict[Any, Callable[..., Any]]:
-        return {
-            aten._pack_padded_sequence.default: self.pack,
-            aten._cudnn_rnn_flatten_weight.default: self.flatten,
-            aten._cudnn_rnn_backward.default: self.backward,
-        }
-
-    def pack(self, padded: Any, lengths: torch.Tensor, batch_first: bool) -> tuple[Any, torch.Tensor]:
-        """(rows, features) on the device and the batch sizes on the host; `lengths` must lie on the host, as for CUDA.
-
-        The CPU's kernel, run on zeros of one feature, says how many rows there are.
-        """
-        meta = padded.meta
-        rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
-        packed = self._plans.metas.contiguous((rows.size(0), *meta.shape[2:]), meta.dtype, meta.index)
-        made = make(packed, allocate(gpu(), meta.index, packed.extent_bytes))
-        shapes = (meta.shape, tuple(lengths.shape))
-        dtypes = (meta.dtype_name, "int64")
-        gpu().launch(OpSignature("aten::_pack_padded_sequence", shapes, dtypes, (packed.shape,)), meta.index)
-        return made, batch_sizes
-
-    def flatten(self, weights: list[Any], *_rnn: Any) -> Any:
-        """One buffer for all weights, which become views of it; the memory that they had before is freed."""
-        buffer = _buffer_for(weights, weights[0].meta.dtype)
-        for weight, view in zip(weights, _views(buffer, weights), strict=True):
-            shape, name = view.meta.shape, view.meta.dtype_name
-            gpu().launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.meta.index)
-            adopt(weight, view)
-        return buffer
-
-    def backward(self, *args: Any) -> Any:
+    def backward(*args: Any) -> Any:
         """The gradients of all weights are views of one buffer, as the weights are."""
-        data, hx, cx, flat = self._run(self._plans.route(aten._cudnn_rnn_backward.default), args, {})
+        data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
         return data, hx, cx, list(_views(flat[0], args[1])) if flat else []
+
+    return {
+        aten._pack_padded_sequence.default: _pack,
+        aten._cudnn_rnn_flatten_weight.default: _flatten,
+        aten._cudnn_rnn_backward.default: backward,
+    }
+
+
+def _pack(padded: Any, lengths: torch.Tensor, batch_first: bool) -> tuple[Any, torch.Tensor]:
+    """(rows, features) on the device and the batch sizes on the host; `lengths` must lie on the host, as for CUDA.
+
+    The CPU's kernel, run on zeros of one feature, says how many rows there are.
+    """
+    meta = padded.meta
+    rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
+    packed = VirtualTensor.plan_cache.metas.contiguous((rows.size(0), *meta.shape[2:]), meta.dtype, meta.index)
+    made = make(packed, allocate(gpu(), meta.index, packed.extent_bytes))
+    shapes, dtypes = (meta.shape, tuple(lengths.shape)), (meta.dtype_name, "int64")
+    gpu().launch(OpSignature("aten::_pack_padded_sequence", shapes, dtypes, (packed.shape,)), meta.index)
+    return made, batch_sizes
+
+
+def _flatten(weights: list[Any], *_rnn: Any) -> Any:
+    """One buffer for all weights, which become views of it; the memory that they had before is freed."""
+    buffer = _buffer_for(weights, weights[0].meta.dtype)
+    for weight, view in zip(weights, _views(buffer, weights), strict=True):
+        shape, name = view.meta.shape, view.meta.dtype_name
+        gpu().launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.meta.index)
+        adopt(weight, view)
+    return buffer
 
 
 def register(plans: PlanCache) -> None:

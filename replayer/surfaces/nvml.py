@@ -74,7 +74,7 @@ class _Utilization:
         return self._percent
 
 
-def stand_in(utilization: _Utilization) -> ModuleType:
+def stand_in(utilization: _Utilization) -> Any:
     """A module `pynvml`. Every function that it does not know answers "Not Supported"."""
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
     module.__spec__ = ModuleSpec("pynvml", None)  # libraries ask whether there is one
@@ -121,8 +121,7 @@ def stand_in(utilization: _Utilization) -> ModuleType:
         return not_supported
 
     patch(module, __getattr__=unknown)
-    made: ModuleType = module
-    return made
+    return module
 
 
 def install(torch_module: ModuleType) -> None:

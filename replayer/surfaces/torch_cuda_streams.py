@@ -284,8 +284,7 @@ def install(torch_module: ModuleType) -> None:
 
     def current_raw_stream(device_index: int) -> int:
         stream_id, index, kind = named(gpu().current_stream(device_index))
-        handle: int = Stream(stream_id=stream_id, device_index=index, device_type=kind).cuda_stream
-        return handle
+        return Stream(stream_id=stream_id, device_index=index, device_type=kind).cuda_stream
 
     cuda: Any = torch_module.cuda
     patch(

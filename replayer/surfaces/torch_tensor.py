@@ -68,9 +68,7 @@ def _install_moves(tensor_class: Any) -> None:
             kwargs["device"] = backend_device(kwargs["device"])
         return new_tensor(self, *args, **kwargs)
 
-    tensor_class.to = to_device
-    tensor_class.cuda = cuda
-    tensor_class.new_tensor = new_tensor_placed
+    patch(tensor_class, to=to_device, cuda=cuda, new_tensor=new_tensor_placed)
 
 
 def _install_changes_of_data(torch_module: Any) -> None:

@@ -21,13 +21,13 @@ from replayer.state import STATE
 from replayer.tensor.allocation import Allocation, make_view, wrapper
 from replayer.tensor.plan import OutcomeKind
 from replayer.tensor.plan_cache import PlanCache
+from replayer.tensor.shape_inference import run_elsewhere
 from replayer.tensor.value_rules import forget_at_replays
 
 Dispatch = Callable[..., Any]
-Run = Callable[[Any, Any, Any], Any]
 
 
-def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
+def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
     """The `__torch_dispatch__` of virtual tensors, and one that runs an op from its plan although it has a handler."""
     routes = plans.routes
     wrap = wrapper
@@ -55,7 +55,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             if len(types) > 1 and not all(issubclass(each, plans.tensor_class) for each in types):
                 return NotImplemented  # a subclass that holds tensors, such as a jagged one: it is asked next
             if kwargs and plans.leaves_device(kwargs):
-                return plans.run_elsewhere(route.func, args, kwargs)
+                return run_elsewhere(plans.tensor_class, route.func, args, kwargs)
             plan = plans.learn(route, args, kwargs, gpu)
         kind = plan.kind
         result: Any
@@ -100,7 +100,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Run]:
             gpu.launch_by(caller, signature)
         return result
 
-    def run(route: Any, args: Any, kwargs: Any) -> Any:
-        return dispatch(route.func, (), args, kwargs, ignore_handler=True)
+    def run(func: Any, *args: Any, **kwargs: Any) -> Any:
+        return dispatch(func, (), args, kwargs, ignore_handler=True)
 
     return dispatch, run

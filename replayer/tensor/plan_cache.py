@@ -23,7 +23,7 @@ from replayer.state import computing
 from replayer.tensor import plan_keys
 from replayer.tensor.plan import Constant, Plan
 from replayer.tensor.results import complete
-from replayer.tensor.shape_inference import OtherLayout, infer, run_elsewhere
+from replayer.tensor.shape_inference import OtherLayout, infer
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
 
 if TYPE_CHECKING:
@@ -153,7 +153,3 @@ class PlanCache:
         """Whether the call's `device` argument names another kind of device, so that there is nothing to plan."""
         device = kwargs.get("device")
         return device is not None and device.type not in OURS
-
-    def run_elsewhere(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of such a call."""
-        return run_elsewhere(self.tensor_class, func, args, kwargs)
