@@ -88,6 +88,9 @@ _NUMBERED_STEPS = 3
 _BATCH = 256
 
 
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
 @dataclass(slots=True, eq=False)
 class VirtualDevice:
     """One virtual CUDA device."""
@@ -130,24 +133,6 @@ class _Looking:
     def __exit__(self, *_error: object) -> None:
         self._gpu.clock.resume()
         self._lock.release()
-
-
-class _InOurTime(AbstractContextManager[None]):
-    """Pauses the clock while entered. Reusable and reentrant."""
-
-    __slots__ = ("_clock",)
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def __enter__(self) -> None:
-        self._clock.pause()
-
-    def __exit__(self, *_error: object) -> None:
-        self._clock.resume()
-
-
-_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class VirtualGpu:
@@ -219,7 +204,6 @@ class VirtualGpu:
         self.local = threading.local()  # of a thread: `thread`, and its `callers` by device, once it has used the GPU
         self._lock = threading.RLock()
         self._looking = _Looking(self, self._lock)
-        self._in_our_time = _InOurTime(clock)
         self._stream_count = 0
         self._pending: list[Any] = []  # three entries per op, as `Simulator.play_all` takes them
         self._places = OpPlaces(self._pending)
@@ -339,7 +323,15 @@ class VirtualGpu:
 
     def copying(self) -> AbstractContextManager[None]:
         """Around a copy from the host, the making of its target included. See Note [The host's time in a cell]."""
-        return _NOTHING if self.recording.cells is None else self._in_our_time
+        return _NOTHING if self.recording.cells is None else self._paused()
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        self.clock.pause()
+        try:
+            yield
+        finally:
+            self.clock.resume()
 
     def copy(
         self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False

@@ -78,17 +78,9 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
     """See Note [Bytes on the wire]."""
     if ranks <= 1:
         return 0.0
-    factors = {
-        "all_reduce": 2 * (ranks - 1) / ranks,
-        "reduce_scatter": (ranks - 1) / ranks,
-        "reduce_scatter_tensor": (ranks - 1) / ranks,
-        "all_to_all": (ranks - 1) / ranks,
-        "all_to_all_single": (ranks - 1) / ranks,
-        "all_gather": ranks - 1,
-        "all_gather_into_tensor": ranks - 1,
-        "gather": ranks - 1,
-        "barrier": 0,
-    }
+    parts = dict.fromkeys(("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"), (ranks - 1) / ranks)
+    whole = dict.fromkeys(("all_gather", "all_gather_into_tensor", "gather"), ranks - 1)
+    factors = {"all_reduce": wire_share(ranks), "barrier": 0, **parts, **whole}
     return size_bytes * factors.get(name, 1.0)
 
 

@@ -24,7 +24,7 @@ ADDRESS_BITS = 48  # of a virtual address on x86-64 and on NVIDIA GPUs
 
 
 class UsedStream(Protocol):
-    """What the allocator needs to know of a stream that uses another stream's block."""
+    """What the allocators need to know of a stream that uses another stream's block, or copies from or to pinned memory."""
 
     @property
     def number(self) -> int: ...

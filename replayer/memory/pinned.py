@@ -24,18 +24,11 @@ import weakref
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
+from replayer.memory.blocks import UsedStream
 from replayer.memory.page_locks import PageLocks
 from replayer.memory.pinned_stats import HostStats
-
-
-class CopyStream(Protocol):
-    """What the allocator needs to know of a stream that copies from or to pinned memory."""
-
-    @property
-    def ready_ns(self) -> int:
-        """When the work queued on it so far will have ended."""
 
 
 class HostBlock:
@@ -49,7 +42,7 @@ class HostBlock:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes
         self.locked = False
-        self.streams: set[CopyStream] = set()  # whose asynchronous copies use it
+        self.streams: set[UsedStream] = set()  # whose asynchronous copies use it
         self.ready_ns = 0  # when those copies have ended; once it is freed
 
 
@@ -160,7 +153,7 @@ class HostMemory:
         """Whether this address lies in pinned memory."""
         return self._find(address) is not None
 
-    def use(self, address: int, stream: CopyStream) -> None:
+    def use(self, address: int, stream: UsedStream) -> None:
         """An asynchronous copy on `stream` uses the memory there: its block is not reused before the copy has ended."""
         found = self._find(address)
         if found is not None and found[1] is not None:

@@ -45,6 +45,9 @@ _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
 
 
+_Call = tuple[ScaledOp, Shapes]  # with its shapes under the new conditions
+
+
 @dataclass(frozen=True)
 class Product:
     """A product with a weight: rows x depth by depth x columns."""
@@ -133,7 +136,8 @@ class TensorSplit:
     ) -> TensorSplit:
         """`calls` are those of each device row and `shapes_of` gives their shapes under the new conditions. Raises TraceError
         where the recording shows no products that could be split so, or sizes that the ranks do not divide."""
-        ops, backward = _launched(trace, calls, shapes_of)
+        known = [(call, shapes_of(call)) if call is not None else None for call in calls]
+        ops, backward = _launched(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
         if not found:
             raise TraceError(
@@ -160,10 +164,11 @@ class TensorSplit:
             if number in sizes
             for kernel in op.kernels
         }
-        parts |= _backward_parts(trace, calls, shapes_of, ops, sizes, backward, ranks)
+        parts |= _backward_parts(trace, backward, ops, sizes, ranks)
+        rows = list(backward)
         for number, pair in enumerate(reversed(found)):  # the last pair's gradients come first
             if backward:
-                at = backward[min(len(backward) * (number + 1) // len(found), len(backward)) - 1]
+                at = rows[min(len(backward) * (number + 1) // len(found), len(backward)) - 1]
                 summed.setdefault(at, []).append(_input_bytes(ops[pair.columns[0]]))
         untold = [row for row in np.flatnonzero(trace.device.is_work).tolist() if calls[row] is None]
         return cls(ranks, len(found), parts, untold, summed, elements)
@@ -199,35 +204,27 @@ class TensorSplit:
         return sum(wire_bytes("all_reduce", size, self.ranks) for sizes in self.summed_bytes.values() for size in sizes)
 
 
-def _launched(
-    trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes]
-) -> tuple[list[_Op], list[int]]:
-    """The ops of all forward passes in their order, and the device rows of all backward passes in theirs."""
+def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
+    """The ops of all forward passes in their order, and the calls of all backward passes in theirs, by row of trace.device.
+    `known` are the calls of all those rows."""
     op_row = call_rows(trace)
     order = np.flatnonzero(trace.device.is_work)
     order = order[np.argsort(launch_time_ns(trace)[order], kind="stable")]
     ops: dict[int, _Op] = {}
-    backward = []
+    backward: dict[int, _Call] = {}
     for row in order.tolist():
-        call = calls[row]
-        if call is None:
+        if (of := known[row]) is None:
             continue
-        if call.phase == "backward":
-            backward.append(row)
-        elif call.phase in ("forward", ""):
+        if of[0].phase == "backward":
+            backward[row] = of
+        elif of[0].phase in ("forward", ""):
             host = int(op_row[row])
-            ops.setdefault(host, _Op(host, call, shapes_of(call), [])).kernels.append(row)
+            ops.setdefault(host, _Op(host, *of, [])).kernels.append(row)
     return list(ops.values()), backward
 
 
 def _backward_parts(
-    trace: Trace,
-    calls: Sequence[ScaledOp | None],
-    shapes_of: Callable[[ScaledOp], Shapes],
-    ops: Sequence[_Op],
-    sizes: dict[int, int],
-    backward: Sequence[int],
-    ranks: int,
+    trace: Trace, backward: dict[int, _Call], ops: Sequence[_Op], sizes: dict[int, int], ranks: int
 ) -> dict[int, tuple[ScaledOp, Shapes, Shapes]]:
     """The same of kernels of the backward pass. See Note [Pairs from shapes]."""
     forward, op_row = forward_ops(trace), call_rows(trace)
@@ -242,10 +239,8 @@ def _backward_parts(
         if size:
             of_product[_sorted(ops[number].product)] = size
     found = {}
-    for row in backward:
-        call = calls[row]
-        assert call is not None
-        shapes, node = shapes_of(call), int(forward[op_row[row]])
+    for row, (call, shapes) in backward.items():
+        node = int(forward[op_row[row]])
         product = Product.of(call.op, shapes)
         of_call: int | None = 0 if call.op.removesuffix("_backward") in others else None
         if node != NONE:

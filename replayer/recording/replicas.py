@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from replayer.recording.recorded_step import Instance, RecordedSegment, RecordedStep
+from replayer.recording.recorded_step import RecordedSegment, RecordedStep
 from traces.model import NONE, Device, TraceError
 
 if TYPE_CHECKING:
@@ -64,9 +64,5 @@ def _replica(step: RecordedStep, segment: RecordedSegment, ordinal: int) -> Reco
     lane.below_ops = {place[k] for k in segment.below_ops}
     for by_key, own in zip(lists, (lane.exact, lane.equivalent, lane.named), strict=True):
         for key, instances in by_key.items():
-            own[key] = [_moved(one, place) for one in instances]
+            own[key] = [one._replace(kernels=tuple(place[k] for k in one.kernels)) for one in instances]
     return lane
-
-
-def _moved(instance: Instance, place: dict[int, int]) -> Instance:
-    return instance._replace(kernels=tuple(place[k] for k in instance.kernels))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,17 +34,18 @@ from replayer.recording.recorded_run import RecordedRun
 WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 
+@dataclass
 class Workspaces:
     """The workspace sequences of one recording, by the keys with which ops are matched."""
 
-    def __init__(self) -> None:
-        self._exact: dict[str, WorkspaceSequence] = {}
-        self._equivalent: dict[str, WorkspaceSequence] = {}
+    _exact: dict[str, WorkspaceSequence]
+    _equivalent: dict[str, WorkspaceSequence]
 
     @classmethod
     def of(cls, trace: Trace, recording: RecordedRun, rank: int) -> Workspaces:
         """From the memory events of all devices of a rank; without any there are no workspaces."""
-        made = cls()
+        if not recording.has_shapes:  # all calls of an op look alike
+            return cls({}, {})
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         equivalent: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         strings = trace.strings
@@ -53,10 +55,8 @@ class Workspaces:
             exact[keys.exact] += sequences
             if outermost:
                 equivalent[keys.equivalent] += sequences
-        if recording.has_shapes:  # without shapes all calls of an op look alike
-            made._exact = {key: _usual(of_key) for key, of_key in exact.items()}  # () too: such a call is known to have none
-            made._equivalent = {key: sequence for key, of_key in equivalent.items() if (sequence := _usual(of_key))}
-        return made
+        usual = {key: sequence for key, of_key in equivalent.items() if (sequence := _usual(of_key))}
+        return cls({key: _usual(of_key) for key, of_key in exact.items()}, usual)  # () too: such a call is known to have none
 
     def of_op(self, keys: MatchKeys) -> WorkspaceSequence:
         """The workspaces of an op with these keys; () if none or unknown."""

@@ -52,7 +52,7 @@ class PhaseRemainder:
     def forget(self) -> None:
         """What was played so far was no step of a training: it tells nothing of the program."""
         self.likeness = None
-        self._scheduler.of_other_program = False
+        self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
         """The matches and the host thread of an op on another device than the first.
@@ -74,7 +74,7 @@ class PhaseRemainder:
             unmatched = lane.unmatched()
             if lane is segment and segment.likeness is not None:
                 self.likeness = segment.likeness
-                self._scheduler.of_other_program = self.other
+                self._scheduler.set_other_program(self.other)
             if unmatched and self.likeness is ForwardLikeness.SAME and not untouched and self._is_borne_out(lane, unmatched):
                 unmatched = _within(lane.step.step.kernels, unmatched, beyond_ns)
                 if unmatched:

@@ -203,13 +203,8 @@ class StreamScheduler:
         row_ns = end_ns - duration_ns
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
-    @property
-    def of_other_program(self) -> bool:
+    def set_other_program(self, other: bool) -> None:
         """Whether the script is known to be another program than the recorded one; see Note [Another program] in matcher.py."""
-        return self._of_other_program
-
-    @of_other_program.setter
-    def of_other_program(self, other: bool) -> None:
         if other is not self._of_other_program:
             self._of_other_program = other
             self.costs.clear()
