@@ -89,7 +89,7 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
     for word in ("mean", "min", "max"):
         heads += [Head(word, Unit.TIME), Head("→", Unit.TIME)]
     rows = []
-    for key in found[0].keys() | found[1].keys():
+    for key in dict.fromkeys([*found[0], *found[1]]):
         ours, theirs = found[0].get(key), found[1].get(key)
         one = ours or theirs
         assert one is not None
