@@ -65,17 +65,13 @@ class Both(Generic[Figure]):
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseError:
+class PhaseError(PartError):
     """A phase's medians per step: on the host, where the phases add up to the step; elapsed between two CUDA events, waiting
     included; and of the GPU being busy with what the phase launched. `error` is None also where the host's times of both
     traces are of different kinds, see `Comparison.host_phases_comparable`."""
 
     recorded_median_ns: int
     replayed_median_ns: int
-    error: float | None
-    device_recorded_median_ns: int | None
-    device_replayed_median_ns: int | None
-    device_error: float | None
     busy_recorded_median_ns: int | None
     busy_replayed_median_ns: int | None
     busy_error: float | None
