@@ -25,7 +25,6 @@ from tracer.surfaces import install_all
 from tracer.surfaces.torch_nn_module import ModuleRanges
 from traces.configuration import RecordSession
 from traces.deferred_signals import at_exit
-from traces.json_facts import as_json
 from traces.typed_json import from_json
 
 
@@ -52,7 +51,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
         events=BoundaryEvents(torch.cuda, clock),
         schedule=Schedule(config.warmup, config.clean, config.profiled if in_depth else 0),
         profiler=Profiler(torch, profile, _say, config.stacks, ModuleRanges(torch)),
-        facts=ProcessFacts(torch, rank, as_json(config)),
+        facts=ProcessFacts(torch, rank, config),
         clock=clock,
         rank=rank,
         optimizers=state.optimizers(),

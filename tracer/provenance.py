@@ -1,10 +1,10 @@
 """Where a recording comes from: everything that is needed to judge it, and nothing that names a person or a machine.
 
-    facts = ProcessFacts(torch, rank=0, options={"grain": "kernel"})
+    facts = ProcessFacts(torch, rank=0, config=RecordConfig("kernel"))
     facts.device_row(0)     # the row of cuda:0 in `facts.devices`, listed at its first mention
     facts.machine()         # Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, ...), what a replay reads
     facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), likewise
-    facts.provenance()      # {"date": "2026-11-23", "options": {"grain": "kernel"}, ...}, what people read
+    facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, what people read
 
 Paths in arguments and settings are kept as far as they lie within the script's folder; of others only the last part is.
 """
@@ -25,9 +25,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from traces.configuration import RecordConfig
 from traces.machine import DeviceProperties, Machine, TorchSettings
 from traces.model import Device
-from traces.run import RECORDER, LoaderSettings, ProfilerUse, RecorderCost, Run, Script
+from traces.run import RECORDER, LoaderSettings, ProfilerUse, RecorderNotes, Run, Script
 
 # What changes how PyTorch uses a GPU.
 _SETTINGS = re.compile(
@@ -44,10 +45,11 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 class ProcessFacts:
     """One process's facts. Those about the GPU are taken when the script has used it, never earlier."""
 
-    def __init__(self, torch: ModuleType, rank: int, options: dict[str, Any]) -> None:
+    def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
         self._torch = torch
         self._rank = rank
+        self._config = config
         self._is_distributed = False
         self._models: list[weakref.ref[Any]] = []
         self._reducers: list[dict[str, Any]] = []
@@ -59,7 +61,6 @@ class ProcessFacts:
         self._version = _own_version()  # once: it is looked for in files, and the header is written again and again
         self._base = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "options": options,
             "environment": _environment(),
         }
         self._script = _script()
@@ -113,11 +114,11 @@ class ProcessFacts:
     def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
         """What is known so far. `cost_ns` is what the recorder itself took of `steps_ns`."""
         share = round(cost_ns / steps_ns, 6) if steps_ns else 0.0
-        cost = RecorderCost(self._version, cost_ns // max(steps, 1), share)
-        return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), cost, profiler)
+        recorder = RecorderNotes(self._version, cost_ns // max(steps, 1), share, self._config)
+        return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
 
     def provenance(self) -> dict[str, Any]:
-        """The options, the settings, and what DistributedDataParallel logged so far."""
+        """The day, the environment, and what DistributedDataParallel logged so far."""
         self.read_reducers()
         logged = [reducer for reducer in self._reducers if reducer]
         return {**self._base, "ddp": logged} if logged else dict(self._base)

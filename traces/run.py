@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from traces.configuration import ReplayConfig
+from traces.configuration import RecordConfig, ReplayConfig
 from traces.typed_json import fitting, to_json
 
 RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"  # the sources of rows that code tells apart
@@ -42,12 +42,13 @@ class LoaderSettings:
 
 
 @dataclass(frozen=True)
-class RecorderCost:
-    """What `trace record` itself took of the steps."""
+class RecorderNotes:
+    """What the recorder noted about its run, and what `trace record` itself took of the steps."""
 
     version: str | None = None  # the release that recorded
     overhead_ns_per_step: int = 0
     overhead_share: float = 0.0
+    config: RecordConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Run:
     script: Script | None = None
     argv: tuple[str, ...] | None = None  # of the script, without paths
     loaders: tuple[LoaderSettings, ...] = ()
-    recorder: RecorderCost | None = None
+    recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)
     clean: CleanSteps | None = None
     host_scale: Mapping[str, float] = field(default_factory=dict)  # by phase: the host's clean time over its profiled time

@@ -44,7 +44,7 @@ from traces.pipeline import (
     parallel_parts,
     step_kinds,
 )
-from traces.run import CleanSteps, RecorderCost, Run
+from traces.run import CleanSteps, RecorderNotes, Run
 from traces.spread import median
 
 VERSION = 1
@@ -112,7 +112,7 @@ class Summary:
     step_kinds: dict[str, StepsOfKind]
     clean: CleanSteps | None
     host_scale: Mapping[str, float] | None
-    recorder: RecorderCost | None
+    recorder: RecorderNotes | None
     phases: dict[str, PhaseMedians]
     parts: list[PartMedians]
     input_pipeline: InputPipeline | None

@@ -22,6 +22,7 @@ from replayer.recording.kept_workspaces import keeps_workspaces
 from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, FakeTorch
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from tracer.provenance import ProcessFacts
+from traces.configuration import RecordConfig
 from traces.file import load, save
 from traces.run import ProfilerUse
 
@@ -34,7 +35,7 @@ USUAL_WORKSPACE_BYTES = 8_519_680
 
 def replayed(recorded_with: FakeTorch, devices: int = 1) -> VirtualGpu:
     """The virtual GPU of a phase-grained recording whose header the recorder made, kept in a file."""
-    facts = ProcessFacts(recorded_with, rank=0, options={})  # type: ignore[arg-type]
+    facts = ProcessFacts(recorded_with, rank=0, config=RecordConfig())  # type: ignore[arg-type]
     for index in range(devices):
         facts.device_row(index)
     facts.at_end()

@@ -13,7 +13,7 @@ from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from traces.machine import Machine
 from traces.model import Device
-from traces.run import LoaderSettings, ProfilerUse, RecorderCost, Run
+from traces.run import LoaderSettings, ProfilerUse, RecorderNotes, Run
 from traces.steps import Optimizers
 
 
@@ -127,7 +127,7 @@ class FakeFacts:
         return (len(self.devices),)
 
     def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
-        return Run(recorder=RecorderCost(overhead_ns_per_step=steps))
+        return Run(recorder=RecorderNotes(overhead_ns_per_step=steps))
 
     def provenance(self) -> dict[str, Any]:
         return {}

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from tracer.provenance import ProcessFacts, without_paths
-from traces.run import ProfilerUse
-from traces.typed_json import to_json
+from traces.configuration import RecordConfig
+from traces.run import ProfilerUse, Run
+from traces.typed_json import from_json, to_json
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_no_person_and_no_machine_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("CUDA_HOME", f"/home/{getpass.getuser()}x/cuda")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
     monkeypatch.setenv("TORCH_API_TOKEN", "hunter2")
-    facts = ProcessFacts(torch, 0, {})
+    facts = ProcessFacts(torch, 0, RecordConfig())
     text = json.dumps([facts.provenance(), to_json(facts.run(1, 10, 1, ProfilerUse()))])
     assert '"name": "train.py"' in text and '"runs"' in text and ".../set" in text and ".../cuda" in text
     for secret in (socket.gethostname(), str(tmp_path), "secret-share", "eth7", "hunter2", f"{getpass.getuser()}x"):
@@ -53,9 +54,11 @@ def test_the_script_is_told_by_its_hash(monkeypatch: pytest.MonkeyPatch, tmp_pat
     import __main__
 
     monkeypatch.setattr(__main__, "__file__", str(script), raising=False)
-    run = ProcessFacts(torch, 0, {}).run(1, 10, 1, ProfilerUse())
+    config = RecordConfig("phase", warmup=7)
+    run = ProcessFacts(torch, 0, config).run(1, 10, 1, ProfilerUse())
+    assert run.recorder is not None and from_json(Run, to_json(run)).recorder == run.recorder and run.recorder.config == config
     script.write_text("print(2)\n")
-    other = ProcessFacts(torch, 0, {}).run(1, 10, 1, ProfilerUse())
+    other = ProcessFacts(torch, 0, RecordConfig()).run(1, 10, 1, ProfilerUse())
     assert run.script is not None and other.script is not None and run.script.sha256 != other.script.sha256
     cost = run.recorder
     assert cost is not None and (cost.overhead_ns_per_step, cost.overhead_share) == (1, 0.1)

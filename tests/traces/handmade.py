@@ -32,7 +32,7 @@ from traces.model import (
     Thread,
     Trace,
 )
-from traces.run import RECORDER, REPLAY, HostFigures, LoaderSettings, RecorderCost, ReplayNotes, Run
+from traces.run import RECORDER, REPLAY, HostFigures, LoaderSettings, RecorderNotes, ReplayNotes, Run
 from traces.typed_json import fitting
 
 US = 1000
@@ -231,7 +231,7 @@ def data_parallel(steps: int = 6) -> Trace:
         duration_ns=[10 * US] * steps,
     )
     loader = LoaderSettings(workers=4, batch_size=32, prefetch_factor=2, pin_memory=True)
-    trace.runs = {0: Run(RECORDER, "unix", loaders=(loader,), recorder=RecorderCost("0.1", 1500, 0.015))}
+    trace.runs = {0: Run(RECORDER, "unix", loaders=(loader,), recorder=RecorderNotes("0.1", 1500, 0.015))}
     return trace
 
 

@@ -26,7 +26,7 @@ from traces.workload import InputTensor, WorkloadSignature
 
 _NAMELESS = {"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"}
 # Kept of a recording's provenance: what tells how it was made.
-_KEPT = ("date", "package", "options", "virtual_gpu")
+_KEPT = ("date", "package", "virtual_gpu")
 _KEPT_OF_RUN = ("source", "script", "argv", "recorder")
 
 
