@@ -91,7 +91,7 @@ class DataParallelTracker:
         key = (name, device)
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
-        alike = [part for part in self.recorded if (part.name, self._scheduler.placed(part.device)) == key]
+        alike = [part for part in self.recorded if (part.name, self._scheduler.script_device(part.device)) == key]
         recorded = alike[count] if count < len(alike) else None
         if recorded is not None:
             before = [part for part in self.recorded if part.begin_ns < recorded.begin_ns]

@@ -15,25 +15,29 @@ Note [The last time]
     nothing else; at the first other call the kernels matched so far are marked, and matching goes on call by call.
 
 Note [Another program]
-    A recording drives other programs too, but its unmatched kernels belong to the recorded program alone. Whether the script
-    is that program, its forward pass tells: SAME if at least `_SAME_SHARE` of the recorded time below ops was taken by EXACT or
-    EQUIVALENT matches, and at least that share of the script's calls took it. Another release of the same program has a few
-    other ops; another model, batch size, resolution, dtype or layer count has other shapes or, in a recording without shapes,
-    other numbers of ops. A layer more or less shows by ops that both have, but not as often: recorded ones that are left over
-    for more than `_OTHER_NUMBERS` of the time, or calls for which none is left in more than that share, are no SAME.
-    OTHER_SHAPES if that holds with SCALED matches counted too: the same ops at another batch size, for
-    which the host between ops does what the recorded one did. Of OTHER programs not even that is known. Where the program is
-    not the SAME, each op is matched, scaled or estimated by itself, and nothing else is charged; likewise until a forward
-    pass has told. Ops of an OTHER program that were recorded without shapes are estimated, for a name does not tell how much an
-    op does; of the host an op takes what the recorded ones of its name take in the median.
+    A recording drives other programs too, but unmatched kernels are charged to the recorded program alone. The forward pass
+    decides which of three the script is:
+
+    * SAME: EXACT and EQUIVALENT matches took at least `_SAME_SHARE` of the recorded time below ops, and at least that share
+      of the script's calls are such matches. Another release of a program has a few other ops; another model, batch size,
+      resolution or dtype has other shapes or, in a recording without shapes, other numbers of ops. A model with one layer
+      more or less has the same ops in other numbers: it is not the SAME if recorded instances of ops that both have remain
+      unmatched for more than `_OTHER_NUMBERS` of the time, or that share of the calls finds no instance left.
+    * OTHER_SHAPES: the rule of SAME holds if SCALED matches count too, as for another batch size. The host does between
+      ops what the recorded host did.
+    * OTHER: anything else. Nothing is known of the host between ops: each op takes the median host time of the recorded ops
+      of its name. An op that was recorded without shapes is estimated, since its name does not say how much it does.
+
+    Unless the program is the SAME, and until a forward pass has decided, each op is matched, scaled or estimated by itself
+    and nothing else is charged.
 
 Note [Kernels without an op]
     Profilers of 2020 and 2021 recorded some kernels without the op that launched them (sums of gradients in backward). In the
-    SAME program a call that no recorded op stands for takes the next such kernel near it that is the kernel of its like, by
-    the kernel's whole name, and is EQUIVALENT.
+    SAME program, a call without a recorded op takes the next such kernel nearby whose whole name is that of a kernel of the
+    same op elsewhere in the recording. The match is EQUIVALENT.
 
-A SCALED match borrows its instance: an op that later asks for it exactly still gets it, but it is no longer left over. One that
-lies far ahead of what the script has called is not this call: whoever took it would move the host there, past all ops between.
+A SCALED match borrows its instance: a later call may still match it exactly, but it no longer counts as unmatched. An instance
+far ahead of the script's position is not taken, because the host would be moved past all ops in between.
 """
 
 from __future__ import annotations
@@ -87,7 +91,7 @@ class RememberedMatch(NamedTuple):
 
     signature: OpSignature
     match: Match | None
-    open_ns: int
+    unmatched_ns: int
 
 
 class MatchHistory(NamedTuple):
@@ -150,7 +154,7 @@ class SegmentMatcher:
         self.count = count  # 0-based index among the step's segments of that name
         self.recorded = recorded
         self.position_ns = 0  # active host time of the recorded segment up to which the script has come
-        self.open_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
+        self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # Ops without a counterpart, each with its row of the timeline, if the phase's remainder may stand for them.
         self.deferred: list[tuple[OpSignature, int]] = []
         # More calls than that are not the phase's own kernels under other names: a loop that never ends a step, say.
@@ -167,26 +171,26 @@ class SegmentMatcher:
         self._launches_ns: list[int] | None = None  # of the recorded kernels below ops, once needed
         self.history = step.histories.get(recorded) if recorded else None  # None once the script went another way
         self.followed = 0  # calls of the history that came again so far
-        self._trail: list[RememberedMatch] = []  # calls so far, where there is no history
-        self._whole = True  # the trail holds all that this segment was asked
+        self._call_log: list[RememberedMatch] = []  # calls so far, where there is no history
+        self._log_is_whole = True  # the trail holds all that this segment was asked
 
     @property
     def calls(self) -> int:
         """How many ops the script has called in it."""
-        return self.followed + len(self._trail)
+        return self.followed + len(self._call_log)
 
     @property
-    def untouched(self) -> bool:
+    def mostly_unmatched(self) -> bool:
         """Whether the script has gone through less than half of what was predicted for it, as it does in no replica."""
         recorded = self.recorded
-        return recorded is not None and recorded.predicted and 2 * self.open_ns > recorded.work_ns
+        return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
-    def holds_again(self, calls: int) -> bool | None:
+    def has_as_much_left(self, calls: int) -> bool | None:
         """Whether as much as what was called after the first `calls` is open still; None where that was not mostly matched.
 
         By numbers of calls of each op, at any shape: of a generation each token takes other times.
         """
-        made = self._trail[calls:] if self.history is None else self.history.calls[calls : self.followed]
+        made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         if self.recorded is None or not made or alike < _SAME_SHARE * len(made):
             return None
@@ -196,9 +200,9 @@ class SegmentMatcher:
         left = {key: sum(state[one.kernels[0]] == _FREE for one in self.recorded.named.get(key, ())) for key in used}
         return sum(min(left[key], count) for key, count in used.items()) >= _AGAIN_SHARE * used.total()
 
-    def seems_same(self) -> bool:
+    def is_same_so_far(self) -> bool:
         """Whether nearly all calls so far are the recorded ones, where no forward pass has told yet."""
-        made = self._trail if self.history is None else self.history.calls[: self.followed]
+        made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         return alike >= _SAME_SHARE * len(made)
 
@@ -223,16 +227,16 @@ class SegmentMatcher:
             if self.followed < len(calls) and calls[self.followed].signature is signature:
                 remembered = calls[self.followed]
                 self.followed += 1
-                self.open_ns = remembered.open_ns
+                self.unmatched_ns = remembered.unmatched_ns
                 return remembered.match
             self._forget()
         if self.recorded is None or self.recorded.phase_grained:
             return None
         match = self._match(signature, self.recorded)
-        if len(self._trail) < _REMEMBERED:
-            self._trail.append(RememberedMatch(signature, match, self.open_ns))
+        if len(self._call_log) < _REMEMBERED:
+            self._call_log.append(RememberedMatch(signature, match, self.unmatched_ns))
         else:
-            self._whole = False
+            self._log_is_whole = False
         return match
 
     def follow(self, end: int) -> None:
@@ -240,11 +244,11 @@ class SegmentMatcher:
         assert self.history is not None
         self.ops += end - self.followed
         self.followed = end
-        self.open_ns = self.history.calls[end - 1].open_ns
+        self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
         """Match the same calls here; what they were played as stays."""
-        calls = other._trail if other.history is None else other.history.calls[: other.followed]
+        calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
@@ -253,9 +257,9 @@ class SegmentMatcher:
         """The script has left the way it took the last time: mark what it has taken so far."""
         recorded, history, self.history = self.recorded, self.history, None
         assert recorded is not None and history is not None
-        self.open_ns = recorded.work_ns
+        self.unmatched_ns = recorded.work_ns
         for signature, _, _ in history.calls[: self.followed]:
-            self._trail.append(RememberedMatch(signature, self._match(signature, recorded), self.open_ns))
+            self._call_log.append(RememberedMatch(signature, self._match(signature, recorded), self.unmatched_ns))
 
     def _match(self, signature: OpSignature, recorded: RecordedSegment) -> Match | None:
         exact, equivalent, named = self.step.keys[signature]
@@ -286,7 +290,7 @@ class SegmentMatcher:
                 return None
             if state[k] == _FREE and kernel.name in names and k not in recorded.below_ops:
                 state[k] = _MATCHED
-                self.open_ns -= kernel.duration_ns
+                self.unmatched_ns -= kernel.duration_ns
                 self._reached_ns = max(self._reached_ns, kernel.launch_ns)
                 return Instance(kernel.launch_ns, kernel.launch_ns, (k,), (), "")
         return None
@@ -315,7 +319,7 @@ class SegmentMatcher:
                 fresh = [k for k in of if state[k] < mark]
                 for k in fresh:
                     if state[k] == _FREE:
-                        self.open_ns -= kernels[k].duration_ns
+                        self.unmatched_ns -= kernels[k].duration_ns
                     state[k] = mark
                 return instance if len(fresh) == len(of) else instance._replace(kernels=tuple(fresh))
         self._cursors[key] = len(instances)
@@ -327,24 +331,24 @@ class SegmentMatcher:
             return []
         if self.history is not None:
             if self.followed == len(self.history.calls):
-                self.open_ns = 0
+                self.unmatched_ns = 0
                 self.likeness = self.history.likeness
                 return self.history.unmatched
             self._forget()
         if self.name == "forward" and self.recorded.below_ops:
             self.likeness = self._likeness(self.recorded)
         unmatched = self._take(None)
-        if self._whole:
-            self.step.histories[self.recorded] = MatchHistory(self._trail, unmatched, self.likeness)
+        if self._log_is_whole:
+            self.step.histories[self.recorded] = MatchHistory(self._call_log, unmatched, self.likeness)
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
         """Take the kernels that no op has matched of those that the recorded host had launched by then."""
-        if self.recorded is None or not self.open_ns:
+        if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:
             self._forget()
-        self._whole = False
+        self._log_is_whole = False
         taken = self._take(launched_ns)
         self._settled += taken
         return taken
@@ -354,8 +358,9 @@ class SegmentMatcher:
         state, work_ns = self.step.state, self.step.step.work_ns
         below_ops = recorded.below_ops.difference(self._settled)
         least_ns = _SAME_SHARE * work_ns(recorded.below_ops)
-        least_calls = max(len(self._trail) - max((1 - _SAME_SHARE) * len(self._trail), 1), 1)  # one other call is none too many
-        matched = [call.match[0] for call in self._trail if call.match is not None]
+        calls = len(self._call_log)
+        least_calls = max(calls - max((1 - _SAME_SHARE) * calls, 1), 1)  # one other call is none too many
+        matched = [call.match[0] for call in self._call_log if call.match is not None]
         if len(matched) < least_calls or work_ns(k for k in below_ops if state[k] != _FREE) < least_ns:
             return ForwardLikeness.OTHER
         alike = sum(origin is not Origin.SCALED for origin in matched)
@@ -368,7 +373,7 @@ class SegmentMatcher:
         state, work_ns = self.step.state, self.step.step.work_ns
         alike: set[str] = set()
         more = renamed = 0
-        for call in self._trail:
+        for call in self._call_log:
             key = self.step.keys[call.signature].equivalent
             if call.match is not None and call.match[0] is not Origin.SCALED:
                 alike.add(key)
@@ -378,7 +383,7 @@ class SegmentMatcher:
                 renamed += 1  # by another release: what is left over may be its
         left = {k for key in alike for one in recorded.equivalent.get(key, ()) for k in one.kernels if state[k] == _FREE}
         less = len(left) > renamed and work_ns(left) > _OTHER_NUMBERS * work_ns(recorded.below_ops)
-        return less or more > max(_OTHER_NUMBERS * len(self._trail), 1)
+        return less or more > max(_OTHER_NUMBERS * len(self._call_log), 1)
 
     def _take(self, until_ns: int | None) -> list[int]:
         assert self.recorded is not None
@@ -387,6 +392,6 @@ class SegmentMatcher:
         for k in self.recorded.kernels:
             if state[k] == _FREE and (until_ns is None or kernels[k].launch_ns <= until_ns):
                 state[k] = _MATCHED
-                self.open_ns -= kernels[k].duration_ns
+                self.unmatched_ns -= kernels[k].duration_ns
                 taken.append(k)
         return taken

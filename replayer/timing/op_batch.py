@@ -82,7 +82,7 @@ class OpBatchSchedule:
         for signature, match, _ in calls:
             reached_ns = position_ns[-1]
             advance, own, begin_ns, to_ns, excess = 0, 0, reached_ns, reached_ns, 0
-            matched.append(match is not None and scheduler.stands_for(signature, match[1]))
+            matched.append(match is not None and scheduler.may_stand_for(signature, match[1]))
             if match is not None and matched[-1]:
                 origin, instance = match
                 begin_ns, to_ns = instance.start_ns, instance.end_ns

@@ -1,24 +1,27 @@
 """The unmatched remainder of a phase: recorded kernels that no op of the script has taken.
 
-They are charged when the phase ends, or before the host looks at a device, if the script is the recorded program (Note
-[Another program] in matcher.py) and the phase bears it out (Note [What a remainder stands for]). A phase goes on several
-devices at once where a script has replicas: each has a lane with matches of its own.
+They are charged when the phase ends, or earlier if the host waits for a device, provided that the script is the recorded
+program (Note [Another program] in matcher.py) and the phase justifies it (Note [What a remainder stands for]). Where a script
+has replicas, a phase runs on several devices at once: each device's share is a lane with a matcher of its own.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
     remainder.charge(segment, thread)                               # the phase ends
 
 Note [What a remainder stands for]
-    For kernels that were launched without an op. For the ops of the script that the recording has under other names, if by
-    estimate they take at least a quarter of it, or hold half as many tensors as it has kernels. For little things that differ
-    between releases, up to a fifth of the phase's work. For a phase that the script enters by name but in which it launches
-    nothing (`zero_grad` once filled zeros). If none of these holds, the script does less in this phase than was recorded
-    (frozen layers, say), and nothing is charged.
+    The remainder is charged in four cases:
+
+    * the kernels were launched without an op;
+    * the script has called unmatched ops whose estimated time is at least a quarter of the remainder, or whose tensors are at
+      least half as many as its kernels: the recording has the same work under other names;
+    * the remainder is at most a fifth of the phase's work: small differences between releases;
+    * the script entered the phase by name but launched nothing in it (`zero_grad` once filled zeros).
+
+    Otherwise the script does less in this phase than was recorded (frozen layers, say), and nothing is charged.
 
 Note [No more than the phase]
-    Where a recording has kernels without an op (profilers of 2020), a call takes another instance at another shape in place of
-    its own and is charged for that; its own kernels stay in the remainder. So of the remainder only as much is charged as
-    keeps the phase's total at what was recorded.
+    In a recording with kernels that have no op (profilers of 2020), a call may be matched with an instance at another shape
+    while its own kernels stay in the remainder. So the remainder is charged only up to the phase's recorded total.
 """
 
 from __future__ import annotations
@@ -69,13 +72,14 @@ class PhaseRemainder:
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
         """The phase ends: charge its remainder, or else estimate the ops without a counterpart one by one."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
-            stream, untouched = self._stream(ordinal), lane.untouched
+            stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
             unmatched = lane.unmatched()
             if lane is segment and segment.likeness is not None:
                 self.likeness = segment.likeness
                 self._scheduler.set_other_program(self.other)
-            if unmatched and self.likeness is ForwardLikeness.SAME and not untouched and self._is_borne_out(lane, unmatched):
+            is_same = self.likeness is ForwardLikeness.SAME and not mostly_unmatched
+            if unmatched and is_same and self._is_justified(lane, unmatched):
                 unmatched = _within(lane.step.step.kernels, unmatched, beyond_ns)
                 if unmatched:
                     self._play(lane, thread, unmatched, stream)
@@ -89,11 +93,11 @@ class PhaseRemainder:
         """In the midst of a phase: charge what the recorded host had launched by now, or else estimate what waits for that."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.likeness is not ForwardLikeness.SAME:
-                if self.likeness is None and lane.seems_same():
+                if self.likeness is None and lane.is_same_so_far():
                     continue  # the remainder may well stand for them, when the pass ends
                 self._estimate_deferred(lane, thread, self._stream(ordinal))
                 continue
-            if lane.untouched or not lane.deferred:
+            if lane.mostly_unmatched or not lane.deferred:
                 continue
             unmatched = lane.unmatched_until(lane.position_ns)
             if unmatched:
@@ -106,9 +110,9 @@ class PhaseRemainder:
         lane.deferred = []
 
     def _stream(self, ordinal: int) -> VirtualStream:
-        return self._scheduler.stream(self._scheduler.placed(ordinal), 0)
+        return self._scheduler.stream(self._scheduler.script_device(ordinal), 0)
 
-    def _is_borne_out(self, segment: SegmentMatcher, unmatched: list[int]) -> bool:
+    def _is_justified(self, segment: SegmentMatcher, unmatched: list[int]) -> bool:
         """See Note [What a remainder stands for]."""
         assert segment.recorded is not None
         below_ops = segment.recorded.below_ops.intersection(unmatched)
@@ -124,7 +128,7 @@ class PhaseRemainder:
         if segment.recorded is None or segment.lanes:
             return 0
         charged_ns = sum(self._scheduler.stats.charged_ns.values()) - segment.charged_before_ns
-        return max(charged_ns - (segment.recorded.work_ns - segment.open_ns), 0)
+        return max(charged_ns - (segment.recorded.work_ns - segment.unmatched_ns), 0)
 
     def _play(self, segment: SegmentMatcher, thread: HostThread, unmatched: list[int], stream: VirtualStream) -> None:
         if self._strict:

@@ -82,7 +82,7 @@ class StreamScheduler:
             stream = self.streams[device, number] = VirtualStream(device, number, priority, self.recording.launch_queue_depth)
         return stream
 
-    def placed(self, ordinal: int) -> int:
+    def script_device(self, ordinal: int) -> int:
         """The script's device that stands for a recorded one: a rank's own GPU is its first, whatever the script calls it."""
         return (self.home + ordinal) % max(len(self.recording.devices), 1) if self.home else ordinal
 
@@ -93,7 +93,7 @@ class StreamScheduler:
     def _recorded_stream(self, device: int, number: int) -> VirtualStream:
         key = (device, number)
         if key not in self._side:
-            self._side[key] = self.stream(self.placed(device), _FIRST_SIDE_STREAM + len(self._side))
+            self._side[key] = self.stream(self.script_device(device), _FIRST_SIDE_STREAM + len(self._side))
         return self._side[key]
 
     def put(
@@ -209,7 +209,7 @@ class StreamScheduler:
             self._of_other_program = other
             self.costs.clear()
 
-    def stands_for(self, signature: OpSignature, instance: Instance) -> bool:
+    def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
         """Whether a recorded instance tells what this op takes. One without shapes does in the recorded program alone."""
         return not self._of_other_program or bool(instance.shapes) or not any(signature.shapes)
 

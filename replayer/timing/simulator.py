@@ -90,7 +90,7 @@ class Simulator:
         stats = self.stats
         stats.ops += 1
         match = segment.match(signature)
-        if match is None or (copy is None and not self.scheduler.stands_for(signature, match[1])):
+        if match is None or (copy is None and not self.scheduler.may_stand_for(signature, match[1])):
             return self._unmatched(thread, stream, signature, segment, now_ns, copy)
         origin, instance = match
         if self._strict and origin is not Origin.EXACT:
@@ -136,7 +136,7 @@ class Simulator:
         segment.ops += 1
         stats.ops += 1
         match = segment.match(signature)
-        if match is not None and (copy is not None or self.scheduler.stands_for(signature, match[1])):
+        if match is not None and (copy is not None or self.scheduler.may_stand_for(signature, match[1])):
             origin, instance = match
             if self._strict and origin is not Origin.EXACT:
                 raise NotExact(signature.op, signature.shapes, origin.name.lower())
@@ -151,15 +151,7 @@ class Simulator:
             return
         if self._strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
-        recorded = segment.recorded
-        if recorded is not None and recorded.phase_grained:
-            segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
-            return
-        stats.miss(signature.op, signature.shapes)
-        of_rest = segment.open_ns > 0 and not tracker.remainder.other
-        if of_rest and copy is None and len(segment.deferred) < segment.may_defer:
-            segment.deferred.append((signature, row))
-        else:
+        if not self._is_covered(segment, stream, signature, row, copy):
             self.scheduler.estimate(stream, signature, launch_ns, row, copy)
 
     def play_graph(self, thread: HostThread, stream: VirtualStream, graph: CapturedGraph, now_ns: int) -> None:
@@ -316,16 +308,25 @@ class Simulator:
             start_ns = max(thread.host_ns, now_ns)
             thread.host_ns = start_ns + own_ns
         row = self.timeline.op(thread.row, self.timeline.strings_of[signature], start_ns, thread.host_ns)
-        if recorded is not None and recorded.phase_grained:
-            segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
-            return stream.ready_ns  # phase-grained: the phase's device time stands for all its ops
-        self.stats.miss(signature.op, signature.shapes)
         thread.after_wait_ns = 0
-        of_rest = segment.open_ns > 0 and not self.tracker.remainder.other
-        if of_rest and copy is None and len(segment.deferred) < segment.may_defer:
-            segment.deferred.append((signature, row))
+        if self._is_covered(segment, stream, signature, row, copy):
             return stream.ready_ns
         thread.host_ns = max(thread.host_ns, stream.room_at_ns())
         if thread.host_ns - now_ns > _AHEAD_NS:
             self.scheduler.wait(thread.host_ns - _HELD_AT_NS)
         return self.scheduler.estimate(stream, signature, thread.host_ns, row, copy)
+
+    def _is_covered(
+        self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
+    ) -> bool:
+        """Whether an op without a recorded counterpart is not estimated now: its phase's device time covers all ops of a
+        phase-grained recording, and the phase's unmatched remainder may turn out to cover this one."""
+        if segment.recorded is not None and segment.recorded.phase_grained:
+            segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
+            return True
+        self.stats.miss(signature.op, signature.shapes)
+        has_remainder = segment.unmatched_ns > 0 and not self.tracker.remainder.other
+        if has_remainder and copy is None and len(segment.deferred) < segment.may_defer:
+            segment.deferred.append((signature, row))
+            return True
+        return False

@@ -226,7 +226,7 @@ class StepTracker:
         if step.kind != StepKind.EVALUATION or not step.has_kernels or segment is None or segment.recorded is None:
             return None
         (of, calls), self._at_call = self._at_call, (segment, segment.calls)
-        return segment.holds_again(calls if of is segment else 0)
+        return segment.has_as_much_left(calls if of is segment else 0)
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
         """Charge what is left of the recorded step, let the time pass, and write the step."""
@@ -434,7 +434,7 @@ class StepTracker:
 
     def stop(self, thread: HostThread) -> None:
         """The script ends: an unfinished training step is dropped, and the host waits for the device, as at exit."""
-        unplayed = self._strict and self.segment is not None and self.segment.open_ns > 0  # no time to refuse anything
+        unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0  # no time to refuse anything
         if not unplayed:
             self._script.stop(thread, self._scheduler.clock.now_ns())
         if self.segment is not None or self.number:
