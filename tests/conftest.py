@@ -12,10 +12,16 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
+
+
+# A property is no measurement: how long an example takes depends on what else the machine does.
+settings.register_profile("trace", deadline=None)
+settings.load_profile("trace")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

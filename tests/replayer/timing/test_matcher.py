@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.op_signature import OpSignature
@@ -118,7 +118,6 @@ def test_recorded_values_are_answered_in_order_per_step_and_only_at_their_size()
     assert values.next(1, 2, 1) == [9.0]  # the same recorded step once more
 
 
-@settings(deadline=None)
 @given(st.lists(names, max_size=12), st.lists(st.lists(names, max_size=14), min_size=2, max_size=6))
 def test_remembering_the_last_time_changes_no_answer(recorded: list[str], steps: list[list[str]]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3 + i)) for i, name in enumerate(recorded)]
