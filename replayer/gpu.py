@@ -14,6 +14,11 @@ Note [Played in batches]
     looks at the device or the phase changes. Nobody can tell, for nothing on the timeline depends on when it is worked out;
     but playing them one after another, with the interpreter's caches warm, takes a third of the time.
 
+Note [Three entries per op]
+    The launched ops that wait to be played are one flat list: caller, signature and time of each. `+=` of a tuple takes effect
+    at once, so threads (autograd's, replicas) add to it without a lock. In three lists two threads could mix up the entries,
+    and tuples kept in a list would each be one more object for Python's garbage collector.
+
 Note [Our own time]
     What this module takes to work the timeline out is no time of the script's: a real GPU works beside its host. On a virtual
     clock time stands still meanwhile. What tensors and dispatch take counts, as a real host's launching does.
@@ -205,7 +210,7 @@ class VirtualGpu:
         self._lock = threading.RLock()
         self._looking = _Looking(self, self._lock)
         self._stream_count = 0
-        self._pending: list[Any] = []  # three entries per op, as `Simulator.play_all` takes them
+        self._pending: list[Any] = []  # see Note [Three entries per op]
         self._places = OpPlaces(self._pending)
         self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
         sizes = [*memory_bytes, *[memory_bytes[-1] if len(memory_bytes) == 1 else None] * len(self.recording.devices)]

@@ -44,6 +44,8 @@ class ChangeLists:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
+    """What differs between two traces: GPU time by kernel name, and by the op that launched it."""
+
     kernels: ChangeLists
     ops: ChangeLists
 

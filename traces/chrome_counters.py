@@ -22,6 +22,8 @@ _MOST = 20_000  # points of a curve; of longer ones each stretch's highest
 
 @dataclass(frozen=True, slots=True)
 class Counter:
+    """A curve over time beside the lanes: `value[k]`, in `unit`, holds from `time_ns[k]` on."""
+
     name: str
     unit: str
     device: int  # row of `trace.devices`

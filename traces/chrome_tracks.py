@@ -26,6 +26,8 @@ RANGE_OF_PARTS = "DataParallel."  # how our recorder calls the ranges around the
 
 
 class SideSpan(NamedTuple):
+    """A span of a side track; `args` are what a viewer shows of it."""
+
     name: str
     start_ns: int
     end_ns: int

@@ -97,17 +97,20 @@ def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
 
 
 def strings_item(texts: list[str]) -> Iterator[bytes]:
+    """The string table, `_TEXTS_PER_ITEM` texts an item."""
     for first in range(0, len(texts), _TEXTS_PER_ITEM):
         yield _pack("strings", texts[first : first + _TEXTS_PER_ITEM])
 
 
 def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
+    """The rows of a table, of which `first_row` is the number of its first in the file, at most MAX_ROWS an item."""
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
+    """How many texts and rows of each table a whole file has: without it the file was cut."""
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 

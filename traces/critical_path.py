@@ -36,6 +36,8 @@ _WAITS = ("Synchronize", "cudaMemcpy", "hipMemcpy")
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
+    """A stretch of the path on the host or on a GPU."""
+
     start_ns: int
     end_ns: int
     kind: str

@@ -54,6 +54,8 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
+    """Why two traces differ, in sentences; `delta_ns` is by how much the second one's median step is longer."""
+
     headline: str
     delta_ns: int | None
     caution: str  # what to know before the reasons are believed, a sentence; "": nothing

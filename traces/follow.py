@@ -57,6 +57,8 @@ class _Tail:
 
 
 class Follower(_Tail):
+    """Reads a trace file while another process writes it."""
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
         self._assembly = Assembly(UnpackLimit(0, None))  # a child of ours writes it

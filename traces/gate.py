@@ -59,6 +59,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
+    """Whether all budgets were kept, and each of them."""
+
     passed: bool
     checks: list[Check]
 

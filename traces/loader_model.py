@@ -33,6 +33,8 @@ class BatchCost:
 
 @dataclass(frozen=True)
 class LoaderRun:
+    """What the model says of a run with given workers and cores; times in nanoseconds."""
+
     step_ns: int  # from one batch to the next, mean
     wait_ns: int  # of that the script waits for its batch
     others_cores: float = 0  # that other programs have on average

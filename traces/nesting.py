@@ -30,6 +30,8 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Nest:
+    """Spans in the order of their starts, each within those before it that have not ended."""
+
     depth: Ints  # one per row: how many spans enclose it
     first_ns: int  # where row 0 starts
     gaps_ns: Ints  # two per row, in `_context_order`; negative where spans overlap or a new thread begins

@@ -32,6 +32,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
+    """What held memory when the most was allocated; `by_size`: requests are told by their sizes, for lack of addresses."""
+
     time_ns: int
     held: list[Held]
     by_size: bool

@@ -46,6 +46,8 @@ _OPEN_ENDED = frozenset({"forward", "loss", "other"})
 
 
 class Segment(NamedTuple):
+    """One stretch of a phase, from `start_ns` up to `end_ns`."""
+
     name: str
     start_ns: int
     end_ns: int

@@ -21,6 +21,8 @@ from traces.time_windows import TimeWindows
 
 @dataclass(frozen=True, slots=True)
 class StepsOfKind:
+    """How many steps of a kind there are, and how long the median one took."""
+
     count: int
     median_ns: int
 

@@ -31,6 +31,8 @@ _MOST_OTHERS = 1000.0  # programs beside the script
 
 
 class Bottleneck(StrEnum):
+    """What the steps of a run with a loader wait for."""
+
     GPU = "gpu"
     STORAGE = "storage"
     PREPARATION = "preparation"

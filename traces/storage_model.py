@@ -25,6 +25,8 @@ from enum import StrEnum
 
 
 class CachePolicy(StrEnum):
+    """What leaves a full cache of files."""
+
     LRU = "lru"  # evicts what was read longest ago, as an operating system's page cache does
     MINIO = "minio"  # never evicts
 

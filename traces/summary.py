@@ -53,6 +53,8 @@ TOP = 10  # rows of the tables of kernels and ops
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
+    """One GPU; `index` is its number in its process."""
+
     name: str
     total_memory_bytes: int | None
     rank: int
@@ -61,6 +63,8 @@ class DeviceSummary:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
+    """Rows of the trace by what they are."""
+
     kernels: int
     copies: int  # memcpys and memsets
     host_ops: int
@@ -80,6 +84,8 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
+    """One step; times on the host."""
+
     start_ns: int
     duration_ns: int
     number: int

@@ -34,6 +34,8 @@ class RequestKind(IntEnum):
 
 
 class LogEntry(NamedTuple):
+    """One request of the allocator or event beside it; `value` is what RequestKind says, `stream` the stream that it is for."""
+
     kind: RequestKind
     value: int
     stream: int = 0

@@ -32,6 +32,8 @@ def holds_several(path: Path) -> bool:
 
 
 class Source(NamedTuple):
+    """One file of a profiler, read."""
+
     name: str  # of the file, within its folder or archive
     label: str  # what a message calls it
     text: bytes  # decompressed
