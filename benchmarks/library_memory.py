@@ -272,7 +272,7 @@ def main() -> None:
     networks = args.networks.split(",") if args.networks else catalogue.models(gpus[0])
     peaks, full = [], []
     everything: list[tuple[str, ScaledRequests, list[Cell]]] = []
-    releases = {gpu: str(catalogue.cell(gpu, networks[0]).provenance["torch"]) for gpu in gpus}
+    releases = {gpu: str(catalogue.cell(gpu, networks[0]).source.torch) for gpu in gpus}
     for release in sorted(set(releases.values())):
         cards = [gpu for gpu in gpus if releases[gpu] == release]
         scaled = requests_of(networks, release)

@@ -49,6 +49,7 @@ class RecorderNotes:
     overhead_ns_per_step: int = 0
     overhead_share: float = 0.0
     config: RecordConfig | None = None
+    virtual_gpu: str = ""  # the recording whose times these are, if no real GPU took them
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def _limit_text(limit: MeasuredLimit) -> str:
 
 def _other_text(other: OtherMemory) -> str:
     cell, batch = other.limit.cell, count_text(other.batch)
-    release = f" (PyTorch {cell.provenance['torch']})" if cell.provenance.get("torch") else ""
+    release = f" (PyTorch {cell.source.torch})" if cell.source.torch else ""
     took = f"batch {batch} took {size_text(cell.peak_at(other.batch))} where it was measured{release}"
     needs = f"takes {size_text(other.needs_bytes)} here"
     return f"{_limit_text(other.limit)}; but {took} and {needs}: that limit is not this script's."

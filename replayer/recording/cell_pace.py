@@ -316,6 +316,6 @@ def _sum_of(calls: tuple[ModelCall, ...], copied: bool) -> dict[str, int]:
 
 
 def _source(cell: Cell) -> str:
-    told = cell.provenance
-    of = str(told.get("repository") or told.get("study") or "a recording")
-    return f"{of} {str(told['commit'])[:10]}" if told.get("commit") else of
+    told = cell.source
+    of = told.repository or told.study or "a recording"
+    return f"{of} {told.commit[:10]}" if told.commit else of

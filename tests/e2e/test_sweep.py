@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from tests.replayer.recordings import phase_recording
 from traces.file import save
+from traces.library.cell_traces import trace_of
 from traces.library.cells import read_cells
 from traces.model import TraceError
 from tui.commands.record_sweep import Sweep
@@ -73,6 +75,8 @@ def test_a_sweep_makes_a_cell_that_replays(tmp_path: Path) -> None:
     assert (file.gpu.name, cell.batches.tolist(), cell.out_of_memory_batch) == ("p100", [4], 1000)
     assert cell.workload.parameters == 212 and cell.workload.optimizer == "SGD" and cell.workload.autocast == "off"
     assert 20e6 <= cell.phases_ns["forward"][0] < 21e6 and cell.provenance["sweep"] == "--batch-size 4,1000"
+    assert cell.source.torch == version("torch") and (cell.source.kind, cell.source.virtual_gpu) == ("recorded", "g")
+    assert trace_of(cell, 4).machine_of(0).torch == version("torch")
     checked = trace("library", "check", "train.cells")
     told = "recorded on a virtual GPU, the times are those of g: nobody measured that"
     assert checked.returncode == 1 and checked.stdout.count("error") == 1 and told in checked.stdout

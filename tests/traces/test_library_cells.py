@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from traces.library import catalogue
 from traces.library.build_gpemu import GPUS, build, first_extrapolated
-from traces.library.cells import Cell, Gpu, NotMeasured, read_cells, write_cells
+from traces.library.cells import Cell, CellSource, Gpu, NotMeasured, read_cells, write_cells
 from traces.model import TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.workload import InputTensor, WorkloadSignature
 
@@ -35,7 +35,8 @@ NETWORK = WorkloadSignature(
 
 def a_cell(model: str = "net", batches: tuple[int, ...] = (1, 2, 4), **changes: object) -> Cell:
     of = np.array(batches, np.int64)
-    plain = Cell(GPU, model, NETWORK, of, {"forward": of * 1000, "rest": of * 2000 + 7}, provenance={"commit": "abc"})
+    told = CellSource(commit="abc"), {"done": "by hand"}
+    plain = Cell(GPU, model, NETWORK, of, {"forward": of * 1000, "rest": of * 2000 + 7}, source=told[0], provenance=told[1])
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -52,8 +53,8 @@ def test_six_gpus_with_36_networks_ship_in_less_than_a_megabyte() -> None:
     assert {len(file.models) for file in files} == {36}
     assert sum(file.path.stat().st_size for file in files) < 1_000_000
     for file in files:
-        assert file.provenance["repository"] and len(file.provenance["commit"]) == 40
-        assert all(cell.provenance["commit"] == file.provenance["commit"] for cell in file.cells())
+        assert file.source.repository and len(file.source.commit) == 40
+        assert all(cell.source == file.source and file.source.torch for cell in file.cells())
 
 
 def test_an_entry_is_read_within_20_ms() -> None:
@@ -144,7 +145,7 @@ def test_cells_come_back_as_they_were_written(tmp_path_factory: pytest.TempPathF
     assert back.phases_ns["forward"].tolist() == values and back.out_of_memory_batch == 99 and back.workload == NETWORK
     assert back.rest_ns.tolist() == batches.tolist() == back.spread_ns["forward"].tolist()
     assert back.peak_bytes.tolist() == [1 << 30] and back.persistent_bytes.tolist() == []
-    assert back.provenance == {"commit": "abc"}
+    assert (back.source, back.provenance) == (CellSource(commit="abc"), {"done": "by hand"})
 
 
 def test_damaged_foreign_and_newer_files_are_told_in_a_line(tmp_path: Path) -> None:

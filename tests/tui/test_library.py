@@ -14,7 +14,7 @@ from tests.traces.test_library_cells import GPU, NETWORK, a_cell
 from traces.file import save
 from traces.library import catalogue, find
 from traces.library.cell_traces import trace_of
-from traces.library.cells import read_cells, write_cells
+from traces.library.cells import CellSource, read_cells, write_cells
 from traces.library.check import check
 from traces.model import StepKind
 from traces.workload import WorkloadSignature
@@ -114,7 +114,7 @@ def test_an_entry_that_was_added_may_be_checked_again_but_not_another_of_its_nam
 
 
 def test_what_keeps_an_added_entry_from_being_sent_is_said(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_cells("virtual.cells", GPU, [a_cell(provenance={"source": "x", "virtual_gpu": "the times are those of p100"})], {})
+    write_cells("virtual.cells", GPU, [a_cell(source=CellSource(source="x", virtual_gpu="p100"))], {})
     said = "it was recorded on a virtual GPU, the times are those of p100: nobody measured that"
     code, _, err = told(capfd, "add", "virtual.cells")
     assert code == 0 and err.startswith(f"trace: not fit to be sent: {said}\n")
@@ -189,7 +189,7 @@ def test_what_is_sent_is_judged(own: Path, capfd: pytest.CaptureFixture[str]) ->
     ):
         assert text in out
     v100 = read_cells(catalogue.BUNDLED / "v100.cells")
-    write_cells("again.cells", v100.gpu, [v100.cell("resnet50"), replace(v100.cell("vgg16"), model="mine")], v100.provenance)
+    write_cells("again.cells", v100.gpu, [v100.cell("resnet50"), replace(v100.cell("vgg16"), model="mine")], v100.shared)
     again = [finding.text for finding in check(Path("again.cells"))]
     assert again == [
         "the library has the same network on this card as v100/vgg16",
@@ -204,7 +204,7 @@ def test_what_is_sent_is_judged(own: Path, capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_a_recording_that_is_sent_is_judged(own: Path) -> None:
-    fine = trace_of(a_cell(provenance={"source": "trace record"}), 2)
+    fine = trace_of(a_cell(source=CellSource(source="trace record")), 2)
     save(fine, "fine.msgpack")
     assert check(Path("fine.msgpack")) == []
     fine.workload, fine.devices = None, []

@@ -2,7 +2,7 @@
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
     blank_trace(gpu)                                    # the GPU alone, before it is known what a script trains
-    driven_trace(gpu, rows, workload)                   # the steps that a replay has played
+    driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has played
 
 A cell tells times between synchronised points, so the host's phases are the device's. Where its "rest" is one figure,
 `backward` holds it.
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from traces.library.cells import Cell, Gpu
+from traces.library.cells import Cell, CellSource, Gpu
 from traces.machine import Machine
 from traces.model import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
-from traces.typed_json import fitting
+from traces.typed_json import to_json
 from traces.workload import WorkloadSignature
 
 # In the order of a training loop.
@@ -26,9 +26,9 @@ _ORDER = ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer")
 _LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorded values", "first batches"]
 
 
-def blank_trace(gpu: Gpu, provenance: Mapping[str, Any] | None = None) -> Trace:
+def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[str, Any] | None = None) -> Trace:
     """A phase-grained trace of the card with one step without phases."""
-    return _trace(gpu, [{}], provenance or {}, None)
+    return _trace(gpu, [{}], source or CellSource(), provenance or {}, None)
 
 
 def trace_of(cell: Cell, batch: int) -> Trace:
@@ -39,29 +39,33 @@ def trace_of(cell: Cell, batch: int) -> Trace:
         phases["backward"] = phases.pop("rest")
     origin = Origin.SCALED if times.is_scaled else Origin.PUBLISHED
     provenance = {**cell.provenance, "cell": cell.name, "batch": batch, "scaled": times.is_scaled}
-    return _trace(cell.gpu, [phases], provenance, cell.workload_at(batch), origin)
+    return _trace(cell.gpu, [phases], cell.source, provenance, cell.workload_at(batch), origin)
 
 
 def driven_trace(
-    gpu: Gpu, steps: Sequence[Mapping[str, int]], provenance: Mapping[str, Any], workload: WorkloadSignature | None
+    gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """One steady step for each of `steps`: nanoseconds by phase."""
-    return _trace(gpu, steps or [{}], provenance, workload)
+    """One steady step for each of `steps` (nanoseconds by phase), which `cells` told; `blank` is what drove the replay."""
+    trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
+    trace.machines = dict(blank.machines)
+    return trace
 
 
 def _trace(
     gpu: Gpu,
-    told: Sequence[Mapping[str, int]],
+    steps: Sequence[Mapping[str, int]],
+    source: CellSource,
     provenance: Mapping[str, Any],
     workload: WorkloadSignature | None,
     origin: Origin = Origin.PUBLISHED,
 ) -> Trace:
     device = Device(rank=0, index=0, name=gpu.device, total_memory_bytes=gpu.memory_bytes)
-    trace = Trace(grain="phase", devices=[device], provenance=dict(provenance), workload=workload, lacks=list(_LACKS))
+    whole = {**to_json(source), **provenance}
+    trace = Trace(grain="phase", devices=[device], provenance=whole, workload=workload, lacks=list(_LACKS))
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
-    if (machine := fitting(Machine, {"torch": provenance.get("torch")})) != Machine():
-        trace.machines = {0: machine}
-    lay_out(trace, [{name: durations[name] for name in _ORDER if name in durations} for durations in told], origin)
+    if source.torch is not None:
+        trace.machines = {0: Machine(torch=source.torch)}
+    lay_out(trace, [{name: durations[name] for name in _ORDER if name in durations} for durations in steps], origin)
     return trace
 
 

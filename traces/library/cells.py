@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ import numpy as np
 from traces.columns import ABOVE, pack_column, unpack_column
 from traces.frames import Damaged
 from traces.model import Column, TraceFormatError, TraceLibraryError, TraceWriteError
+from traces.typed_json import from_json, to_json
 from traces.workload import InputTensor, WorkloadSignature
 
 SUFFIX = ".cells"
@@ -58,6 +59,31 @@ class Gpu:
     name: str  # what --gpu takes: "v100"
     device: str  # as torch.cuda.get_device_name tells: "Tesla V100-PCIE-32GB"
     memory_bytes: int
+
+
+@dataclass(frozen=True)
+class CellSource:
+    """Where figures come from, as far as code goes by it. In files it lies among the provenance, whose rest people read."""
+
+    kind: str = ""  # "published", "recorded"
+    study: str = ""
+    repository: str = ""
+    commit: str = ""
+    source: str = ""  # what made the recording: `Run.source`
+    grain: str = "phase"  # of the recording
+    torch: str | None = None  # its version
+    spread: str = ""  # how much the times vary, in words
+    virtual_gpu: str = ""  # whose times it has, if no real GPU took them
+
+    @property
+    def is_told(self) -> bool:
+        return bool(self.repository or self.study or self.source)
+
+
+def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
+    """What code goes by, and the rest. Raises ValueError for what has not the form of a CellSource."""
+    names = {field.name for field in fields(CellSource)}
+    return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
 
 @dataclass(frozen=True)
@@ -98,7 +124,14 @@ class Cell:
     peak_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     persistent_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     out_of_memory_batch: int | None = None  # the first that was seen not to fit; None: all that were tried did
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # JSON; what all cells of the file share included
+    # What all cells of the file share included:
+    source: CellSource = field(default_factory=CellSource)
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # JSON for people, beside the source
+
+    @property
+    def whole_provenance(self) -> dict[str, Any]:
+        """With the source."""
+        return {**to_json(self.source), **self.provenance}
 
     @property
     def name(self) -> str:
@@ -181,10 +214,11 @@ class Cell:
 class CellFile:
     """What is in a file of cells; columns are unpacked when a cell is asked for."""
 
-    def __init__(self, path: Path, gpu: Gpu, provenance: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
         self.path = path
         self.gpu = gpu
-        self.provenance = provenance
+        self.shared = shared  # the whole provenance that all cells share
+        self.source, self.provenance = parted(shared)
         self._stored = stored
         self._cells: dict[str, Cell] = {}
 
@@ -225,7 +259,7 @@ class CellFile:
         if not isinstance(own, dict):
             raise ValueError("provenance is no object")
         cell = Cell(self.gpu, model, self.workload(model), batches, phases, spread, memory, peak, persistent, oom,
-                    {**self.provenance, **own})  # fmt: skip
+                    *parted({**self.shared, **own}))  # fmt: skip
         if reason := fault(cell):
             raise ValueError(reason)
         return cell
@@ -281,13 +315,13 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
             raise ValueError("two cells of one model")
         if not isinstance(provenance, dict):
             raise ValueError("provenance is no object")
+        return CellFile(path, of, provenance, stored)
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
         raise TraceFormatError(path, at, f"damaged: {error or type(error).__name__}") from error
-    return CellFile(path, of, provenance, stored)
 
 
-def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[Cell], provenance: Mapping[str, Any]) -> None:
-    """Write the cells of one GPU, all or nothing; `provenance` is what all share. Raises TraceWriteError."""
+def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[Cell], shared: Mapping[str, Any]) -> None:
+    """Write the cells of one GPU, all or nothing; `shared` is the whole provenance that all share. Raises TraceWriteError."""
     path = Path(path)
     stored = []
     for cell in sorted(cells, key=lambda cell: cell.model):
@@ -296,7 +330,8 @@ def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[Cell], p
         columns = {"batches": cell.batches, **cell.phases_ns, "memory_batches": cell.memory_batches}
         columns |= {_SPREAD + name: column for name, column in cell.spread_ns.items()}
         columns |= {name: getattr(cell, name) for name in _MEMORY}
-        own = {key: value for key, value in cell.provenance.items() if key not in provenance or provenance[key] != value}
+        whole = cell.whole_provenance
+        own = {key: value for key, value in whole.items() if key not in shared or shared[key] != value}
         stored.append({
             "model": cell.model,
             "workload": cell.workload.to_json(),
@@ -305,7 +340,7 @@ def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[Cell], p
             "columns": {name: _pack_column(column) for name, column in columns.items() if len(column)},
         })  # fmt: skip
     told = {"name": gpu.name, "device": gpu.device, "memory_bytes": gpu.memory_bytes}
-    body = msgpack.packb({"gpu": told, "provenance": dict(provenance), "cells": stored})
+    body = msgpack.packb({"gpu": told, "provenance": dict(shared), "cells": stored})
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(MAGIC + msgpack.packb([VERSION, zlib.crc32(body), body]))

@@ -13,7 +13,7 @@ Note [What is personal]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ import numpy as np
 
 from traces.file import load
 from traces.library.catalogue import BUNDLED, cell_files
-from traces.library.cells import SUFFIX, Cell, read_cells
+from traces.library.cells import SUFFIX, Cell, CellSource, read_cells
 from traces.library.matching import compared
 from traces.measure import steady_steps
 from traces.model import Trace, TraceError
-from traces.typed_json import to_json
+from traces.typed_json import fitting, to_json
 from traces.workload import WorkloadSignature
 
 ERROR, WARNING = "error", "warning"
@@ -64,8 +64,8 @@ def check(path: Path) -> list[Fault]:
 
 def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
     name = cell.name
-    yield from _of_signature(cell.workload, cell.provenance, name)
-    yield from _of_provenance(dict(cell.provenance), name)
+    yield from _of_signature(cell.workload, cell.source, name)
+    yield from _of_source(cell.source, cell.whole_provenance, name)
     if cell.gpu.memory_bytes <= 0:
         yield Fault(ERROR, name, "the card's memory is not told")
     elif len(cell.peak_bytes) and cell.peak_bytes.max() > cell.gpu.memory_bytes:
@@ -83,7 +83,7 @@ def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
             yield Fault(WARNING, name, f"{phase} at batch {at} takes less than half of what the batch before took")
         if _ends_on_a_line(cell.batches, times):
             yield Fault(ERROR, name, f"the last batches' {phase} lie on one line: extrapolated, not measured")
-    if not cell.spread_ns and not cell.provenance.get("spread"):
+    if not cell.spread_ns and not cell.source.spread:
         yield Fault(WARNING, name, "how much its times vary is not told")
     for file in cell_files():
         if file.path.resolve() == path.resolve() or file.gpu.device != cell.gpu.device:
@@ -99,11 +99,14 @@ def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
 
 
 def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
+    run = trace.run_of(trace.ranks[0])
+    facts = trace.provenance | to_json(run)
+    source = fitting(CellSource, facts | {"virtual_gpu": run.recorder.virtual_gpu if run.recorder is not None else ""})
     if trace.workload is None:
         yield Fault(ERROR, name, "it does not tell what was trained (no workload signature): --gpu cannot find it")
     else:
-        yield from _of_signature(trace.workload, trace.provenance, name)
-    yield from _of_provenance(to_json(trace.run_of(trace.ranks[0])) | trace.provenance, name)
+        yield from _of_signature(trace.workload, source, name)
+    yield from _of_source(source, facts, name)
     if not trace.devices:
         yield Fault(ERROR, name, "there is no GPU in it")
     steps = steady_steps(trace)
@@ -118,20 +121,21 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
         yield Fault(WARNING, name, f"{count} x {kind}")
 
 
-def _of_signature(workload: WorkloadSignature, provenance: Mapping[str, Any], name: str) -> Iterator[Fault]:
+def _of_signature(workload: WorkloadSignature, source: CellSource, name: str) -> Iterator[Fault]:
     """Without parameters and inputs nothing can be compared; what else a publication does not tell, nobody can add."""
     lacking = [field for field in ("parameters", "modules", "inputs", "optimizer") if getattr(workload, field) is None]
     if lacking:
-        needed = provenance.get("kind") != "published" or {"parameters", "inputs"} & set(lacking)
+        needed = source.kind != "published" or {"parameters", "inputs"} & set(lacking)
         yield Fault(ERROR if needed else WARNING, name, f"its workload signature lacks {', '.join(lacking)}")
 
 
-def _of_provenance(provenance: dict[str, Any], name: str) -> Iterator[Fault]:
-    if not (provenance.get("repository") or provenance.get("study") or provenance.get("source") or provenance.get("script")):
+def _of_source(source: CellSource, facts: dict[str, Any], name: str) -> Iterator[Fault]:
+    if not source.is_told:
         yield Fault(ERROR, name, "it does not tell where its figures come from")
-    if provenance.get("virtual_gpu"):
-        yield Fault(ERROR, name, f"it was recorded on a virtual GPU, {provenance['virtual_gpu']}: nobody measured that")
-    for key, text in _texts(provenance, ""):
+    if source.virtual_gpu:
+        whose = f"the times are those of {source.virtual_gpu}"
+        yield Fault(ERROR, name, f"it was recorded on a virtual GPU, {whose}: nobody measured that")
+    for key, text in _texts(facts, ""):
         for pattern, what in _PERSONAL:
             if (found := pattern.search(text)) is not None:
                 yield Fault(ERROR, name, f"{key} holds {what}: {found[0][:60]}")

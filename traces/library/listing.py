@@ -53,13 +53,12 @@ def all_entries() -> list[LibraryEntry]:
                 cell = file.cell(model)
             except TraceError:
                 continue  # told by catalogue.faults, or when it is asked for
-            told = cell.provenance
-            source = " ".join(str(told[key]) for key in ("study", "repository", "commit", "source") if key in told)
-            of = str(told.get("repository") or told.get("source") or "")
-            short = f"{of.rpartition('/')[2]} {str(told.get('commit', ''))[:10]}"
+            told = cell.source
+            source = " ".join(filter(None, (told.study, told.repository, told.commit, told.source)))
+            short = f"{(told.repository or told.source).rpartition('/')[2]} {told.commit[:10]}"
             cells.append(
                 LibraryEntry(
-                    cell.name, file.gpu.name, file.gpu.device, model, str(told.get("grain", "phase")), source, short.strip(),
+                    cell.name, file.gpu.name, file.gpu.device, model, told.grain, source, short.strip(),
                     file.path, "cells", (int(cell.batches[0]), cell.last_batch), cell.out_of_memory_batch,
                 )
             )  # fmt: skip

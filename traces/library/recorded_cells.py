@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.library.cells import PHASES, Cell, Gpu
+from traces.library.cells import PHASES, Cell, CellSource, Gpu
 from traces.library.matching import batch_of
 from traces.measure import memory_peaks, phase_times, steady_steps
 from traces.model import Trace, TraceLibraryError
@@ -26,8 +26,8 @@ from traces.workload import InputTensor, WorkloadSignature
 
 _NAMELESS = {"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"}
 # Kept of a recording's provenance: what tells how it was made.
-_KEPT = ("date", "package", "virtual_gpu")
-_KEPT_OF_RUN = ("source", "script", "argv", "recorder")
+_KEPT = ("date", "package")
+_KEPT_OF_RUN = ("script", "argv", "recorder")
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,6 @@ def cell_of(
     machine, run = first.machine_of(0), first.run_of(0)
     software = {"torch": machine.torch, "cuda": machine.cuda, "cudnn": machine.cudnn, "driver": machine.driver}
     provenance = {
-        "kind": "recorded",
-        "grain": first.grain,
         "protocol": "trace record: medians of clean steady steps between CUDA events, the host not synchronised",
         "software": {name: of for name, of in software.items() if of is not None},
         "settings": {name: of for name, of in vars(machine.settings).items() if of is not None},
@@ -115,6 +113,13 @@ def cell_of(
         memory_batches=np.array([row.batch for row in with_peak], np.int64),
         peak_bytes=np.array([row.peak_bytes for row in with_peak], np.int64),
         out_of_memory_batch=out_of_memory_batch,
+        source=CellSource(
+            kind="recorded",
+            source=run.source,
+            grain=first.grain,
+            torch=machine.torch,
+            virtual_gpu=run.recorder.virtual_gpu if run.recorder is not None else "",
+        ),
         provenance=provenance,
     )
 

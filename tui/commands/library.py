@@ -160,7 +160,7 @@ def add(path: Path, name: str, json: bool) -> int:
         raise TraceLibraryError(f"{target} is there already, and is kept: give another --name")
     target.parent.mkdir(parents=True, exist_ok=True)
     if cells:
-        write_cells(target, gpu, cells, {} if file is None else file.provenance)
+        write_cells(target, gpu, cells, {} if file is None else file.shared)
     else:
         shutil.copyfile(find(path), target)
     found = findings_of(path if file is not None else find(path))
@@ -217,7 +217,7 @@ def remove(name: str, json: bool) -> int:
         target = mine[0].path
         others = [cell for cell in mine[0].cells() if cell.name != name]
         if others:
-            write_cells(target, mine[0].gpu, others, mine[0].provenance)
+            write_cells(target, mine[0].gpu, others, mine[0].shared)
         else:
             target.unlink()
     if json:
@@ -241,7 +241,7 @@ def _parted(name: str) -> tuple[str, str]:
 
 def _facts(cell: Cell) -> dict[str, Any]:
     """Of one cell, for --json; times are by batch, in ns."""
-    provenance = dict(cell.provenance)
+    provenance = cell.whole_provenance
     return {
         "name": cell.name,
         "board": {"device": cell.gpu.device, "memory_bytes": cell.gpu.memory_bytes},

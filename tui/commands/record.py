@@ -16,7 +16,7 @@ import glob
 import os
 import signal
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traces.configuration import RecordConfig, RecordSession, ReplayConfig, ReplaySession
@@ -31,6 +31,7 @@ from traces.model import Trace, TraceError
 from traces.order import in_order
 from traces.python_calls import folded
 from traces.replayed import process_of_each_rank
+from traces.run import RecorderNotes, Run
 from tui.errors import line_for
 from tui.narration import explain_empty_run, hint_misplaced_option, say
 from tui.options import RecordOptions
@@ -119,7 +120,7 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
             say(f"{len(recordings)} processes were recorded as {ranks}; of each rank the longest recording is kept")
         trace = merge_ranks([recordings[pid] for pid in by_rank.values()])
         if record.on is not None:  # the times are another recording's, which whoever gets this one must know
-            trace.provenance["virtual_gpu"] = f"the times are those of {Path(record.on).stem}"
+            trace.runs = {rank: _on_virtual_gpu(run, Path(record.on).stem) for rank, run in trace.runs.items()}
         with deferred_signals():  # either the parts are there or the whole
             save(trace, output)
             for part in parts:
@@ -131,6 +132,10 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
     lines = record_lines(trace, output, record.script)
     for line in lines[:1] if result.returncode else lines:
         say(line)
+
+
+def _on_virtual_gpu(run: Run, recording: str) -> Run:
+    return replace(run, recorder=replace(run.recorder or RecorderNotes(), virtual_gpu=recording))
 
 
 def _whole(part: _ProcessFiles) -> Trace:

@@ -91,7 +91,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 def card_of(choice: CellChoice) -> tuple[Gpu, Trace]:
     """The card of these cells, and a trace of it without steps of its own."""
     file = read_cells(choice.files[0])
-    return file.gpu, blank_trace(file.gpu, file.provenance)
+    return file.gpu, blank_trace(file.gpu, file.source, file.provenance)
 
 
 def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
@@ -99,8 +99,8 @@ def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
     played = _played(replayed)
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
-    provenance = {**blank.provenance, "cells": sorted({call.cell for call in calls})}
-    return driven_trace(gpu, [steps.phases_ns for steps in played], provenance, replayed.workload if known else None)
+    cells = sorted({call.cell for call in calls})
+    return driven_trace(gpu, blank, [steps.phases_ns for steps in played], cells, replayed.workload if known else None)
 
 
 def sentences(replayed: Trace) -> list[str]:
