@@ -54,6 +54,7 @@ def test_six_gpus_with_36_networks_ship_in_less_than_a_megabyte() -> None:
     assert sum(file.path.stat().st_size for file in files) < 1_000_000
     for file in files:
         assert file.source.repository and len(file.source.commit) == 40
+        assert file.cell("vgg11").whole_provenance == file.shared and file.shared["grain"] == "phase"
         assert all(cell.source == file.source and file.source.torch for cell in file.cells())
 
 

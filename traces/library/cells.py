@@ -70,7 +70,7 @@ class CellSource:
     repository: str = ""
     commit: str = ""
     source: str = ""  # what made the recording: `Run.source`
-    grain: str = "phase"  # of the recording
+    grain: str = ""  # of the recording; "": not told
     torch: str | None = None  # its version
     spread: str = ""  # how much the times vary, in words
     virtual_gpu: str = ""  # whose times it has, if no real GPU took them

@@ -58,7 +58,7 @@ def all_entries() -> list[LibraryEntry]:
             short = f"{(told.repository or told.source).rpartition('/')[2]} {told.commit[:10]}"
             cells.append(
                 LibraryEntry(
-                    cell.name, file.gpu.name, file.gpu.device, model, told.grain, source, short.strip(),
+                    cell.name, file.gpu.name, file.gpu.device, model, told.grain or "phase", source, short.strip(),
                     file.path, "cells", (int(cell.batches[0]), cell.last_batch), cell.out_of_memory_batch,
                 )
             )  # fmt: skip
