@@ -176,6 +176,11 @@ class Run:
     predicted: bool = False  # nobody recorded these times: `trace predict` made them, or a replay of what it made
 
     @property
+    def virtual_gpu(self) -> str:
+        """The recording whose times these are, if no real GPU took them; else ""."""
+        return "" if self.recorder is None else self.recorder.virtual_gpu
+
+    @property
     def is_epochal(self) -> bool:
         """Whether times count from 1970, so that those of other recordings can be compared with them."""
         return self.clock == "unix"

@@ -100,8 +100,8 @@ def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
 
 def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
     run = trace.run_of(trace.ranks[0])
-    facts = trace.provenance | to_json(run)
-    source = fitting(CellSource, facts | {"virtual_gpu": run.recorder.virtual_gpu if run.recorder is not None else ""})
+    facts = to_json(run) | trace.provenance
+    source = fitting(CellSource, facts | {"virtual_gpu": run.virtual_gpu})
     if trace.workload is None:
         yield Fault(ERROR, name, "it does not tell what was trained (no workload signature): --gpu cannot find it")
     else:
@@ -130,7 +130,7 @@ def _of_signature(workload: WorkloadSignature, source: CellSource, name: str) ->
 
 
 def _of_source(source: CellSource, facts: dict[str, Any], name: str) -> Iterator[Fault]:
-    if not source.is_told:
+    if not (source.is_told or facts.get("script")):
         yield Fault(ERROR, name, "it does not tell where its figures come from")
     if source.virtual_gpu:
         whose = f"the times are those of {source.virtual_gpu}"

@@ -118,7 +118,7 @@ def cell_of(
             source=run.source,
             grain=first.grain,
             torch=machine.torch,
-            virtual_gpu=run.recorder.virtual_gpu if run.recorder is not None else "",
+            virtual_gpu=run.virtual_gpu,
         ),
         provenance=provenance,
     )
