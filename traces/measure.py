@@ -181,9 +181,30 @@ def step_windows(trace: Trace) -> TimeWindows:
     return TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
 
 
+def backlog(trace: Trace) -> Column:
+    """A mask of the device spans that were launched before the recording began.
+
+    Their launch is not known, and they start on their stream before all spans with a known launch: a stream runs its work in
+    the order of the launches.
+    """
+    spans = trace.device
+    unknown = spans.launch == NONE
+    found = np.zeros(len(spans), dtype=bool)
+    if not unknown.any() or unknown.all():
+        return found
+    for rows in grouped(spans.device, spans.stream):
+        known_ns = spans.start_ns[rows][~unknown[rows]]
+        if len(known_ns):
+            found[rows] = unknown[rows] & (spans.start_ns[rows] < known_ns.min())
+    return found
+
+
 def launch_steps(trace: Trace) -> Column:
-    """The row of `trace.steps` in which each device span was launched, or NONE."""
-    return step_windows(trace).holding(launch_time_ns(trace), _device_ranks(trace))
+    """The row of `trace.steps` in which each device span was launched, or NONE; the backlog belongs to no step.
+
+    See Note [A step's time] in `traces.pace`.
+    """
+    return np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
 def phase_windows(trace: Trace) -> TimeWindows:
@@ -194,8 +215,8 @@ def phase_windows(trace: Trace) -> TimeWindows:
 
 
 def launch_phases(trace: Trace) -> Column:
-    """The row of `trace.phases` in which each device span was launched, or NONE."""
-    return phase_windows(trace).holding(launch_time_ns(trace), _device_ranks(trace))
+    """The row of `trace.phases` in which each device span was launched, or NONE; the backlog belongs to no phase."""
+    return np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
 def launch_phase_names(trace: Trace) -> Column:
@@ -379,6 +400,12 @@ def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
     return np.isin(step_windows(trace).holding(trace.host.start_ns[rows], ranks), steps)
 
 
-def _device_ranks(trace: Trace) -> Column:
+def rank_of_device(trace: Trace, device: int) -> int:
+    """The rank of a row of `trace.devices`; 0 for a device that the table lacks."""
+    return trace.devices[device].rank if device < len(trace.devices) else 0
+
+
+def device_ranks(trace: Trace) -> Column:
+    """The rank of each device span."""
     ranks = np.array([device.rank for device in trace.devices] or [0], dtype=np.int64)
     return np.asarray(ranks[np.where(trace.device.device < len(ranks), trace.device.device, 0)])

@@ -35,7 +35,7 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
     """The chosen rows (steps) of both columns (times). The noise is that of `all_ours`, not only of what drove a replay."""
     a, b = _percentiles(our_ns[ours]), _percentiles(their_ns[theirs])
-    noise = _noise_floor(our_ns[all_ours]) if len(ours) else None
+    noise = noise_floor(our_ns[all_ours]) if len(ours) else None
     return Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
 
 
@@ -54,6 +54,9 @@ def _percentiles(values: Column) -> list[int] | list[None]:
     return np.percentile(values, (5, 50, 95)).round().astype(int).tolist() if len(values) else [None] * 3
 
 
-def _noise_floor(values: Column) -> float | None:
+def noise_floor(values: Column) -> float | None:
+    """Half the distance between the quartiles over the median; None below four values."""
+    if len(values) < _MIN_STEPS_FOR_NOISE:
+        return None
     lower, median, upper = np.percentile(values, (25, 50, 75))
-    return float((upper - lower) / 2 / median) if len(values) >= _MIN_STEPS_FOR_NOISE and median else None
+    return float((upper - lower) / 2 / median) if median else None
