@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from traces.equivalents import kernel_text as kernel_text
 ABSENT = "-"
 T = TypeVar("T", int, float)
 _FEW_DEVICES = 4
+_LEAST_APART = 12  # characters: names cut shorter than this all look alike
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -105,6 +107,40 @@ def fit(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
+def fit_apart(texts: Sequence[str], width: int) -> list[str]:
+    """Each text as `fit` cuts it, except that different texts stay different.
+
+    Where the beginnings are alike, the cut moves to the middle, so that the ends show; texts that differ in between alone get
+    numbers: "multi_tensor_apply…#2".
+    """
+    short = [fit(text, width) for text in texts]
+    alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
+    if not alike or width < _LEAST_APART:
+        return short
+    cut_texts = list(dict.fromkeys(text for text, one in zip(texts, short, strict=True) if one in alike))
+    others = {one for one in short if one not in alike}
+    for end in range(width // 4, width - 4):
+        told = {text: fit(text, width - end).rstrip("…") + "…" + " ".join(text.split())[-end:] for text in cut_texts}
+        if len({*told.values()} | others) == len(cut_texts) + len(others):
+            break
+    else:
+        numbers = {text: f"…#{number}" for number, text in enumerate(cut_texts, 1)}
+        told = {text: fit(text, width - len(number) + 1).rstrip("…") + number for text, number in numbers.items()}
+    return [told.get(text, one) if one in alike else one for text, one in zip(texts, short, strict=True)]
+
+
+def kernel_texts(names: Sequence[str]) -> list[str]:
+    """The text of each kernel; those that differ in the types of their parameters alone keep them."""
+    counts = Counter(kernel_text(name) for name in set(names))
+    return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
+
+
+def names_text(names: Sequence[str], most: int = 2) -> str:
+    """ "aten::mul + aten::add and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return " + ".join(map(kernel_text, names[:most])) + more
+
+
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
@@ -119,9 +155,10 @@ def table(
     first = max(width - indent - sum(widths) - 2 * len(widths), 8)
     if not stretch:
         first = min(first, max((len(fit(line[0], first)) for line in lines), default=0))
+    names = fit_apart([line[0] for line in lines], first)
     return [
-        " " * indent + "  ".join([fit(line[0], first).ljust(first), *(line[c].rjust(widths[c - 1]) for c in columns)]).rstrip()
-        for line in lines
+        " " * indent + "  ".join([name.ljust(first), *(line[c].rjust(widths[c - 1]) for c in columns)]).rstrip()
+        for name, line in zip(names, lines, strict=True)
     ]
 
 

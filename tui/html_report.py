@@ -22,7 +22,7 @@ from traces.comparison import Both, Comparison, compare
 from traces.measure import MemoryCurve, memory_curve
 from traces.model import NONE, Column, StepKind, Steps, Trace
 from traces.summary import Summary, summarize
-from tui.figures import ABSENT, count_text, error_text, kernel_text, printable, share_text, size_text, time_text
+from tui.figures import ABSENT, count_text, error_text, kernel_text, names_text, printable, share_text, size_text, time_text
 from tui.print_analyses import REASONS, analysis_rows, idle_sentence
 from tui.print_communication import exposure_sentence
 from tui.print_diff import COVERAGE, verdict_sentences, warning_sentences
@@ -214,6 +214,11 @@ def _change_rows(lists: ChangeLists, labels: Sequence[str]) -> list[list[str]]:
             times = [time_text(change.recorded_ns), time_text(change.replayed_ns)]
             difference = time_text(change.replayed_ns - change.recorded_ns, signed=True)
             rows.append([kernel_text(change.name), kind, "→".join(counts), *times, difference])
+    for of in lists.replaced:
+        counts = list(dict.fromkeys(count_text(round(n, 1)) for n in (of.recorded_count, of.replayed_count)))
+        times = [time_text(of.recorded_ns), time_text(of.replayed_ns)]
+        names = f"{names_text(of.recorded_names)} → {names_text(of.replayed_names)}"
+        rows.append([names, "other names", "→".join(counts), *times, time_text(of.replayed_ns - of.recorded_ns, signed=True)])
     return rows
 
 

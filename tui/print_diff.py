@@ -21,7 +21,9 @@ from tui.figures import (
     counted,
     error_text,
     fit,
-    kernel_text,
+    fit_apart,
+    kernel_texts,
+    names_text,
     paint,
     printable,
     share_text,
@@ -36,6 +38,7 @@ from tui.print_pace import event_sentences, loader_note, pace_sentences, values_
 
 _SHOWN_CHANGES = 5  # of each kind; the JSON has more
 _SHOWN_MISSING = 8
+_CHANGE_FIGURES = 38  # characters of a row's counts and times
 _STEPS_FOR_A_SPREAD = 4
 _CHANGE_TITLES = {
     "longer": "that take longer",
@@ -324,6 +327,9 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
+        # One name is cut in one way in all tables, and no two names are cut to one text.
+        changed = [change.name for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
+        shown = dict(zip(changed, fit_apart(kernel_texts(changed), max(self.width - _CHANGE_FIGURES, 16)), strict=True))
         for kind, words in _CHANGE_TITLES.items():
             rows = []
             for change in getattr(lists, kind)[:_SHOWN_CHANGES]:
@@ -331,11 +337,24 @@ class _DiffPage:
                 counts = [count_text(round(count, 1)) for count in (change.recorded_count, change.replayed_count)]
                 number = counts[0] if counts[0] == counts[1] else "→".join(counts)
                 times = [time_text(a) if counts[0] != "0" else ABSENT, time_text(b) if counts[1] != "0" else ABSENT]
-                rows.append([kernel_text(change.name), number, *times, time_text(b - a, signed=True)])
+                rows.append([shown[change.name], number, *times, time_text(b - a, signed=True)])
             per = ", per step" if self.of.steps_compared.recorded else ", in all"
             words = words.format(first=self.first_name(), second="the replay" if self.of.replay else "B")
             lines += self.table([f"{title} {words}{per}", "count", self.first, self.second, "change"], rows)
-        return lines
+        return lines + self.replaced(lists, title)
+
+    def replaced(self, lists: ChangeLists, title: str) -> list[str]:
+        """Two rows for each replacement: the names in the first trace with the figures, and the names in the second."""
+        rows = []
+        for of in lists.replaced[:_SHOWN_CHANGES]:
+            counts = list(dict.fromkeys(count_text(round(count, 1)) for count in (of.recorded_count, of.replayed_count)))
+            times = [time_text(of.recorded_ns), time_text(of.replayed_ns)]
+            change = time_text(of.replayed_ns - of.recorded_ns, signed=True)
+            rows.append([f"{of.op}: {names_text(of.recorded_names)}".removeprefix(": "), "→".join(counts), *times, change])
+            rows.append([f"  → {names_text(of.replayed_names)}", "", "", "", ""])
+        per = ", per step" if self.of.steps_compared.recorded else ", in all"
+        other = "the replay" if self.of.replay else "B"
+        return self.table([f"{title} with other names in {other}{per}", "count", self.first, self.second, "change"], rows)
 
     def verdict(self) -> list[str]:
         """What came of it, and what it rests on."""

@@ -19,6 +19,7 @@ from tui.figures import (
     counted,
     fit,
     kernel_text,
+    kernel_texts,
     of_devices,
     paint,
     printable,
@@ -315,9 +316,9 @@ def _recorder(summary: Summary, width: int) -> list[str]:
 def work_cells(summary: Summary, work: list[WorkSum], head: str) -> tuple[list[str], list[list[str]]]:
     """Head and cells of a table of kernels or ops."""
     rows = []
-    for row in work:
+    for row, name in zip(work, kernel_texts([row.name for row in work]), strict=True):
         share = share_text(row.device_ns / summary.gpu_busy_ns if summary.gpu_busy_ns else None)
-        rows.append([kernel_text(row.name), count_text(row.count), time_text(row.device_ns), share])
+        rows.append([name, count_text(row.count), time_text(row.device_ns), share])
     return [head, "count", "time", "of busy"], rows
 
 

@@ -27,9 +27,8 @@ from collections.abc import Sequence
 
 import torch
 
-from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.device.oom import OutOfMemory
-from replayer.memory.tensor_allocator import TensorAllocator
+from replayer.memory.oom import OutOfMemory
+from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
 from traces.machine import Machine
 
 _KEPT_SINCE, _KEPT_SINCE_WITH_HIP, _KEPT_BEFORE = (2, 0), (2, 6), (2, 14)

@@ -17,8 +17,7 @@ Note [A convolution that found no workspace]
 
 from __future__ import annotations
 
-from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.tensor_allocator import TensorAllocator
+from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
 from traces.equivalents import canonical_op
 
 

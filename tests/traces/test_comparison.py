@@ -280,7 +280,7 @@ def test_kernels_and_ops_added_gone_longer_and_shorter() -> None:
     found = changes(recorded, other, np.arange(2), np.arange(4)).kernels
     assert [c.name for c in found.added] == ["mul_kernel", "softmax"]
     assert [c.name for c in found.gone] == ["Memcpy HtoD (Pageable -> Device)"]
-    assert [dataclasses.astuple(c) for c in found.longer] == [("volta_sgemm_nn", 1.0, 1.0, 10 * US, 30 * US)]
+    assert [dataclasses.astuple(c) for c in found.longer] == [("volta_sgemm_nn", 1.0, 1.0, 10 * US, 30 * US, "convolution")]
     assert [c.name for c in found.shorter] == ["volta_sgemm_tn"]
     assert [c.name for c in changes(recorded, other, np.arange(2), np.arange(4)).ops.longer] == ["aten::cudnn_convolution"]
     assert not changes(recorded, other, np.arange(2), np.arange(4), tolerance=2.5).kernels.longer

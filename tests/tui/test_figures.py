@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.figures import count_text, error_text, fit, kernel_text, paint, share_text, size_text, table, time_text
+from tui.figures import (
+    count_text,
+    error_text,
+    fit,
+    fit_apart,
+    kernel_text,
+    kernel_texts,
+    names_text,
+    paint,
+    share_text,
+    size_text,
+    table,
+    time_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +56,32 @@ def test_kernels_lose_what_says_least() -> None:
 def test_names_are_cut_and_marked() -> None:
     assert fit("a  b\nc", 10) == "a b c"
     assert fit("volta_sgemm", 6) == "volta…"
+
+
+def test_different_names_stay_different_when_they_are_cut() -> None:
+    assert fit_apart(["volta_sgemm_128x64_nn", "volta_sgemm_128x64_nt", "relu"], 16) == [
+        "volta_sgemm…4_nn",
+        "volta_sgemm…4_nt",
+        "relu",
+    ]
+    assert fit_apart(["same_name_of_a_kernel"] * 2, 16) == ["same_name_of_a_…"] * 2
+    between = [f"{'a' * 40}{middle}{'z' * 40}" for middle in "bc"]
+    assert fit_apart(between, 16) == ["aaaaaaaaaaaaa…#1", "aaaaaaaaaaaaa…#2"]
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=40), max_size=8), st.integers(12, 40))
+def test_cut_names_are_as_many_as_names(names: list[str], width: int) -> None:
+    short = fit_apart(names, width)
+    assert len(set(short)) == len(set(names)) and all(len(name) <= width for name in short)
+
+
+def test_kernels_that_differ_in_their_parameters_alone_keep_them() -> None:
+    assert kernel_texts(["void f<int>(long)", "void f<int>(char)", "void g(int)"]) == [
+        "void f<int>(long)",
+        "void f<int>(char)",
+        "g",
+    ]
+    assert names_text(["void a(int)", "b", "c", "d"]) == "a + b and 2 more"
 
 
 @given(st.lists(st.tuples(st.text(max_size=60), st.integers(0, 10**9)), max_size=5), st.integers(40, 120), st.booleans())

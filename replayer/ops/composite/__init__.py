@@ -1,1 +1,0 @@
-"""Composite ops that CUDA takes apart in another way than a CPU: each choice is made here, above the dispatcher."""

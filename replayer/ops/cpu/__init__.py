@@ -1,1 +1,0 @@
-"""`--values compute`: ops run on payloads that are kept on the CPU."""

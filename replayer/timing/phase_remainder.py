@@ -1,0 +1,147 @@
+"""The unmatched remainder of a phase: recorded kernels that no op of the script has taken.
+
+They are charged when the phase ends, or earlier if the host waits for a device, provided that the script is the recorded
+program (Note [Another program] in matcher.py) and the phase justifies it (Note [What a remainder stands for]). Where a script
+has replicas, a phase runs on several devices at once: each device's share is a lane with a matcher of its own.
+
+    remainder = PhaseRemainder(scheduler, strict=False)
+    segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
+    remainder.charge(segment, thread)                               # the phase ends
+
+Note [What a remainder stands for]
+    The remainder is charged in four cases:
+
+    * the kernels were launched without an op;
+    * the script has called unmatched ops whose estimated time is at least a quarter of the remainder, or whose tensors are at
+      least half as many as its kernels: the recording has the same work under other names;
+    * the remainder is at most a fifth of the phase's work: small differences between releases;
+    * the script entered the phase by name but launched nothing in it (`zero_grad` once filled zeros).
+
+    Otherwise the script does less in this phase than was recorded (frozen layers, say), and nothing is charged.
+
+Note [No more than the phase]
+    In a recording with kernels that have no op (profilers of 2020), a call may be matched with an instance at another shape
+    while its own kernels stay in the remainder. So the remainder is charged only up to the phase's recorded total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from replayer.errors import NotExact
+from replayer.recording.recorded_step import Kernel
+from replayer.timing.matcher import ForwardLikeness, SegmentMatcher
+from replayer.timing.scheduler import HostThread, StreamScheduler
+from replayer.timing.stream import VirtualStream
+
+_LITTLE = 0.2
+_OVER_ESTIMATE = 4  # by so many times an estimate may be too short
+_PER_TENSOR = 2  # kernels that another release launched for each tensor of a list
+
+
+class PhaseRemainder:
+    """Charges remainders in launch order, on the devices that they were recorded on."""
+
+    def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
+        self._scheduler = scheduler
+        self._strict = strict
+        self.likeness: ForwardLikeness | None = None  # of the script's last forward pass; None before the first one
+
+    @property
+    def other(self) -> bool:
+        """Whether the script is known to be another program than the recorded one; see Note [Another program] in matcher.py."""
+        return self.likeness is ForwardLikeness.OTHER
+
+    def forget(self) -> None:
+        """What was played so far was no step of a training: it tells nothing of the program."""
+        self.likeness = None
+        self._scheduler.set_other_program(False)
+
+    def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
+        """The matches and the host thread of an op on another device than the first.
+
+        In backward that is a thread of its own: autograd has one per device, though under replay they run one after another.
+        """
+        lane = segment.lane(self._scheduler.ordinal(device))
+        if lane is segment or segment.name != "backward":
+            return lane, thread
+        if lane.thread is None:
+            lane.thread = HostThread(self._scheduler.row_of(f"backward {device}"), thread.host_ns)
+        return lane, lane.thread
+
+    def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
+        """The phase ends: charge its remainder, or else estimate the ops without a counterpart one by one."""
+        for ordinal, lane in {0: segment, **segment.lanes}.items():
+            stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
+            beyond_ns = self._beyond_ns(lane) if lane is segment else 0
+            unmatched = lane.unmatched()
+            if lane is segment and segment.likeness is not None:
+                self.likeness = segment.likeness
+                self._scheduler.set_other_program(self.other)
+            is_same = self.likeness is ForwardLikeness.SAME and not mostly_unmatched
+            if unmatched and is_same and self._is_justified(lane, unmatched):
+                unmatched = _within(lane.step.step.kernels, unmatched, beyond_ns)
+                if unmatched:
+                    self._play(lane, thread, unmatched, stream)
+                lane.deferred = []
+            self._estimate_deferred(lane, thread, stream)
+        recorded = segment.recorded.lanes if segment.recorded is not None else {}
+        unvisited = (lane for ordinal, lane in recorded.items() if ordinal not in segment.lanes and not lane.predicted)
+        self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
+
+    def settle(self, segment: SegmentMatcher, thread: HostThread) -> None:
+        """In the midst of a phase: charge what the recorded host had launched by now, or else estimate what waits for that."""
+        for ordinal, lane in {0: segment, **segment.lanes}.items():
+            if self.likeness is not ForwardLikeness.SAME:
+                if self.likeness is None and lane.is_same_so_far():
+                    continue  # the remainder may well stand for them, when the pass ends
+                self._estimate_deferred(lane, thread, self._stream(ordinal))
+                continue
+            if lane.mostly_unmatched or not lane.deferred:
+                continue
+            unmatched = lane.unmatched_until(lane.position_ns)
+            if unmatched:
+                self._play(lane, thread, unmatched, self._stream(ordinal))
+                lane.deferred = []  # what was charged stands for them
+
+    def _estimate_deferred(self, lane: SegmentMatcher, thread: HostThread, stream: VirtualStream) -> None:
+        for signature, row in lane.deferred:
+            self._scheduler.estimate(stream, signature, thread.host_ns, row)
+        lane.deferred = []
+
+    def _stream(self, ordinal: int) -> VirtualStream:
+        return self._scheduler.stream(self._scheduler.script_device(ordinal), 0)
+
+    def _is_justified(self, segment: SegmentMatcher, unmatched: list[int]) -> bool:
+        """See Note [What a remainder stands for]."""
+        assert segment.recorded is not None
+        below_ops = segment.recorded.below_ops.intersection(unmatched)
+        of_ops_ns = segment.step.step.work_ns(below_ops)
+        if not segment.calls or of_ops_ns <= _LITTLE * segment.recorded.work_ns:
+            return True
+        if of_ops_ns <= _OVER_ESTIMATE * sum(self._scheduler.costs[op][0] for op, _ in segment.deferred):
+            return True
+        return len(below_ops) <= _PER_TENSOR * sum(max(len(op.shapes), 1) for op, _ in segment.deferred)
+
+    def _beyond_ns(self, segment: SegmentMatcher) -> int:
+        """By how much more has been charged in a segment of one device than the recorded work that its ops have taken."""
+        if segment.recorded is None or segment.lanes:
+            return 0
+        charged_ns = sum(self._scheduler.stats.charged_ns.values()) - segment.charged_before_ns
+        return max(charged_ns - (segment.recorded.work_ns - segment.unmatched_ns), 0)
+
+    def _play(self, segment: SegmentMatcher, thread: HostThread, unmatched: list[int], stream: VirtualStream) -> None:
+        if self._strict:
+            raise NotExact(f"what is left of phase {segment.name}", (), "recorded but not called")
+        self._scheduler.put_remainder(segment.step, unmatched, stream, thread.host_ns - segment.position_ns)
+
+
+def _within(kernels: Sequence[Kernel], unmatched: list[int], beyond_ns: int) -> list[int]:
+    """Those kernels less what has been charged already; see Note [No more than the phase]."""
+    kept = []
+    for k in unmatched:
+        if kernels[k].duration_ns <= beyond_ns:
+            beyond_ns -= kernels[k].duration_ns
+        else:
+            kept.append(k)
+    return kept

@@ -1,0 +1,235 @@
+"""The parts of nn.DataParallel in a replay: each takes its recorded time on its own device, and the timeline says so."""
+
+from __future__ import annotations
+
+from replayer.timing.matcher import SegmentMatcher
+from replayer.timing.scheduler import HostThread
+from tests.replayer.recordings import US, Op, Stage, make_recording
+from traces.file import load
+from traces.library import find
+from traces.model import NONE, Origin, Parts, Trace
+
+MS = 1_000 * US
+
+
+class Script(Stage):
+    """A script under nn.DataParallel on two devices, by the calls that the surfaces make."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self.replicas = [HostThread(1 + i, self.clock.now_ns()) for i in (0, 1)]
+        self.other = self.simulator.scheduler.stream(1, 0)
+
+    def on(self, device: int, name: str) -> None:
+        stream, main = self.stream, self.thread
+        self.stream = self.other if device else stream
+        self.op(name)
+        self.stream, self.thread = stream, main
+
+    def part(self, name: str, *devices: int, device: int = 0) -> None:
+        part = self.simulator.tracker.begin_part(self.thread, name, device)
+        for on in devices:
+            self.on(on, f"aten::op of {name}")
+        self.simulator.tracker.end_part(self.thread, part)
+
+    def forward(self) -> None:
+        self.part("scatter", 0, 1)
+        self.part("replicate", 0, 0)
+        tracker, since_ns = self.simulator.tracker, self.thread.host_ns
+        begun = []
+        for device, thread in enumerate(self.replicas):
+            thread.host_ns = since_ns
+            begun.append(tracker.begin_part(thread, "parallel_apply", device))
+        for device in (1, 0, 1, 0):
+            self.on(device, "aten::relu")
+        for thread, part in zip(self.replicas, begun, strict=True):
+            tracker.end_part(thread, part)
+        self.thread.host_ns = max(thread.host_ns for thread in self.replicas)
+        self.part("gather", 0)
+
+    def backward(self) -> None:
+        self.simulator.tracker.enter(self.thread, "backward")
+        self.part("gather_backward", 0)
+        for device in (0, 1, 0, 1):
+            self.on(device, "aten::relu_backward")
+        self.part("broadcast_backward", 1, 0)
+        self.simulator.tracker.leave(self.thread, "backward")
+
+    def step(self) -> None:
+        self.within("h2d", "aten::copy_")
+        self.forward()
+        self.op("aten::nll_loss")
+        self.backward()
+        self.within("optimizer", "aten::add_")
+        self.simulator.tracker.optimizer_stepped(self.thread, True)
+
+    def parts(self, step: int) -> dict[tuple[str, int], tuple[int, int]]:
+        """Host and device time of the parts of a step, by name and device."""
+        count = len(self.log.parts) // len(self.log.steps)
+        return {
+            (name, device): (end - start, device_end - device_start)
+            for _, name, _, start, end, device, device_start, device_end, _ in self.log.parts[step * count : (step + 1) * count]
+        }
+
+    def phases(self, step: int) -> dict[str, int]:
+        count = len(self.log.phases) // len(self.log.steps)
+        return {name: end - start for name, start, end, _, _ in self.log.phases[step * count : (step + 1) * count]}
+
+
+def test_two_gpus_take_the_published_time_in_the_published_parts() -> None:
+    """GIVEN both columns of the study WHEN a script runs on each THEN they differ by what was published, and where."""
+    one, two = Stage(load(find("p100-no-cudnn"))), Script(load(find("p100x2-no-cudnn")))
+    for _ in range(3):
+        one.within("h2d", "aten::copy_")
+        one.op("aten::relu")
+        one.op("aten::nll_loss")
+        one.within("backward", "aten::relu_backward")
+        one.within("optimizer", "aten::add_")
+        one.simulator.tracker.optimizer_stepped(one.thread, True)
+        two.step()
+
+    lengths_ns = [[end - start for start, end, _ in stage.log.steps] for stage in (one, two)]
+    assert [[ns / MS for ns in lengths] for lengths in lengths_ns] == [[1213.0, 759.7, 759.7], [3596.5, 776.0, 776.0]]
+    compute_ms = [(lengths[1] - h2d_ns) / MS for lengths, h2d_ns in zip(lengths_ns, (6.5 * MS, 0.3 * MS), strict=True)]
+    assert 0.9 * 23.4 <= compute_ms[1] - compute_ms[0] <= 1.1 * 23.4
+    assert abs(2 * lengths_ns[0][1] / lengths_ns[1][1] / 1.956 - 1) < 0.01
+
+    phases_ms = {name: ns / MS for name, ns in two.phases(2).items()}
+    assert phases_ms == {"h2d": 0.3, "forward": 268.7, "loss": 0.5, "backward": 501.0, "optimizer": 5.5}
+    assert {part: tuple(ns / MS for ns in times) for part, times in two.parts(2).items()} == {
+        ("scatter", 0): (6.7, 6.7),
+        ("replicate", 0): (6.2, 6.2),
+        ("parallel_apply", 0): (247.3, 255.5),
+        ("parallel_apply", 1): (247.3, 255.5),
+        ("gather", 0): (8.5, 0.3),
+        ("gather_backward", 0): (2.2, 2.2),
+        ("broadcast_backward", 0): (5.7, 5.7),
+    }
+
+
+def test_the_devices_are_busy_with_the_parts_and_with_what_lies_between() -> None:
+    script = Script(load(find("p100x2-no-cudnn")))
+    script.step()
+    script.log.device.clear()
+    script.step()
+    busy_ms: dict[tuple[int, str], float] = {}
+    for row in script.log.device:
+        key = row["device"], script.log.strings[row["name"]]
+        busy_ms[key] = busy_ms.get(key, 0) + row["duration_ns"] / MS
+        assert row["origin"] == Origin.PHASE
+    on_first = {name: ms for (device, name), ms in busy_ms.items() if device == 0}
+    parts = {"scatter": 6.7, "replicate": 6.2, "parallel_apply": 255.5, "gather": 0.3, "gather_backward": 2.2}
+    assert {name: round(ms, 6) for name, ms in on_first.items()} == parts | {
+        "h2d": 0.3,
+        "loss": 0.5,
+        "backward": 493.1,
+        "broadcast_backward": 5.7,
+        "optimizer": 5.5,
+    }
+    # The second device works while the first replicas do; that scatter gave it data is not counted there.
+    assert round(busy_ms[1, "parallel_apply"], 6) == 255.5
+    assert round(busy_ms[1, "backward"], 6) == 498.8 and (1, "optimizer") not in busy_ms and (1, "scatter") not in busy_ms
+
+
+def test_who_looks_at_the_device_between_two_parts_sees_it_busy_until_the_second() -> None:
+    """GIVEN a step to learn from WHEN an event is recorded where backward's last part begins THEN it reads that time."""
+    script = Script(load(find("p100x2-no-cudnn")))
+    for _ in range(2):
+        script.step()
+    tracker, scheduler = script.simulator.tracker, script.simulator.scheduler
+    tracker.enter(script.thread, "backward")
+    begun_ns = scheduler.mark(script.thread.host_ns)
+    script.part("gather_backward", 0)
+    script.on(0, "aten::relu_backward")
+    script.on(1, "aten::relu_backward")
+    tracker.settle(script.thread)
+    assert round((scheduler.mark(script.thread.host_ns) - begun_ns) / MS, 6) == round(2.2 + 493.1 / 2, 6)
+    script.on(0, "aten::relu_backward")
+    script.on(1, "aten::relu_backward")
+    tracker.settle(script.thread)
+    assert scheduler.mark(script.thread.host_ns) - begun_ns == 495.3 * MS
+
+
+def test_who_looks_within_a_part_sees_the_share_of_its_ops() -> None:
+    script = Script(load(find("p100x2-no-cudnn")))
+    for _ in range(2):
+        script.step()
+    script.within("h2d", "aten::copy_")
+    tracker, scheduler = script.simulator.tracker, script.simulator.scheduler
+    script.part("scatter", 0, 1)
+    script.part("replicate", 0, 0)
+    since_ns = scheduler.mark(script.thread.host_ns)
+    part = tracker.begin_part(script.replicas[1], "parallel_apply", 1)
+    tracker.settle(script.replicas[1])
+    assert script.other.ready_ns <= since_ns  # nothing was launched yet
+    script.on(1, "aten::relu")
+    tracker.settle(script.replicas[1])
+    assert script.other.ready_ns - since_ns == 255.5 * MS / 2
+    script.on(1, "aten::relu")
+    tracker.settle(script.replicas[1])
+    assert script.other.ready_ns - since_ns == 255.5 * MS
+    tracker.end_part(script.replicas[1], part)
+    assert script.other.ready_ns - since_ns == 255.5 * MS
+
+
+def test_a_part_that_was_not_recorded_costs_nothing_of_its_own_and_is_told() -> None:
+    script = Script(load(find("p100-no-cudnn")))
+    script.step()
+    script.step()
+    assert script.phases(1)["forward"] == 254.7 * MS
+    assert script.parts(1)["scatter", 0] == (0, 0)
+    assert {name for name, _ in script.parts(1)} == {
+        "scatter", "replicate", "parallel_apply", "gather", "gather_backward", "broadcast_backward",
+    }  # fmt: skip
+
+
+def test_parts_of_a_kernel_grained_recording_are_told_as_they_were_played() -> None:
+    stage = Stage(make_recording([("forward", 0, 100)], [Op("aten::relu", 10, 20, kernel=(40, 500))]))
+    part = stage.simulator.tracker.begin_part(stage.thread, "scatter", 0)
+    stage.op("aten::relu")
+    stage.simulator.tracker.end_part(stage.thread, part)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    [(phase, name, thread, start, end, device, device_start, device_end, origin)] = stage.log.parts
+    assert (phase, name, thread, device, origin) == (0, "scatter", 0, 0, Origin.EXACT)
+    assert (start, end) == (device_start, stage.log.phases[0][1] + 30 * US) and device_end - device_start == 540 * US
+
+
+def test_a_part_that_outlasts_its_phase_is_told_and_charges_nothing() -> None:
+    """A loss within a replica, say, is another phase."""
+    script = Script(load(find("p100x2-no-cudnn")))
+    script.within("h2d", "aten::copy_")
+    part = script.simulator.tracker.begin_part(script.thread, "scatter", 0)
+    script.op("aten::nll_loss")
+    before = [row["duration_ns"] for row in script.log.device]
+    script.simulator.tracker.end_part(script.thread, part)
+    assert [row["duration_ns"] for row in script.log.device] == before
+    assert isinstance(script.simulator.tracker.segment, SegmentMatcher)
+
+
+def test_parts_without_a_device_are_not_played() -> None:
+    trace = load(find("p100x2-no-cudnn"))
+    trace.parts = Parts(**(trace.parts.columns() | {"device": trace.parts.device * 0 + NONE}))
+    script = Script(trace)
+    script.step()
+    script.step()
+    assert script.phases(1)["forward"] == 268.7 * MS and script.parts(1)["scatter", 0] == (0, 0)
+
+
+def test_a_batch_that_turns_out_to_be_evaluated_is_split_into_the_parts_of_forward() -> None:
+    """GIVEN a script that trained WHEN it evaluates a batch THEN its parts take what they take in training."""
+    script = Script(load(find("p100x2-no-cudnn")))
+    for _ in range(2):
+        script.step()
+    script.within("loader")
+    script.within("h2d", "aten::copy_")
+    script.module(grad=False)
+    script.forward()
+    script.within("loader")
+    rows = {(name, device): (end - start) / MS for _, name, _, start, end, device, *_ in script.log.parts[-5:]}
+    assert rows == {
+        ("scatter", 0): 6.7,
+        ("replicate", 0): 6.2,
+        ("parallel_apply", 0): 247.3,
+        ("parallel_apply", 1): 247.3,
+        ("gather", 0): 8.5,
+    }
