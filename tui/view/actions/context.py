@@ -1,0 +1,56 @@
+"""What every group of actions works on: the timeline, the tables, the scene, and the line that says what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from textual.app import App
+from textual.screen import Screen
+
+from tui.view.scene import Scene
+from tui.view.tables import TablePanel
+from tui.view.timeline import TimelineView
+from tui.view.window import Window
+
+T = TypeVar("T")
+
+
+class ViewContext:
+    """`tell` shows a note in the status line and draws the timeline again; an empty note shows the usual status."""
+
+    def __init__(self, app: App[Any], tell: Callable[[str], None]) -> None:
+        self._app = app
+        self.tell = tell
+        self.following = False  # a live replay: each new step moves the window
+
+    @property
+    def timeline(self) -> TimelineView:
+        return self._app.screen_stack[0].query_one(TimelineView)
+
+    @property
+    def tables(self) -> TablePanel:
+        return self._app.screen_stack[0].query_one(TablePanel)
+
+    @property
+    def window(self) -> Window:
+        """The window onto the scene. `ViewApp.check_action` lets no action through before there is one."""
+        window = self.timeline.window
+        assert window is not None
+        return window
+
+    @property
+    def scene(self) -> Scene:
+        return self.window.scene
+
+    def open(self, screen: Screen[T], then: Callable[[T | None], None] | None = None) -> None:
+        """Open a screen over the timeline; `then` gets its result."""
+        self._app.push_screen(screen, then)
+
+    def in_thread(self, work: Callable[[], str]) -> None:
+        """Run `work` in a thread, then show the note that it returns."""
+        self._app.run_worker(lambda: self._app.call_from_thread(self.tell, work()), thread=True, exit_on_error=False)
+
+    def change_window(self, change: Callable[[Window], object]) -> None:
+        change(self.window)
+        self.tell("")

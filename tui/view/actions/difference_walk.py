@@ -1,0 +1,66 @@
+"""Walking through the differences between two traces, the largest first."""
+
+from __future__ import annotations
+
+from tui.figures import counted
+from tui.view.actions.context import ViewContext
+from tui.view.actions.selection import Selection
+from tui.view.differences import Difference, differences
+from tui.view.scene import Scene
+from tui.view.spans import duration_of, find_span, place_of
+
+# How much is shown on either side of a difference, as a share of it: a kernel among others, most of a window for a phase.
+_BESIDE = {"device": 6.0, "phases": 0.25}
+
+
+class DifferenceWalk:
+    """`everything`: whether differences in waits for data and in warm-up steps are included."""
+
+    def __init__(self, context: ViewContext, selection: Selection) -> None:
+        self._context, self._selection = context, selection
+        self.everything = False
+        self._all: tuple[Scene, tuple[Difference, ...]] | None = None
+        self._at: Difference | None = None
+
+    def found(self) -> tuple[Difference, ...]:
+        scene = self._context.scene
+        if not self.everything:
+            return scene.differences
+        if self._all is None or self._all[0] is not scene:
+            self._all = scene, differences(scene, everything=True)
+        return self._all[1]
+
+    def step(self, by: int) -> None:
+        """To the next difference (1) or the previous one (-1)."""
+        found = self.found()
+        if self._context.scene.counterparts is None:
+            self._context.tell("counterparts are still being looked for")
+        elif not found:
+            self._context.tell("no differences worth going to")
+        else:
+            at = found.index(self._at) + by if self._at in found else 0 if by > 0 else -1
+            self.go_to(found[at % len(found)])
+
+    def go_to(self, one: Difference) -> None:
+        """Zoom to where the difference is largest, and say what differs."""
+        self._at = one
+        window, found = self._context.window, self.found()
+        side = 1 if one.rows[1] >= 0 else 0
+        span = find_span(window.scene, side, one.table, one.rows[side])
+        near = next((place for place, _, pair in self._context.timeline.marks if pair == one.pair), window.cursor_ns)
+        place = None if span is None else place_of(window, span, near)
+        if span is None or place is None:
+            self._context.tell(f"{one.sentence}: not on the axis by {window.alignment.value}")
+            return
+        duration_ns = duration_of(window.scene, span)
+        beside_ns = int(_BESIDE[one.table] * max(duration_ns, *one.times_ns, 1))
+        window.fit(place - beside_ns, place + duration_ns + beside_ns)
+        self._selection.select(span, place)
+        number = found.index(one) + 1 if one in found else 0
+        self._context.tell(f"{number} of {len(found)}: {one.sentence}")
+
+    def toggle_everything(self) -> None:
+        self.everything = not self.everything
+        self._context.tables.forget("differences")
+        words = "with waits for data and warm-up" if self.everything else "without waits for data and warm-up"
+        self._context.tell(f"{counted(len(self.found()), 'difference')}, {words}")

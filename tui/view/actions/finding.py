@@ -1,0 +1,90 @@
+"""Keys that find something: a step by its number, events by name, and the place of a chosen table row."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tui.view.actions.context import ViewContext
+from tui.view.actions.difference_walk import DifferenceWalk
+from tui.view.actions.selection import Selection
+from tui.view.related import next_named
+from tui.view.scene import Scene
+from tui.view.screens import PromptScreen, SearchScreen
+from tui.view.search import Hit, search
+from tui.view.table_parts import TableRow
+
+
+class Finding:
+    def __init__(self, context: ViewContext, selection: Selection, walk: DifferenceWalk) -> None:
+        self._context, self._selection, self._walk = context, selection, walk
+        self._hit: Hit | None = None  # what was searched for last
+        self._searched = ""
+
+    def goto(self) -> None:
+        names = [name for _, name, _ in self._context.timeline.marks]
+        hint = f"{names[0]} to {names[-1]}" if names else "no steps in this trace"
+        self._context.open(PromptScreen("go to step", hint), self._to_step)
+
+    def search(self) -> None:
+        def chosen(hit: Hit | None) -> None:
+            if hit is not None:
+                self._hit = hit
+                self._next_match(1)
+
+        scene = self._context.scene
+        self._context.open(SearchScreen(partial(self._search, scene), scene.words, self._searched), chosen)
+
+    def match(self, by: int) -> None:
+        if self._hit is None:
+            self._context.tell("nothing searched for yet: / searches")
+        else:
+            self._next_match(by)
+
+    def go_to_row(self, row: TableRow) -> None:
+        """Go to the place of a row that was chosen in a table."""
+        window, scene = self._context.window, self._context.scene
+        if row.difference is not None:
+            self._walk.go_to(row.difference)
+            return
+        if row.step >= 0:
+            self._selection.go_to_pair(row.step)
+            return
+        if not row.table:
+            self._context.tell(f"{row.full_name}: a sum, no place to go to")
+            return
+        for side in (row.side, len(scene.traces) - 1 - row.side):
+            string = scene.traces[side].strings.find(row.name)
+            found = next_named(window, side, row.table, string, 1) if string >= 0 else None
+            if found is not None:
+                self._hit = Hit(row.table, row.name, 0, side, row.table, string)
+                break
+        self._selection.select_named(found, f"{row.name} lies outside what is aligned by {window.alignment.value}")
+
+    def _to_step(self, text: str | None) -> None:
+        if text is None:
+            return
+        wanted = text.removeprefix("step").strip()
+        for place, name, _ in self._context.timeline.marks:
+            if wanted in (name, *name.split("/")):
+                self._selection.go(place)
+                return
+        self._context.tell(f"no step {wanted}")
+
+    def _search(self, scene: Scene, text: str) -> list[Hit]:
+        self._searched = text
+        steps = [
+            Hit("step", f"step {name}", 0, 0, "steps", number)
+            for _, name, number in self._context.timeline.marks
+            if text.strip() and f"step {name}".startswith(text.casefold().strip())
+        ]
+        return steps + search(scene, text)
+
+    def _next_match(self, by: int) -> None:
+        hit, window = self._hit, self._context.window
+        if hit is None:
+            return
+        if hit.table == "steps":
+            self._selection.go_to_pair(hit.string)
+            return
+        missing = f"{hit.name} lies outside what is aligned by {window.alignment.value}"
+        self._selection.select_named(next_named(window, hit.side, hit.table, hit.string, by), missing)

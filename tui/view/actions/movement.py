@@ -1,0 +1,61 @@
+"""Keys that move the window or the cursor: zoom, pan, lines, steps, fit."""
+
+from __future__ import annotations
+
+from tui.view.actions.context import ViewContext
+from tui.view.actions.selection import Selection
+from tui.view.spans import duration_of, place_of
+
+_PAN = 0.25  # of the window
+
+
+class Movement:
+    def __init__(self, context: ViewContext, selection: Selection) -> None:
+        self._context, self._selection = context, selection
+
+    def zoom(self, factor: float) -> None:
+        self._context.following = False
+        self._context.change_window(lambda window: window.zoom(factor))
+
+    def pan(self, by: int) -> None:
+        self._context.following = False
+        self._context.change_window(lambda window: window.pan(by * max(int(_PAN * window.columns), 1)))
+
+    def move(self, by: int) -> None:
+        self._selection.span = None
+        self._context.change_window(lambda window: window.move(by))
+
+    def line(self, by: int) -> None:
+        self._selection.span = None
+        self._context.change_window(lambda window: window.move_line(by))
+
+    def page(self, by: int) -> None:
+        self._selection.span = None
+        self._context.change_window(lambda window: window.move_line(by * window.height))
+
+    def step(self, place: int) -> None:
+        """To the first step (0) or the last one (-1)."""
+        marks = self._context.timeline.marks
+        if not marks:
+            self._context.tell("no steps in this trace")
+        else:
+            self._selection.go(marks[place][0])
+
+    def fit(self) -> None:
+        """Fit the range or the selected event; if it fits already, all steps; then everything."""
+        window = self._context.window
+        span, before = self._selection.span, (window.start_ns, window.ns_per_column)
+        if window.range_ns is not None:
+            window.fit(*window.range_ns)
+        elif span is not None:
+            begin = place_of(window, span)
+            if begin is not None:
+                window.fit(begin, begin + duration_of(window.scene, span))
+        if before == (window.start_ns, window.ns_per_column):
+            if window.at_home:
+                window.everything()
+            else:
+                cursor_ns = window.cursor_ns
+                window.home()
+                window.cursor_ns = cursor_ns
+        self._context.tell("")

@@ -1,0 +1,71 @@
+"""Keys that open and close what stands beside the lanes: tables, ranges, help, the output of a live replay."""
+
+from __future__ import annotations
+
+from textual.widgets import Static
+
+from tui.view.actions.context import ViewContext
+from tui.view.actions.difference_walk import DifferenceWalk
+from tui.view.actions.selection import Selection
+from tui.view.screens import HelpScreen
+from tui.view.table_parts import TabTable
+from tui.view.table_rows import TABS, table_of
+
+
+class Panels:
+    def __init__(self, context: ViewContext, selection: Selection, walk: DifferenceWalk) -> None:
+        self._context, self._selection, self._walk = context, selection, walk
+
+    def table(self, tab: str) -> TabTable:
+        """The contents of a tab, for the table panel."""
+        window = self._context.window
+        return table_of(self._context.scene, tab, self._walk.found(), window.axis, window.range_ns)
+
+    def help(self) -> None:
+        self._context.open(HelpScreen(self._context.timeline.palette))
+
+    def tables(self) -> None:
+        tables = self._context.tables
+        if tables.is_open:
+            tables.close()
+            self._context.timeline.focus()
+        else:
+            tables.open("range" if self._context.window.range_ns is not None else self._first_tab())
+
+    def range(self) -> None:
+        """Begin a range at the cursor, or end the one that was begun and list what is in it."""
+        if self._selection.range_from_ns is None:
+            self._selection.range_from_ns = self._context.window.cursor_ns
+            self._selection.span = None
+            self._context.tell("a range begins here: move the cursor; v ends it and lists what is in it")
+        else:
+            self._selection.range_from_ns = None
+            self._context.tables.forget("range")
+            self._context.tell("")
+            self._context.tables.open("range")
+
+    def close(self) -> None:
+        """Escape: close or undo the last of what is open, selected or filtered; it never quits."""
+        tables, window = self._context.tables, self._context.timeline.window
+        output = self._context.timeline.screen.query_one("#output", Static)
+        if tables.end_filter():
+            return
+        if window is not None and window.range_ns is not None:
+            self._selection.range_from_ns = window.range_ns = None
+            tables.forget("range")
+        elif tables.is_open:
+            tables.close()
+            self._context.timeline.focus()
+        elif output.has_class("open"):
+            output.remove_class("open")
+        elif self._selection.span is not None:
+            self._selection.span = None
+        elif window is not None and window.wanted:
+            window.filter("")
+        self._context.tell("")
+
+    def _first_tab(self) -> str | None:
+        """The tab to open: None for the one that was open last; of one trace, whose first tabs may be empty, one with rows."""
+        if len(self._context.scene.traces) == 2 or self.table(self._context.tables.tab).rows:
+            return None
+        return next((tab for tab in TABS if self.table(tab).rows), None)

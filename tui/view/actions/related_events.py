@@ -1,0 +1,68 @@
+"""Keys that go from one event to another: neighbours, the same name, the counterpart, launches, the other pass; and details."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.text import Text
+
+from tui.view.actions.context import ViewContext
+from tui.view.actions.selection import Selection
+from tui.view.details import details
+from tui.view.related import backward, launched, launcher, place_among
+from tui.view.scene import Scene
+from tui.view.screens import TextScreen
+from tui.view.spans import Span, counterpart, neighbour, under
+
+
+class RelatedEvents:
+    def __init__(self, context: ViewContext, selection: Selection) -> None:
+        self._context, self._selection = context, selection
+
+    def neighbour(self, by: int) -> None:
+        window = self._context.window
+        span = neighbour(window, self._selection.span or under(window), by)
+        if span is None:
+            self._context.tell("no event that way on this row")
+        else:
+            self._selection.select(span)
+
+    def same_name(self, by: int) -> None:
+        span = self._selection.current()
+        if span is not None:
+            found = place_among(self._context.window, span, by)
+            self._selection.select_named(found, "no other of this name on the axis")
+
+    def counterpart(self) -> None:
+        window = self._context.window
+        other = self._context.scene.words[1 - window.cursor_side]
+        self._to_related(
+            lambda scene, span: counterpart(scene, span, window.alignment, window.cursor_ns), f"no counterpart, {other}"
+        )
+
+    def launcher(self) -> None:
+        self._to_related(launcher, "nothing around it, and no launch that is known")
+
+    def launched(self) -> None:
+        self._to_related(launched, "it launched no GPU work")
+
+    def backward(self) -> None:
+        self._to_related(backward, "no op of the other pass is recorded for it")
+
+    def details(self) -> None:
+        span = self._selection.current()
+        if span is not None:
+            window = self._context.window
+            lines = details(window.scene, span, window.alignment, window.cursor_ns)
+            self._context.open(TextScreen("event", Text.assemble((lines[0] + "\n", "bold"), "\n".join(lines[1:]))))
+
+    def _to_related(self, find: Callable[[Scene, Span], Span | None], missing: str) -> None:
+        span = self._selection.current()
+        if span is None:
+            return
+        found = find(self._context.scene, span)
+        if found is None:
+            self._selection.span = span
+            self._context.tell(missing)
+        else:
+            self._selection.select(found)

@@ -1,0 +1,52 @@
+"""Keys that choose which rows are shown and how: alignment, sides, folding, pinning, order, filter."""
+
+from __future__ import annotations
+
+from tui.figures import counted
+from tui.view.actions.context import ViewContext
+from tui.view.actions.selection import Selection
+from tui.view.alignment import Alignment
+from tui.view.screens import PromptScreen
+
+
+class RowLayout:
+    def __init__(self, context: ViewContext, selection: Selection) -> None:
+        self._context, self._selection = context, selection
+
+    def align(self) -> None:
+        window, order = self._context.window, list(Alignment)
+        window.align(order[(order.index(window.alignment) + 1) % len(order)])
+        self._selection.span = self._selection.range_from_ns = None
+        self._context.tables.forget("range")
+        self._context.tell(f"aligned by {window.alignment.value}")
+
+    def turn(self, what: str) -> None:
+        """Turn "mirrored", "swapped", "memory" or "host" on or off."""
+        self._context.change_window(lambda window: window.toggle(what))
+
+    def fold(self) -> None:
+        folded = self._context.window.fold(("thread", "device"))
+        self._context.tell("" if folded else "this row belongs to no stack or device of several rows")
+
+    def fold_rank(self) -> None:
+        self._context.tell("" if self._context.window.fold(("rank",)) else "there is one rank")
+
+    def pin(self) -> None:
+        row = self._context.window.cursor_row
+        if row is not None:
+            is_pinned = self._context.window.pin()
+            self._context.tell(f"{row.label} is pinned; p lets it go" if is_pinned else f"{row.label} is no longer pinned")
+
+    def move_row(self, by: int) -> None:
+        self._context.change_window(lambda window: window.move_row(by))
+
+    def filter(self) -> None:
+        window = self._context.window
+
+        def filtered(text: str | None) -> None:
+            window.filter(text or "")
+            shown = counted(len(window.rows), "row")
+            self._context.tell(f"{shown} with {text} in the name; Esc shows all" if text else "")
+
+        screen = PromptScreen("only rows whose name holds", "part of a row's name, e.g. stream", window.wanted)
+        self._context.open(screen, filtered)

@@ -1,0 +1,64 @@
+"""Saving the view as a picture or a Chrome trace, and a table as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tui.outputs import write_text
+from tui.view.actions.context import ViewContext
+from tui.view.screens import PromptScreen
+
+
+class Saving:
+    """`picture` returns the screen as SVG."""
+
+    def __init__(self, context: ViewContext, picture: Callable[[], str]) -> None:
+        self._context, self._picture = context, picture
+
+    def export(self) -> None:
+        """Ask for a file name and save what is in sight."""
+        svg = self._picture()  # before the prompt covers it
+        hint = "NAME.svg: a picture; NAME.json.gz: a Chrome trace of what is in sight"
+        self._context.open(PromptScreen("save as", hint), partial(self._save, partial(self._write_view, svg), ""))
+
+    def table(self, tab: str, csv: str) -> None:
+        """Ask for a file name and save a table."""
+
+        def write(path: Path) -> list[Path]:
+            write_text(path, csv)
+            return [path]
+
+        self._context.open(PromptScreen("save as", "NAME.csv", f"{tab}.csv"), partial(self._save, write, ""))
+
+    def _write_view(self, svg: str, path: Path) -> list[Path]:
+        if ".json" in path.name:
+            from tui.view.export import write_range  # not at the top: it takes a tenth of the time to the first picture
+
+            return write_range(self._context.window, path)
+        if path.suffix != ".svg":
+            raise OSError(0, "give it the ending .svg, .json or .json.gz")
+        write_text(path, svg)
+        return [path]
+
+    def _save(self, write: Callable[[Path], list[Path]], confirmed: str, name: str | None) -> None:
+        """Write in a thread, since a long trace takes seconds. Asks before it overwrites a file."""
+        if name is None:
+            self._context.tell("")
+            return
+        path = Path(name).expanduser()
+        if path.exists() and confirmed != name:
+            screen = PromptScreen(f"{name} exists: Enter overwrites it, Esc does not", "", name)
+            self._context.open(screen, partial(self._save, write, name))
+            return
+
+        def work() -> str:
+            try:
+                written = write(path)
+            except OSError as error:
+                return f"{name}: {error.strerror or error}"
+            return "wrote " + ", ".join(map(str, written)) if written else "nothing in sight to write"
+
+        self._context.tell(f"writing {name} ...")
+        self._context.in_thread(work)

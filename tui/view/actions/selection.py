@@ -1,0 +1,89 @@
+"""The selected event: how the cursor gets to one, and what is highlighted with it."""
+
+from __future__ import annotations
+
+from tui.view.actions.context import ViewContext
+from tui.view.related import launched_rows, launcher
+from tui.view.spans import Span, counterpart, duration_of, find_span, place_of, under
+from tui.view.status import status
+from tui.view.window import Window
+
+_MOST_HIGHLIGHTED = 400  # kernels of one op
+
+
+class Selection:
+    """`span` is the selected event, or None. `range_from_ns` is where a range begins that the cursor is extending, or None."""
+
+    def __init__(self, context: ViewContext) -> None:
+        self._context = context
+        self.span: Span | None = None
+        self.range_from_ns: int | None = None
+
+    def current(self) -> Span | None:
+        """The selected event, or the one under the cursor. Says so if there is neither."""
+        span = self.span or under(self._context.window)
+        if span is None:
+            self._context.tell("no event here; , and . go to the previous and next one")
+        return span
+
+    def go(self, at_ns: int) -> None:
+        """Put the cursor at a place on the axis and clear the selection."""
+        self._context.following = False
+        self.span = None
+        self._context.change_window(lambda window: window.go(at_ns))
+
+    def select(self, span: Span, at_ns: int | None = None, note: str = "") -> None:
+        """Select a span and put the cursor on it: at `at_ns`, or at its place closest to the cursor."""
+        context = self._context
+        context.following = False
+        window = context.window
+        if at_ns is None:
+            at_ns = place_of(window, span)
+        if at_ns is None:
+            context.tell(f"not on the axis by {window.alignment.value}: it is outside the steps that are laid over each other")
+            return
+        window.go(at_ns, span.row, span.side)
+        self.span = span
+        if note:
+            timeline = context.timeline
+            note += " · " + status(window, timeline.drawing, timeline.marks, span, self.highlight(window))
+        context.tell(note)
+
+    def select_named(self, found: tuple[Span, int, int, int] | None, missing: str) -> None:
+        """Select one of several spans of one name, as `related.place_among` and `next_named` find it."""
+        if found is None:
+            self._context.tell(missing)
+        else:
+            span, place, number, count = found
+            self.select(span, place, f"{number} of {count}")
+
+    def go_to_pair(self, pair: int) -> None:
+        """Go to the steps of this pair (an index into the scene's step pairs)."""
+        place = next((place for place, _, number in self._context.timeline.marks if number == pair), None)
+        if place is None:
+            self._context.tell("that step is not on the axis")
+        else:
+            self.go(place)
+
+    def highlight(self, window: Window) -> Span | None:
+        """Highlight the selection, its counterpart, and what launched it or was launched by it. Returns the counterpart."""
+        window.lit = []
+        span = self.span
+        if span is None:
+            return None
+        partner = counterpart(window.scene, span, window.alignment, window.cursor_ns)
+        lit = [of for of in (span, partner, launcher(window.scene, span)) if of is not None]
+        if span.table == "host":
+            rows = launched_rows(window.scene.traces[span.side], span.number)[:_MOST_HIGHLIGHTED]
+            lit += [of for row in rows.tolist() if (of := find_span(window.scene, span.side, "device", row)) is not None]
+        for of in lit:
+            place = place_of(window, of)
+            if place is not None:
+                window.lit.append((of.row, of.side, place, place + duration_of(window.scene, of)))
+        return partner
+
+    def extend_range(self, window: Window) -> None:
+        """Let the range that was begun end at the cursor."""
+        if self.range_from_ns is not None:
+            ends = self.range_from_ns, window.cursor_ns
+            window.range_ns = min(ends), max(ends) + int(window.ns_per_column)
