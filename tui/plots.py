@@ -20,7 +20,8 @@ from tui.html_report import IDLE_COLOURS, NamedTrace, highest_memory, phase_time
 from tui.print_analyses import REASONS
 from tui.svg_charts import PLAIN
 from tui.view.aggregates import kernel_totals
-from tui.view.scene import Scene, short_name
+from tui.view.scene import Scene
+from tui.view.short_names import short_name
 from tui.view.table_rows import compared_totals
 
 if TYPE_CHECKING:

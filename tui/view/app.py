@@ -34,7 +34,7 @@ from tui.view.actions.movement import Movement
 from tui.view.actions.panels import Panels
 from tui.view.actions.related_events import RelatedEvents
 from tui.view.actions.row_layout import RowLayout
-from tui.view.actions.saving import Saving
+from tui.view.actions.saving import ViewSaving
 from tui.view.actions.selection import Selection
 from tui.view.headline import LINES, headline
 from tui.view.keys import KEYS, Key
@@ -126,7 +126,7 @@ class ViewApp(App[int]):
         self.walk = DifferenceWalk(self.context, self.selection)
         self._finding = Finding(self.context, self.selection, self.walk)
         self._panels = Panels(self.context, self.selection, self.walk)
-        self._saving = Saving(self.context, lambda: self.export_screenshot(title="trace view"))
+        self._saving = ViewSaving(self.context, lambda: self.export_screenshot(title="trace view"))
         self.actions = self._actions()
         for theme in THEMES.values():
             self.register_theme(theme)

@@ -16,7 +16,8 @@ from tui.view.alignment import Alignment
 from tui.view.cells import plain
 from tui.view.related import backward, launched_rows, modules_and_stack
 from tui.view.ruler import when
-from tui.view.scene import Scene, short_name
+from tui.view.scene import Scene
+from tui.view.short_names import short_name
 from tui.view.spans import Span, counterpart, duration_of, name_of, start_of, step_of
 
 _ORIGINS = {

@@ -20,9 +20,9 @@ from traces.counterparts import SAME_SHARE, Counterparts, KernelChange, same_ord
 from traces.intervals import Intervals
 from traces.measure import launch_phases, op_of, work_rows
 from traces.model import NONE, Column, StepKind, Trace
-from tui.figures import counted, time_text
 from tui.view.alignment import ANCHOR_NS, phase_rows
-from tui.view.scene import TABLE_ROWS, Scene, short_name
+from tui.view.difference import Difference
+from tui.view.scene import TABLE_ROWS, Scene
 from tui.view.tracks import groups
 
 _WORDS = {
@@ -33,43 +33,6 @@ _WORDS = {
     KernelChange.NEW: "new",
 }
 _LEAST_PHASE_NS = 20_000  # a phase of the host that differs by less is noise
-
-
-@dataclass(frozen=True)
-class Difference:
-    """`pair` and `rows` are of the occurrence that differs most: its pair of steps, and the rows of both traces' tables, NONE
-    where one has none. `times_ns` are the two times that it compares, idle times where `what` is a wait."""
-
-    what: str
-    table: str  # "device" or "phases"
-    name: str
-    other_name: str  # of another kernel; else ""
-    op: str
-    phase: str
-    count: int
-    steps: int
-    total_ns: int
-    pair: int
-    rows: tuple[int, int]
-    times_ns: tuple[int, int]
-
-    @property
-    def sentence(self) -> str:
-        """First how much, for a narrow line cuts the rest: "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer: ..." """
-        at = ", ".join(part for part in (short_name(self.op) if self.op else "", self.phase) if part)
-        name = short_name(self.name) + (f" ({at})" if at else "")
-        a, b = map(time_text, self.times_ns)
-        said = {
-            "gone": f"{name} is gone: {a}",
-            "new": f"{name} is new: {b}",
-            "another kernel": f"{name} became {short_name(self.other_name)}: {a} → {b}",
-            "waits longer": f"the GPU is idle for longer before {name}: {a} → {b}",
-            "waits less": f"the GPU is idle for less before {name}: {a} → {b}",
-            "phase longer": f"{self.name} takes the host longer: {a} → {b}",
-            "phase shorter": f"{self.name} takes the host less: {a} → {b}",
-        }.get(self.what, f"{name} is {self.what}: {a} → {b}")
-        often = f", {counted(self.count, 'time')} in {counted(self.steps, 'step')}" if self.count > 1 else ""
-        return f"{time_text(self.total_ns, signed=True)}{often}: {said}"
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:

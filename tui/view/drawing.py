@@ -32,8 +32,9 @@ from tui.view.cells import (
 from tui.view.compared import mark_gaps, sign_columns
 from tui.view.lanes import Curve
 from tui.view.scene import Scene, SceneRow
+from tui.view.shown_rows import LinePart, WindowLine
 from tui.view.tracks import Fold, TrackKey, TrackKind
-from tui.view.window import LinePart, Window, WindowLine
+from tui.view.window import Window
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ class Drawing:
 
     def frame(self, window: Window) -> list[tuple[WindowLine, CellRow]]:
         """The lines in sight."""
-        return [(window.lines[n], self.line(window, window.lines[n])) for n in window.visible]
+        return [(window.rows.lines[n], self.line(window, window.rows.lines[n])) for n in window.visible]
 
     def _look_again(self, window: Window) -> None:
         """Forget what was made of another stretch of time, or of another scene."""
@@ -61,11 +62,11 @@ class Drawing:
         if line.part is LinePart.DIFFERENCE:
             return self._once((line.row, line.part), lambda: self._difference(window, line.row, row, edges))
         side = line.part.value
-        hanging = window.mirrored and line.part is (LinePart.FIRST if window.swapped else LinePart.SECOND)
+        hanging = window.rows.mirrored and line.part is (LinePart.FIRST if window.rows.swapped else LinePart.SECOND)
         track = row.tracks[side]
         if track is None:
             return blank(window.columns)
-        view, lines = window.axis.sides[side], window.heights[line.row]
+        view, lines = window.axis.sides[side], window.rows.heights[line.row]
         lane = track.lane
         if isinstance(lane, Curve):
             top = window.scene.top_bytes(line.row)
@@ -141,10 +142,10 @@ def label_of(window: Window, line: WindowLine, width: int) -> str:
 
 def _folded_mark(window: Window, row: SceneRow) -> str:
     """ "▸ " before a row that stands for others, "▪ " before one that is pinned."""
-    if row.key in window.pinned:
+    if row.key in window.rows.pinned:
         return "▪ "
     thread = Fold("thread", row.key.rank, row.key.place)
-    folded = row.stands_for is not None or (row.kind is TrackKind.HOST and not row.key.detail and thread in window.folded)
+    folded = row.stands_for is not None or (row.kind is TrackKind.HOST and not row.key.detail and thread in window.rows.folded)
     return "▸ " if folded else ""
 
 

@@ -9,33 +9,25 @@ Threads that load make scenes and post them to the app, each with more in it tha
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from traces.achieved import OpRates, achieved
 from traces.comparison import Comparison, compare, pair_streams
 from traces.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
 from traces.idle import IdleSpans, idle_spans
 from traces.model import NONE, Column, Trace
-from traces.modules import PREFIX
 from traces.summary import Summary, summarize
-from tui.figures import kernel_text
 from tui.view import alignment
 from tui.view.alignment import Alignment, extent_ns
 from tui.view.axis import Axis
 from tui.view.cells import plain
 from tui.view.compared import Sums, compared
+from tui.view.difference import Difference
 from tui.view.lanes import Curve, Lane
+from tui.view.short_names import short_name
 from tui.view.tracks import ALL, Fold, Track, TrackKey, TrackKind, Tracks, folded_tracks, host_tracks, quick_tracks
 
-if TYPE_CHECKING:
-    from tui.view.differences import Difference  # which knows scenes
-
-# CUTLASS launches every kernel through one of a few templates: what it is called is the argument.
-_WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
-_FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 TABLE_ROWS = 1000  # of a list of changes: more nobody reads, and a table widget would take long
 
 
@@ -209,22 +201,6 @@ class Scene:
     @cached_property
     def _short_names(self) -> tuple[dict[int, str], ...]:
         return tuple({} for _ in self.traces)
-
-
-def short_name(text: str) -> str:
-    """A kernel's or op's name without namespaces and template arguments, after what it computes if they tell that:
-    "AddFunctor vectorized_elementwise_kernel". Of a module's call, the module: "Linear_0"."""
-    name = kernel_text(text).replace("(anonymous namespace)::", "").removeprefix(PREFIX)
-    inner = _WRAPPED.match(name)
-    if inner is not None:
-        return plain(inner[1])
-    bare, _, arguments = name.partition("<")
-    if " " not in bare:
-        name = bare.rpartition("::")[2] or name
-        told = _FUNCTOR.search(arguments)
-        if told is not None:
-            name = f"{told[1]} {name}"
-    return plain(name)
 
 
 def _paired(tracks: tuple[Tracks, ...]) -> tuple[SceneRow, ...]:

@@ -17,8 +17,8 @@ from tui.view.categories import Category
 from tui.view.cells import CUT, INSTANT, SIGN_WORDS, SIGNS, Sign
 from tui.view.keys import KEYS, MOUSE, TABLE_KEYS
 from tui.view.palette import Palette
-from tui.view.scene import short_name
 from tui.view.search import Hit
+from tui.view.short_names import short_name
 from tui.view.status import words_of
 
 _BOX = """

@@ -12,7 +12,8 @@ from tui.view.drawing import Drawing
 from tui.view.lanes import Curve
 from tui.view.palette import Palette
 from tui.view.ruler import Marks, pair_at, when
-from tui.view.scene import Scene, short_name
+from tui.view.scene import Scene
+from tui.view.short_names import short_name
 from tui.view.spans import Span, duration_of, name_of, start_of, step_of
 from tui.view.stretch import stretch_sums
 from tui.view.window import Window
@@ -99,7 +100,7 @@ def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Te
     """The kinds of work in sight, and of two traces the signs: always on as many lines as all of them could need."""
     seen: set[int] = set()
     for number in window.visible:
-        line = window.lines[number]
+        line = window.rows.lines[number]
         busy = drawing.busy(window, line.row, line.part.value) if line.part.value < len(window.scene.traces) else None
         if busy is not None:
             seen |= {kind for kind, ns in busy.by_category.items() if kind not in seen and ns.any()}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from traces.model import NONE
 from tui.figures import ABSENT, count_text, share_text, size_text, time_text
-from tui.view.differences import Difference
+from tui.view.difference import Difference
 
 Value = str | int | float | None
 

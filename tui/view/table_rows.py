@@ -17,9 +17,11 @@ from tui.print_analyses import REASONS
 from tui.view.aggregates import Totals, kernel_totals, op_totals, step_weights
 from tui.view.analysis_rows import ANALYSES, analysis_table
 from tui.view.axis import Axis
-from tui.view.differences import Difference, compared_pairs
+from tui.view.difference import Difference
+from tui.view.differences import compared_pairs
 from tui.view.ruler import step_name
-from tui.view.scene import Scene, short_name
+from tui.view.scene import Scene
+from tui.view.short_names import short_name
 from tui.view.stretch import stretch_sums
 from tui.view.table_parts import Head, TableRow, TabTable, Unit, Value
 from tui.view.tracks import groups

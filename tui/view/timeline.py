@@ -27,7 +27,8 @@ from tui.view.drawing import Drawing, label_of
 from tui.view.palette import Palette, palette_of
 from tui.view.ruler import Marks, step_places, steps_line, time_words, times_line
 from tui.view.scene import Scene
-from tui.view.window import Window, WindowLine
+from tui.view.shown_rows import WindowLine
+from tui.view.window import Window
 
 RULER_LINES = 2
 _WHEEL = 0.8

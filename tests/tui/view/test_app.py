@@ -25,9 +25,10 @@ from tui.view.live import Live
 from tui.view.loading import Stage
 from tui.view.palette import palette_of
 from tui.view.screens import PromptScreen, SearchScreen, TextScreen, help_pages
+from tui.view.shown_rows import LinePart
 from tui.view.spans import name_of
 from tui.view.tables import TablePanel
-from tui.view.window import LinePart, Window
+from tui.view.window import Window
 
 T = TypeVar("T", bound=Callable[..., Any])
 PRESSED: set[str] = set()
@@ -96,7 +97,7 @@ async def test_lines(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.press("up")
     assert window.line == 0
     await pilot.press("pagedown", "pagedown", "pagedown")
-    assert window.line == len(window.lines) - 1 and window.top == len(window.lines) - window.height
+    assert window.line == len(window.rows.lines) - 1 and window.top == len(window.rows.lines) - window.rows.height
     await pilot.press("pageup", "pageup", "pageup")
     assert (window.line, window.top) == (0, 0)
 
@@ -195,7 +196,7 @@ async def test_from_one_event_to_the_next(app: ViewApp, pilot: Pilot[Any]) -> No
 
     await pilot.press("k")
     assert "no event here" in said(app) or app.selection.span is not None
-    line = next(n for n, line in enumerate(window.lines) if scene.rows[line.row].label.startswith("cuda:0 stream"))
+    line = next(n for n, line in enumerate(window.rows.lines) if scene.rows[line.row].label.startswith("cuda:0 stream"))
     window.line = line
     await pilot.press("home", "full_stop", "full_stop")
     assert name() == "volta_sgemm_nn" and (first := app.selection.span) is not None
@@ -323,12 +324,12 @@ async def test_alignment_sides_and_rows(app: ViewApp, pilot: Pilot[Any]) -> None
         await pilot.press("c")
         assert window.alignment is by and screen_text(app).startswith(f"by {by.value}")
     await pilot.press("x")
-    assert [line.part for line in window.lines if not line.level][:2] == [LinePart.SECOND, LinePart.FIRST]
+    assert [line.part for line in window.rows.lines if not line.level][:2] == [LinePart.SECOND, LinePart.FIRST]
     assert [line.split()[0] for line in screen_text(app).splitlines()[2:] if line[:1].strip()][1] == "recorded"
     await pilot.press("x")
     before = screen_text(app)
     await pilot.press("i")
-    assert window.mirrored and screen_text(app) != before
+    assert window.rows.mirrored and screen_text(app) != before
     await pilot.press("i", "m")
     assert "memory" in before and "memory" not in screen_text(app)
     await pilot.press("m", "h")
@@ -343,7 +344,7 @@ async def test_folding_pinning_filtering_and_moving_rows(app: ViewApp, pilot: Pi
     window = window_of(app)
 
     def labels() -> list[str]:
-        return [window.scene.rows[row].label for row in window.rows]
+        return [window.scene.rows[row].label for row in window.rows.shown]
 
     # of four ranks the first is unfolded, its device's eight streams are one row
     assert labels() == ["rank 0 cuda:0 all", "rank 0 collectives", "rank 1 GPU", "rank 2 GPU", "rank 3 GPU"]
@@ -365,9 +366,9 @@ async def test_folding_pinning_filtering_and_moving_rows(app: ViewApp, pilot: Pi
     # only rows whose names hold a text
     await pilot.press("ampersand", *"GPU", "enter")
     assert labels() == ["rank 1 GPU", "rank 2 GPU", "rank 3 GPU"] and "3 rows with GPU" in said(app)
-    window.line = next(n for n, line in enumerate(window.lines) if window.scene.rows[line.row].label == "rank 2 GPU")
+    window.line = next(n for n, line in enumerate(window.rows.lines) if window.scene.rows[line.row].label == "rank 2 GPU")
     await pilot.press("ampersand", *["backspace"] * 3, *"rank 3", "enter")
-    assert labels() == ["rank 3 GPU"] and window.lines[window.line].head  # whose row has gone, the cursor, is at another's head
+    assert labels() == ["rank 3 GPU"] and window.rows.lines[window.line].head  # another row's
     await pilot.press("escape")
     assert len(labels()) == 5
     # what is hidden is shown when somebody goes there

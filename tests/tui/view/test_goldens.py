@@ -9,7 +9,7 @@ from tests.tui.goldens import assert_golden
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, stack, text_of, whole
 from traces.model import DeviceSpans, Trace
 from tui.view.alignment import Alignment
-from tui.view.window import Window
+from tui.view.window import Window, fold
 
 COLUMNS, HEIGHT = 90, 30
 
@@ -28,8 +28,8 @@ def test_a_recording_and_its_replay(by: Alignment) -> None:
 
 def test_mirrored_and_swapped() -> None:
     window = Window(pair_scene(), COLUMNS, HEIGHT)
-    window.toggle("mirrored")
-    window.toggle("swapped")
+    window.change_rows(lambda rows: rows.toggle("mirrored"))
+    window.change_rows(lambda rows: rows.toggle("swapped"))
     assert_golden("view_pair_mirrored_swapped", text_of(window))
 
 
@@ -56,7 +56,7 @@ def test_batches_collectives_and_parts() -> None:
 def test_a_deep_stack() -> None:
     window = Window(whole(("t", stack(5))), COLUMNS, HEIGHT)
     assert_golden("view_stack_folded", text_of(window))
-    window.fold(("thread",))
+    fold(window, ("thread",))
     assert_golden("view_stack", text_of(window))
 
 

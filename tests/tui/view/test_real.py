@@ -41,12 +41,12 @@ def test_a_recording_is_shown_whole(shared_traces: Path, name: str) -> None:
         assert sum(int(ns.sum()) for ns in lane.covered([0], [2**62]).values()) == expected.total_ns
     # every row is drawn, at every zoom, and its events can be told
     window = Window(scene, 60, 200)
-    window.folded.clear()
+    window.rows.folded.clear()
     window.resize(60, 200)
     for _ in range(4):
-        assert len(text_of(window).splitlines()) == len(window.lines) + 2
+        assert len(text_of(window).splitlines()) == len(window.rows.lines) + 2
         window.zoom(0.05)
-    for line in range(len(window.lines)):
+    for line in range(len(window.rows.lines)):
         window.line = line
         span = None
         for _ in range(2):

@@ -10,7 +10,8 @@ from tests.tui.view.scenes import crowd, one_event, side_tables, stack, whole
 from traces.model import DeviceKind, HostKind, HostSpans, Thread, Trace
 from tui.view.categories import Category, of_device, of_host, of_kernel
 from tui.view.lanes import Lane
-from tui.view.scene import Scene, short_name
+from tui.view.scene import Scene
+from tui.view.short_names import short_name
 from tui.view.tracks import TrackKey, TrackKind, gpu_tracks, host_tracks, quick_tracks, stack_depth
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -12,10 +14,12 @@ from tests.tui.view.scenes import lone_scene, one_event, pair_scene, whole
 from traces.model import DeviceSpans, Trace
 from tui.view.alignment import Alignment
 from tui.view.scene import Scene
+from tui.view.shown_rows import LinePart
 from tui.view.tracks import TrackKind
-from tui.view.window import MARGIN, LinePart, Window
+from tui.view.window import MARGIN, Window, fold, move_row, pin
 
 SCENES = [pair_scene(), lone_scene(), whole(("t", one_event(0))), whole(("t", Trace()))]
+ROW_COMMANDS: dict[str, Callable[..., object]] = {"fold": fold, "pin": pin, "move_row": move_row}
 MOVES = st.lists(
     st.one_of(
         st.tuples(st.just("zoom"), st.sampled_from([0.01, 0.5, 2.0, 100.0])),
@@ -26,6 +30,10 @@ MOVES = st.lists(
         st.tuples(st.just("go"), st.integers(-100, 10**6)),
         st.tuples(st.just("align"), st.sampled_from(Alignment)),
         st.tuples(st.just("toggle"), st.sampled_from(["memory", "host", "mirrored", "swapped"])),
+        st.tuples(st.just("filter"), st.sampled_from(["", "GPU", "no such row"])),
+        st.tuples(st.just("fold"), st.sampled_from([("thread", "device"), ("rank",)])),
+        st.tuples(st.just("pin"), st.none()),
+        st.tuples(st.just("move_row"), st.sampled_from([-1, 1])),
         st.tuples(st.just("home"), st.none()),
         st.tuples(st.just("everything"), st.none()),
     ),
@@ -44,6 +52,10 @@ def test_a_window_stays_sound(number: int, moves: list[tuple[str, object]]) -> N
             continue
         if name == "resize":
             window.resize(int(str(argument)), 17)
+        elif name in ("toggle", "filter"):
+            window.change_rows(lambda rows, name=name, argument=argument: getattr(rows, name)(argument))
+        elif name in ROW_COMMANDS:
+            ROW_COMMANDS[name](window, *([] if argument is None else [argument]))
         elif argument is None:
             getattr(window, name)()
         else:
@@ -54,10 +66,10 @@ def test_a_window_stays_sound(number: int, moves: list[tuple[str, object]]) -> N
         assert span <= max(length, window.columns, 20) * (1 + 2 * MARGIN) + 1
         assert -span - 1 <= window.start_ns <= max(length, 1)
         assert 0 <= window.cursor_ns <= max(length - 1, 0)
-        assert not window.lines or 0 <= window.line < len(window.lines)
-        assert 0 <= window.top <= max(len(window.lines) - 1, 0)
-        if window.lines:
-            assert window.top <= window.line < window.top + window.height
+        assert not window.rows.lines or 0 <= window.line < len(window.rows.lines)
+        assert 0 <= window.top <= max(len(window.rows.lines) - 1, 0)
+        if window.rows.lines:
+            assert window.top <= window.line < window.top + window.rows.height
 
 
 def test_zooming_keeps_the_place_under_the_cursor() -> None:
@@ -93,20 +105,20 @@ def test_a_scene_with_more_in_it_keeps_the_place() -> None:
 
 def test_lines_of_a_pair() -> None:
     window = Window(pair_scene(), 100, 20)
-    parts = [line.part for line in window.lines if line.row == 0]
+    parts = [line.part for line in window.rows.lines if line.row == 0]
     assert parts == [LinePart.FIRST, LinePart.SECOND, LinePart.DIFFERENCE]
-    window.toggle("swapped")
-    assert [line.part for line in window.lines if line.row == 0] == [LinePart.SECOND, LinePart.FIRST, LinePart.DIFFERENCE]
-    window.toggle("memory")
-    assert all(window.scene.rows[line.row].kind is not TrackKind.MEMORY for line in window.lines)
+    window.change_rows(lambda rows: rows.toggle("swapped"))
+    assert [line.part for line in window.rows.lines if line.row == 0] == [LinePart.SECOND, LinePart.FIRST, LinePart.DIFFERENCE]
+    window.change_rows(lambda rows: rows.toggle("memory"))
+    assert all(window.scene.rows[line.row].kind is not TrackKind.MEMORY for line in window.rows.lines)
 
 
 def test_going_to_a_row_that_is_hidden_shows_it() -> None:
     window = Window(pair_scene(), 100, 8)
-    window.toggle("host")
+    window.change_rows(lambda rows: rows.toggle("host"))
     row = next(n for n, row in enumerate(window.scene.rows) if row.kind is TrackKind.HOST)
     window.go(100 * US, row, 0)
-    assert window.host and (line := window.cursor_line) is not None and line.row == row
+    assert window.rows.host and (line := window.cursor_line) is not None and line.row == row
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (500, 400)])

@@ -18,8 +18,9 @@ from tui.view.details import details
 from tui.view.differences import differences
 from tui.view.headline import headline
 from tui.view.ruler import round_ns, step_places, steps_line, tick_text, when
-from tui.view.scene import Scene, short_name
+from tui.view.scene import Scene
 from tui.view.search import search
+from tui.view.short_names import short_name
 from tui.view.spans import Span, counterpart, find_span, name_of, step_of, under
 from tui.view.stretch import stretch_sums
 from tui.view.table_parts import Unit, csv_text
@@ -218,9 +219,9 @@ def test_details_say_whether_a_time_is_measured_or_estimated(origin: Origin) -> 
 def test_the_span_under_the_cursor() -> None:
     window = Window(lone_scene(), 100, 40)
     window.fit(0, 100 * US)
-    line = next(n for n, line in enumerate(window.lines) if window.scene.rows[line.row].label.startswith("cuda:0 stream"))
+    line = next(n for n, line in enumerate(window.rows.lines) if window.scene.rows[line.row].label.startswith("cuda:0 stream"))
     window.line = line
-    lane = window.scene.rows[window.lines[line].row].lane(0)
+    lane = window.scene.rows[window.rows.lines[line].row].lane(0)
     assert lane is not None
     for place in (0, 1, 2):
         window.cursor_ns = int((lane.start_ns[place] + lane.end_ns[place]) // 2 - window.axis.sides[0].start_ns[0])

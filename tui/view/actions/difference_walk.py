@@ -5,7 +5,8 @@ from __future__ import annotations
 from tui.figures import counted
 from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
-from tui.view.differences import Difference, differences
+from tui.view.difference import Difference
+from tui.view.differences import differences
 from tui.view.scene import Scene
 from tui.view.spans import duration_of, find_span, place_of
 

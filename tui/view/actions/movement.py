@@ -31,7 +31,7 @@ class Movement:
 
     def page(self, by: int) -> None:
         self._selection.span = None
-        self._context.change_window(lambda window: window.move_line(by * window.height))
+        self._context.change_window(lambda window: window.move_line(by * window.rows.height))
 
     def step(self, place: int) -> None:
         """To the first step (0) or the last one (-1)."""

@@ -60,8 +60,8 @@ class Panels:
             output.remove_class("open")
         elif self._selection.span is not None:
             self._selection.span = None
-        elif window is not None and window.wanted:
-            window.filter("")
+        elif window is not None and window.rows.wanted:
+            window.change_rows(lambda rows: rows.filter(""))
         self._context.tell("")
 
     def _first_tab(self) -> str | None:

@@ -7,6 +7,7 @@ from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
 from tui.view.alignment import Alignment
 from tui.view.screens import PromptScreen
+from tui.view.window import fold, move_row, pin
 
 
 class RowLayout:
@@ -22,31 +23,31 @@ class RowLayout:
 
     def turn(self, what: str) -> None:
         """Turn "mirrored", "swapped", "memory" or "host" on or off."""
-        self._context.change_window(lambda window: window.toggle(what))
+        self._context.change_window(lambda window: window.change_rows(lambda rows: rows.toggle(what)))
 
     def fold(self) -> None:
-        folded = self._context.window.fold(("thread", "device"))
+        folded = fold(self._context.window, ("thread", "device"))
         self._context.tell("" if folded else "this row belongs to no stack or device of several rows")
 
     def fold_rank(self) -> None:
-        self._context.tell("" if self._context.window.fold(("rank",)) else "there is one rank")
+        self._context.tell("" if fold(self._context.window, ("rank",)) else "there is one rank")
 
     def pin(self) -> None:
         row = self._context.window.cursor_row
         if row is not None:
-            is_pinned = self._context.window.pin()
+            is_pinned = pin(self._context.window)
             self._context.tell(f"{row.label} is pinned; p lets it go" if is_pinned else f"{row.label} is no longer pinned")
 
     def move_row(self, by: int) -> None:
-        self._context.change_window(lambda window: window.move_row(by))
+        self._context.change_window(lambda window: move_row(window, by))
 
     def filter(self) -> None:
         window = self._context.window
 
         def filtered(text: str | None) -> None:
-            window.filter(text or "")
-            shown = counted(len(window.rows), "row")
+            window.change_rows(lambda rows: rows.filter(text or ""))
+            shown = counted(len(window.rows.shown), "row")
             self._context.tell(f"{shown} with {text} in the name; Esc shows all" if text else "")
 
-        screen = PromptScreen("only rows whose name holds", "part of a row's name, e.g. stream", window.wanted)
+        screen = PromptScreen("only rows whose name holds", "part of a row's name, e.g. stream", window.rows.wanted)
         self._context.open(screen, filtered)

@@ -1,4 +1,4 @@
-"""Saving the view as a picture or a Chrome trace, and a table as CSV."""
+"""ViewSaving the view as a picture or a Chrome trace, and a table as CSV."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tui.view.actions.context import ViewContext
 from tui.view.screens import PromptScreen
 
 
-class Saving:
+class ViewSaving:
     """`picture` returns the screen as SVG."""
 
     def __init__(self, context: ViewContext, picture: Callable[[], str]) -> None:
