@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.tui.view.scenes import lone_scene, one_event, pair_scene, whole
 from traces.model import DeviceSpans, Trace
 from tui.view.alignment import Alignment
 from tui.view.scene import Scene
-from tui.view.shown_rows import LinePart
+from tui.view.shown_rows import LinePart, ShownRows
 from tui.view.tracks import TrackKind
 from tui.view.window import MARGIN, Window, fold, move_row, pin
 
@@ -41,6 +42,10 @@ MOVES = st.lists(
 )
 
 
+def _call(name: str, argument: object, rows: ShownRows) -> None:
+    getattr(rows, name)(argument)
+
+
 @settings(max_examples=200)
 @given(st.sampled_from(range(len(SCENES))), MOVES)
 @example(0, [("resize", 1), ("move", 1), ("align", Alignment.STEP)])  # the other axis shows no time where the cursor stood
@@ -53,7 +58,7 @@ def test_a_window_stays_sound(number: int, moves: list[tuple[str, object]]) -> N
         if name == "resize":
             window.resize(int(str(argument)), 17)
         elif name in ("toggle", "filter"):
-            window.change_rows(lambda rows, name=name, argument=argument: getattr(rows, name)(argument))
+            window.change_rows(partial(_call, name, argument))
         elif name in ROW_COMMANDS:
             ROW_COMMANDS[name](window, *([] if argument is None else [argument]))
         elif argument is None:
