@@ -1,0 +1,235 @@
+/* What the parts of the simulated device share: settings, streams, work and the call that a thread is in.
+ *
+ * Time is integer nanoseconds on CLOCK_REALTIME, so the device's log and Kineto's traces can be compared directly.
+ * One lock (`lock_device`) guards all state. Functions whose comment says "locked" expect it to be held.
+ */
+#ifndef SIMULATED_DEVICE_H
+#define SIMULATED_DEVICE_H
+
+#define _GNU_SOURCE
+#include <cuda_runtime_api.h>
+#include <cuda.h>
+#include <cupti.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define API __attribute__((visibility("default")))
+#define DEVICES_MAX 16
+#define QUEUE_DEPTH 1024 /* launches that a stream takes before it blocks the host, as on hardware */
+#define FOREVER INT64_MAX
+
+typedef int64_t Ns;
+
+/* settings.c: read once from the environment, see README.md. */
+typedef struct {
+    int devices;
+    uint64_t memory_bytes;      /* per device */
+    uint64_t seed;              /* of the duration law and of jitter */
+    double jitter;              /* a kernel's duration varies by this fraction either way */
+    double slowdown;            /* every kernel's duration is multiplied by it */
+    const char *log_folder;     /* NULL: no log */
+    long oom_first, oom_last;   /* device allocations that fail, counted from 1 */
+    long error_at_launch;       /* the launch that ends in a sticky error, counted from 1 */
+    int error_code;
+    long hang_at_launch;        /* the launch that never ends */
+    bool cupti_denied;          /* CUPTI lacks privileges */
+    bool cupti_taken;           /* another profiler has subscribed */
+    long drop_every;            /* CUPTI loses every n-th device record */
+    double link_bytes_per_ns;   /* between devices and between ranks */
+} Settings;
+extern Settings settings;
+Ns now_ns(void);
+void sleep_until(Ns moment);
+extern pthread_mutex_t device_mutex;
+void lock_device(void);
+void unlock_device(void);
+/* Sleeps for a short time without the lock; for loops that wait until work is done. Locked. */
+void pause_device(Ns until);
+uint64_t hash_name(const char *name);
+
+/* log.c: what the device did, one line a piece of work. */
+void log_work(const char *kind, int device, int stream, uint32_t correlation, uint32_t graph, Ns start, Ns end, uint64_t bytes,
+              const char *name);
+void log_note(const char *kind, int device, const char *text);
+
+/* A point in a stream. It becomes known when the work before it has been given its times. */
+typedef struct {
+    int users;
+    bool known;
+    Ns at;
+} Moment;
+Moment *new_moment(void);
+Moment *keep_moment(Moment *moment);
+void drop_moment(Moment *moment);
+
+typedef struct Capture Capture;
+typedef struct Stream Stream;
+typedef struct Collective Collective;
+
+typedef enum { WORK_KERNEL, WORK_COPY, WORK_SET, WORK_RECORD, WORK_WAIT, WORK_HOST, WORK_COLLECTIVE } WorkKind;
+
+/* Copy engines work beside kernels. There is one for each direction on each device. */
+typedef enum { ENGINE_NONE = -1, ENGINE_TO_DEVICE, ENGINE_TO_HOST, ENGINE_TO_PEER, ENGINES } Engine;
+
+typedef struct Work {
+    struct Work *next;
+    WorkKind kind;
+    const char *name; /* of a kernel; lives as long as the process */
+    Ns issued, duration;
+    uint32_t correlation, graph;
+    uint64_t graph_node;
+    bool profiled;          /* CUPTI was recording when this was launched */
+    dim3 grid, block;
+    int shared_bytes;
+    Engine engine;
+    int engine_device;
+    uint64_t bytes;
+    int copy_kind, source_kind, target_kind; /* CUPTI's numbers */
+    int source_device, target_device;
+    void *target;
+    const void *source;
+    void *staged;           /* bytes of a pageable source, copied when the call was made; freed with the work */
+    size_t pitch_target, pitch_source, rows; /* of a 2-D copy; rows 0: flat */
+    int value;              /* of a memset */
+    Moment *moment;         /* to record or to wait for */
+    bool external;          /* recorded by a graph for the outside */
+    void (*host_function)(void *);
+    void *host_argument;
+    Collective *collective;
+} Work;
+
+struct Stream {
+    int device, id, priority;
+    unsigned flags;
+    Ns ready;               /* when the last work that has its times ends */
+    Work *head, **tail;     /* work without times yet, in order */
+    long issued, timed;     /* how many pieces of work were given to the stream; how many have their times */
+    Ns ends[QUEUE_DEPTH];   /* of the last pieces that have their times */
+    bool busy;              /* a thread runs its first piece; a host function runs without the lock */
+    bool destroyed;
+    Capture *capture;
+    int branch;             /* of this stream within its capture */
+    Stream *next;
+};
+
+typedef struct Event {
+    int device, id;
+    unsigned flags;
+    Moment *moment;         /* NULL: never recorded */
+    Capture *capture;       /* recorded by a stream that was capturing */
+    int capture_node;       /* the last node before it, or -1 */
+    int capture_branch;
+    int stream;
+    uint32_t correlation;
+    uint64_t sync_id;
+} Event;
+
+/* timeline.c */
+Stream *stream_of(cudaStream_t handle);             /* locked */
+Stream *default_stream(int device);                 /* locked */
+Stream *new_stream(int device, unsigned flags, int priority); /* locked */
+Stream *first_stream(void);
+void submit(Stream *stream, Work *work);            /* gives work to a stream or to its capture; takes ownership. Locked */
+void submit_now(Stream *stream, Work *work);        /* the same, never captured and not counted against the queue. Locked */
+void make_progress(void);                           /* gives times to all work that can have them. Locked */
+bool stream_is_done(Stream *stream);                /* locked */
+void wait_for_stream(Stream *stream);               /* locked; sleeps without the lock */
+void wait_for_moment(Moment *moment);               /* locked */
+bool moment_has_passed(Moment *moment);             /* locked */
+Ns kernel_duration(const char *name, dim3 grid, dim3 block);
+Ns with_jitter(Ns duration);
+const char *keep_name(const char *name);            /* one copy of each name, for ever */
+
+/* runtime.c: the call that a thread is in, and errors. */
+typedef struct {
+    bool driver;
+    int cbid;
+    uint32_t correlation;
+    Ns start;
+    int result;
+} Call;
+Call begin_call(bool driver, int cbid);
+void end_call(Call *call);
+#define RUNTIME_CALL(name) __attribute__((cleanup(end_call))) Call call = begin_call(false, CUPTI_RUNTIME_TRACE_CBID_##name)
+#define DRIVER_CALL(name) __attribute__((cleanup(end_call))) Call call = begin_call(true, CUPTI_DRIVER_TRACE_CBID_##name)
+extern __thread int current_device;
+cudaError_t failed(cudaError_t error);              /* remembers the thread's last error */
+/* cudaSuccess, or why no call can succeed any more: a sticky error, or a fork after CUDA was initialized. Locked. */
+cudaError_t device_fault(void);
+
+/* Takes the lock, and returns the device's fault if there is one. END releases it. */
+#define BEGIN \
+    lock_device(); \
+    { \
+        cudaError_t fault = device_fault(); \
+        if (fault) { \
+            unlock_device(); \
+            return failed(fault); \
+        } \
+    }
+#define END(error) \
+    do { \
+        cudaError_t result = (error); \
+        unlock_device(); \
+        return failed(result); \
+    } while (0)
+void fault_at(Ns moment);                           /* locked */
+bool device_has_faulted_at(Ns moment);              /* locked */
+void need_context(int device);                      /* the primary context exists from here on. Locked */
+bool has_context(int device);
+cudaError_t launch_kernel(Call *call, Stream *stream, const char *name, dim3 grid, dim3 block, int shared_bytes, Ns duration);
+/* For libraries such as cuBLAS: launches as the runtime's cudaLaunchKernel does. */
+cudaError_t library_kernel(void *stream, const char *name, dim3 grid, dim3 block, Ns duration);
+cudaError_t add_host_function(Stream *stream, void (*function)(void *), void *argument);
+int not_simulated(const char *name);
+
+/* memory.c */
+typedef enum { MEMORY_UNKNOWN, MEMORY_DEVICE, MEMORY_PINNED } MemoryKind;
+MemoryKind memory_kind(const void *address, int *device); /* locked */
+bool is_safe(const void *address, size_t bytes);    /* all of it is device memory, or the host's. Locked */
+cudaError_t allocate_device(void **address, size_t bytes, int device); /* locked */
+cudaError_t free_device(void *address);             /* locked */
+bool address_range(uintptr_t address, uintptr_t *start, size_t *bytes, int *device); /* locked */
+cudaError_t reserve_address(void **address, size_t bytes, int device); /* without memory behind it. Locked */
+cudaError_t release_address(void *address);         /* locked */
+cudaError_t take_memory(int device, size_t bytes);  /* counts it against the limit. Locked */
+void give_memory(int device, size_t bytes);         /* locked */
+void do_copy(Work *work);
+void do_set(Work *work);
+
+/* capture.c */
+bool is_capturing(Stream *stream);
+void capture_work(Stream *stream, Work *work);      /* locked */
+/* An unsafe call: breaks the captures that forbid it, and returns the error then. Locked. */
+cudaError_t unsafe_call(void);
+cudaError_t break_capture(Capture *capture);        /* locked */
+bool capture_is_open(Capture *capture);             /* locked */
+cudaError_t capture_wait(Stream *stream, Event *event); /* locked */
+void capture_record(Stream *stream, Event *event);  /* locked */
+cudaError_t event_is_captured(Event *event);        /* locked */
+
+/* collectives.c: how a piece of NCCL work starts and ends. True once its end is known. Locked. */
+bool run_collective(Collective *collective, Ns start, Ns *end);
+Collective *copy_collective(Collective *collective);
+void free_collective(Collective *collective);
+
+/* cupti.c */
+bool cupti_wants(CUpti_ActivityKind kind);          /* locked */
+void cupti_call(const Call *call, Ns end);          /* locked */
+void cupti_external_ids(uint32_t correlation);      /* locked */
+void cupti_work(const Work *work, const Stream *stream, Ns start, Ns end); /* locked */
+void cupti_sync(int type, const Stream *stream, const Event *event, uint32_t correlation, Ns start, Ns end); /* locked */
+void cupti_event(const Event *event, const Stream *stream, uint32_t correlation, Ns at); /* locked */
+void cupti_overhead(int kind, Ns start, Ns end);    /* locked */
+
+/* driver.c: the function that a name stands for, or NULL. */
+void *driver_function(const char *name);
+void *alias_of(const char *name); /* generated: NAME -> address of a simulated cu* function */
+
+#endif
