@@ -44,6 +44,7 @@ from traces.pipeline import (
     parallel_parts,
     step_kinds,
 )
+from traces.problems import problems_of
 from traces.run import CleanSteps, RecorderNotes, Run
 from traces.spread import median
 
@@ -156,7 +157,7 @@ class Summary:
         if self.grain != "phase":  # such a trace does not tell when within a phase a GPU was busy
             lines.append(f"GPU busy {_ms(self.gpu_busy_ns)} of {_ms(self.window_ns)}")
         lines += [f"lacks {text}" for text in self.lacks[:3]]
-        lines += [f"{count} x {kind}" for kind, count in list(self.problems.items())[:3]]
+        lines += [problem.text for problem in problems_of(self.problems, self.counts.kernels)[:3]]
         return "\n  ".join(lines)
 
 

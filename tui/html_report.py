@@ -21,6 +21,7 @@ from traces.changes import ChangeLists
 from traces.comparison import Both, Comparison, compare
 from traces.measure import MemoryCurve, memory_curve
 from traces.model import NONE, Column, StepKind, Steps, Trace
+from traces.problems import problems_of
 from traces.summary import Summary, summarize
 from tui.figures import ABSENT, count_text, error_text, kernel_text, names_text, printable, share_text, size_text, time_text
 from tui.print_analyses import REASONS, analysis_rows, idle_sentence
@@ -261,7 +262,7 @@ def _analyses(of: Summary) -> Iterable[tuple[str, str]]:
 def _provenance(of: Summary) -> Iterable[tuple[str, str]]:
     rows = [[key, value] for key, value in provenance_facts(of)[:60]]
     rows += [["lacks", ", ".join(of.lacks)]] if of.lacks else []
-    rows += [["problem", f"{count_text(count)} x {kind}"] for kind, count in of.problems.items()]
+    rows += [["problem", problem.text] for problem in problems_of(of.problems, of.counts.kernels)]
     yield "Where it comes from", _table(["", ""], rows, left=2)
 
 

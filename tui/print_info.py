@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 from traces.measure import WorkSum
+from traces.problems import Severity, problems_of
 from traces.summary import Summary
 from traces.typed_json import to_json
 from tui.figures import (
@@ -30,7 +31,6 @@ from tui.figures import (
 )
 from tui.print_analyses import analysis_sections, idle_sentence
 from tui.print_communication import exposure_sentence
-from tui.problems import explain
 
 _GRAINS = {
     "kernel": "kernel-grained: every op and every kernel",
@@ -124,7 +124,8 @@ def _notes(summary: Summary, width: int) -> list[str]:
 
 def note_sentences(summary: Summary) -> list[str]:
     """What is wrong with a trace, and what it lacks."""
-    said = [f"{count_text(count)} x {kind}: {explain(kind)}" for kind, count in summary.problems.items()]
+    problems = problems_of(summary.problems, summary.counts.kernels)
+    said = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
     if summary.steps and within_ns < summary.gpu_busy_ns / 2:
         share = share_text(1 - within_ns / summary.gpu_busy_ns)
@@ -334,8 +335,10 @@ def _memory(summary: Summary, width: int) -> list[str]:
 
 
 def _problems(summary: Summary, width: int) -> list[str]:
-    rows = [[kind, count_text(count)] for kind, count in summary.problems.items()]
-    return table(["kind", "count"], rows, width=width, indent=2)
+    found = problems_of(summary.problems, summary.counts.kernels)
+    rows = [[problem.kind, count_text(problem.count), problem.severity.name.lower()] for problem in found]
+    lines = [line for problem in found for line in wrap(problem.text, width - 2, initial_indent="  ", subsequent_indent="    ")]
+    return [*table(["kind", "count", "severity"], rows, width=width, indent=2), *lines]
 
 
 def _next(summary: Summary, name: str) -> list[str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from traces.model import StepKind, Trace
+from traces.model import DeviceKind, StepKind, Trace
+from traces.problems import Severity, problems_of
 from traces.run import Run
 from tui.figures import count_text, counted, size_text, time_text
-from tui.problems import explain
 
 _KINDS = (
     (StepKind.WARMUP, "warm-up"),
@@ -33,7 +33,8 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
         lines.append("there is no device time in it: the script used no GPU here")
     elif run.profiler.failed is not None:
         lines.append(f"there are no kernels in it: {run.profiler.failed}")
-    lines += [f"{count} x {kind}: {explain(kind)}" for kind, count in sorted(trace.problems.items())]
+    problems = problems_of(trace.problems, int((trace.device.kind == DeviceKind.KERNEL).sum()))
+    lines += [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     replay = f", or trace replay {shlex.join(script)} --trace {name}" if trace.devices else ""
     return [*lines, f"next: trace info {name}{replay}"]
 

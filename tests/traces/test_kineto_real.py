@@ -114,7 +114,7 @@ def test_the_tables_hang_together(row: Row) -> None:
     launched = np.isin(device.kind, WORK) & (device.launch != NONE)
     assert (host.kind[device.launch[launched]] == HostKind.RUNTIME).all()
     assert (host.start_ns[device.launch[launched]] <= device.start_ns[launched]).all()
-    assert int((np.isin(device.kind, WORK) & ~launched).sum()) == trace.problems.get("kernel-without-launch", 0)
+    assert int((np.isin(device.kind, WORK) & ~launched).sum()) == trace.problems.get("backlog-at-start", 0)
     for step in range(len(steps)):
         of_step = phases.step == step
         starts, ends = phases.start_ns[of_step], phases.end_ns[of_step]

@@ -184,7 +184,7 @@ def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, frac
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Whether device rows name their op in `External id`. From torch 1.12 to 2.3 it is a copy of the correlation, whose
-    chance collisions with op ids are all wrong."""
+    """Whether device rows name their op in `External id`, where no call tells (see external_ids.py): not if it is a copy of
+    the correlation, as from torch 1.12 to 2.3."""
     told = external > 0
     return bool(told.any()) and float(np.mean(external[told] == correlation[told])) < 0.5

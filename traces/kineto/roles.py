@@ -27,9 +27,10 @@ _ORDER = ("main", "backward", "loader", "other")
 
 
 def roles_of(
-    threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings
+    threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """The threads by role (main first), and for each row of `threads` its row there."""
+    """For each row of `threads` its row among the threads by role (main first), and these. Those of `unused` are left out
+    (NONE)."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():
@@ -65,7 +66,8 @@ def roles_of(
         else:
             role = "loader" if _LOADER_THREAD.match(name) else "other"
         rows.append(Thread(0, tid, name, role))
-    order = sorted(range(count), key=lambda row: _ORDER.index(rows[row].role))
-    renumber = np.empty(count, "i4")
-    renumber[order] = np.arange(count)
+    used = np.setdiff1d(np.arange(count), unused).tolist()
+    order = sorted(used, key=lambda row: _ORDER.index(rows[row].role))
+    renumber = np.full(count, NONE, "i4")
+    renumber[order] = np.arange(len(order))
     return renumber, [rows[row] for row in order]

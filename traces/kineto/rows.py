@@ -43,7 +43,7 @@ _ARGS_OF_OPS = {
     COMMS: None,
 }
 _ARGS_OF_ANNOTATIONS = {key: default for key, default in _ARGS_OF_OPS.items() if key != "External id"}
-_ARGS_OF_CALLS = {"correlation": NONE}
+_ARGS_OF_CALLS = {"correlation": NONE, "External id": NONE, "external id": NONE}
 _ARGS_OF_DEVICE_SPANS = {
     "device": ABSENT,
     "stream": ABSENT,

@@ -3,8 +3,8 @@
     tables = read_tables(groups, clock, strings, problems)
     tables.device.launch  # rows of tables.host
 
-A device span points at the runtime call that launched it, by correlation; the op is that call's parent, by nesting.
-Flow events are never asked: in newer files most of their ends have no start.
+A device span points at the runtime call that launched it, by correlation (`launches.py`). The call's op is the one that its
+External id names, or, where it names none, the one around it on its thread (`external_ids.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from traces.kineto.eras import (
     TsUnit,
     external_ids_are_ops,
 )
+from traces.kineto.external_ids import CallOwners
 from traces.kineto.groups import Groups
+from traces.kineto.launches import DeviceColumns, HostColumns, Launches
 from traces.kineto.nesting import nesting_order, parents
 from traces.kineto.roles import roles_of
 from traces.kineto.rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Event
@@ -57,32 +59,43 @@ class RankTables:
     comms: dict[int, Event]  # the arguments of the host spans that are about collectives, by row
 
 
-@dataclass
-class _HostColumns:
-    """Host spans before they are ordered, with what only the joins need."""
-
-    spans: HostSpans
-    external: Column
-    correlation: Column
-    comms: dict[int, Event]
-
-
 def read_tables(
     groups: Groups, clock: TsUnit, strings: Strings, problems: Counter[str], notes: ExportNotes | None = None
 ) -> RankTables:
     """`notes` are those of a file that was exported from a trace."""
     names, threads = cols.Names(strings), cols.Threads()
-    host = _read_host(groups, clock, names, threads, problems, notes)
+    host, comms = _read_host(groups, clock, names, threads, problems, notes)
+    device = _read_device(groups, clock, names, problems, notes)
     memory = _read_memory(groups.memory, clock, threads, problems)
+    owners = CallOwners.of(host.spans, host.op, _told_by_kernels(host, device))
     if notes:
         renumber, rows = _as_noted(threads, host.spans, notes), notes.threads
     else:
-        renumber, rows = roles_of(threads, groups.thread_names(), host.spans, strings)
+        filed = np.union1d(host.spans.thread, memory.thread)
+        owners.move_to_threads(host.spans)
+        left = np.setdiff1d(filed, np.union1d(host.spans.thread, memory.thread))
+        renumber, rows = roles_of(threads, groups.thread_names(), host.spans, strings, left)
     host.spans.thread = renumber[host.spans.thread]
     memory.thread = renumber[memory.thread]
-    host = _nested(host, problems)
-    device = _read_device(groups, clock, names, host, problems, notes)
-    return RankTables(rows, host.spans, device, memory, host.comms)
+    host, comms = _nested(host, owners, comms, problems)
+    # What an export says of its problems was counted when the trace was made.
+    return RankTables(
+        rows, host.spans, _launched(host, device, owners.names_ops, Counter() if notes else problems), memory, comms
+    )
+
+
+def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
+    """The External ids of calls; where a call has none, that of the device span that it launched."""
+    lacking = np.flatnonzero((host.named <= 0) & (host.correlation > 0))
+    telling = (device.named > 0) & (device.correlation > 0)
+    if not len(lacking) or not telling.any():
+        return host.named
+    named = host.named.copy()
+    ids, first = np.unique(device.correlation[telling], return_index=True)
+    place = np.minimum(np.searchsorted(ids, host.correlation[lacking]), len(ids) - 1)
+    launched = ids[place] == host.correlation[lacking]
+    named[lacking[launched]] = device.named[telling][first[place[launched]]]
+    return named
 
 
 def _as_noted(threads: cols.Threads, spans: HostSpans, notes: ExportNotes) -> Column:
@@ -103,9 +116,10 @@ def _read_host(
     threads: cols.Threads,
     problems: Counter[str],
     notes: ExportNotes | None,
-) -> _HostColumns:
+) -> tuple[HostColumns, dict[int, Event]]:
+    """The host spans, and by their rows the arguments of those that are about collectives."""
     shapes = Shapes(names.strings, only_inputs=notes is not None)
-    parts: list[_HostColumns] = []
+    parts: list[HostColumns] = []
     comms: dict[int, Event] = {}
     first = 0
     for category, events in groups.complete.items():
@@ -123,7 +137,7 @@ def _read_host(
         recorded = slice(None)
         if notes:
             recorded, spans.start_ns, spans.duration_ns = notes.corrected(category, spans.start_ns, spans.duration_ns)
-        external = correlation = np.full(len(read), NONE)
+        op = named = correlation = np.full(len(read), NONE)
         if kind in (HostKind.OP, HostKind.ANNOTATION):
             spans.shapes, spans.dtypes = shapes.ids(read.names, read.args[SHAPES])
             spans.stack = _stacks(read.args["Call stack"], names.strings)
@@ -132,43 +146,50 @@ def _read_host(
             forward = read.numbers("Fwd thread id")
             spans.forward_thread = np.where((forward > 0) & (forward < 1 << 31), forward, NONE).astype("i4")
         if kind == HostKind.OP:
-            external = read.numbers("External id")
+            op = read.numbers("External id")
             for pattern in (MODULE_NAME, ANNOTATION_NAME) if category == "Operator" else (MODULE_NAME,):
                 spans.kind[matching(read.names, pattern, names.strings)] = HostKind.ANNOTATION
         elif kind == HostKind.RUNTIME:
-            correlation = read.numbers("correlation")
+            correlation, named = read.numbers("correlation"), _external_ids(read)
         of_comms = list(read.args.get(COMMS, ()))[recorded]
         comms.update((first + row, args) for row, args in enumerate(of_comms) if args is not None)
-        parts.append(_HostColumns(spans.take(recorded) if notes else spans, external[recorded], correlation[recorded], {}))
+        spans = spans.take(recorded) if notes else spans
+        parts.append(HostColumns(spans, op[recorded], named[recorded], correlation[recorded]))
         first += len(parts[-1].spans)
-    return _HostColumns(
+    none = np.empty(0, "i8")
+    columns = HostColumns(
         HostSpans.concatenated([p.spans for p in parts]),
-        np.concatenate([p.external for p in parts] or [np.empty(0, "i8")]),
-        np.concatenate([p.correlation for p in parts] or [np.empty(0, "i8")]),
-        comms,
+        np.concatenate([p.op for p in parts] or [none]),
+        np.concatenate([p.named for p in parts] or [none]),
+        np.concatenate([p.correlation for p in parts] or [none]),
     )
+    return columns, comms
 
 
-def _nested(host: _HostColumns, problems: Counter[str]) -> _HostColumns:
+def _nested(
+    host: HostColumns, owners: CallOwners, comms: dict[int, Event], problems: Counter[str]
+) -> tuple[HostColumns, dict[int, Event]]:
+    """The host spans in nesting order with their parents, and `comms` by their new rows."""
     spans = host.spans
     outer = np.array([_OUTER[kind] for kind in HostKind])[spans.kind]
-    order = nesting_order(spans.thread, spans.start_ns, spans.duration_ns, outer, host.external)
+    order = nesting_order(spans.thread, spans.start_ns, spans.duration_ns, outer, host.op)
     spans = spans.take(order)
     spans.parent, overlaps = parents(spans.thread, spans.start_ns, spans.end_ns)
     if overlaps:
         problems["partial-overlap"] += overlaps
-    comms = dict(zip(np.argsort(order)[list(host.comms)].tolist(), host.comms.values(), strict=True)) if host.comms else {}
-    return _HostColumns(spans, host.external[order], host.correlation[order], comms)
+    nested = HostColumns(spans, host.op[order], host.named[order], host.correlation[order])
+    owners.in_order(order).hang_under_ops(spans, nested.op)
+    comms = dict(zip(np.argsort(order)[list(comms)].tolist(), comms.values(), strict=True)) if comms else {}
+    return nested, comms
 
 
 def _read_device(
     groups: Groups,
     clock: TsUnit,
     names: cols.Names,
-    host: _HostColumns,
     problems: Counter[str],
     notes: ExportNotes | None,
-) -> DeviceSpans:
+) -> DeviceColumns:
     parts: list[DeviceSpans] = []
     externals: list[Column] = [np.empty(0, "i8")]
     correlations: list[Column] = [np.empty(0, "i8")]
@@ -195,45 +216,32 @@ def _read_device(
         if notes:
             _, parts[-1].start_ns, parts[-1].duration_ns = notes.corrected(category, read.start_ns, read.duration_ns)
             parts[-1].origin = notes.origins(category, len(read))
-        external = read.numbers("External id")
-        externals.append(external if external.any() else read.numbers("external id"))
+        externals.append(_external_ids(read))
         is_annotation = kind == DeviceKind.ANNOTATION
         correlations.append(np.zeros(len(read), "i8") if is_annotation else read.numbers("correlation"))
-    spans = DeviceSpans.concatenated(parts)
-    external, correlation = np.concatenate(externals), np.concatenate(correlations)
-    spans.launch = _launches(host, spans, external, correlation)
-    work = spans.is_work
-    _count(problems, "kernel-without-launch", work & (spans.launch == NONE))
+    return DeviceColumns(DeviceSpans.concatenated(parts), np.concatenate(externals), np.concatenate(correlations))
+
+
+def _external_ids(read: cols.EventColumns) -> Column:
+    """Of calls and device spans; spelt with a small letter until 2021."""
+    external = read.numbers("External id")
+    return external if (external > 0).any() else read.numbers("external id")
+
+
+def _launched(host: HostColumns, device: DeviceColumns, names_ops: bool | None, problems: Counter[str]) -> DeviceSpans:
+    """The device spans, pointing at what launched them."""
+    if names_ops is None:
+        names_ops = external_ids_are_ops(device.named, device.correlation)
+    found = Launches.of(host, device, names_ops)
+    spans = device.spans
+    spans.launch = found.launch
+    _count(problems, "duplicate-correlation", found.ambiguous)
+    _count(problems, "backlog-at-start", found.backlog)
+    _count(problems, "kernel-without-launch", spans.is_work & (spans.launch == NONE) & ~found.backlog)
     if len(host.spans):
         early = spans.start_ns < host.spans.start_ns[spans.launch]
         _count(problems, "kernel-before-launch", (spans.launch != NONE) & early)
     return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device)))
-
-
-def _launches(host: _HostColumns, device: DeviceSpans, external: Column, correlation: Column) -> Column:
-    """The host row that launched each device span: the runtime call with its correlation; where that is not recorded,
-    the op whose id it carries, in the eras in which it does."""
-    called = host.correlation > 0
-    launch = _lookup(np.where(correlation > 0, correlation, ABSENT), host.correlation, called)
-    missing = (launch == NONE) & (external > 0) & (device.kind != DeviceKind.ANNOTATION)
-    if missing.any() and external_ids_are_ops(external, correlation):
-        is_op = (host.external > 0) & (host.spans.kind == HostKind.OP)
-        by_id = _lookup(np.where(missing, external, ABSENT), host.external, is_op)
-        found = by_id != NONE
-        found[found] &= host.spans.start_ns[by_id[found]] <= device.start_ns[found]
-        launch[found] = by_id[found]
-    return launch
-
-
-def _lookup(wanted: Column, ids: Column, usable: Column) -> Column:
-    """For each wanted id the first usable row that has it, or NONE."""
-    rows = np.flatnonzero(usable)
-    if not len(rows):
-        return np.full(len(wanted), NONE, "i4")
-    rows = rows[np.argsort(ids[rows], kind="stable")]
-    sorted_ids = ids[rows]
-    position = np.minimum(np.searchsorted(sorted_ids, wanted), len(rows) - 1)
-    return np.where(sorted_ids[position] == wanted, rows[position], NONE).astype("i4")
 
 
 def _read_memory(events: list[Event], clock: TsUnit, threads: cols.Threads, problems: Counter[str]) -> MemoryEvents:

@@ -1,4 +1,4 @@
-"""`trace import`: a profiler's JSON becomes a trace file; what was wrong with it is said by kind.
+"""`trace import`: a profiler's JSON becomes a trace file; what is wrong with it is reported, the most serious first.
 
 $ trace import worker0.pt.trace.json.gz -o v100.msgpack
 trace: 8772 kernels, 324 copies, 32124 host ops, 12838 memory events, 6 steps on Tesla V100-DGXS-32GB
@@ -14,11 +14,11 @@ from pathlib import Path
 from traces.file import save
 from traces.kineto import read_kineto
 from traces.model import TraceError
+from traces.problems import problems_of
 from traces.summary import Summary, summarize
 from tui.figures import counted
 from tui.narration import say
 from tui.outputs import require_place_for, to_json
-from tui.problems import explain
 from tui.progress import working
 
 # Of archives and of the profiler's own file names: worker0.pt.trace.json.gz.
@@ -39,8 +39,8 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
         print(to_json({**summary.to_json(), "output": str(target)}))
         return 0
     say(_contents(summary))
-    for kind, count in sorted(trace.problems.items()):
-        say(f"{count} x {kind}: {explain(kind)}")
+    for problem in problems_of(trace.problems, summary.counts.kernels):
+        say(problem.text)
     for name, reason in trace.provenance.get("skipped_files", {}).items():
         say(f"skipped {name}: {reason}")
     name = shlex.quote(str(target))

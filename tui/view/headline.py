@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from traces.comparison import Comparison
+from traces.problems import Severity, problems_of
 from traces.spread import Spread
 from traces.summary import Summary
 from tui.figures import ABSENT, count_text, counted, error_text, fit, of_devices, share_text, size_text, time_text
@@ -95,9 +96,9 @@ def _figures(of: Summary) -> list[str]:
     figures += _of_devices("busy", of.busy_shares, share_text)
     figures += _of_devices("memory", {device: peak.peak_allocated_bytes for device, peak in of.memory.items()}, size_text)
     figures.append(f"{count_text(counts.kernels)} kernels, {count_text(counts.host_ops)} ops")
-    problems = sum(of.problems.values())
+    problems = [p for p in problems_of(of.problems, counts.kernels) if p.severity >= Severity.WARNING]
     if problems:
-        figures.append(f"{count_text(problems)} problems in the recording (trace info tells them)")
+        figures.append(f"{counted(sum(p.count for p in problems), 'problem')} in the recording (see trace info)")
     return figures
 
 

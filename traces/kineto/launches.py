@@ -1,0 +1,115 @@
+"""Which call launched each device span, and what the recording lost of the two.
+
+    found = Launches.of(host, device, names_ops)
+    found.launch      # per device span: a row of the host table, or NONE
+    found.backlog     # a mask: work that was launched before the recording began
+
+A device span and the call that launched it carry the same correlation id. Flow events are not used: in newer files most of
+their ends have no start.
+
+Note [One correlation, several calls]
+    A file that names a launch twice (cudaLaunchKernel, and within it cuLaunchKernel) has the outer call decide. Where separate
+    calls have one id, which files joined from several processes do, the call whose External id is the device span's launched
+    it; where that does not decide, the last call that began before the device span did.
+
+Note [Backlog]
+    Where the GPU lags behind the host, a recording begins with work of the steps before it. Streams execute work in order, and
+    CUPTI counts correlation ids upward. So work without a call is backlog if it runs before all work of its stream that was
+    launched within the recording, and if its id, where it has one, is below those of all recorded calls. It belongs to no step.
+    Any other work without a call was launched while calls were being recorded: the call is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.kineto.external_ids import latest_by_id
+from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostSpans
+
+
+@dataclass
+class HostColumns:
+    """Host spans, with the ids that join them to each other and to the device's. Each column has a number per span."""
+
+    spans: HostSpans
+    op: Column  # the id of an op, else NONE
+    named: Column  # of a runtime call: its External id, which may be the id of the op that made it; else NONE
+    correlation: Column  # of a runtime call, else NONE
+
+
+@dataclass
+class DeviceColumns:
+    """Device spans with their ids; 0 or less where there is none."""
+
+    spans: DeviceSpans
+    named: Column  # the External id
+    correlation: Column
+
+
+@dataclass
+class Launches:
+    """Per device span."""
+
+    launch: Column  # the row of the host span that launched it, or NONE
+    ambiguous: Column  # a mask: several calls have its correlation id, see Note [One correlation, several calls]
+    backlog: Column  # a mask: launched before the recording began, see Note [Backlog]
+
+    @classmethod
+    def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
+        """`host` is nested; `names_ops`: External ids are those of ops."""
+        calls = _calls(host)
+        launch = np.full(len(device.spans), NONE, "i4")
+        joined = np.flatnonzero(device.correlation > 0)
+        starts = host.spans.start_ns
+        launch[joined] = latest_by_id(calls, starts, device.correlation[joined], device.spans.start_ns[joined])
+        ambiguous = np.zeros(len(launch), bool)
+        ids, counts = np.unique(calls[calls > 0], return_counts=True)
+        if (counts > 1).any():
+            ambiguous = np.isin(device.correlation, ids[counts > 1])
+            _decide(launch, host, device, calls, np.flatnonzero(ambiguous))
+        missing = (launch == NONE) & (device.named > 0) & (device.spans.kind != DeviceKind.ANNOTATION)
+        if names_ops and missing.any():
+            rows = np.flatnonzero(missing)
+            ops = latest_by_id(host.op, starts, device.named[rows], device.spans.start_ns[rows])
+            began = ops != NONE
+            began[began] &= starts[ops[began]] <= device.spans.start_ns[rows[began]]
+            launch[rows[began]] = ops[began]
+        return cls(launch, ambiguous & device.spans.is_work, _backlog(device, launch, calls))
+
+
+def _calls(host: HostColumns) -> Column:
+    """The correlation id of each call, NONE within a call of the same id: the outer one decides."""
+    parent = host.spans.parent
+    inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
+    return np.asarray(np.where(inner, NONE, host.correlation))
+
+
+def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Column, rows: Column) -> None:
+    """Let External ids decide which of several calls launched the device spans of `rows`."""
+    named: dict[tuple[int, int], list[int]] = {}
+    for call in np.flatnonzero((calls > 0) & np.isin(calls, device.correlation[rows])).tolist():
+        named.setdefault((int(calls[call]), int(host.named[call])), []).append(call)
+    for row in rows.tolist():
+        told = int(device.named[row])
+        same = named.get((int(device.correlation[row]), told), []) if told > 0 else []
+        if same:
+            begun = [call for call in same if host.spans.start_ns[call] <= device.spans.start_ns[row]]
+            launch[row] = max(begun or same[:1], key=lambda call: int(host.spans.start_ns[call]))
+
+
+def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
+    """See Note [Backlog]. Nothing is backlog in a recording without calls."""
+    spans = device.spans
+    called = calls[calls > 0]
+    if not len(called) or not (launch != NONE).any():
+        return np.zeros(len(spans), bool)
+    unlaunched = spans.is_work & (launch == NONE)
+    found = unlaunched & ((device.correlation <= 0) | (device.correlation < called.min()))
+    for number, stream in {(int(spans.device[row]), int(spans.stream[row])) for row in np.flatnonzero(found).tolist()}:
+        on_stream = spans.is_work & (spans.device == number) & (spans.stream == stream)
+        launched_ns = spans.start_ns[on_stream & (launch != NONE)]
+        if len(launched_ns):
+            found &= ~on_stream | (spans.start_ns < launched_ns.min())
+    return np.asarray(found)

@@ -1,0 +1,166 @@
+"""What is wrong with a recording, in sentences: how serious each kind of problem is, and what it does to the figures.
+
+    problems = problems_of({"lost-kernel": 4}, kernels=2)
+    problems[0].text        # "4 of 6 kernels are missing: idle time is not reliable."
+    problems[0].severity    # Severity.SERIOUS
+
+An import counts problems by kind in `Trace.problems`. INFORMATION changes no figure. A WARNING changes some figures a
+little or leaves something out. A SERIOUS problem makes figures on the first screen of `trace info` unreliable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+# A problem that affects a larger share of the kernels than this is serious where its kind says so. Idle time and the launch
+# queue are sums over all kernels, so 1 % of them moves those figures by about as much as steps differ among themselves.
+SERIOUS_SHARE = 0.01
+
+
+class Severity(IntEnum):
+    """How much a problem matters."""
+
+    INFORMATION = 0
+    WARNING = 1
+    SERIOUS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """All problems of one kind. `text` is one or two sentences: what was found, and its effect on figures."""
+
+    kind: str
+    count: int
+    severity: Severity
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """`text` has "[singular|plural]" where the words depend on the count, "{n}" for the count, "{of}" for the number of kernels
+    that there should be, and "{what}" for what follows the kind's name."""
+
+    severity: Severity
+    text: str
+    serious_if_many: bool = False  # serious from SERIOUS_SHARE of the kernels on
+
+
+_INFORMATION, _WARNING, _SERIOUS = Severity.INFORMATION, Severity.WARNING, Severity.SERIOUS
+
+_KINDS = {
+    "backlog-at-start": _Kind(
+        _INFORMATION,
+        "Backlog at start: {n} kernel[|s] or cop[y|ies] had been launched before the recording began."
+        " [It belongs|They belong] to no step.",
+    ),
+    "begin-without-end": _Kind(
+        _WARNING, "{n} begin event[|s] [has|have] no end event, or the reverse. [It is|They are] left out."
+    ),
+    "byte-order-mark": _Kind(_INFORMATION, "The file begins with a byte-order mark, which is skipped."),
+    "collective-without-kernel": _Kind(
+        _INFORMATION,
+        "{n} collective[|s] [has|have] no kernel on the GPU: the time that [it|each] took is unknown.",
+    ),
+    "concatenated-files": _Kind(
+        _INFORMATION, "The file contains {n} more recording[|s] after the first. All of them are read."
+    ),
+    "control-character": _Kind(_INFORMATION, "{n} unescaped control character[|s] in texts [is|are] kept."),
+    "copy-without-bytes": _Kind(_INFORMATION, "{n} cop[y has|ies have] no size: [it is|they are] left out of transfer rates."),
+    "damaged-gzip": _Kind(_SERIOUS, "The compressed data is damaged: everything after the damage is missing."),
+    "duplicate-correlation": _Kind(
+        _WARNING,
+        "{n} kernel[|s] or cop[y|ies] [has a correlation id|have correlation ids] that several calls share."
+        " The External id, or else the time, decides which call launched [it|each].",
+    ),
+    "duration-beyond-window": _Kind(
+        _WARNING,
+        "{n} duration[|s] [is|are] longer than the whole recording. [It counts|They count] as 0.",
+    ),
+    "duration-overflow": _Kind(
+        _WARNING, "{n} duration[|s] [is|are] absurdly long, as of an event that never ended. [It counts|They count] as 0."
+    ),
+    "event-without-category": _Kind(
+        _WARNING, "{n} event[|s] without category [is|are] kept as host [activity|activities] of no op."
+    ),
+    "event-without-duration": _Kind(_WARNING, "{n} event[|s] [has|have] no duration. [It counts|They count] as 0."),
+    "event-without-name": _Kind(_WARNING, "{n} event[|s] [has|have] no name. [It is|They are] called `unknown`."),
+    "half-character": _Kind(_INFORMATION, "{n} incomplete character[|s] in texts [is|are] replaced."),
+    "impossible-overlap": _Kind(
+        _WARNING,
+        "{n} kernel[|s] or cop[y|ies] seem[s|] to run while later work of the same stream runs, which is impossible."
+        " [Its duration counts|Their durations count] as 0.",
+        serious_if_many=True,
+    ),
+    "invalid-escape": _Kind(
+        _INFORMATION, "{n} backslash[|es] that begin[s|] no known escape [is|are] kept as [it is|they are]."
+    ),
+    "invalid-utf8": _Kind(_INFORMATION, "{n} byte[|s] that [is|are] not UTF-8 [is|are] replaced."),
+    "kernel-before-launch": _Kind(
+        _WARNING,
+        "{n} kernel[|s] or cop[y|ies] begin[s|] before the call that launched [it|them]: the clocks of host and GPU disagree,"
+        " so launch delays and idle reasons are inexact.",
+    ),
+    "kernel-without-launch": _Kind(
+        _WARNING,
+        "The calls that launched {n} kernel[|s] or cop[y|ies] are missing."
+        " [It belongs|They belong] to no op, and launch delays and idle reasons leave [it|them] out.",
+        serious_if_many=True,
+    ),
+    "lost-kernel": _Kind(_WARNING, "{n} of {of} kernels [is|are] missing: idle time is not reliable.", serious_if_many=True),
+    "negative-duration": _Kind(_WARNING, "{n} event[|s] end[s|] before [it begins|they begin]. [It counts|They count] as 0."),
+    "non-finite-number": _Kind(_INFORMATION, "{n} number[|s] written as NaN, Infinity or N/A count[s|] as missing."),
+    "other-phase-event": _Kind(_INFORMATION, "{n} event[|s] of a type without duration (samples, marks) [is|are] left out."),
+    "partial-overlap": _Kind(
+        _INFORMATION,
+        "{n} host span[|s] overlap[s|] [its neighbour|their neighbours] without lying inside."
+        " [It is|They are] placed beside [it|them].",
+    ),
+    "profile-steps-missing-or-extra": _Kind(
+        _WARNING, "{n} step[|s] [is|are] in only one of the profile and the recording. Steps that both have are used."
+    ),
+    "profile-without-steps": _Kind(_SERIOUS, "{n} profile[|s] contain[s|] no step: [its|their] kernels are left out."),
+    "rank-told-twice": _Kind(
+        _WARNING, "{n} recording[|s] had a rank number that another has too. [It got|They got] the next free number[|s]."
+    ),
+    "skipped-file": _Kind(
+        _WARNING, "{n} file[|s] [is|are] not a recording and [is|are] left out (`trace info` lists skipped_files)."
+    ),
+    "trailing-comma": _Kind(_INFORMATION, "{n} comma[|s] before a closing bracket [is|are] skipped."),
+    "truncated-file": _Kind(_SERIOUS, "The file ends early: everything after the cut is missing."),
+    "truncated-gzip": _Kind(_SERIOUS, "The compressed data ends early: everything after the cut is missing."),
+    "truncated-json": _Kind(_SERIOUS, "The file ends in the middle of an event: everything after the cut is missing."),
+    "unescaped-quote": _Kind(_INFORMATION, "{n} name[|s] contain[s|] unescaped quotation marks, which are kept."),
+    "unknown-category": _Kind(
+        _WARNING, "{n} event[|s] of the unknown category {what} [is|are] kept as host [activity|activities] of no op."
+    ),
+    "unreadable-duration": _Kind(_WARNING, "{n} duration[|s] [is not a number|are not numbers]. [It counts|They count] as 0."),
+    "unreadable-event": _Kind(_WARNING, "{n} event[|s] could not be read and [is|are] left out."),
+    "unreadable-header": _Kind(_WARNING, "What the file says about devices and versions could not be read."),
+    "unreadable-profile": _Kind(_SERIOUS, "{n} profile[|s] could not be read: [its|their] kernels are missing."),
+    "wait-on-later-record": _Kind(
+        _INFORMATION,
+        "{n} wait[|s] for [an event|events] name[s|] a record that came later, as Kineto wrote until April 2026."
+        " [It is|They are] not used.",
+    ),
+    "zero-timestamp": _Kind(_WARNING, "{n} event[|s] [has|have] no time stamp and [is|are] left out."),
+}
+_UNKNOWN = _Kind(_WARNING, "{n} problem[|s] of the kind {kind} [was|were] counted while reading.")
+_NUMBERS = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
+
+
+def problems_of(counts: Mapping[str, int], kernels: int) -> list[Problem]:
+    """The problems of a trace that has this many kernels, the most serious first, then by kind."""
+    found = [_problem(kind, count, kernels) for kind, count in counts.items() if count]
+    return sorted(found, key=lambda problem: (-problem.severity, problem.kind))
+
+
+def _problem(kind: str, count: int, kernels: int) -> Problem:
+    name, _, what = kind.partition(" ")
+    of = _KINDS.get(name, _UNKNOWN)
+    expected = kernels + count if name == "lost-kernel" else max(kernels, count)
+    severity = Severity.SERIOUS if of.serious_if_many and count >= SERIOUS_SHARE * expected else of.severity
+    text = _NUMBERS.sub(lambda words: words[1 if count == 1 else 2], of.text)
+    return Problem(kind, count, severity, text.format(n=f"{count:,}", of=f"{expected:,}", kind=kind, what=what))
