@@ -42,6 +42,7 @@ from traces.run import (
     MemoryUse,
     MissingOp,
     ProcessGroup,
+    ProfilerCost,
     ProfilerUse,
     RecorderNotes,
     ReplayNotes,
@@ -74,6 +75,7 @@ RUN = Run(
         (MemoryUse(1 << 30, 1, 2, 3, 4, True),),
     ),
     predicted=True,
+    profiler_cost=ProfilerCost(480, 380, 350, 1200, 500, 1000, 80),
 )
 
 
