@@ -138,6 +138,12 @@ class Card:
     tflops: Mapping[str, float] = field(hash=False)
     link: Link
     source: str
+    memory_side_cache_bytes: int = 0  # a cache between L2 and the memory: AMD's Infinity Cache
+
+    @property
+    def cache_bytes(self) -> int:
+        """The last cache before the memory, which all multiprocessors share."""
+        return max(self.l2_bytes, self.memory_side_cache_bytes)
 
     @property
     def context_bytes(self) -> int:
@@ -195,9 +201,10 @@ _H100_RATES = _rates(67, 67, 989.4, 1979, tf32=494.7, bf16=989.4, fp8=1979)
 _H100_SXM = Card(("NVIDIA H100 80GB HBM3", "NVIDIA H100-SXM5-80GB", "NVIDIA H100"), _HOPPER, 132, 50 * _MIB, 85_045_477_376, 3350, _H100_RATES, _NVLINK_H100, "NVIDIA H100 data sheet")
 _H100_NVL = _like(_H100_SXM, "NVIDIA H100 NVL", memory_bytes=99_857_989_632, memory_gbps=3938, tflops=_rates(60, 60, 835.5, 1670.5, tf32=417.5, bf16=835.5, fp8=1670.5), link=_NVLINK_NVL, source="NVIDIA H100 NVL data sheet")
 _B200 = Card(("NVIDIA B200",), _BLACKWELL, 148, 126 * _MIB, 191_503_138_816, 8000, _rates(37, 75, 2250, 4500, tf32=1125, bf16=2250, fp8=4500), _NVLINK_B200, "NVIDIA DGX B200 data sheet, an eighth")
+_INFINITY_CACHE = 256 * _MIB  # AMD CDNA 3 and CDNA 4 white papers
 _MI250_RATES = _rates(45.3, 45.3, 181, 181, bf16=181)
 _MI300X_RATES = _rates(163.4, 163.4, 1307.4, 2614.9, tf32=653.7, bf16=1307.4, fp8=2614.9)
-_MI300X = Card(("AMD Instinct MI300X",), _CDNA3, 304, 4 * _MIB, 206_141_652_992, 5300, _MI300X_RATES, _XGMI_MI300, "AMD Instinct MI300X data sheet")
+_MI300X = Card(("AMD Instinct MI300X",), _CDNA3, 304, 4 * _MIB, 206_141_652_992, 5300, _MI300X_RATES, _XGMI_MI300, "AMD Instinct MI300X data sheet", _INFINITY_CACHE)
 
 CARDS: tuple[Card, ...] = (
     Card(("Tesla K80",), _KEPLER, 13, 1536 * _KIB, 11_996_954_624, 240, _rates(1.37, 4.1), _PCIE_3, "NVIDIA Tesla K80 board specification BD-07317, one of two GPUs"),
@@ -267,10 +274,10 @@ CARDS: tuple[Card, ...] = (
     Card(("AMD Instinct MI210",), _CDNA2, 104, 8 * _MIB, 64 * _GIB, 1638, _MI250_RATES, _XGMI_MI200, "AMD Instinct MI210 data sheet"),
     Card(("AMD Instinct MI250",), _CDNA2, 104, 8 * _MIB, 64 * _GIB, 1638, _MI250_RATES, Link(50, 50), "AMD Instinct MI250 data sheet, one of two dies"),
     Card(("AMD Instinct MI250X", "AMD Instinct MI250X/MI250"), _CDNA2, 110, 8 * _MIB, 64 * _GIB, 1638, _rates(47.9, 47.9, 191.5, 191.5, bf16=191.5), Link(50, 50), "AMD Instinct MI250X data sheet, one of two dies"),
-    Card(("AMD Instinct MI300A",), _CDNA3, 228, 4 * _MIB, 128 * _GIB, 5300, _rates(122.6, 122.6, 980.6, 1961.2, tf32=490.3, bf16=980.6, fp8=1961.2), _XGMI_MI300, "AMD Instinct MI300A data sheet"),
+    Card(("AMD Instinct MI300A",), _CDNA3, 228, 4 * _MIB, 128 * _GIB, 5300, _rates(122.6, 122.6, 980.6, 1961.2, tf32=490.3, bf16=980.6, fp8=1961.2), _XGMI_MI300, "AMD Instinct MI300A data sheet", _INFINITY_CACHE),
     _MI300X,
     _like(_MI300X, "AMD Instinct MI325X", memory_bytes=256 * _GIB, memory_gbps=6000, source="AMD Instinct MI325X data sheet"),
-    Card(("AMD Instinct MI355X",), _CDNA4, 256, 4 * _MIB, 288 * _GIB, 8000, _rates(78.6, 157.3, 2516.6, 5033.2, bf16=2516.6, fp8=5033.2), Link(76.8, 537.6), "AMD Instinct MI355X data sheet"),
+    Card(("AMD Instinct MI355X",), _CDNA4, 256, 4 * _MIB, 288 * _GIB, 8000, _rates(78.6, 157.3, 2516.6, 5033.2, bf16=2516.6, fp8=5033.2), Link(76.8, 537.6), "AMD Instinct MI355X data sheet", _INFINITY_CACHE),
 )
 # fmt: on
 
@@ -315,6 +322,7 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
         card,
         multi_processors=int(card.multi_processors * share),
         l2_bytes=int(card.l2_bytes * of_memory),
+        memory_side_cache_bytes=int(card.memory_side_cache_bytes * of_memory),
         memory_bytes=int(card.memory_bytes * of_memory),
         memory_gbps=card.memory_gbps * of_memory,
         tflops={kind: rate * share for kind, rate in card.tflops.items()},

@@ -11,6 +11,7 @@ are left out. What AMD's profiler tells is grid and block alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 CONFIG_ARGS = ("grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %", "theoretical occupancy %")
@@ -33,6 +34,12 @@ def config_args(text: str) -> dict[str, Any]:
         elif part:
             args[key] = float(part) if "." in part or "e" in part else int(part)
     return args
+
+
+def programs_of(text: str) -> int | None:
+    """How many blocks the grid of a configuration has (in Triton: programs), or None where it was not recorded."""
+    grid = text.partition("|")[0]
+    return prod(map(int, grid.split(","))) if grid else None
 
 
 def _dims_text(value: Any) -> str:

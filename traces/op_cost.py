@@ -44,6 +44,54 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
+# In which order the dimensions of an attention op's tensors come: batch, heads, tokens, channels; or batch, tokens, heads,
+# channels. If the latter have three dimensions, the batch's sequences follow each other in the first.
+_HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
+ATTENTION_LAYOUTS = {
+    **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+                     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
+                     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward"), _HEADS_FIRST),
+    **dict.fromkeys(("scaled_dot_product_attention", "_scaled_dot_product_fused_attention_overrideable",
+                     "_scaled_dot_product_fused_attention_overrideable_backward"), _HEADS_FIRST),
+    **dict.fromkeys(("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
+                     "_efficient_attention_backward", "_flash_attn_forward", "_flash_attn_backward",
+                     "_flash_attn_varlen_forward", "_flash_attn_varlen_backward", "efficient_attention_forward_cutlass",
+                     "mha_fwd", "mha_bwd", "fmha_v3_fwd", "fmha_v3_bwd", "mha_varlen_fwd", "mha_varlen_bwd",
+                     "fmha_v3_varlen_fwd", "fmha_v3_varlen_bwd", "varlen_fwd", "flash_attn_varlen_func", "flash_attn_func"),
+                    _TOKENS_FIRST),
+}  # fmt: skip
+
+
+def is_attention_backward(name: str) -> bool:
+    """Whether an op of ATTENTION_LAYOUTS computes gradients: its first input is the output's gradient."""
+    return name.endswith(("_backward", "_bwd"))
+
+
+def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
+    """Floating-point operations of an op of ATTENTION_LAYOUTS, and whether that is an upper bound; 0 if the shapes do not tell.
+
+    Two products forward and five backward (the scores are computed again), for all pairs of tokens: a causal mask, which is not
+    recorded, halves that. Of sequences that follow each other in one dimension the lengths are known only if it is one.
+    """
+    backward = is_attention_backward(name)
+    wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
+    if len(wide) < 3 or len({len(shape) for shape in wide[:3]}) > 1:
+        return 0, False
+    query, key, value = wide[:3]
+    if len(query) == 3:
+        bounds = [shape for shape in shapes if len(shape) == 1]
+        if not bounds or bounds[0] != (2,):
+            return 0, False
+        query, key, value = (1, *query), (1, *key), (1, *value)
+    if len(query) != 4 or query[-1] != key[-1]:
+        return 0, False
+    tokens_first = ATTENTION_LAYOUTS[name] == _TOKENS_FIRST
+    batch, heads, tokens, channels = (query[0], query[2], query[1], query[3]) if tokens_first else query
+    keys = key[1] if tokens_first else key[2]
+    each = 3 * channels + 2 * value[-1] if backward else channels + value[-1]
+    return 2 * batch * heads * tokens * keys * each, tokens > 1
+
+
 @cache
 def itemsize(dtype: str) -> int:
     """Bytes of an element of a torch dtype, whose name begins with its bits ("float8_e4m3fn"); 4 where it is not known."""

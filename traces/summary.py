@@ -45,7 +45,7 @@ from traces.pipeline import (
     step_kinds,
 )
 from traces.problems import problems_of
-from traces.run import CleanSteps, ProfilerCost, RecorderNotes, Run
+from traces.run import CleanSteps, RecorderNotes, Run
 from traces.spread import median
 
 VERSION = 1
@@ -119,7 +119,6 @@ class Summary:
     step_kinds: dict[str, StepsOfKind]
     clean: CleanSteps | None
     host_scale: Mapping[str, float] | None
-    profiler_cost: ProfilerCost | None
     recorder: RecorderNotes | None
     phases: dict[str, PhaseMedians]
     parts: list[PartMedians]
@@ -210,7 +209,6 @@ def summarize(trace: Trace) -> Summary:
         step_kinds=step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,
-        profiler_cost=run.profiler_cost,
         recorder=run.recorder,
         phases=phase_medians(trace, steady_steps(trace), profiled_steps(trace)),
         parts=parallel_parts(trace),

@@ -201,7 +201,8 @@ def _rates(row: OpRates) -> list[str]:
     most = "≤ " if row.flops_bounded else ""
     flops = ABSENT if row.tflops is None else f"{most}{row.tflops:.2f}"
     share = ABSENT if row.flops_share is None else most + share_text(row.flops_share)
-    moved = [_gbps(row.gbps), share_text(row.bytes_share)]
+    in_cache = f", {row.cached}" if (row.bytes_share or 0) > 1 else ""
+    moved = [_gbps(row.gbps), share_text(row.bytes_share) + in_cache]
     return [op_label(row), count_text(row.calls), time_text(row.device_ns), flops, share, *moved]
 
 

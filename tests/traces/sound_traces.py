@@ -42,7 +42,6 @@ from traces.run import (
     MemoryUse,
     MissingOp,
     ProcessGroup,
-    ProfilerCost,
     ProfilerUse,
     RecorderNotes,
     ReplayNotes,
@@ -75,7 +74,6 @@ RUN = Run(
         (MemoryUse(1 << 30, 1, 2, 3, 4, True),),
     ),
     predicted=True,
-    profiler_cost=ProfilerCost(480, 380, 350, 1200, 500, 1000, 80),
 )
 
 

@@ -134,7 +134,8 @@ def test_the_flops_of_resnet50_are_those_of_its_layers(real: Trace) -> None:
     first_layer = 2 * 112 * 112 * 64 * 3 * 49 * images
     backward = rows["convolution_backward"]
     assert forward.flops is not None and backward.flops == pytest.approx(2 * forward.flops - first_layer, rel=0.03)
-    assert forward.flops_share == pytest.approx((forward.tflops or 0) / 15.7, rel=0.01)
+    # Some of its layers run by Winograd's algorithm, which needs fewer multiplications.
+    assert forward.winograd and 0.5 < (forward.flops_share or 0) < (forward.tflops or 0) / 15.7
     assert 0.8 < (rows["relu"].bytes_share or 0) < 1
 
 
