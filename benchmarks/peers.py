@@ -1,0 +1,434 @@
+"""Our figures beside those of other tools, for every recording in a folder. Every difference above 0.5 % is explained.
+
+Two peers: HolisticTraceAnalysis, which reads the recordings here, and the reports of TraceLens that lie beside a recording
+(`gpu_timeline`, `ops_summary`, `unified_perf_summary`, as CSV files or as sheets of an .xlsx file).
+
+An explanation is a difference of definition, and it is checked: it appears only if our figure, taken by the peer's definition,
+agrees within 0.5 %. A difference that no known definition accounts for is marked UNEXPLAINED, and the exit code is 1.
+
+    python benchmarks/peers.py FOLDER [FOLDER ...] [--no-hta] [--only WORD] [--json peers.json]
+    python benchmarks/peers.py FOLDER --ahead     # recordings whose host runs ahead: our pace and the oracle's
+
+The output is Markdown, as docs/peers.md has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import re
+import sys
+import warnings
+import zipfile
+from ast import literal_eval
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.traces import oracle  # noqa: E402
+from traces.achieved import achieved, compared_text  # noqa: E402
+from traces.communication import communication, communication_kernels  # noqa: E402
+from traces.equivalents import canonical_op  # noqa: E402
+from traces.idle import idle_times  # noqa: E402
+from traces.intervals import Intervals  # noqa: E402
+from traces.kineto import read_kineto  # noqa: E402
+from traces.measure import backlog, busy_ns, op_of, steady_steps, work_rows  # noqa: E402
+from traces.model import NONE, Column, DeviceKind, Trace, TraceError, shapes_text  # noqa: E402
+from traces.pace import pace, step_times  # noqa: E402
+
+LIMIT = 0.005  # relative difference above which a row needs an explanation
+_LEAST_SHARE = 0.01  # of the GPU time: ops with less are not listed
+_LEAST_NS = 10_000  # shorter times are no figures to compare
+_AHEAD_SHARE = 0.1  # of the pace: a host that is this far ahead of the device at a step's end runs ahead
+
+Sheet = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of one recording. `why` says why the two differ; "" where they do not."""
+
+    recording: str
+    peer: str
+    figure: str
+    ours: float
+    theirs: float
+    unit: str
+    why: str
+
+    @property
+    def difference(self) -> float:
+        return self.ours / self.theirs - 1 if self.theirs else float(self.ours != 0)
+
+
+UNEXPLAINED = "UNEXPLAINED"
+Variant = tuple[str, Callable[[], float]]  # a difference of definition, and our figure by the peer's definition
+
+
+def compared(recording: str, peer: str, figure: str, unit: str, ours: float, theirs: float, variants: list[Variant]) -> Row:
+    """`ours` and `theirs` with the first of the differences of definition that makes them agree."""
+    found = Row(recording, peer, figure, ours, theirs, unit, "")
+    if abs(found.difference) <= LIMIT:
+        return found
+    for why, other in variants:
+        if abs(replace(found, ours=other()).difference) <= LIMIT:
+            return replace(found, why=why)
+    return replace(found, why=UNEXPLAINED)
+
+
+# --- our figures, by our definitions and by those of others
+
+
+def union_ns(trace: Trace, mask: Column) -> int:
+    """How long each device is busy with the work of the mask, summed over devices."""
+    return sum(_intervals(trace, mask & (trace.device.device == device)).total_ns for device in _devices(trace, mask))
+
+
+def gaps_ns(trace: Trace, mask: Column) -> int:
+    """The time between the first and the last work of the mask that none of it covers, summed over devices."""
+    total = 0
+    for device in _devices(trace, mask):
+        busy = _intervals(trace, mask & (trace.device.device == device))
+        total += int(busy.end_ns[-1] - busy.start_ns[0]) - busy.total_ns
+    return total
+
+
+def exposed_ns(trace: Trace, mask: Column, hidden_by: Column) -> int:
+    """Communication of the mask during which the device runs nothing of `hidden_by`."""
+    sends = communication_kernels(trace) & mask
+    total = 0
+    for device in _devices(trace, sends):
+        here = trace.device.device == device
+        communicating, other = _intervals(trace, here & sends), _intervals(trace, here & hidden_by & ~sends)
+        total += communicating.total_ns - int(other.within(communicating.start_ns, communicating.end_ns).sum())
+    return total
+
+
+def _intervals(trace: Trace, mask: Column) -> Intervals:
+    return Intervals(trace.device.start_ns[mask], trace.device.end_ns[mask])
+
+
+def _devices(trace: Trace, mask: Column) -> list[int]:
+    return [int(device) for device in np.unique(trace.device.device[mask])]
+
+
+def op_times(trace: Trace, mask: Column) -> dict[str, float]:
+    """Nanoseconds of the work that each op launched itself, by the op's name."""
+    rows = work_rows(trace)
+    rows = rows[mask[rows]]
+    op = op_of(trace)[rows]
+    rows, op = rows[op >= 0], op[op >= 0]
+    sums = np.bincount(trace.host.name[op], weights=trace.device.duration_ns[rows], minlength=len(trace.strings))
+    return {trace.strings[int(name)]: float(sums[name]) for name in np.flatnonzero(sums)}
+
+
+# --- reports of TraceLens
+
+
+def reports(path: Path) -> dict[str, Sheet]:
+    """The sheets beside a recording, by name; empty where there are none."""
+    stem = path.name.partition(".json")[0]
+    folders = [folder for folder in sorted(path.parent.glob("*perf_report_csvs")) if folder.name.startswith(stem)]
+    for folder in [*folders, path.parent / "perf_csvs"]:
+        if folder.is_dir():
+            return {file.stem: _csv(file) for file in sorted(folder.glob("*.csv"))}
+    books = [file for file in sorted(path.parent.glob("*.xlsx")) if file.name.startswith((stem, "perf_report"))]
+    return _workbook(books[0]) if books else {}
+
+
+def _csv(file: Path) -> Sheet:
+    csv.field_size_limit(1 << 30)
+    with file.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def _workbook(file: Path) -> dict[str, Sheet]:
+    """The sheets of an .xlsx file: each row with the heads of the first one."""
+    space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+    found: dict[str, Sheet] = {}
+    with zipfile.ZipFile(file) as book:
+        shared: list[str] = []
+        if "xl/sharedStrings.xml" in book.namelist():
+            root = ElementTree.fromstring(book.read("xl/sharedStrings.xml"))
+            shared = ["".join(part.text or "" for part in item.iter(f"{space}t")) for item in root.iter(f"{space}si")]
+        names = [sheet.get("name", "") for sheet in ElementTree.fromstring(book.read("xl/workbook.xml")).iter(f"{space}sheet")]
+        for number, name in enumerate(names, 1):
+            rows: list[dict[str, str]] = []
+            for row in ElementTree.fromstring(book.read(f"xl/worksheets/sheet{number}.xml")).iter(f"{space}row"):
+                cells = {}
+                for cell in row.iter(f"{space}c"):
+                    text = "".join(part.text or "" for part in cell.iter() if part.tag in (f"{space}v", f"{space}t"))
+                    column = re.sub(r"\d", "", cell.get("r", ""))
+                    cells[column] = shared[int(text)] if cell.get("t") == "s" else text
+                rows.append(cells)
+            if rows:
+                heads = rows[0]
+                found[name] = [{heads[column]: text for column, text in row.items() if column in heads} for row in rows[1:]]
+    return found
+
+
+def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
+    sheets, peer = reports(path), "TraceLens"
+    work, launched = trace.device.is_work, trace.device.is_work & (trace.device.launch != NONE)
+    kernels = trace.device.kind == DeviceKind.KERNEL
+    left_out = "It leaves out work whose launch was not recorded."
+    timeline: dict[str, list[float]] = {}
+    for line in sheets.get("gpu_timeline", []):
+        timeline.setdefault(line["type"], []).append(1e6 * float(line["time ms"]))
+    if "busy_time" in timeline:
+        busy = timeline["busy_time"]
+        # A report with recomputation lists the recomputed work apart; the two overlap.
+        apart = [*busy, 0.0][1]
+        inside = busy[0] * (1 - LIMIT) <= union_ns(trace, launched) <= (busy[0] + apart) * (1 + LIMIT)
+        recomputed: list[Variant] = []
+        if apart and inside:
+            why = f"It lists {apart / 1e6:.1f} ms of recomputed work apart. {left_out}"
+            recomputed = [(why, lambda: busy[0])]
+        first_kernel = trace.device.start_ns[kernels].min(initial=2**62)
+        not_first = work & (kernels | (trace.device.start_ns >= first_kernel))
+        variants: list[Variant] = [
+            (left_out, lambda: union_ns(trace, launched)),
+            ("It leaves out copies before the first kernel.", lambda: union_ns(trace, not_first)),
+            *recomputed,
+        ]
+        yield compared(name, peer, "busy", "ms", union_ns(trace, work) / 1e6, busy[0] / 1e6, _in_ms(variants))
+        idle = timeline["idle_time"][0]
+        first_to_last = "Its window is from the first work to the last; ours is from the start of the first step."
+        idle_variants: list[Variant] = [
+            (first_to_last, lambda: gaps_ns(trace, work)),
+            (f"{first_to_last} {left_out}", lambda: gaps_ns(trace, launched)),
+            ("Its window begins with the first kernel.", lambda: gaps_ns(trace, not_first)),
+        ]
+        if recomputed:
+            idle_variants.append((recomputed[0][0], lambda: idle))
+        ours = sum(of.idle_ns for of in idle_times(trace).values())
+        if max(idle, ours) >= _LEAST_NS:
+            yield compared(name, peer, "idle", "ms", ours / 1e6, idle / 1e6, _in_ms(idle_variants))
+        exposed = timeline["exposed_comm_time"][0]
+        if exposed or communication(trace).exposed_ns:
+            comm_variants: list[Variant] = [
+                (left_out, lambda: exposed_ns(trace, launched, work)),
+                ("Only kernels hide communication there, no copies.", lambda: exposed_ns(trace, work, work & kernels)),
+                (f"Only kernels hide communication there. {left_out}", lambda: exposed_ns(trace, launched, launched & kernels)),
+            ]
+            ours = communication(trace).exposed_ns
+            yield compared(name, peer, "exposed communication", "ms", ours / 1e6, exposed / 1e6, _in_ms(comm_variants))
+    yield from _ops(sheets, name, trace)
+    yield from _op_costs(sheets, name, trace)
+
+
+def _in_ms(variants: list[Variant]) -> list[Variant]:
+    return [(why, lambda of=of: of() / 1e6) for why, of in variants]  # type: ignore[misc]
+
+
+def _ops(sheets: dict[str, Sheet], name: str, trace: Trace) -> Iterator[Row]:
+    """Time by op, of those with at least 1 % of the GPU time."""
+    theirs: dict[str, float] = {}
+    for line in sheets.get("ops_summary", []):
+        theirs[line["name"]] = theirs.get(line["name"], 0.0) + 1e3 * float(line["total_direct_kernel_time_sum"])
+    work = trace.device.is_work
+    ours, without_sets = op_times(trace, work), op_times(trace, work & (trace.device.kind != DeviceKind.MEMSET))
+    for op, time_ns in theirs.items():
+        if time_ns < max(_LEAST_SHARE * sum(theirs.values()), _LEAST_NS):
+            continue
+        variants: list[Variant] = [
+            ("Memsets do not count for the op there.", lambda op=op: without_sets.get(op, 0.0)),  # type: ignore[misc]
+        ]
+        if op not in ours:
+            variants.append(("Not an op of the recording: it groups kernels under names of its own.", lambda t=time_ns: t))  # type: ignore[misc]
+        yield compared(name, "TraceLens", f"time of {op}", "ms", ours.get(op, 0.0) / 1e6, time_ns / 1e6, _in_ms(variants))
+
+
+def _op_costs(sheets: dict[str, Sheet], name: str, trace: Trace) -> Iterator[Row]:
+    """FLOPs and bytes of all calls of each op, over the shapes that both have."""
+    ours = {(row.op, row.shapes): row for row in achieved(trace, by_shape=True) if row.shapes}
+    sums: dict[tuple[str, str], list[float]] = {}
+    for line in sheets.get("unified_perf_summary", []):
+        try:
+            dims = literal_eval(line["Input Dims"])
+            shapes = tuple(tuple(int(size) for size in shape) for shape in dims)
+        except (ValueError, SyntaxError, TypeError):
+            continue
+        op = canonical_op(line["name"])
+        row = ours.get((op, compared_text(op, shapes_text(shapes))))
+        calls = int(float(line["operation_count"]))
+        if row is None or not calls:
+            continue
+        for figure, column, factor, own in (
+            ("FLOPs", "GFLOPS", 1e9, row.flops),
+            ("bytes", "Data Moved (MB)", 2**20, row.bytes),
+        ):
+            if line.get(column) and float(line[column]) and own:
+                of = sums.setdefault((op, figure), [0.0, 0.0])
+                of[0] += calls * own / row.calls
+                of[1] += calls * factor * float(line[column])
+    for (op, figure), (mine, theirs) in sums.items():
+        unit, scale = ("GFLOP", 1e9) if figure == "FLOPs" else ("MiB", 2**20)
+        yield compared(name, "TraceLens", f"{figure} of {op}", unit, mine / scale, theirs / scale, [])
+
+
+# --- HolisticTraceAnalysis
+
+
+def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
+    """Its breakdown of the GPU's time, and how much computation overlaps communication."""
+    from hta.trace_analysis import TraceAnalysis
+
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            analysis: Any = TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)
+            of = analysis.get_temporal_breakdown(visualize=False).iloc[0]
+            theirs = {key: 1e3 * float(of[key]) for key in ("idle_time(us)", "kernel_time(us)")}
+            overlap = None
+            if communication_kernels(trace).any():
+                overlap = float(analysis.get_comm_comp_overlap(visualize=False).comp_comm_overlap_pctg.iloc[0])
+        except Exception as error:  # another tool's: what it raises is not known
+            print(f"HolisticTraceAnalysis cannot read {name}: {type(error).__name__}: {str(error)[:80]}", file=sys.stderr)
+            return
+        finally:
+            logging.disable(logging.NOTSET)
+    work = trace.device.is_work
+    kernels = trace.device.kind == DeviceKind.KERNEL
+    busy = theirs["kernel_time(us)"] - theirs["idle_time(us)"]
+    rounded = "It rounds every stamp to microseconds."
+    count = len(np.flatnonzero(work))
+    busy_variants: list[Variant] = [(rounded, lambda: _within_rounding(busy, union_ns(trace, work), 1000 * count))]
+    peer = "HTA"
+    yield compared(name, peer, "busy", "ms", busy_ns(trace) / 1e6, busy / 1e6, _in_ms(busy_variants))
+    idle = theirs["idle_time(us)"]
+    first_to_last = "Its window is from the first work to the last; ours is from the start of the first step."
+    idle_variants: list[Variant] = [
+        (first_to_last, lambda: gaps_ns(trace, work)),
+        (f"{first_to_last} {rounded}", lambda: _within_rounding(idle, gaps_ns(trace, work), 1000 * count)),
+    ]
+    ours = sum(of.idle_ns for of in idle_times(trace).values())
+    yield compared(name, peer, "idle", "ms", ours / 1e6, idle / 1e6, _in_ms(idle_variants))
+    sends = communication_kernels(trace)
+    if overlap is not None and sends.any():
+        total = union_ns(trace, sends)
+        exposed = (1 - overlap / 100) * total
+        comm_variants: list[Variant] = [
+            ("Only kernels hide communication there, no copies.", lambda: exposed_ns(trace, work, work & kernels)),
+        ]
+        ours = communication(trace).exposed_ns
+        yield compared(name, peer, "exposed communication", "ms", ours / 1e6, exposed / 1e6, _in_ms(comm_variants))
+
+
+def _within_rounding(theirs: float, ours: float, most: float) -> float:
+    """`theirs`, if `ours` differs from it by no more than rounding can make."""
+    return theirs if abs(ours - theirs) <= most else ours
+
+
+# --- output
+
+
+def recordings(folders: list[Path], only: str) -> Iterator[tuple[str, Path]]:
+    for folder in folders:
+        for path in sorted(folder.rglob("*.json*")):
+            if path.suffix in (".json", ".gz") and only in str(path) and "broken" not in path.parts:
+                yield str(path.relative_to(folder)).partition(".json")[0], path
+
+
+def figure_text(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def print_rows(rows: list[Row]) -> None:
+    print("| recording | peer | figure | ours | theirs | difference | why |")
+    print("|---|---|---|--:|--:|--:|---|")
+    for row in rows:
+        figures = f"{figure_text(row.ours)} | {figure_text(row.theirs)} {row.unit}"
+        print(f"| {row.recording} | {row.peer} | {row.figure} | {figures} | {100 * row.difference:+.1f} % | {row.why} |")
+    differing = [row for row in rows if abs(row.difference) > LIMIT]
+    unexplained = sum(row.why == UNEXPLAINED for row in rows)
+    print(f"\n{len(rows)} figures: {len(rows) - len(differing)} agree within 0.5 %; {len(differing) - unexplained} differ by")
+    print(f"definition; {unexplained} are unexplained.")
+
+
+def ahead(name: str, path: Path, trace: Trace) -> dict[str, Any] | None:
+    """Pace and GPU time of a recording whose host runs ahead, ours and the oracle's; None for any other."""
+    of = pace(trace)
+    if of is None or of.device_ns is None:
+        return None
+    times = step_times(trace)
+    lags = [done - times.host_end_ns for done in times.completion_ns.values() if (done != NONE).any()]
+    lag_ns = max((int(lag[lag > -(2**60)].max()) for lag in lags), default=0)
+    if lag_ns < _AHEAD_SHARE * of.pace_ns:
+        return None
+    raw = oracle.read(path)
+    order = np.argsort(trace.steps.start_ns, kind="stable")
+    table = trace.steps
+    steps = [oracle.Step(int(table.number[row]), int(table.start_ns[row]), int(table.end_ns[row])) for row in order]
+    place = {int(row): at for at, row in enumerate(order)}
+    steady = [place[int(row)] for row in steady_steps(trace)]
+    found = oracle.figures(raw, steps, steady)
+    ours = {"pace": of.pace_ns, "host": of.host_ns, "device": of.device_ns, "busy": busy_ns(trace)}
+    theirs = {"pace": found.pace_ns, "host": found.host_pace_ns, "device": found.device_pace_ns, "busy": oracle.busy_ns(raw)}
+    gpu = float(np.median(times.gpu_time_ns[steady_steps(trace)]))
+    theirs["GPU time"] = float(np.median([found.gpu_ns[at] for at in steady]))
+    figures = {"ours": ours | {"GPU time": gpu}, "oracle": theirs, "lag": lag_ns, "limit": of.limit}
+    return {"recording": name, "steps": len(steps), "backlog": int(backlog(trace).sum()), **figures}
+
+
+def print_ahead(found: list[dict[str, Any]]) -> None:
+    print("| recording | steps | host ahead by | figure | pace | host | device | GPU time of a step | busy |")
+    print("|---|--:|--:|---|--:|--:|--:|--:|--:|")
+    for row in found:
+        for whose in ("ours", "oracle"):
+            of = row[whose]
+            figures = " | ".join(f"{of[key] / 1e6:,.3f}" for key in ("pace", "host", "device", "GPU time", "busy"))
+            lead = f"{row['recording']} | {row['steps']} | {row['lag'] / 1e6:,.1f} ms" if whose == "ours" else " | | "
+            print(f"| {lead} | {whose} | {figures} |")
+    same = sum(all(abs(row["ours"][key] - row["oracle"][key]) <= 1 for key in row["ours"]) for row in found)
+    print(f"\nMilliseconds. {same} of {len(found)} recordings agree to the nanosecond.")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    parser.add_argument("--no-hta", action="store_true", help="leave out HolisticTraceAnalysis, which takes most of the time")
+    parser.add_argument("--only", default="", metavar="WORD", help="only recordings whose path contains this")
+    parser.add_argument(
+        "--ahead", action="store_true", help="the pace of recordings whose host runs ahead, beside the oracle's"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    args = parser.parse_args()
+    rows: list[Row] = []
+    leading: list[dict[str, Any]] = []
+    for name, path in recordings(args.folders, args.only):
+        try:
+            trace = read_kineto(path)
+        except TraceError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        if not trace.device.is_work.any():
+            continue
+        if args.ahead:
+            found = ahead(name, path, trace)
+            leading += [found] if found else []
+            continue
+        rows += against_reports(path, name, trace)
+        if not args.no_hta:
+            rows += against_hta(path, name, trace)
+    if args.ahead:
+        print_ahead(leading)
+    else:
+        print_rows(rows)
+    if args.json:
+        args.json.write_text(json.dumps(leading if args.ahead else [asdict(row) for row in rows], indent=1))
+    return int(any(row.why == UNEXPLAINED for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
