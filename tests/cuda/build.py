@@ -40,7 +40,7 @@ def compiler() -> str:
     found = shutil.which(name)
     if not found or not shutil.which("nm"):
         raise CannotBuild(
-            f"no C compiler ({name}) or no nm. Install gcc and binutils (Debian, Ubuntu: apt-get install gcc; Fedora: dnf install gcc)"
+            f"no C compiler ({name}) or no nm. Install gcc and binutils (Debian, Ubuntu: apt-get install gcc; Fedora: gcc)"
         )
     return found
 
