@@ -68,8 +68,16 @@ def _defined(library: Path) -> set[str]:
 
 
 def _wanted(site: Path) -> set[str]:
-    """The symbols that torch takes from CUDA's libraries."""
-    names = set()
+    """The symbols that torch and Triton take from CUDA's libraries.
+
+    The driver's functions are also looked up by name at run time: torch's names stand in its libraries, Triton's in its source.
+    """
+    text = (site / "triton" / "backends" / "nvidia" / "driver.c").read_text()
+    names = set(re.findall(r"\b(cu[A-Z]\w+)\s*\(", text))
+    for library in ("c10_cuda", "torch_cuda"):
+        content = (site / "torch" / "lib" / f"lib{library}.so").read_bytes()
+        found = re.findall(rb"\0(cu(?:Mem|Multicast|Stream|Ctx|Green|Device|Get|Pointer)[A-Z]\w+)(?=\0)", content)
+        names |= {name.decode() for name in found}
     for library in LIBRARIES:
         for line in _run("nm", "-D", "--undefined-only", site / "torch" / "lib" / f"lib{library}.so").splitlines():
             name = line.split()[-1].split("@")[0]
@@ -91,12 +99,17 @@ def _call_names(include: Path) -> str:
     return text
 
 
+def _missing(wanted: set[str], defined: set[str]) -> set[str]:
+    """What is wanted and not defined, under its own name or that of a later version of the interface (`cuMemFree_v2`)."""
+    return {name for name in wanted if not defined & {name, f"{name}_v2", f"{name}_v3"}}
+
+
 def _rest(wanted: set[str], defined: set[str]) -> str:
     """Functions that the sources do not define: those on the ignore list succeed, the others fail and say their name."""
     ignored = {line.strip() for line in (SOURCES / "ignored.txt").read_text().splitlines() if line.strip() and line[0] != "#"}
     # No header is included, so that the real prototypes do not matter.
     lines = ['#define API __attribute__((visibility("default")))', "int not_simulated(const char *name);"]
-    for name in sorted(wanted - defined):
+    for name in sorted(_missing(wanted, defined)):
         result = "0" if name in ignored else f'not_simulated("{name}")'
         lines.append(f"API int {name}(void) {{ return {result}; }}")
     return "\n".join(lines) + "\n"
@@ -116,7 +129,7 @@ def _aliases(defined: set[str]) -> str:
 WITH_DEVICE = """#!/usr/bin/env bash
 # Runs a command on the simulated device. README.md of tests/cuda lists the environment variables that it reads.
 here={folder}
-export LD_PRELOAD="$here/libcuda.so.1${{LD_PRELOAD:+:$LD_PRELOAD}}" TRITON_LIBCUDA_PATH="$here"
+export LD_PRELOAD="$here/libcuda.so.1:$here/libnvidia-ml.so.1${{LD_PRELOAD:+:$LD_PRELOAD}}" TRITON_LIBCUDA_PATH="$here"
 export TORCH_CUDNN_V8_API_DISABLED=1  # the calls of cuDNN that are simulated
 exec "$@"
 """
@@ -143,8 +156,9 @@ def build(folder: Path) -> Path:
     first = generated / "first.so"
     _run(cc, "-shared", "-Wl,--unresolved-symbols=ignore-all", "-o", first, *objects, "-lpthread", "-lm")
     defined = _defined(first)
-    (generated / "rest.c").write_text(_rest(_wanted(site), defined))
-    (generated / "aliases.c").write_text(_aliases(defined))
+    wanted = _wanted(site)
+    (generated / "rest.c").write_text(_rest(wanted, defined))
+    (generated / "aliases.c").write_text(_aliases(defined | _missing(wanted, defined)))
     for name in ("rest", "aliases"):
         objects.append(generated / f"{name}.o")
         _run(cc, "-O1", "-fPIC", "-fvisibility=hidden", "-w", "-c", generated / f"{name}.c", "-o", objects[-1])
@@ -152,6 +166,8 @@ def build(folder: Path) -> Path:
     fresh = folder / "libcuda.so.1.new"
     _run(cc, "-shared", "-Wl,-soname,libcuda.so.1", "-Wl,-z,defs", "-o", fresh, *objects, "-lpthread", "-lm")
     fresh.replace(library)
+    # NVML is looked up in a library of that name. This one is empty: a look-up goes on to the libraries that it needs.
+    _run(cc, "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-Wl,--no-as-needed", "-o", folder / "libnvidia-ml.so.1", library)
     link = folder / "libcuda.so"  # what a linker looks for; Triton compiles a module of its own
     if not link.is_symlink():
         link.symlink_to(library.name)

@@ -28,7 +28,8 @@ typedef int64_t Ns;
 
 /* settings.c: read once from the environment, see README.md. */
 typedef struct {
-    int devices;
+    int devices;                /* that CUDA_VISIBLE_DEVICES leaves visible */
+    int all_devices;
     uint64_t memory_bytes;      /* per device */
     uint64_t seed;              /* of the duration law and of jitter */
     double jitter;              /* a kernel's duration varies by this fraction either way */
@@ -200,6 +201,7 @@ cudaError_t reserve_address(void **address, size_t bytes, int device); /* withou
 cudaError_t release_address(void *address);         /* locked */
 cudaError_t take_memory(int device, size_t bytes);  /* counts it against the limit. Locked */
 void give_memory(int device, size_t bytes);         /* locked */
+uint64_t used_memory(int device);                   /* locked */
 void do_copy(Work *work);
 void do_set(Work *work);
 

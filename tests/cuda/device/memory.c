@@ -78,6 +78,7 @@ cudaError_t take_memory(int device, size_t bytes) {
     return cudaSuccess;
 }
 void give_memory(int device, size_t bytes) { used[device] -= bytes; }
+uint64_t used_memory(int device) { return used[device]; }
 
 static size_t whole_pages(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
 

@@ -10,9 +10,24 @@ static double number(const char *name, double otherwise) {
     return text && *text ? atof(text) : otherwise;
 }
 
+/* How many devices CUDA_VISIBLE_DEVICES names before its first invalid entry. The devices are alike, so which ones does not matter. */
+static int visible_devices(int all) {
+    const char *text = getenv("CUDA_VISIBLE_DEVICES");
+    if (!text) return all;
+    int count = 0;
+    for (; *text; count++) {
+        char *end;
+        long index = strtol(text, &end, 10);
+        if (end == text || index < 0 || index >= all) break;
+        text = *end == ',' ? end + 1 : end;
+    }
+    return count;
+}
+
 __attribute__((constructor)) static void read_settings(void) {
-    settings.devices = (int)number("SIMGPU_DEVICES", 1);
-    if (settings.devices > DEVICES_MAX) settings.devices = DEVICES_MAX;
+    settings.all_devices = (int)number("SIMGPU_DEVICES", 1);
+    if (settings.all_devices > DEVICES_MAX) settings.all_devices = DEVICES_MAX;
+    settings.devices = visible_devices(settings.all_devices);
     settings.memory_bytes = (uint64_t)number("SIMGPU_MEMORY_MB", 8192) << 20;
     settings.seed = (uint64_t)number("SIMGPU_SEED", 1);
     settings.jitter = number("SIMGPU_JITTER", 0.02);
