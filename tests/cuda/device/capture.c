@@ -309,11 +309,13 @@ API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, siz
     END(cudaSuccess);
 }
 
-static Work *copy_of(const Work *template, uint32_t correlation, Ns issued, uint32_t graph, int node) {
-    Work *w = malloc(sizeof *w);
+static Work *copy_of(const Work *template, const Call *call, Ns issued, uint32_t graph, int node) {
+    Work *w = new_work(template->kind, call), launched = *w;
     *w = *template;
     w->next = NULL;
-    w->correlation = correlation;
+    w->correlation = launched.correlation;
+    w->external = launched.external;
+    w->thread = launched.thread;
     w->issued = issued;
     w->graph = graph;
     w->graph_node = (uint64_t)graph << 32 | (unsigned)(node + 1);
@@ -328,19 +330,21 @@ static Work *copy_of(const Work *template, uint32_t correlation, Ns issued, uint
     return w;
 }
 static void wait_in(Stream *stream, Moment *moment, Ns issued) {
-    Work *w = calloc(1, sizeof *w);
-    *w = (Work){.kind = WORK_WAIT, .engine = ENGINE_NONE, .issued = issued, .moment = keep_moment(moment)};
+    Work *w = new_work(WORK_WAIT, NULL);
+    w->issued = issued;
+    w->moment = keep_moment(moment);
     submit_now(stream, w);
 }
 static Moment *record_in(Stream *stream, Ns issued) {
-    Work *w = calloc(1, sizeof *w);
+    Work *w = new_work(WORK_RECORD, NULL);
     Moment *moment = new_moment();
-    *w = (Work){.kind = WORK_RECORD, .engine = ENGINE_NONE, .issued = issued, .moment = keep_moment(moment)};
+    w->issued = issued;
+    w->moment = keep_moment(moment);
     submit_now(stream, w);
     return moment;
 }
 
-static void launch_graph(Executable *e, Stream *stream, uint32_t correlation) {
+static void launch_graph(Executable *e, Stream *stream, const Call *call) {
     Graph *g = e->graph;
     Ns issued = now_ns();
     Moment *begin = record_in(stream, issued), **ends = calloc(g->count + 1, sizeof *ends);
@@ -353,7 +357,7 @@ static void launch_graph(Executable *e, Stream *stream, uint32_t correlation) {
         Node *node = &g->nodes[i];
         Stream *on = node->branch ? e->branch_streams[node->branch] : stream;
         for (int k = 0; k < node->count; k++) wait_in(on, ends[node->after[k]], issued);
-        submit_now(on, copy_of(&node->work, correlation, issued, e->id, i));
+        submit_now(on, copy_of(&node->work, call, issued, e->id, i));
         if (node->needed) ends[i] = record_in(on, issued);
     }
     for (int b = 1; b < g->branches; b++)
@@ -367,6 +371,6 @@ API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_hand
     BEGIN;
     Stream *stream = stream_of(stream_handle);
     if (stream->capture) END(not_simulated("cudaGraphLaunch during capture"));
-    launch_graph((Executable *)handle, stream, call.correlation);
+    launch_graph((Executable *)handle, stream, &call);
     END(cudaSuccess);
 }

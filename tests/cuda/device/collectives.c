@@ -391,9 +391,12 @@ static ncclResult_t launch_parts(struct ncclComm *c, cudaStream_t handle, const 
     collective->comm = c;
     collective->count = count;
     memcpy(collective->parts, parts, count * sizeof *parts);
-    Work *w = calloc(1, sizeof *w);
-    *w = (Work){.kind = WORK_COLLECTIVE, .engine = ENGINE_NONE, .name = kernel_name(parts), .issued = now_ns(), .correlation = call.correlation,
-                .profiled = cupti_wants(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL), .grid = {4, 1, 1}, .block = {544, 1, 1}, .collective = collective};
+    Work *w = new_work(WORK_COLLECTIVE, &call);
+    w->name = kernel_name(parts);
+    w->profiled = cupti_wants(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    w->grid = (dim3){4, 1, 1};
+    w->block = (dim3){544, 1, 1};
+    w->collective = collective;
     submit(stream, w);
     unlock_device();
     return ncclSuccess;

@@ -105,6 +105,11 @@ void cupti_external_ids(uint32_t correlation) {
         add_record(&calls, &e, sizeof e, 0, 0);
     }
 }
+uint64_t cupti_current_op(void) {
+    for (int i = external_count - 1; i >= 0; i--)
+        if (external[i].kind == CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0) return external[i].id;
+    return 0;
+}
 void cupti_call(const Call *call, Ns end) {
     if (!wants_call(call->driver, call->cbid)) return;
     CUpti_ActivityAPI a = {.kind = call->driver ? CUPTI_ACTIVITY_KIND_DRIVER : CUPTI_ACTIVITY_KIND_RUNTIME, .cbid = call->cbid,

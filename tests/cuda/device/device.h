@@ -55,8 +55,8 @@ void pause_device(Ns until);
 uint64_t hash_name(const char *name);
 
 /* log.c: what the device did, one line a piece of work. */
-void log_work(const char *kind, int device, int stream, uint32_t correlation, uint32_t graph, Ns start, Ns end, uint64_t bytes,
-              const char *name);
+struct Work;
+void log_work(const char *kind, int device, int stream, const struct Work *work, Ns start, Ns end, const char *name);
 void log_note(const char *kind, int device, const char *text);
 
 /* A point in a stream. It becomes known when the work before it has been given its times. */
@@ -78,6 +78,15 @@ typedef enum { WORK_KERNEL, WORK_COPY, WORK_SET, WORK_RECORD, WORK_WAIT, WORK_HO
 /* Copy engines work beside kernels. There is one for each direction on each device. */
 typedef enum { ENGINE_NONE = -1, ENGINE_TO_DEVICE, ENGINE_TO_HOST, ENGINE_TO_PEER, ENGINES } Engine;
 
+/* The call to the runtime or the driver that a thread is in. */
+typedef struct {
+    bool driver;
+    int cbid;
+    uint32_t correlation;
+    Ns start;
+    int result;
+} Call;
+
 typedef struct Work {
     struct Work *next;
     WorkKind kind;
@@ -86,6 +95,8 @@ typedef struct Work {
     uint32_t correlation, graph;
     uint64_t graph_node;
     bool profiled;          /* CUPTI was recording when this was launched */
+    uint64_t external;      /* the id of the op that launched it, as Kineto numbers ops; 0: none */
+    int thread;             /* the system's number of the thread that launched it */
     dim3 grid, block;
     int shared_bytes;
     Engine engine;
@@ -99,7 +110,6 @@ typedef struct Work {
     size_t pitch_target, pitch_source, rows; /* of a 2-D copy; rows 0: flat */
     int value;              /* of a memset */
     Moment *moment;         /* to record or to wait for */
-    bool external;          /* recorded by a graph for the outside */
     void (*host_function)(void *);
     void *host_argument;
     Collective *collective;
@@ -146,15 +156,9 @@ bool moment_has_passed(Moment *moment);             /* locked */
 Ns kernel_duration(const char *name, dim3 grid, dim3 block);
 Ns with_jitter(Ns duration);
 const char *keep_name(const char *name);            /* one copy of each name, for ever */
+Work *new_work(WorkKind kind, const Call *call);    /* issued now, by this thread; `call` may be NULL. Locked */
 
-/* runtime.c: the call that a thread is in, and errors. */
-typedef struct {
-    bool driver;
-    int cbid;
-    uint32_t correlation;
-    Ns start;
-    int result;
-} Call;
+/* runtime.c: calls and errors. */
 Call begin_call(bool driver, int cbid);
 void end_call(Call *call);
 #define RUNTIME_CALL(name) __attribute__((cleanup(end_call))) Call call = begin_call(false, CUPTI_RUNTIME_TRACE_CBID_##name)
@@ -225,6 +229,7 @@ void free_collective(Collective *collective);
 bool cupti_wants(CUpti_ActivityKind kind);          /* locked */
 void cupti_call(const Call *call, Ns end);          /* locked */
 void cupti_external_ids(uint32_t correlation);      /* locked */
+uint64_t cupti_current_op(void);                    /* the External id of the calling thread's innermost op, or 0 */
 void cupti_work(const Work *work, const Stream *stream, Ns start, Ns end); /* locked */
 void cupti_sync(int type, const Stream *stream, const Event *event, uint32_t correlation, Ns start, Ns end); /* locked */
 void cupti_event(const Event *event, const Stream *stream, uint32_t correlation, Ns at); /* locked */

@@ -42,19 +42,21 @@ static void add(const char *line, int length) {
     used += length;
 }
 
-void log_work(const char *kind, int device, int stream, uint32_t correlation, uint32_t graph, Ns start, Ns end, uint64_t bytes,
-              const char *name) {
+void log_work(const char *kind, int device, int stream, const Work *work, Ns start, Ns end, const char *name) {
+    static const Work nothing;
     if (!settings.log_folder) return;
+    if (!work) work = &nothing;
     char line[8192];
-    int n = snprintf(line, sizeof line, "%s\t%d\t%d\t%u\t%u\t%lld\t%lld\t%llu\t%s\n", kind, device, stream, correlation, graph,
-                     (long long)start, (long long)end, (unsigned long long)bytes, name);
+    int n = snprintf(line, sizeof line, "%s\t%d\t%d\t%u\t%u\t%lld\t%lld\t%llu\t%lld\t%d\t%llu\t%s\n", kind, device, stream, work->correlation,
+                     work->graph, (long long)start, (long long)end, (unsigned long long)work->bytes, (long long)work->issued, work->thread,
+                     (unsigned long long)work->external, name);
     if (n >= (int)sizeof line) n = sizeof line - 1, line[n - 1] = '\n';
     add(line, n);
 }
 
 void log_note(const char *kind, int device, const char *text) {
     Ns now = now_ns();
-    log_work(kind, device, 0, 0, 0, now, now, 0, text);
+    log_work(kind, device, 0, NULL, now, now, text);
 }
 
 __attribute__((destructor)) static void cut_file(void) {

@@ -355,7 +355,7 @@ static void describe_copy(Work *w, Stream *stream) {
     w->duration = with_jitter(base + (Ns)(w->bytes / bytes_per_ns));
 }
 
-static cudaError_t copy(Call *call, Work *w, cudaStream_t handle, bool blocking) {
+static cudaError_t copy(Work *w, cudaStream_t handle, bool blocking) {
     BEGIN;
     Stream *stream = stream_of(handle);
     need_context(stream->device);
@@ -378,16 +378,13 @@ static cudaError_t copy(Call *call, Work *w, cudaStream_t handle, bool blocking)
         w->staged = malloc(w->bytes);
         memcpy(w->staged, w->source, w->bytes);
     }
-    w->kind = WORK_COPY;
-    w->issued = now_ns();
-    w->correlation = call->correlation;
     w->profiled = cupti_wants(CUPTI_ACTIVITY_KIND_MEMCPY);
     submit(stream, w);
     if (wait) wait_for_stream(stream);
     END(device_fault());
 }
-static Work *new_copy(void *target, const void *source, size_t bytes) {
-    Work *w = calloc(1, sizeof *w);
+static Work *new_copy(const Call *call, void *target, const void *source, size_t bytes) {
+    Work *w = new_work(WORK_COPY, call);
     w->target = target;
     w->source = source;
     w->bytes = bytes;
@@ -396,25 +393,25 @@ static Work *new_copy(void *target, const void *source, size_t bytes) {
 API cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
     RUNTIME_CALL(cudaMemcpyAsync_v3020);
     (void)kind;
-    return copy(&call, new_copy(target, source, bytes), stream, false);
+    return copy(new_copy(&call, target, source, bytes), stream, false);
 }
 API cudaError_t cudaMemcpy(void *target, const void *source, size_t bytes, enum cudaMemcpyKind kind) {
     RUNTIME_CALL(cudaMemcpy_v3020);
     (void)kind;
-    return copy(&call, new_copy(target, source, bytes), 0, true);
+    return copy(new_copy(&call, target, source, bytes), 0, true);
 }
 API cudaError_t cudaMemcpyPeerAsync(void *target, int target_device, const void *source, int source_device, size_t bytes, cudaStream_t stream) {
     RUNTIME_CALL(cudaMemcpyPeerAsync_v4000);
     (void)target_device, (void)source_device;
-    return copy(&call, new_copy(target, source, bytes), stream, false);
+    return copy(new_copy(&call, target, source, bytes), stream, false);
 }
 API cudaError_t cudaMemcpy2DAsync(void *target, size_t target_pitch, const void *source, size_t source_pitch, size_t width, size_t height,
                                   enum cudaMemcpyKind kind, cudaStream_t stream) {
     RUNTIME_CALL(cudaMemcpy2DAsync_v3020);
     (void)kind;
-    Work *w = new_copy(target, source, width * height);
+    Work *w = new_copy(&call, target, source, width * height);
     w->rows = height, w->pitch_target = target_pitch, w->pitch_source = source_pitch;
-    return copy(&call, w, stream, false);
+    return copy(w, stream, false);
 }
 static cudaError_t set(Call *call, void *target, int value, size_t bytes, cudaStream_t handle, bool blocking) {
     BEGIN;
@@ -426,10 +423,13 @@ static cudaError_t set(Call *call, void *target, int value, size_t bytes, cudaSt
     }
     if (!bytes) END(cudaSuccess);
     if (!is_safe(target, bytes)) END(cudaErrorInvalidValue);
-    Work *w = calloc(1, sizeof *w);
-    *w = (Work){.kind = WORK_SET, .engine = ENGINE_NONE, .issued = now_ns(), .duration = with_jitter(1200 + (Ns)(bytes / 800)),
-                .correlation = call->correlation, .profiled = cupti_wants(CUPTI_ACTIVITY_KIND_MEMSET), .bytes = bytes, .target = target,
-                .value = value, .target_kind = memory_kind(target, NULL) == MEMORY_PINNED ? CUPTI_ACTIVITY_MEMORY_KIND_PINNED : CUPTI_ACTIVITY_MEMORY_KIND_DEVICE};
+    Work *w = new_work(WORK_SET, call);
+    w->duration = with_jitter(1200 + (Ns)(bytes / 800));
+    w->profiled = cupti_wants(CUPTI_ACTIVITY_KIND_MEMSET);
+    w->bytes = bytes;
+    w->target = target;
+    w->value = value;
+    w->target_kind = memory_kind(target, NULL) == MEMORY_PINNED ? CUPTI_ACTIVITY_MEMORY_KIND_PINNED : CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
     submit(stream, w);
     if (blocking) wait_for_stream(stream);
     END(device_fault());

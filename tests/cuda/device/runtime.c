@@ -295,8 +295,8 @@ API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handl
     Event *event = (Event *)event_handle;
     if (event->capture || stream->capture) END(capture_wait(stream, event));
     if (event->moment) {
-        Work *w = calloc(1, sizeof *w);
-        *w = (Work){.kind = WORK_WAIT, .engine = ENGINE_NONE, .issued = now_ns(), .moment = keep_moment(event->moment)};
+        Work *w = new_work(WORK_WAIT, &call);
+        w->moment = keep_moment(event->moment);
         submit_now(stream, w);
         cupti_sync(CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT, stream, event, call.correlation, call.start, now_ns());
     }
@@ -304,8 +304,9 @@ API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handl
 }
 
 cudaError_t add_host_function(Stream *stream, void (*function)(void *), void *argument) {
-    Work *w = calloc(1, sizeof *w);
-    *w = (Work){.kind = WORK_HOST, .engine = ENGINE_NONE, .issued = now_ns(), .host_function = function, .host_argument = argument};
+    Work *w = new_work(WORK_HOST, NULL);
+    w->host_function = function;
+    w->host_argument = argument;
     submit(stream, w);
     return cudaSuccess;
 }
@@ -369,8 +370,8 @@ static cudaError_t record(Event *event, Stream *stream, unsigned flags, uint32_t
     event->stream = stream->id;
     event->correlation = correlation;
     event->sync_id = next_sync++;
-    Work *w = calloc(1, sizeof *w);
-    *w = (Work){.kind = WORK_RECORD, .engine = ENGINE_NONE, .issued = now_ns(), .moment = keep_moment(event->moment), .external = true};
+    Work *w = new_work(WORK_RECORD, NULL);
+    w->moment = keep_moment(event->moment);
     if (stream->capture)
         capture_work(stream, w);
     else
@@ -423,10 +424,13 @@ API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to
 
 cudaError_t launch_kernel(Call *call, Stream *stream, const char *name, dim3 grid, dim3 block, int shared_bytes, Ns duration) {
     need_context(stream->device);
-    Work *w = calloc(1, sizeof *w);
-    *w = (Work){.kind = WORK_KERNEL, .engine = ENGINE_NONE, .name = name, .duration = with_jitter(duration), .issued = now_ns(),
-                .correlation = call->correlation, .profiled = cupti_wants(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL),
-                .grid = grid, .block = block, .shared_bytes = shared_bytes};
+    Work *w = new_work(WORK_KERNEL, call);
+    w->name = name;
+    w->duration = with_jitter(duration);
+    w->profiled = cupti_wants(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    w->grid = grid;
+    w->block = block;
+    w->shared_bytes = shared_bytes;
     launches++;
     if (launches == settings.hang_at_launch) w->duration = FOREVER;
     bool fault = launches == settings.error_at_launch;

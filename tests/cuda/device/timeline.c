@@ -118,6 +118,15 @@ static Ns place_on_engine(int device, Engine engine, Ns start, Ns duration) {
 
 /* Giving times */
 
+Work *new_work(WorkKind kind, const Call *call) {
+    static __thread int thread;
+    if (!thread) thread = gettid();
+    Work *w = calloc(1, sizeof *w);
+    *w = (Work){.kind = kind, .engine = ENGINE_NONE, .issued = now_ns(), .thread = thread};
+    if (call) w->correlation = call->correlation, w->external = cupti_current_op();
+    return w;
+}
+
 static const char *copy_name(const Work *w) {
     static const char *kinds[] = {"unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"};
     static const char *memories[] = {"Unknown", "Pageable", "Pinned", "Device", "Array", "Managed"};
@@ -134,15 +143,15 @@ static void finish(Stream *stream, Work *w, Ns start, Ns end) {
     switch (w->kind) {
     case WORK_KERNEL:
     case WORK_COLLECTIVE:
-        log_work("kernel", stream->device, stream->id, w->correlation, w->graph, start, end, 0, w->name);
+        log_work("kernel", stream->device, stream->id, w, start, end, w->name);
         break;
     case WORK_COPY:
         do_copy(w);
-        log_work("memcpy", stream->device, stream->id, w->correlation, w->graph, start, end, w->bytes, copy_name(w));
+        log_work("memcpy", stream->device, stream->id, w, start, end, copy_name(w));
         break;
     case WORK_SET:
         do_set(w);
-        log_work("memset", stream->device, stream->id, w->correlation, w->graph, start, end, w->bytes, "Memset (Device)");
+        log_work("memset", stream->device, stream->id, w, start, end, "Memset (Device)");
         break;
     case WORK_RECORD:
         w->moment->known = true;
