@@ -224,7 +224,9 @@ class VirtualGpu:
             self.workload.on_every_call = self._watch_call
 
     def _device(self, index: int, device: Device, given_bytes: int | None) -> VirtualDevice:
-        capacity = capacity_of(self.machine, device, given_bytes)
+        import torch  # the script has imported it by now
+
+        capacity = capacity_of(self.machine, device, torch.__version__, given_bytes)
         thread = self.thread()
 
         def wait_until(time_ns: int) -> None:

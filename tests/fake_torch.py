@@ -42,10 +42,14 @@ A6000: dict[str, Any] = {
     "pci_domain_id": 0,
 }
 OUTSIDE_BYTES = 450 << 20
+USUAL_WORKSPACE_BYTES = 8_519_680
 
 
 class FakeTorch(SimpleNamespace):
-    """Attributes may be changed. `allocated_bytes` is what PyTorch holds of each GPU, `cublas_bytes` what cuBLAS holds."""
+    """Attributes may be changed. `allocated_bytes` is what PyTorch holds of each GPU, `cublas_bytes` what cuBLAS holds.
+
+    There is nothing in it by which memory could be requested or freed, or the host made to wait.
+    """
 
     class OutOfMemoryError(RuntimeError):
         pass
@@ -57,7 +61,12 @@ class FakeTorch(SimpleNamespace):
             total_bytes = cards[index]["total_memory"]
             return total_bytes - allocated_bytes - OUTSIDE_BYTES, total_bytes
 
-        held = [cublas_bytes]
+        def memory_snapshot() -> list[dict[str, Any]]:
+            tensor = {"state": "active_allocated", "requested_size": 1000, "size": 1024}
+            kept = {"state": "active_allocated", "requested_size": cublas_bytes, "size": cublas_bytes}
+            freed = {"state": "inactive", "requested_size": USUAL_WORKSPACE_BYTES, "size": USUAL_WORKSPACE_BYTES}
+            return [{"device": 0, "blocks": [tensor, kept, freed] if cublas_bytes else [tensor, freed]}]
+
         super().__init__(
             __version__="2.13.0+cu126",
             version=SimpleNamespace(cuda="12.6", hip=None),
@@ -67,7 +76,9 @@ class FakeTorch(SimpleNamespace):
                 current_device=lambda: 0,
                 mem_get_info=mem_get_info,
                 memory_reserved=lambda index: allocated_bytes,
-                memory_allocated=lambda index: held[0] if index == 0 else 0,
+                memory_snapshot=memory_snapshot,
+                is_initialized=lambda: True,
+                is_current_stream_capturing=lambda: False,
                 nccl=SimpleNamespace(version=lambda: (2, 27, 5)),
             ),
             backends=SimpleNamespace(
@@ -75,10 +86,5 @@ class FakeTorch(SimpleNamespace):
                 cudnn=SimpleNamespace(allow_tf32=True, benchmark=True, deterministic=False, version=lambda: 91002),
             ),
             are_deterministic_algorithms_enabled=lambda: False,
-            _C=SimpleNamespace(
-                _cuda_getDriverVersion=lambda: 12080, _cuda_clearCublasWorkspaces=lambda: held.__setitem__(0, 0)
-            ),
+            _C=SimpleNamespace(_cuda_getDriverVersion=lambda: 12080),
         )
-
-    def empty(self, size_bytes: int, dtype: str, device: str) -> None:
-        raise self.OutOfMemoryError(OOM_TEXT)

@@ -15,6 +15,7 @@ from typing import Any
 from tracer import state
 from tracer.boundary_events import BoundaryEvents
 from tracer.clock import EpochClock
+from tracer.device_access import DeviceAccess
 from tracer.flight_recorder import FlightRecorder
 from tracer.output import RecordingFile
 from tracer.profile import Profiler
@@ -46,11 +47,14 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     in_depth = config.grain == "kernel"
     profile = out.with_name(f"{out.name}.{os.getpid()}.profile.json") if in_depth else None
     distributed = torch.distributed.is_available()
+    access = DeviceAccess(torch.cuda, state.captures(), state.profiles())
+    events = BoundaryEvents(torch.cuda, clock, access)
     recorder = Recorder(
         output=RecordingFile(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
-        events=BoundaryEvents(torch.cuda, clock),
+        events=events,
+        access=access,
         schedule=Schedule(config.warmup, config.clean, config.profiled if in_depth else 0),
-        profiler=Profiler(torch, profile, _say, config.stacks, ModuleRanges(torch)),
+        profiler=Profiler(torch, profile, access, clock, lambda: events.devices, config.stacks, ModuleRanges(torch)),
         facts=ProcessFacts(torch, rank, config),
         clock=clock,
         rank=rank,
@@ -58,10 +62,6 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
         flight=FlightRecorder(torch, clock) if distributed and not in_depth else None,
     )
     if distributed and torch.distributed.is_initialized():
-        recorder.joined(torch.distributed.get_rank())
+        recorder.communication.joined(torch.distributed.get_rank())
     at_exit(recorder.close)
     return recorder
-
-
-def _say(text: str) -> None:
-    print(f"trace: {text}", file=sys.stderr)

@@ -24,3 +24,7 @@ class EpochClock:
 
     def now_ns(self) -> int:
         return time.perf_counter_ns() + self._offset_ns
+
+    def sleep(self, duration_ns: int) -> None:
+        """Let the calling thread sleep for about `duration_ns`."""
+        time.sleep(duration_ns / 1e9)

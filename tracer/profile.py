@@ -1,6 +1,6 @@
 """The windows of steps under torch.profiler, and their recordings as files beside ours; the parent lays them together.
 
-    profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), say=print)
+    profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
     profiler.begin_step(13, "prepare")      # it attaches itself: the first step under it is slow
     profiler.end_step(13); profiler.begin_step(14, "record")
     profiler.end_step(14); profiler.begin_step(15, "")      # the window has ended: the file is written
@@ -8,31 +8,50 @@
 
 A script may profile itself. Then ours stays away, or ends its window early: two cannot run at once.
 
+Note [When a window begins and ends]
+    torch.profiler makes the host wait for the device when a window ends, and that wait has no time limit. So the recorder
+    first waits itself, with a limit; a window whose device does not get there stays open, and is given up at the end of the
+    script. It also waits before a window begins, so that the window does not contain work of earlier steps. The wait comes
+    after the step in which the profiler attached itself, which nothing is compared with. While a CUDA graph is captured,
+    windows neither begin nor end (device_access.py).
+
+Note [No context of the recorder's]
+    A profile with device activities initializes CUDA, and a process that has done so cannot use CUDA in a fork. So they are
+    asked for only if the script has initialized CUDA by then; each window asks anew.
+
 Note [Memory or threads]
     The profiler follows the thread that started it and those of autograd. nn.DataParallel runs its replicas in threads of
     Python's, which it follows only with `profile_all_threads`; and then, in 2.13, it records no memory events. So that is
     set only where replicas have been seen.
 
 Note [What Kineto says]
-    Some releases of Kineto write "USDT:" lines to stderr when a recording begins and ends, at any log level. stderr belongs to
-    the script, so what is written there meanwhile is held back and passed on without them.
+    Kineto writes to stderr when it begins and ends: "USDT:" lines at any log level, and warnings, for instance that CUPTI is
+    not permitted. stderr belongs to the script. So what is written there meanwhile is held back and passed on without Kineto's
+    lines, and its warnings are kept, because they say why kernels are missing.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tracer.clock import EpochClock
+from tracer.device_access import PATIENCE_NS, DeviceAccess
 from traces.run import ProfilerUse
 
 if TYPE_CHECKING:
     from tracer.surfaces.torch_nn_module import ModuleRanges
+
+# A line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text".
+_KINETO_LINE = re.compile(rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:)(.*)")
+_MOST_WARNINGS = 8  # that are kept
 
 
 class Profiler:
@@ -42,29 +61,42 @@ class Profiler:
         self,
         torch: ModuleType,
         path: Path | None,
-        say: Callable[[str], None],
+        access: DeviceAccess,
+        clock: EpochClock,
+        devices: Callable[[], Iterable[int]],
         stacks: bool = False,
         modules: ModuleRanges | None = None,
     ) -> None:
-        """`modules`: ranges for the calls of modules, where stacks do not tell them."""
+        """`devices` are those that the script uses. `modules` are ranges around calls of modules, which stacks show anyway."""
         self.wanted = path is not None
         self.paused = False  # whether the last `begin_step` did something that takes time
         self.all_threads = False  # whether replicas run in threads of their own
         self.active = False  # between attaching and the end of the window
+        self.is_beginning = False  # in a call of ours that begins a profile
         self._torch = torch
         self._path = path
-        self._say = say
+        self._access, self._clock, self._devices = access, clock, devices
         self._stacks = stacks
         self._modules = None if stacks else modules
         self._profile: Any = None
+        self._has_device = False  # whether device activities were asked for
         self._range: Any = None
         self._tracing = False
-        self._beginning = False  # in a call of ours that begins a profile
         self._windows: list[list[int]] = []  # the numbers of their steps
         self._why_not = ""
+        self._warnings: list[str] = []  # of Kineto's
+        self._began_ns = 0  # when the last step began
+        self._longest_ns = 0  # step so far
 
     def begin_step(self, number: int, action: str) -> None:
         self.paused = False
+        if self._profile is None and not (self.wanted and action):
+            return
+        now_ns = self._clock.perf_ns()
+        self._longest_ns = max(self._longest_ns, now_ns - self._began_ns if self._began_ns else 0)
+        self._began_ns = now_ns
+        if self._access.is_used and self._access.is_capturing:
+            return
         if self._profile is not None and (action == "" or (action == "prepare" and self._tracing)):
             self.stop()
         if self.wanted and action == "prepare" and self._profile is None:
@@ -83,20 +115,32 @@ class Profiler:
 
     def make_way(self) -> None:
         """Somebody begins a profile; if it is the script, ours ends."""
-        if self._profile is not None and not self._beginning:
+        if self._profile is not None and not self.is_beginning:
             self._why_not = "the script began to profile itself"
             self.stop()
 
-    def stop(self) -> None:
-        """End the window, also in the midst of a step, and write the file."""
+    def stop(self, at_end: bool = False) -> None:
+        """End the window, also in the midst of a step, and write the file. See Note [When a window begins and ends]."""
         if self._profile is None:
             return
-        self._leave_range()
-        self._attempt(self._finish)
+        if self._is_idle(PATIENCE_NS if at_end else self._patience_ns):
+            self._leave_range()
+            self._attempt(self._finish)
+        elif at_end or self._access.lost:
+            self._abandon()
 
     def use(self) -> ProfilerUse:
         """Which steps were profiled, and why none was."""
-        return ProfilerUse(tuple(number for window in self._windows for number in window), self._why_not or None)
+        numbers = tuple(number for window in self._windows for number in window)
+        return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
+
+    @property
+    def _patience_ns(self) -> int:
+        return max(PATIENCE_NS, 2 * self._longest_ns)
+
+    def _is_idle(self, limit_ns: int) -> bool:
+        """Whether the devices that are profiled have done all their work, or get there within the limit."""
+        return not self._has_device or self._access.is_idle_within(limit_ns, self._devices())
 
     def _prepare(self) -> None:
         profiler = self._torch.profiler
@@ -105,7 +149,8 @@ class Profiler:
             self.wanted = False
             return
         activities = [profiler.ProfilerActivity.CPU]
-        if self._torch.cuda.is_available():
+        self._has_device = self._access.is_used and not self._access.lost
+        if self._has_device:  # see Note [No context of the recorder's]
             activities.append(profiler.ProfilerActivity.CUDA)
         self._profile = profiler._KinetoProfile(
             activities=activities,
@@ -118,11 +163,19 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """CUDA's synchronisations too; and all threads where there are replicas, see Note [Memory or threads]."""
+        """CUDA's synchronisations too; and all threads where there are replicas, see Note [Memory or threads].
+
+        From PyTorch 2.14 on, events need not become Python objects if only the file is wanted.
+        """
         settings = self._torch._C._profiler._ExperimentalConfig
-        return settings(enable_cuda_sync_events=True, profile_all_threads=self.all_threads)
+        options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}
+        if not self._stacks and hasattr(settings, "trace_only"):
+            options["trace_only"] = True
+        return settings(**options)
 
     def _start(self) -> None:
+        if not self._is_idle(self._patience_ns):
+            return
         self._profile.start_trace()
         self._tracing = True
         self._windows.append([])
@@ -148,23 +201,33 @@ class Profiler:
         finally:
             self.active = self._tracing = False
 
-    def _attempt(self, action: Callable[..., None], *args: Any) -> None:
+    def _abandon(self) -> None:
+        """Leave the window as it is: to end it would wait for a device that does not answer."""
+        if self._tracing:
+            self._windows.pop()
+        if self._modules is not None:
+            self._modules.end()
+        self._profile = self._range = None
+        self.active = self._tracing = self.wanted = False
+        self._why_not = self._why_not or f"the device did not finish: {self._access.lost or 'its work did not end'}"
+
+    def _attempt(self, action: Callable[..., None]) -> None:
         """The script goes on, whatever the profiler meets: CUPTI that is not allowed, a full disk, another release."""
-        self.paused = self._beginning = True
+        self.paused = self.is_beginning = True
         try:
-            with _without_kinetos_words():
-                action(*args)
+            with _without_kinetos_words(self._warnings):
+                action()
         except (RuntimeError, OSError, TypeError, AttributeError) as failure:
             self._profile, self.active, self.wanted, self._tracing = None, False, False, False
             self._why_not = str(failure).partition("\n")[0]
-            self._say(f"no kernels are recorded: torch.profiler failed: {self._why_not}")
         finally:
-            self._beginning = False
+            self.is_beginning = False
+            del self._warnings[_MOST_WARNINGS:]
 
 
 @contextmanager
-def _without_kinetos_words() -> Iterator[None]:
-    """See Note [What Kineto says]."""
+def _without_kinetos_words(warnings: list[str]) -> Iterator[None]:
+    """Hold stderr back, and add Kineto's warnings to `warnings`. See Note [What Kineto says]."""
     sys.stderr.flush()
     own = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -176,5 +239,8 @@ def _without_kinetos_words() -> Iterator[None]:
             os.close(own)
             held.seek(0)
             for line in held:
-                if not line.startswith(b"USDT:"):
+                if (of_kineto := _KINETO_LINE.match(line)) is None:
                     os.write(2, line)
+                elif of_kineto[1] in (b"WARNING", b"ERROR"):
+                    text = of_kineto[2].decode(errors="replace").strip()
+                    warnings += [text] if text not in warnings else []

@@ -25,9 +25,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tracer.device_access import DeviceAccess
 from traces.configuration import RecordConfig
+from traces.cublas_workspace import keeps_workspaces, workspace_bytes
 from traces.machine import DeviceProperties, Machine, TorchSettings
-from traces.model import Device
+from traces.model import NONE, Device
 from traces.run import RECORDER, LoaderSettings, ProfilerUse, RecorderNotes, Run, Script
 
 # What changes how PyTorch uses a GPU.
@@ -35,9 +37,6 @@ _SETTINGS = re.compile(
     r"(CUDA|CUDNN|CUBLAS|NCCL|GLOO|PYTORCH|TORCH|HIP|ROCR|OMP|MKL)_|(WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE)$"
 )
 _PRIVATE = re.compile(r"TOKEN|KEY|SECRET|PASSW|USER|HOST|ADDR|IFNAME|SOCKET", re.IGNORECASE)
-
-# More than any device has: asking for it fails at once and tells how this release words it.
-_ABSURD_BYTES = 1 << 50
 
 _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
@@ -88,7 +87,7 @@ class ProcessFacts:
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
-        properties = self._torch.cuda.get_device_properties(index)
+        properties = self._torch.cuda.get_device_properties(index)  # from torch's cache: the device is not asked again
         known = DeviceProperties.of({name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")})
         self._versions = self._versions or _versions(self._torch)
         self.devices.append(Device(self._rank, index, properties.name, properties.total_memory, known))
@@ -151,25 +150,46 @@ class ProcessFacts:
             lacks.append("collectives that PyTorch's C++ starts by itself (DistributedDataParallel's buckets), unless profiled")
         return lacks
 
-    def at_end(self) -> None:
-        """What can be asked without disturbing the script only when it has ended."""
-        if not self.devices:
-            return
-        cuda = self._torch.cuda
-        for row, device in enumerate(self.devices):
-            free_bytes, total_bytes = cuda.mem_get_info(device.index)
-            outside_bytes = max(total_bytes - free_bytes - cuda.memory_reserved(device.index), 0)
-            self.devices[row] = replace(device, outside_bytes=outside_bytes)
-        before_bytes = self._allocated_bytes()
-        self._torch._C._cuda_clearCublasWorkspaces()
-        self._cublas_bytes = before_bytes - self._allocated_bytes()
-        try:
-            self._torch.empty(_ABSURD_BYTES, dtype=self._torch.uint8, device="cuda")
-        except self._torch.OutOfMemoryError as error:
+    def failed(self, error: BaseException | None) -> None:
+        """An error passes through the script. One of memory shows how this PyTorch words it; nothing is provoked for that."""
+        if error is not None and isinstance(error, self._torch.OutOfMemoryError):
             self._oom_text = str(error)
 
-    def _allocated_bytes(self) -> int:
-        return sum(self._torch.cuda.memory_allocated(device.index) for device in self.devices)
+    def at_end(self, access: DeviceAccess) -> None:
+        """What is asked only when the script has ended. Nothing is freed and nothing waited for."""
+        cuda = self._torch.cuda
+        for row, device in enumerate(self.devices):
+            told = access.attempt(cuda.mem_get_info, device.index)
+            if told is not None:
+                free_bytes, total_bytes = told
+                outside_bytes = max(total_bytes - free_bytes - cuda.memory_reserved(device.index), 0)
+                self.devices[row] = replace(device, outside_bytes=outside_bytes)
+        if self.devices:
+            self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
+
+    def _kept_workspace_bytes(self) -> int | None:
+        """What cuBLAS's handles hold: the blocks of PyTorch's allocator that have just the size of a workspace.
+
+        None for releases that keep none. Also None if the script records its memory's history, which comes with the blocks.
+        """
+        torch, machine = self._torch, self.machine()
+        keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
+        if not keeps or getattr(torch._C, "_cuda_isHistoryEnabled", bool)():
+            return None
+        configured = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+        sizes_bytes = {}
+        for device in self.devices:
+            properties = device.properties
+            sizes_bytes[device.index] = workspace_bytes(
+                properties.major or 0, properties.gcnArchName, machine.release, configured
+            )
+        held_bytes = 0
+        for segment in torch.cuda.memory_snapshot():
+            size_bytes = sizes_bytes.get(segment["device"], NONE)
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated" and block.get("requested_size", block["size"]) == size_bytes:
+                    held_bytes += size_bytes
+        return held_bytes
 
 
 def _own_version() -> str | None:

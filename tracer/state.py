@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from traces.steps import Optimizers
 
@@ -22,6 +23,8 @@ class _RecorderState:
         self.make: Callable[[], Recorder | None] | None = None
         self.recorder: Recorder | None = None
         self.optimizers = Optimizers()
+        self.captures = WeakSet[Any]()
+        self.profiles = WeakSet[Any]()
 
     def after_fork(self) -> None:
         """In a forked child: the file belongs to the parent. A child that trains gets a recorder and a file of its own."""
@@ -56,3 +59,13 @@ def recorder() -> Recorder | None:
 def optimizers() -> Optimizers:
     """The optimizers that the script has made in this process."""
     return _STATE.optimizers
+
+
+def captures() -> WeakSet[Any]:
+    """The CUDA graphs that are being captured in this process."""
+    return _STATE.captures
+
+
+def profiles() -> WeakSet[Any]:
+    """The profiles of the script's own that are under way."""
+    return _STATE.profiles

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tracer.boundary_events import BoundaryEvent
 from tracer.output import RecordingFile
 from tracer.provenance import ProcessFacts
-from traces.model import NONE, Origin, StepKind
+from traces.model import NONE, Origin, StepKind, Untimed
 from traces.phases import Segment
 
 Read = tuple[int, int, Sequence[float]]  # string ids of the op and the dtype, and the values
@@ -45,6 +45,7 @@ class EndedStep:
     parts: list[PhasePart]
     reads: list[Read]
     found: list[Found] = field(default_factory=list)
+    untimed: Untimed = Untimed.NO
 
 
 class StepWriter:
@@ -63,6 +64,7 @@ class StepWriter:
             start_ns=step.start_ns,
             duration_ns=step.end_ns - step.start_ns,
             kind=step.kind,
+            untimed=step.untimed,
         )
         first_phase = self._output.count("phases")
         for segment in step.segments:
@@ -104,6 +106,9 @@ class StepWriter:
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> dict[str, int]:
-        if begin is None or end is None or begin.device != end.device:
+        """Nothing where they are not known: between different streams, too, nobody knows when what was done."""
+        if begin is None or end is None or (begin.device, begin.stream) != (end.device, end.stream):
+            return {}
+        if begin.time_ns == NONE or end.time_ns == NONE:
             return {}
         return {"device": self._facts.device_row(begin.device), "device_start_ns": begin.time_ns, "device_end_ns": end.time_ns}

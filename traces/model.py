@@ -213,6 +213,15 @@ class _Spans(Table):
         return np.asarray(self.start_ns + self.duration_ns)
 
 
+class Untimed(IntEnum):
+    """Why a recorded step has phases without device times although the script uses a device."""
+
+    NO = 0  # it has none such
+    CAPTURE = 1  # a CUDA graph was captured at one of its boundaries
+    LOST = 2  # the device failed, or had not finished the step when the script ended
+    PROFILE = 3  # the script profiled itself
+
+
 @dataclass
 class Steps(_Spans):
     """One row per training step and rank, in order of time. `number` is the script's own count where known."""
@@ -222,6 +231,7 @@ class Steps(_Spans):
     start_ns: I8
     duration_ns: I8
     kind: Annotated[Column, "u1", 0, StepKind]
+    untimed: Annotated[Column, "u1", 0, Untimed]  # why device times are missing
     recorded_step: I4_OR_NONE  # in a replayed trace: the row of the recording's `steps` that drove this step, else NONE
 
 

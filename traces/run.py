@@ -50,6 +50,7 @@ class RecorderNotes:
     overhead_share: float = 0.0
     config: RecordConfig | None = None
     virtual_gpu: str = ""  # the recording whose times these are, if no real GPU took them
+    device_lost: str = ""  # why device times are missing from some step on: a CUDA error, or work that did not end
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class ProfilerUse:
 
     steps: tuple[int, ...] = ()  # `Steps.number` of those under the profiler
     failed: str | None = None  # why there are none
+    warnings: tuple[str, ...] = ()  # what Kineto warned of when a profile began or ended, without its time and place
 
 
 @dataclass(frozen=True)

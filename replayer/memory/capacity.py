@@ -1,7 +1,7 @@
-"""How much memory a virtual device has, and the recorded PyTorch's message when it is full.
+"""How much memory a virtual device has, and PyTorch's message when it is full.
 
-capacity = capacity_of(trace.machine_of(0), device)            # as recorded
-capacity = capacity_of(trace.machine_of(0), device, 8 << 30)   # `--gpu-memory 8GiB`: would it fit on a smaller card?
+capacity = capacity_of(trace.machine_of(0), device, "2.13.0")            # as recorded
+capacity = capacity_of(trace.machine_of(0), device, "2.13.0", 8 << 30)   # `--gpu-memory 8GiB`: would it fit there?
 capacity.capacity_bytes - capacity.outside_bytes               # what PyTorch can reserve
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replayer.memory.oom import DEFAULT_OOM_TEXT
+from replayer.memory.oom import oom_text_of
 from traces.cards import card_of
 from traces.machine import Machine
 from traces.model import Device
@@ -23,7 +23,12 @@ class Capacity(NamedTuple):
     oom_text: str
 
 
-def capacity_of(machine: Machine, device: Device, given_bytes: int | None = None) -> Capacity:
-    """The capacity of a recorded device; if it was not recorded, that of the usual board with its chip."""
+def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
+    """The capacity of a recorded device; if it was not recorded, that of the usual board with its chip.
+
+    `torch_version` is that of the PyTorch that replays. A message that another release made is not used.
+    """
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card_of(device.name).memory_bytes
-    return Capacity(given_bytes or recorded_bytes, max(device.outside_bytes, 0), machine.oom_text or DEFAULT_OOM_TEXT)
+    is_same = machine.release in (None, Machine(torch=torch_version).release)
+    oom_text = machine.oom_text if machine.oom_text and is_same else oom_text_of(torch_version)
+    return Capacity(given_bytes or recorded_bytes, max(device.outside_bytes, 0), oom_text)

@@ -29,12 +29,9 @@ import torch
 
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
+from traces.cublas_workspace import keeps_workspaces, workspace_bytes
 from traces.machine import Machine
 
-_KEPT_SINCE, _KEPT_SINCE_WITH_HIP, _KEPT_BEFORE = (2, 0), (2, 6), (2, 14)
-_DEFAULT_BYTES = (2 * 4096 + 8 * 16) << 10
-_LARGE_BYTES = 32 << 20  # Hopper, and from 2.12 on Blackwell
-_ROCM_BYTES, _ROCM_LARGE_BYTES = 32 << 20, 128 << 20  # the latter for gfx94x and gfx95x
 _in_backward = torch._C._current_graph_task_id
 
 Handle = tuple[str, int]  # a cuBLAS handle: kind of its thread, number
@@ -58,10 +55,9 @@ class BlasWorkspaces:
 
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:
         release = machine.release if machine.cuda or machine.hip else None
-        since = _KEPT_SINCE if machine.cuda else _KEPT_SINCE_WITH_HIP
-        self.kept = release is not None and since <= release < _KEPT_BEFORE
+        self.kept = keeps_workspaces(release, is_amd=not machine.cuda)
         of_amd = [*architectures, *[None] * (len(majors) - len(architectures))]
-        self._default_bytes = [_default_bytes(major, amd, release) for major, amd in zip(majors, of_amd, strict=True)]
+        self._default_bytes = [workspace_bytes(major, amd, release) for major, amd in zip(majors, of_amd, strict=True)]
         self._chosen_bytes: int | None = None  # set by the script
         self._held: dict[tuple[Handle, int, int], AllocationHandle] = {}  # by handle, device and stream
         self._idle: dict[int, list[Handle]] = {}
@@ -133,16 +129,6 @@ class BlasWorkspaces:
                 handle = "thread", self._made
         of_thread.handles[device] = handle
         return handle
-
-
-def _default_bytes(major: int, amd: str | None, release: tuple[int, int] | None) -> int:
-    if amd and amd.startswith("gfx"):  # of NVIDIA's, torch says the device's name
-        return _ROCM_LARGE_BYTES if amd.startswith(("gfx94", "gfx95")) else _ROCM_BYTES
-    return _LARGE_BYTES if _is_large(major, release) else _DEFAULT_BYTES
-
-
-def _is_large(major: int, release: tuple[int, int] | None) -> bool:
-    return major == 9 or (major in (10, 11, 12) and (release is None or release >= (2, 12)))
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:

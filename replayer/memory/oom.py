@@ -1,12 +1,11 @@
-"""Out of device memory: the error, with a message in the words of the PyTorch that was recorded.
+"""Out of device memory: the error, with a message in the words of the PyTorch that replays.
 
-The wording changes between releases, so the recorder provokes one absurd allocation and stores the literal message. It serves
-as a template: each figure is recognized by the words next to it and replaced; all other text stays.
+The wording changes between releases (`oom_text_of`). If the recorded script itself ran out of memory with the same release,
+its own message is used. Either is a template: each figure is recognized by the words next to it and replaced; all other text
+stays.
 
     fill("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
-
-Without a recorded message, that of PyTorch 2.10 to 2.13 is used, two double spaces included.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 OomObserver = Callable[[int, int, int, int], None]  # device, bytes asked for, limit in bytes, free bytes
 
+# PyTorch 2.10 to 2.13, two double spaces included.
 DEFAULT_OOM_TEXT = (
     "CUDA out of memory. Tried to allocate 0 bytes. GPU 0 has a total capacity of 0 bytes of which 0 bytes is free. Including"
     " non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 0 bytes is allocated by PyTorch, and"
@@ -27,6 +27,18 @@ DEFAULT_OOM_TEXT = (
     " PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory"
     " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
+
+_ADVICE_OF_2_13 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
+_ADVICE_OF_2_14 = (
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"
+    "  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+)
+
+
+def oom_text_of(torch_version: str) -> str:
+    """The message of a release of PyTorch, "2.14.1+cu130", with all figures 0."""
+    release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
+    return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_13, _ADVICE_OF_2_14) if release >= (2, 14) else DEFAULT_OOM_TEXT
 
 
 class Figures(NamedTuple):
@@ -43,7 +55,7 @@ class Figures(NamedTuple):
 
 
 class OutOfMemory(MemoryError):
-    """An allocation failed. `template` is the message of the recorded PyTorch.
+    """An allocation failed. `template` is the message of a release of PyTorch.
 
     `to_torch` turns it into the error that the script gets.
     """

@@ -18,9 +18,11 @@ import torch
 
 from replayer import state
 from replayer.gpu import VirtualGpu
+from replayer.memory.oom import oom_text_of
 from replayer.recording.kept_workspaces import keeps_workspaces
-from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, FakeTorch
+from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, USUAL_WORKSPACE_BYTES, FakeTorch
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
+from tracer.device_access import DeviceAccess
 from tracer.provenance import ProcessFacts
 from traces.configuration import RecordConfig
 from traces.file import load, save
@@ -30,15 +32,15 @@ pytestmark = pytest.mark.warm
 
 CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]
 NOT_RECORDED = ("uuid", "pci_bus_id", "pci_device_id", "pci_domain_id")  # they name the very card
-USUAL_WORKSPACE_BYTES = 8_519_680
 
 
-def replayed(recorded_with: FakeTorch, devices: int = 1) -> VirtualGpu:
+def replayed(recorded_with: FakeTorch, devices: int = 1, error: BaseException | None = None) -> VirtualGpu:
     """The virtual GPU of a phase-grained recording whose header the recorder made, kept in a file."""
     facts = ProcessFacts(recorded_with, rank=0, config=RecordConfig())  # type: ignore[arg-type]
     for index in range(devices):
         facts.device_row(index)
-    facts.at_end()
+    facts.failed(error)
+    facts.at_end(DeviceAccess(recorded_with.cuda, (), ()))
     trace = make_recording([("forward", 0, 50)], [])
     trace.grain, trace.devices, trace.machines = "phase", facts.devices, {0: facts.machine()}
     trace.runs, trace.provenance = {0: facts.run(1, 1, 0, ProfilerUse())}, facts.provenance()
@@ -109,7 +111,7 @@ def test_the_memory_of_each_device_and_what_others_take_of_it() -> None:
 
 
 @pytest.mark.parametrize("cublas_bytes", [0, USUAL_WORKSPACE_BYTES])
-def test_the_workspaces_that_were_measured_in_the_end_go_before_the_release(cublas_bytes: int) -> None:
+def test_the_workspaces_that_were_seen_at_the_end_go_before_the_release(cublas_bytes: int) -> None:
     gpu = replayed(FakeTorch(cublas_bytes=cublas_bytes))
     assert gpu.machine.cublas_bytes == cublas_bytes
     recorded = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
@@ -117,11 +119,21 @@ def test_the_workspaces_that_were_measured_in_the_end_go_before_the_release(cubl
     assert keeps_workspaces(recorded, 0, frozenset({USUAL_WORKSPACE_BYTES})) is bool(cublas_bytes)
 
 
-def test_the_words_of_an_error() -> None:
-    gpu = replayed(FakeTorch())
+def test_the_words_of_an_error_that_the_script_has_met() -> None:
+    same = FakeTorch()
+    same.__version__ = torch.__version__
+    gpu = replayed(same, error=FakeTorch.OutOfMemoryError(OOM_TEXT))
     assert gpu.machine.oom_text == OOM_TEXT
     with pytest.raises(torch.OutOfMemoryError, match=r"capacity of 47\.40 GiB of which 46\.96 GiB is free\.$"):
         torch.empty(1 << 40, device="cuda")
+
+
+def test_the_words_of_an_error_that_the_script_has_not_met_are_those_of_this_torch() -> None:
+    gpu = replayed(FakeTorch(), error=RuntimeError("something else"))
+    assert gpu.machine.oom_text is None
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        torch.empty(1 << 40, device="cuda")
+    assert str(raised.value).endswith(oom_text_of(torch.__version__)[-60:])
 
 
 def test_settings_and_the_rest_of_the_software() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tracer.boundary_events import BoundaryEvents
+from tracer.device_access import DeviceAccess
 from tracer.flight_recorder import FlightRecord
 from tracer.output import RecordingFile
 from tracer.recorder import Recorder
@@ -29,16 +31,33 @@ class FakeClock:
     def perf_ns(self) -> int:
         return self.ns
 
+    def sleep(self, duration_ns: int) -> None:
+        self.ns += duration_ns
+
+
+class CudaError(RuntimeError):
+    """What torch raises for a CUDA error."""
+
 
 class FakeCuda:
-    """Devices whose streams hold work until `busy_until_ns`; events are done when the clock has passed their time."""
+    """Devices whose streams hold work until `busy_until_ns`; events are done when the clock has passed their time.
+
+    CUDA's rules hold: during a capture most calls fail and destroy it, after a sticky error all calls fail, and a device that
+    hangs never passes an event.
+    """
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.busy_until_ns: dict[int, int] = {}
         self.device = 0
+        self.stream = 0
         self.used = True
-        self.capturing = False
+        self.capturing = False  # on the current stream
+        self.captures: set[str] = set()  # of any stream
+        self.destroyed_captures = 0
+        self.error = ""
+        self.hangs = False
+        self.calls = 0  # that reach the device
         self.made = 0
 
     def is_initialized(self) -> bool:
@@ -50,8 +69,26 @@ class FakeCuda:
     def current_device(self) -> int:
         return self.device
 
+    def current_stream(self) -> FakeStream:
+        return FakeStream(self.device, self.stream)
+
     def launch(self, duration_ns: int, device: int = 0) -> None:
         self.busy_until_ns[device] = max(self.busy_until_ns.get(device, 0), self.clock.ns) + duration_ns
+
+    def synchronize(self, device: int) -> None:
+        self.check()
+        while self.hangs:
+            time.sleep(3600)
+        self.clock.ns = max(self.clock.ns, self.busy_until_ns.get(device, 0))
+
+    def check(self) -> None:
+        """A call reaches the device."""
+        self.calls += 1
+        if self.capturing or self.captures:
+            self.destroyed_captures += 1
+            raise CudaError("CUDA error: operation not permitted when stream is capturing")
+        if self.error:
+            raise CudaError(self.error)
 
     def Event(self, enable_timing: bool) -> FakeEvent:  # torch.cuda's own name
         assert enable_timing
@@ -62,24 +99,28 @@ class FakeCuda:
 class FakeEvent:
     def __init__(self, cuda: FakeCuda) -> None:
         self._cuda = cuda
+        self._device: int | None = None
         self.ns = 0
 
-    def record(self, stream: Any = None) -> None:
-        device = self._cuda.device if stream is None else stream.device_index
-        self.ns = max(self._cuda.busy_until_ns.get(device, 0), self._cuda.clock.ns)
+    def record(self, stream: FakeStream) -> None:
+        self._cuda.check()
+        assert self._device in (None, stream.device_index), "an event belongs to the device that it was first recorded on"
+        self._device = stream.device_index
+        self.ns = max(self._cuda.busy_until_ns.get(stream.device_index, 0), self._cuda.clock.ns)
 
     def query(self) -> bool:
-        return self.ns <= self._cuda.clock.ns
-
-    def synchronize(self) -> None:
-        self._cuda.clock.ns = max(self._cuda.clock.ns, self.ns)
+        self._cuda.check()
+        return not self._cuda.hangs and self.ns <= self._cuda.clock.ns
 
     def elapsed_time(self, end: FakeEvent) -> float:
+        self._cuda.check()
+        assert self._device == end._device
         return (end.ns - self.ns) / 1e6
 
 
 class FakeStream(NamedTuple):
     device_index: int
+    stream_id: int = 0
 
 
 class FakeProfiler:
@@ -88,6 +129,8 @@ class FakeProfiler:
     wanted = True
     paused = False
     all_threads = False
+    active = False
+    is_beginning = False
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
@@ -102,7 +145,7 @@ class FakeProfiler:
     def make_way(self) -> None:
         self.told.append(("make way", None))
 
-    def stop(self) -> None:
+    def stop(self, at_end: bool = False) -> None:
         self.told.append(("stop", None))
 
     def use(self) -> ProfilerUse:
@@ -146,7 +189,9 @@ class FakeFacts:
     def current_device_row(self) -> int:
         return self.device_row(0)
 
-    def at_end(self) -> None: ...
+    def at_end(self, access: DeviceAccess) -> None: ...
+
+    def failed(self, error: BaseException | None) -> None: ...
 
 
 class FakeFlightRecorder:
@@ -201,9 +246,12 @@ class Bench:
             optimizers = Optimizers()
             optimizers.add(self)  # the script has one
         self.output = RecordingFile(self.path, clock)
+        self.profiles: set[str] = set()
+        self.access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
         self.recorder = Recorder(
             self.output,
-            BoundaryEvents(self.cuda, clock),
+            BoundaryEvents(self.cuda, clock, self.access),
+            self.access,
             schedule or Schedule(warmup=1, clean=100, profiled=0),
             profiler,
             facts,

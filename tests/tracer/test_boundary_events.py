@@ -1,56 +1,168 @@
-"""Boundary events: differences of events add up to one clock, exactly, and the host is never made to wait but once."""
+"""Boundary events: differences of events add up to one clock, exactly, and the host never waits."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracer.fakes import FakeClock, FakeCuda
+from tests.tracer.fakes import FakeClock, FakeCuda, FakeStream
 from tracer.boundary_events import BoundaryEvent, BoundaryEvents
+from tracer.device_access import DeviceAccess
+from traces.model import NONE, Untimed
+
+
+class Events:
+    """Boundary events on a fake device."""
+
+    def __init__(self, now_ns: int = 1_000_000) -> None:
+        self.clock = FakeClock(now_ns)
+        self.cuda = FakeCuda(self.clock)
+        self.profiles: set[str] = set()
+        self.access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
+        clock: Any = self.clock
+        self.events = BoundaryEvents(self.cuda, clock, self.access)
+
+    def take(self) -> BoundaryEvent:
+        event = self.events.take()
+        assert event is not None
+        return event
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 50_000)), min_size=1, max_size=60))
-def test_marks_tell_when_the_gpu_got_there(script: list[tuple[int, int]]) -> None:
-    clock = FakeClock()
-    cuda = FakeCuda(clock)
-    any_clock: Any = clock
-    events = BoundaryEvents(cuda, any_clock)
+def test_events_say_when_the_gpu_got_there(script: list[tuple[int, int]]) -> None:
+    """Differences are exact. The offset is the earliest that agrees with the host: exact if the GPU was idle at any event."""
+    here = Events()
     taken: list[BoundaryEvent] = []
     truth: list[int] = []
+    lags: list[int] = []
     for host_ns, device_ns in script:
-        clock.ns += host_ns
-        cuda.launch(device_ns)
-        event = events.take()
-        assert event is not None
-        taken.append(event)
-        truth.append(max(cuda.busy_until_ns[0], clock.ns) if len(taken) > 1 else clock.ns)
-        events.settle(taken)  # reads those that are done, in order; the others stay for later
-    assert events.settle(taken, wait=True)
-    assert [event.time_ns for event in taken] == truth
+        here.clock.ns += host_ns
+        here.cuda.launch(device_ns)
+        taken.append(here.take())
+        truth.append(max(here.cuda.busy_until_ns[0], here.clock.ns))
+        lags.append(truth[-1] - here.clock.ns)
+    assert here.events.settle_within(taken, 10**9)
+    assert [event.time_ns - taken[0].time_ns for event in taken] == [of - truth[0] for of in truth]
+    assert 0 <= truth[0] - taken[0].time_ns <= min(lags)
 
 
-def test_a_script_that_does_not_use_cuda_has_no_marks() -> None:
-    clock = FakeClock()
-    cuda = FakeCuda(clock)
-    cuda.used = False
-    any_clock: Any = clock
-    assert BoundaryEvents(cuda, any_clock).take() is None
+def test_the_host_never_waits() -> None:
+    here = Events()
+    here.cuda.launch(5_000)
+    event = here.take()
+    assert not here.events.settle([event])
+    assert (here.clock.ns, event.time_ns) == (1_000_000, NONE)
+
+
+def test_an_event_that_is_found_not_done_narrows_the_clock_down() -> None:
+    """GIVEN a GPU that is never idle WHEN the host looks at 4 000 ns and finds it busy THEN it was busy until then."""
+    here = Events(0)
+    here.cuda.launch(5_000)
+    event = here.take()
+    here.clock.ns = 4_000
+    assert not here.events.settle([event])
+    here.clock.ns = 9_000
+    assert here.events.settle([event])
+    assert event.time_ns == 4_000
+
+
+def test_a_clock_of_the_gpu_that_runs_fast_is_set_back() -> None:
+    """GIVEN events 1 000 ns apart by the GPU's clock WHEN the host finds the second one done after 900 THEN it was done."""
+    here = Events(0)
+    first = here.take()
+    assert here.events.settle([first])
+    here.clock.ns = 900
+    second = here.take()
+    second.event.ns = 900
+    second.event.elapsed_time = first.event.elapsed_time = lambda end: 1_000 / 1e6
+    assert here.events.settle([second])
+    assert second.time_ns == 900 and second.time_ns - first.time_ns == 1_000
+
+
+def test_a_script_that_does_not_use_cuda_has_no_events() -> None:
+    here = Events()
+    here.cuda.used = False
+    assert here.events.take() is None and here.access.closed is Untimed.NO
 
 
 def test_devices_have_clocks_of_their_own() -> None:
-    clock = FakeClock(0)
-    cuda = FakeCuda(clock)
-    any_clock: Any = clock
-    events = BoundaryEvents(cuda, any_clock)
+    here = Events(0)
     taken = []
     for device in (0, 1, 0, 1):
-        cuda.device = device
-        cuda.launch(100 * (device + 1), device)
-        event = events.take()
-        assert event is not None
-        taken.append(event)
-    assert events.settle(taken, wait=True)
-    # The first event of each device is waited for: at 100 and, from there, at 300. Then each has one more launch behind it.
-    assert [(event.device, event.time_ns) for event in taken] == [(0, 100), (1, 300), (0, 400), (1, 500)]
+        here.cuda.device = device
+        taken.append(here.take())
+        here.cuda.launch(100 * (device + 1), device)
+        here.clock.ns += 1_000
+    assert here.events.settle(taken)
+    assert [(event.device, event.time_ns) for event in taken] == [(0, 0), (1, 1_000), (0, 2_000), (1, 3_000)]
+
+
+def test_events_of_two_streams_are_told_apart() -> None:
+    here = Events()
+    one = here.take()
+    two = here.events.take(FakeStream(0, 7))
+    assert two is not None and (one.stream, two.stream) == (0, 7)
+
+
+@pytest.mark.parametrize("own_stream", [True, False])
+def test_a_capture_is_left_alone(own_stream: bool) -> None:
+    """Whether the current stream captures, or another one, of this thread or another."""
+    here = Events()
+    taken = [here.take()]
+    calls = here.cuda.calls
+    if own_stream:
+        here.cuda.capturing = True
+    else:
+        here.cuda.captures.add("graph")
+    assert here.events.take() is None and here.access.closed is Untimed.CAPTURE
+    assert not here.events.settle(taken) and not here.events.settle_within(taken, 1_000)
+    assert not here.access.is_idle_within(1_000, [0])
+    assert (here.cuda.calls, here.cuda.destroyed_captures) == (calls, 0)
+    here.cuda.capturing = False
+    here.cuda.captures.clear()
+    assert here.events.settle(taken)
+
+
+def test_a_profile_of_the_script_gets_no_event_of_ours() -> None:
+    here = Events()
+    taken = [here.take()]
+    calls = here.cuda.calls
+    here.profiles.add("profile")
+    assert here.events.take() is None and here.access.closed is Untimed.PROFILE
+    assert not here.events.settle(taken)
+    assert here.cuda.calls == calls
+
+
+def test_after_an_error_of_the_device_nothing_is_called() -> None:
+    here = Events()
+    taken = [here.take(), here.take()]
+    assert here.events.settle(taken[:1])
+    here.cuda.error = "CUDA error: device-side assert triggered\nCompile with ..."
+    assert not here.events.settle(taken)
+    calls = here.cuda.calls
+    assert here.access.lost == "CUDA error: device-side assert triggered"
+    assert here.events.take() is None and not here.events.settle(taken) and here.access.attempt(here.cuda.check) is None
+    assert here.cuda.calls == calls
+    assert taken[0].time_ns != NONE and taken[1].time_ns == NONE
+
+
+def test_a_device_that_makes_no_progress_is_not_waited_for() -> None:
+    here = Events(0)
+    taken = [here.take()]
+    here.cuda.hangs = True
+    assert not here.events.settle_within(taken, 1_500_000_000)
+    assert 1_500_000_000 <= here.clock.ns < 1_502_000_000
+    assert not here.access.is_idle_within(10_000_000, [0])
+
+
+def test_a_device_that_makes_progress_is_waited_for() -> None:
+    here = Events(0)
+    taken = []
+    for _ in range(5):
+        here.cuda.launch(1_000_000_000)
+        taken.append(here.take())
+    assert here.events.settle_within(taken, 1_500_000_000)
+    assert 5_000_000_000 <= here.clock.ns < 5_002_000_000

@@ -17,12 +17,13 @@ import pytest
 
 from tests.tracer.fakes import Bench, FakeFlightRecorder, FakeStream
 from tracer.collectives import CollectiveCall, PendingCollective
+from tracer.device_access import PATIENCE_NS
 from tracer.flight_recorder import FlightRecord
 from tracer.output import _FLUSH_NS
-from tracer.recorder import _FIGURES_NS
+from tracer.recording_writer import FIGURES_NS
 from tracer.schedule import Schedule
 from traces.file import TraceStream, load
-from traces.model import NONE, BatchKind, Ending, StepKind, Trace
+from traces.model import NONE, BatchKind, Ending, StepKind, Trace, Untimed
 
 
 @pytest.fixture
@@ -77,11 +78,11 @@ def test_the_gpu_times_are_those_of_the_events(bench: Bench) -> None:
 def test_marks_wait_for_the_gpu_and_not_the_host_for_them(bench: Bench) -> None:
     bench.train_step()
     at_ns = bench.clock.ns
-    assert len(bench.recorder._pending) == 1  # the GPU is still at it
+    assert len(bench.recorder._writer.pending) == 1  # the GPU is still at it
     bench.run(_FLUSH_NS)
     bench.train_step()
     assert bench.clock.ns == at_ns + _FLUSH_NS + 350
-    assert len(bench.recorder._pending) == 1
+    assert len(bench.recorder._writer.pending) == 1
 
 
 def test_set_up_before_the_first_batch_is_no_part_of_the_first_step(bench: Bench) -> None:
@@ -173,9 +174,9 @@ def test_parts_lie_in_their_phase(bench: Bench) -> None:
     recorder = bench.recorder
     bench.load(10)
     recorder.module_called(bench.model, True)
-    begun = recorder.begin_part()
+    begun = recorder.steps.begin_part()
     bench.run(40, 500)
-    recorder.end_part("scatter", begun)
+    recorder.steps.end_part("scatter", begun)
     bench.run(60)
     recorder.enter_phase("backward")
     recorder.leave_phase("backward")
@@ -198,10 +199,10 @@ def test_an_operation_for_which_the_stream_waits_lasts_from_mark_to_mark(bench: 
     bench.run(10_000)  # the GPU has caught up
     bench.cuda.launch(300)  # before it on the stream
     called_ns = bench.clock.ns
-    begin = bench.recorder.begin_call(stream)
+    begin = bench.recorder.communication.begin_call(stream)
     bench.cuda.launch(5_000)
-    bench.recorder.communicated(call_at(bench), begin, stream)
-    bench.recorder.communicated(call_at(bench, "barrier"))  # of the host
+    bench.recorder.communication.communicated(call_at(bench), begin, stream)
+    bench.recorder.communication.communicated(call_at(bench, "barrier"))  # of the host
     bench.run(20_000)
     bench.train_step()
     trace = recorded(bench)
@@ -215,32 +216,32 @@ def test_an_operation_for_which_the_stream_waits_lasts_from_mark_to_mark(bench: 
 def test_operations_of_a_script_without_steps_are_written_as_they_are_done(bench: Bench) -> None:
     stream = FakeStream(0)
     for done in range(5):
-        begin = bench.recorder.begin_call(stream)
+        begin = bench.recorder.communication.begin_call(stream)
         bench.cuda.launch(700)
-        bench.recorder.communicated(call_at(bench), begin, stream)
+        bench.recorder.communication.communicated(call_at(bench), begin, stream)
         assert bench.output.count("collectives") == done
         bench.run(1_000)
     # WHEN the last one never ends THEN the end does not wait for it
-    begin = bench.recorder.begin_call(stream)
+    begin = bench.recorder.communication.begin_call(stream)
     bench.cuda.launch(10**18)
-    bench.recorder.communicated(call_at(bench), begin, stream)
+    bench.recorder.communication.communicated(call_at(bench), begin, stream)
     assert recorded(bench).collectives.duration_ns.tolist() == [700] * 5
 
 
 def let_go(bench: Bench, duration_ns: int, works: int = 1) -> PendingCollective:
     """An operation on a stream of its own, beside the script's."""
-    begin = bench.recorder.begin_call(FakeStream(0))
+    begin = bench.recorder.communication.begin_call(FakeStream(0))
     assert begin is not None
     bench.operation_ends_ns = max(bench.cuda.busy_until_ns.get(0, 0), bench.clock.ns) + duration_ns
-    return bench.recorder.communicates(call_at(bench), begin, works)
+    return bench.recorder.communication.communicates(call_at(bench), begin, works)
 
 
 def wait_for(bench: Bench, pending: PendingCollective, host_ns: int = 2_000) -> None:
     """The host takes so long to tell the stream that it is to wait, as NCCL's works do."""
-    before = bench.recorder.begin_call(FakeStream(0))
+    before = bench.recorder.communication.begin_call(FakeStream(0))
     bench.clock.ns += host_ns
     bench.cuda.busy_until_ns[0] = max(bench.cuda.busy_until_ns.get(0, 0), bench.operation_ends_ns)
-    bench.recorder.waited_for(pending, before, FakeStream(0))
+    bench.recorder.communication.waited_for(pending, before, FakeStream(0))
 
 
 @pytest.mark.parametrize(
@@ -281,10 +282,10 @@ def test_an_operation_of_several_works_ends_with_the_last_one(bench: Bench) -> N
 def test_what_nobody_waits_for_has_the_time_of_its_call_and_says_so(bench: Bench) -> None:
     """GIVEN one that can be waited for no more, one waited for while a graph is captured, and one that is left open."""
     forgotten, captured, left = (let_go(bench, 90_000) for _ in range(3))
-    bench.recorder.give_up_call(forgotten)
+    bench.recorder.communication.give_up_call(forgotten)
     bench.cuda.capturing = True
     wait_for(bench, captured)
-    assert left in bench.recorder._collectives._open
+    assert left in bench.recorder._writer.collectives._open
     calls = recorded(bench).collectives
     assert calls.ending.tolist() == [Ending.UNSEEN] * 3
     assert calls.duration_ns.tolist() == [0] * 3 and calls.device.tolist() == [NONE] * 3
@@ -300,9 +301,9 @@ def test_what_the_flight_recorder_tells_is_written_between_steps(tmp_path: Path)
         timed_call = call._replace(name="broadcast", start_ns=bench.clock.ns + 1)
         flight.found = [FlightRecord(call, NONE), FlightRecord(timed_call, 700)]
         bench.train_step()
-    bench.recorder.leaving(is_all=False)
+    bench.recorder.communication.leaving(is_all=False)
     assert flight.reads == [False, False] and flight.spent_ns == 10_000
-    bench.recorder.leaving(is_all=True)
+    bench.recorder.communication.leaving(is_all=True)
     trace = recorded(bench)
     assert flight.reads == [False, False, True, True]
     assert set(trace.steps.duration_ns.tolist()) == {350}
@@ -354,13 +355,113 @@ def test_an_optimizer_that_fails_does_not_hold_its_phase(bench: Bench) -> None:
     assert [name for name, _ in phases_of(trace, 1)] == ["optimizer", "loader", "forward", "loss", "backward", "optimizer"]
 
 
-def test_while_a_graph_is_captured_no_event_disturbs_it(bench: Bench) -> None:
+def test_a_captured_step_touches_nothing_and_says_so(bench: Bench) -> None:
+    """GIVEN a step that another stream captures WHEN rows are due to be written in the middle THEN nothing reaches CUDA."""
     bench.train_step()
-    made = bench.cuda.made
-    bench.cuda.capturing = True
+    bench.run(_FLUSH_NS)
+    calls = bench.cuda.calls
+    bench.cuda.captures.add("graph")
     bench.train_step()
-    assert bench.cuda.made == made
-    assert (recorded(bench).phases.take(slice(-4, None)).device == NONE).all()
+    assert bench.cuda.calls == calls
+    bench.cuda.captures.clear()
+    for _ in range(3):
+        bench.train_step()
+    bench.run(10_000)
+    trace = recorded(bench)
+    assert bench.cuda.destroyed_captures == 0
+    untimed = Untimed
+    assert trace.steps.untimed.tolist() == [untimed.NO, untimed.CAPTURE, untimed.NO, untimed.NO, untimed.NO]
+    assert trace.steps.kind.tolist() == [StepKind.WARMUP, StepKind.WARMUP, *[StepKind.STEADY] * 3]
+    inside = trace.phases.take(trace.phases.step == 1)
+    assert (inside.device[1:] == NONE).all()
+    assert (trace.phases.device[trace.phases.step == 3] == 0).all()
+
+
+def test_a_script_that_profiles_itself_gets_no_events_of_ours(bench: Bench) -> None:
+    bench.train_step()
+    calls = bench.cuda.calls
+    bench.profiles.add("its own")
+    bench.train_step()
+    assert bench.cuda.calls == calls
+    bench.profiles.clear()
+    bench.train_step()
+    bench.run(10_000)
+    trace = recorded(bench)
+    assert trace.steps.untimed.tolist()[1] == Untimed.PROFILE
+    assert trace.steps.kind.tolist() == [StepKind.WARMUP, StepKind.PROFILED, StepKind.STEADY]
+
+
+def test_after_an_error_of_the_device_the_steps_before_it_are_kept_with_their_times(bench: Bench) -> None:
+    for _ in range(3):
+        bench.train_step()
+        bench.run(_FLUSH_NS)
+    bench.train_step()  # writes the three before it
+    bench.cuda.error = "CUDA error: device-side assert triggered\nmore"
+    bench.train_step()
+    trace = recorded(bench)
+    assert trace.steps.untimed.tolist() == [Untimed.NO] * 3 + [Untimed.LOST] * 2
+    assert (trace.phases.device[trace.phases.step < 3] == 0).all()
+    run = trace.run_of(0)
+    assert run.recorder is not None and run.recorder.device_lost == "CUDA error: device-side assert triggered"
+
+
+def test_a_device_that_hangs_keeps_the_end_for_no_longer_than_the_patience(bench: Bench) -> None:
+    for _ in range(3):
+        bench.train_step()
+        bench.run(_FLUSH_NS)
+    bench.cuda.hangs = True
+    for _ in range(2):
+        bench.train_step()
+    ended_ns = bench.clock.ns
+    trace = recorded(bench)
+    assert PATIENCE_NS <= bench.clock.ns - ended_ns < PATIENCE_NS + 10_000_000
+    assert trace.steps.untimed.tolist() == [Untimed.NO] * 2 + [Untimed.LOST] * 3
+    assert trace.problems == {}
+
+
+@pytest.mark.parametrize("in_cuda", [True, False])
+def test_the_end_of_a_script_whose_other_thread_holds_the_lock(bench: Bench, in_cuda: bool) -> None:
+    """GIVEN a thread that is in a call into CUDA which never returns THEN the file is written; else it is left as it is."""
+    bench.train_step()
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with bench.recorder.cost.lock:
+            bench.access.is_calling = in_cuda
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    entered.wait(60)
+    try:
+        bench.recorder.close()
+        assert bench.recorder.closed is in_cuda
+    finally:
+        leave.set()
+        thread.join()
+    if in_cuda:
+        trace = load(bench.path)
+        assert trace.steps.untimed.tolist() == [Untimed.LOST] and bench.access.lost == "a call into CUDA did not return"
+
+
+def test_a_phase_between_two_devices_has_no_device_time(bench: Bench) -> None:
+    """GIVEN a script that changes the current device during the forward pass THEN the phase's time is unknown, not 0."""
+    bench.train_step()
+    bench.recorder.module_called(bench.model, True)
+    bench.run(100, 1000)
+    bench.cuda.device = 1
+    bench.recorder.enter_phase("backward")
+    bench.recorder.leave_phase("backward")
+    bench.recorder.enter_phase("optimizer")
+    bench.recorder.leave_phase("optimizer")
+    bench.recorder.optimizer_stepped(True)
+    bench.run(10_000)
+    trace = recorded(bench)
+    own = trace.phases.take(trace.phases.step == 1)
+    names = [trace.strings[int(i)] for i in own.name]
+    assert own.device[names.index("forward")] == NONE and own.device_end_ns[names.index("forward")] == NONE
+    assert own.device[names.index("backward")] == 1
 
 
 def test_events_are_used_again(bench: Bench) -> None:
@@ -383,13 +484,13 @@ def test_the_header_is_written_again_for_what_is_new_and_now_and_then(bench: Ben
     for _ in range(4):
         bench.train_step()
         bench.run(_FLUSH_NS)
-    thread = threading.Thread(target=lambda: bench.recorder.end_part("replica", bench.recorder.begin_part()))
+    thread = threading.Thread(target=lambda: bench.recorder.steps.end_part("replica", bench.recorder.steps.begin_part()))
     thread.start()
     thread.join()
     bench.train_step()
     assert written == [1, 2, 5]  # the second tells the device that the first step's events were on
     assert len(load(bench.path).threads) == 2
-    bench.run(_FIGURES_NS)
+    bench.run(FIGURES_NS)
     bench.train_step()
     assert written == [1, 2, 5, 6]
     bench.profiler.steps.append(6)  # without which a profile could not be laid over the steps
@@ -453,6 +554,6 @@ def interrupting(line: int) -> Iterator[list[str]]:
 def test_a_module_s_call_counts_as_the_recorder_s_cost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count(0, 3)
     monkeypatch.setattr(bench.clock, "perf_ns", lambda: next(ticks))
-    before_ns = bench.recorder.cost_ns
+    before_ns = bench.recorder.cost.spent_ns
     bench.recorder.module_called(bench.model, True)
-    assert bench.recorder.cost_ns == before_ns + 3
+    assert bench.recorder.cost.spent_ns == before_ns + 3

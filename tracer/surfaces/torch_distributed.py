@@ -153,13 +153,12 @@ class _CollectiveWrappers:
                 operation.add(input_of(args, kwargs))
             operation.stream = None if self._is_collecting(group) else self._stream(operation.device)
             operation.start_ns, began_ns = to.clock.now_ns(), time.time_ns()
-            operation.begin = None if operation.stream is None else to.begin_call(operation.stream)
+            operation.begin = None if operation.stream is None else to.communication.begin_call(operation.stream)
             try:
                 result = call(*args, **kwargs)
             finally:
                 here.call = None
-                if to.flight is not None:
-                    to.flight.called(began_ns)
+                to.communication.called(began_ns)
             self._note(to, operation, result)
             return result
 
@@ -189,18 +188,18 @@ class _CollectiveWrappers:
             return CollectiveCall(*facts, operation.start_ns, to.clock.now_ns())
 
         if self._is_collecting(group):
-            to.communicated(call_until_now(), ending=Ending.UNSEEN)
+            to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
         elif result is None and backend == "gloo":
-            to.communicated(call_until_now())
+            to.communication.communicated(call_until_now())
         elif result is None:  # without an event on a stream that waits, as while a graph is captured, nobody knows
             is_unseen = begin is None and stream is not None
-            to.communicated(call_until_now(), begin, stream, Ending.UNSEEN if is_unseen else Ending.SEEN)
+            to.communication.communicated(call_until_now(), begin, stream, Ending.UNSEEN if is_unseen else Ending.SEEN)
         elif backend == "gloo" and (future := _future(result)) is not None:
-            future.add_done_callback(lambda _: to.communicated(call_until_now()))
+            future.add_done_callback(lambda _: to.communication.communicated(call_until_now()))
         elif backend != "gloo" and begin is not None and (works := self._works_of(result)):
-            self._works.watch(works, to.communicates(call_until_now(), begin, len(works)))
+            self._works.watch(works, to.communication.communicates(call_until_now(), begin, len(works)))
         else:
-            to.communicated(call_until_now(), ending=Ending.UNSEEN)
+            to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
 
     def _is_collecting(self, group: Any) -> bool:
         """Whether a coalescing manager of this group is open, which begins when it is left what was called in it."""
@@ -234,8 +233,8 @@ class _CollectiveWrappers:
             finally:
                 if began_ns != NONE:
                     here.call = None
-                    if (to := started()) is not None and to.flight is not None:
-                        to.flight.called(began_ns)
+                    if (to := started()) is not None:
+                        to.communication.called(began_ns)
 
         return collect
 
@@ -243,7 +242,7 @@ class _CollectiveWrappers:
         """`init_process_group`: from then on it is known which rank this process is."""
         result = call(*args, **kwargs)
         if (to := started()) is not None:
-            to.joined(self._dist.get_rank())
+            to.communication.joined(self._dist.get_rank())
         self._patch_group(self._dist.group.WORLD)
         return result
 

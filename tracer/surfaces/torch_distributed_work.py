@@ -37,7 +37,7 @@ class _WaitHandle:
     def drop(self) -> None:
         self.handles -= 1
         if not self.handles and not self.is_used and (to := started()) is not None:
-            to.give_up_call(self.pending)
+            to.communication.give_up_call(self.pending)
 
 
 class Works:
@@ -87,11 +87,11 @@ class Works:
             if handle is None or handle.is_used or to is None:
                 return call(waitable, *args, **kwargs)
             stream = self._torch.cuda.current_stream(handle.pending.begin.device)
-            before = to.begin_call(stream)
+            before = to.communication.begin_call(stream)
             result = call(waitable, *args, **kwargs)
             if not handle.is_used:
                 handle.is_used = True
-                to.waited_for(handle.pending, before, stream)
+                to.communication.waited_for(handle.pending, before, stream)
             return result
 
         code: Any = waiting

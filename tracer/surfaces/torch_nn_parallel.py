@@ -36,12 +36,12 @@ def _part_on(name: str, device: int | None, thread: str, label: str = "") -> Ite
     if to is None:
         yield
         return
-    begun = to.begin_part(_stream(device))
+    begun = to.steps.begin_part(_stream(device))
     try:
-        with torch.autograd.profiler.record_function(f"DataParallel.{name}{label}") if to.profiling else nullcontext():
+        with torch.autograd.profiler.record_function(f"DataParallel.{name}{label}") if to.steps.profiling else nullcontext():
             yield
     finally:
-        to.end_part(name, begun, _stream(device), thread)
+        to.steps.end_part(name, begun, _stream(device), thread)
 
 
 def _stream(device: int | None) -> Any:

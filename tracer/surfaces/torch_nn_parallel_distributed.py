@@ -26,14 +26,14 @@ def install(torch: ModuleType) -> None:
     def made(make: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         if (to := recorder()) is not None:
-            to.distributes(self)
+            to.communication.distributes(self)
 
     destroy = dist.distributed_c10d.destroy_process_group
     group_of = argument(destroy, "group")
 
     def destroyed(destroy: Any, *args: Any, **kwargs: Any) -> None:
         if (to := started()) is not None:
-            to.leaving(is_all=group_of(args, kwargs) in (None, dist.group.WORLD))
+            to.communication.leaving(is_all=group_of(args, kwargs) in (None, dist.group.WORLD))
         destroy(*args, **kwargs)
 
     patch_around(cls, __init__=made)

@@ -1,7 +1,7 @@
-"""torch.autograd.profiler: a script that profiles itself finds the profiler free.
+"""torch.autograd.profiler: a script that profiles itself finds the profiler free, and none of the recorder's calls in it.
 
 with torch.profiler.profile() as prof:      # ends the recorder's own window, if that is open
-    ...
+    ...                                     # no event is taken until it ends
 """
 
 from __future__ import annotations
@@ -9,17 +9,32 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tracer.state import started
+from tracer.state import profiles, started
 from traces.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the two ways in which a profile begins."""
+    """Wrap the two ways in which a profile begins, and its end."""
     cls: Any = torch.autograd.profiler.profile
+    under_way = profiles()
 
-    def make_way(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if (recorder := started()) is not None:
-            recorder.make_way_for_profile()
-        return begin(self, *args, **kwargs)
+    def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = started()
+        is_ours = recorder is not None and recorder.begins_profile
+        if not is_ours:
+            if recorder is not None:
+                recorder.make_way_for_profile()
+            under_way.add(self)
+        try:
+            return begin(self, *args, **kwargs)
+        except BaseException:
+            under_way.discard(self)
+            raise
 
-    patch_around(cls, __enter__=make_way, _prepare_trace=make_way)
+    def end(end: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return end(self, *args, **kwargs)
+        finally:
+            under_way.discard(self)
+
+    patch_around(cls, __enter__=begin, _prepare_trace=begin, __exit__=end)

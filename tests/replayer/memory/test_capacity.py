@@ -22,14 +22,28 @@ GIB = 1 << 30
     ],
 )
 def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: int) -> None:
-    assert capacity_of(Machine(), device, given_bytes) == (capacity_bytes, 0, DEFAULT_OOM_TEXT)
+    assert capacity_of(Machine(), device, "2.13.0", given_bytes) == (capacity_bytes, 0, DEFAULT_OOM_TEXT)
 
 
 def test_what_is_taken_beside_pytorch() -> None:
-    assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=500)).outside_bytes == 500
-    assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=-5)).outside_bytes == 0
+    assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=500), "2.13.0").outside_bytes == 500
+    assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=-5), "2.13.0").outside_bytes == 0
 
 
-def test_the_recorded_words() -> None:
-    assert capacity_of(Machine(oom_text="no room"), Device(0, 0, "GPU", GIB)).oom_text == "no room"
-    assert capacity_of(Machine(), Device(0, 0, "GPU", GIB)).oom_text == DEFAULT_OOM_TEXT
+@pytest.mark.parametrize(
+    ("machine", "version", "oom_text"),
+    [
+        (Machine(oom_text="no room"), "2.13.0", "no room"),
+        (Machine(torch="2.14.0+cu130", oom_text="no room"), "2.14.1", "no room"),
+        (Machine(torch="2.11.0+cu130", oom_text="no room"), "2.13.0", DEFAULT_OOM_TEXT),
+        (Machine(), "2.13.0+cpu", DEFAULT_OOM_TEXT),
+    ],
+)
+def test_the_words_are_those_of_the_pytorch_that_replays(machine: Machine, version: str, oom_text: str) -> None:
+    assert capacity_of(machine, Device(0, 0, "GPU", GIB), version).oom_text == oom_text
+
+
+def test_the_words_of_2_14() -> None:
+    text = capacity_of(Machine(), Device(0, 0, "GPU", GIB), "2.14.1+cu130").oom_text
+    assert "setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See" in text
+    assert text.endswith("notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)")

@@ -31,6 +31,11 @@ class Notes:
         self.models: list[object] = []
         self.left = False
         self.flight: FlightRecorder | None = None
+        self.communication = self
+
+    def called(self, began_ns: int) -> None:
+        if self.flight is not None:
+            self.flight.called(began_ns)
 
     def communicated(self, call: CollectiveCall, begin: None = None, stream: None = None, ending: Ending = Ending.SEEN) -> None:
         assert begin is None and stream is None  # on the host

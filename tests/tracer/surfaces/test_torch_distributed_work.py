@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tracer import state
-from tracer.boundary_events import BoundaryEvent
+from tracer.boundary_events import BoundaryEvent, DeviceClock
 from tracer.collectives import PendingCollective
 from tracer.surfaces.torch_distributed_work import Works
 
@@ -27,6 +27,7 @@ class Notes:
         self.begun = 0
         self.waited: list[tuple[PendingCollective, str]] = []
         self.given_up: list[PendingCollective] = []
+        self.communication = self
 
     def begin_call(self, stream: str) -> str:
         self.begun += 1
@@ -63,7 +64,7 @@ def works(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
 
 def pending(works: int = 1) -> PendingCollective:
     nothing: Any = None
-    return PendingCollective(nothing, 0, BoundaryEvent(None, 3, 0), works)
+    return PendingCollective(nothing, 0, BoundaryEvent(None, 3, 0, 0, DeviceClock(0), 0), works)
 
 
 def begin() -> Any:

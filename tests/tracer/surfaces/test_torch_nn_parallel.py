@@ -26,6 +26,7 @@ class Notes:
     def __init__(self) -> None:
         self.parts: list[tuple[str, str]] = []
         self.forwards: list[object] = []
+        self.steps = self
 
     def begin_part(self, stream: Any) -> str:
         return threading.current_thread().name

@@ -1,0 +1,157 @@
+"""Writes the recording: ended steps when the GPU has passed their events, collectives likewise, and the header.
+
+    writer.add(step)            # it has ended on the host
+    writer.write_done()         # steps that the GPU has finished, in order
+    writer.flush_if_due()       # twice a second
+    writer.close()              # what is left, with the device times that can still be read
+
+A step whose events cannot be read any more is written without device times, and `Steps.untimed` says why.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tracer.boundary_events import BoundaryEvent, BoundaryEvents
+from tracer.collectives import CollectiveWriter
+from tracer.device_access import PATIENCE_NS, DeviceAccess
+from tracer.flight_recorder import FlightRecorder
+from tracer.output import RecordingFile
+from tracer.own_cost import OwnCost
+from tracer.profile import Profiler
+from tracer.provenance import ProcessFacts
+from tracer.step_writer import EndedStep, Found, Read, StepWriter
+from tracer.thread_rows import ThreadRows
+from traces.deferred_signals import deferred_signals
+from traces.model import NONE, Trace, Untimed
+from traces.workload import WorkloadSignature
+
+# Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU.
+_PENDING_STEPS = 1024
+# Steps that are written together: one at a time would find the processor's caches cold each time.
+_TOGETHER = 16
+# After how long the header is written again for its figures alone (the recorder's overhead, say).
+FIGURES_NS = 10_000_000_000
+
+
+@dataclass(frozen=True)
+class HeaderSources:
+    """What the header is made of beside the facts."""
+
+    threads: ThreadRows
+    profiler: Profiler
+    flight: FlightRecorder | None
+    workload: Callable[[], WorkloadSignature | None]
+    cost: OwnCost
+
+
+class RecordingWriter:
+    """Writes the rows of one process. The recorder's lock guards it."""
+
+    def __init__(
+        self, rank: int, output: RecordingFile, facts: ProcessFacts, events: BoundaryEvents, access: DeviceAccess,
+        sources: HeaderSources,
+    ) -> None:  # fmt: skip
+        self.rank = rank
+        self.pending: deque[EndedStep] = deque()
+        self.collectives = CollectiveWriter(output, facts)
+        self.number = 0  # of the next step
+        self.steps_ns = 0  # time in steps so far
+        self._output, self._facts, self._events, self._access, self._from = output, facts, events, access, sources
+        self._step_writer = StepWriter(output, facts)
+        self._written_extent: tuple[Any, ...] = ()  # of what the file's header holds
+        self._written_ns = 0
+
+    def joined(self, rank: int) -> None:
+        """The process is this rank; earlier rows get that rank in the end."""
+        self.rank = rank
+        self._facts.joined(rank)
+        self._from.threads.joined(rank)
+
+    def add(self, step: EndedStep) -> None:
+        """The step has ended on the host."""
+        self.number += 1
+        self.steps_ns += step.end_ns - step.start_ns
+        self.pending.append(step)
+
+    def write_done(self) -> None:
+        """Write the steps that the GPU has finished, in order."""
+        access, events = self._access, self._events
+        if access.is_used and access.is_capturing:
+            return
+        done = 0
+        for step in self.pending:  # all are read before one is written: the later ones tell more of the GPU's clock
+            if not events.settle(step.taken) and not access.lost:
+                break
+            done += 1
+        for _ in range(max(done, len(self.pending) - _PENDING_STEPS)):
+            self._write(self.pending.popleft())
+        self.collectives.write_done()
+
+    def flush_if_due(self) -> None:
+        """Append to the file what is known by now, where it is time."""
+        due = self._output.due
+        if due or len(self.pending) >= _TOGETHER:
+            with deferred_signals():
+                self.write_done()
+                if due:
+                    self._output.flush(self._changed_header())
+
+    def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
+        """Write everything that is known. `taken`, `reads` and `found` are those since the last step ended."""
+        access, events = self._access, self._events
+        for step in self.pending:
+            if not events.settle_within(step.taken, PATIENCE_NS):
+                if access.closed is None:
+                    access.lose("its work did not end, so nothing was read from it at the end")
+                break
+        for step in self.pending:
+            self._write(step)
+        self.pending.clear()
+        events.settle(taken)  # but without waiting for a rank that never comes
+        self.collectives.write_done()
+        self.collectives.write_open()
+        self._step_writer.write_reads(reads, NONE, self.rank)
+        self._step_writer.write_found(found, NONE, self.rank)
+        self._output.flush(self._header())
+        self._facts.at_end(self._access)
+        self._output.close(self._header())
+
+    def _write(self, step: EndedStep) -> None:
+        if step.untimed == Untimed.NO and any(event.time_ns == NONE for event in step.taken):
+            step.untimed = Untimed.LOST
+        self._step_writer.write(step, self.rank)
+
+    def _changed_header(self) -> Trace | None:
+        """The header if it has changed since it was written, or if its figures are old; else None."""
+        of = self._from
+        extent = len(of.threads.threads), self._facts.extent, of.profiler.use(), of.workload(), self._access.lost
+        now_ns = of.cost.clock.perf_ns()
+        if extent == self._written_extent and now_ns < self._written_ns + FIGURES_NS:
+            return None
+        self._written_extent, self._written_ns = extent, now_ns
+        return self._header()
+
+    def _header(self) -> Trace:
+        of = self._from
+        provenance = self._facts.provenance()
+        lacks = self._facts.lacks(has_profile=bool(of.profiler.wanted))
+        if of.flight is not None:
+            lacks += of.flight.lacks()
+            provenance |= {"flight_recorder": facts} if (facts := of.flight.facts()) else {}
+        run = self._facts.run(self.number, self.steps_ns, of.cost.spent_ns, of.profiler.use())
+        if run.recorder is not None and self._access.lost:
+            run = replace(run, recorder=replace(run.recorder, device_lost=self._access.lost))
+        return Trace(
+            grain="phase",
+            devices=self._facts.devices,
+            threads=of.threads.threads,
+            machines={self.rank: self._facts.machine()},
+            runs={self.rank: run},
+            provenance=provenance,
+            workload=of.workload(),
+            lacks=lacks,
+        )

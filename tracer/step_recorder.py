@@ -1,0 +1,162 @@
+"""Cuts the running script into steps and phases, and takes an event on the GPU at each boundary.
+
+    steps = StepRecorder(...)       # what `ScriptCut` reports goes to it
+    steps.script.enter(thread, "backward", now_ns)
+
+It also keeps what belongs to the step under way: parts of nn.DataParallel, values that the host read, sizes that it found.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tracer.boundary_events import BoundaryEvent
+from tracer.communication import CommunicationRecorder
+from tracer.own_cost import OwnCost, costed
+from tracer.profile import Profiler
+from tracer.recording_writer import RecordingWriter
+from tracer.schedule import Schedule
+from tracer.step_writer import EndedStep, Found, PhasePart, Read
+from tracer.taken_events import TakenEvents
+from tracer.thread_rows import ThreadRows
+from traces.model import NONE, StepKind, Untimed
+from traces.phases import PLAIN
+from traces.script_cut import CutStep, ScriptCut
+from traces.steps import Optimizers
+
+
+class StepRecorder:
+    """What `ScriptCut` reports its events to (traces/script_cut.py). The recorder's lock guards it."""
+
+    def __init__(
+        self,
+        optimizers: Optimizers,
+        taken: TakenEvents,
+        schedule: Schedule,
+        profiler: Profiler,
+        writer: RecordingWriter,
+        communication: CommunicationRecorder,
+        threads: ThreadRows,
+        cost: OwnCost,
+    ) -> None:
+        self.script = ScriptCut[int](self, optimizers)  # threads by `threading.get_ident()`
+        self.cost = cost
+        self.reads: list[Read] = []  # since the last step ended
+        self.found: list[Found] = []  # likewise
+        self._taken, self._schedule, self._profiler = taken, schedule, profiler
+        self._writer, self._communication, self._threads = writer, communication, threads
+        self._clock = cost.clock
+        self._start_ns = NONE  # of the current step; NONE before the first event of the first step
+        self._at: dict[int, BoundaryEvent] = {}  # by the host's time
+        self._parts: list[PhasePart] = []
+
+    # --- parts of nn.DataParallel
+
+    @property
+    def profiling(self) -> bool:
+        """Whether the recorder's torch.profiler is attached, so that ranges reach it."""
+        return self._profiler.active
+
+    @costed
+    def begin_part(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
+        """The beginning of a part, for `end_part`. Without a module's call it shows that a forward pass begins."""
+        now_ns = self._clock.now_ns()
+        self.script.op(threading.get_ident(), PLAIN, now_ns)
+        return now_ns, self._taken.take(stream)
+
+    @costed
+    def end_part(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
+        """`thread` is the role of a thread that is created for each part; see `ThreadRows`."""
+        start_ns, begin = begun
+        self._profiler.all_threads |= thread.startswith("replica")
+        end_ns, end = self._clock.now_ns(), self._taken.take(stream)
+        self._parts.append(PhasePart(name, self._threads.row(thread), start_ns, end_ns, begin, end))
+
+    # --- what ScriptCut reports
+
+    def segment_begins(self, thread: int, name: str, now_ns: int) -> None:
+        """Take an event if the segment begins now: not if the phase before was left earlier, where there is one already."""
+        segments = self.script.segments
+        if not segments and self._start_ns != NONE:
+            return  # a step's first segment begins with the step, whose event there is
+        if self._start_ns == NONE:
+            self._start_ns = now_ns
+        if not segments or segments[-1].end_ns == now_ns:
+            self._take_event(now_ns)
+
+    def phase_left(self, thread: int, name: str, now_ns: int) -> None:
+        """Take an event; the loader's segment goes on until the next one begins."""
+        if name != "loader":
+            self._take_event(now_ns)
+
+    def set_up_ends(self, thread: int, now_ns: int) -> None:
+        """The first step begins with what comes next."""
+        self._start_ns = NONE
+        self._at.clear()
+
+    def step_evaluates(self, is_evaluation: bool) -> None:
+        """Nothing to do before the step ends."""
+
+    def more_recorded(self) -> None:
+        """No recording is followed."""
+
+    def step_ends(self, thread: int, step: CutStep) -> None:
+        """Keep the step until the GPU has passed its events, and write those whose events it has passed."""
+        now_ns, left_ns = step.end_ns, step.left_ns
+        if not step.is_evaluation and left_ns is not None and left_ns in self._at:
+            self._at[now_ns] = self._at[left_ns]  # the GPU's step ended where the optimizer was left, whatever came since
+        else:
+            self._take_event(now_ns)
+        if step.segments:
+            self._keep(step)
+        last = self._at.get(now_ns)
+        self._at, self._parts = {}, []
+        self._taken.handed_out()
+        self._start_ns = now_ns
+        looked = self._communication.look_if_due()
+        if self._profiler.paused or looked:  # that takes time that is no step's
+            self._start_ns = self._clock.now_ns()
+            self._take_event(self._start_ns)
+        elif last is not None:
+            self._at[now_ns] = last
+        self._threads.note_script_thread(thread)
+        self._writer.flush_if_due()
+
+    def _keep(self, step: CutStep) -> None:
+        segments = step.segments
+        start_ns = self._start_ns if self._start_ns != NONE else segments[0].start_ns
+        # A step begins where the one before ended; what it did before its first event belongs to its first segment.
+        segments[0] = segments[0]._replace(start_ns=start_ns)
+        taken, untimed = self._taken.handed_out()
+        ended = EndedStep(
+            self._writer.number, self._kind(step.is_evaluation, untimed), start_ns, step.end_ns, segments, self._at, taken,
+            self._parts, self.reads, self.found, untimed,
+        )  # fmt: skip
+        # A signal's handler that raises here loses the step; it must not be there twice.
+        self.reads, self.found = [], []
+        self._writer.add(ended)
+        if untimed not in (Untimed.CAPTURE, Untimed.PROFILE):
+            self._schedule.end_step(step.is_evaluation)
+        self._turn_profiler()
+
+    def _kind(self, is_evaluation: bool, untimed: Untimed) -> StepKind:
+        """A captured step launches nothing, so it is no clean one, and the schedule does not count it. Nor one that the script
+        profiles, which is slowed down as by the recorder's own profiler."""
+        if is_evaluation:
+            return StepKind.EVALUATION
+        if untimed == Untimed.CAPTURE:
+            return StepKind.WARMUP
+        return StepKind.PROFILED if untimed == Untimed.PROFILE else self._schedule.kind(is_evaluation)
+
+    def _turn_profiler(self) -> None:
+        """The profiler's own work between two steps is no step's, so it does not count as the recorder's share of one."""
+        began_ns = self._clock.perf_ns()
+        self._profiler.end_step(self._writer.number - 1)
+        self._profiler.begin_step(self._writer.number, self._schedule.profile)
+        self.cost.spent_ns -= self._clock.perf_ns() - began_ns
+
+    def _take_event(self, now_ns: int) -> None:
+        event = self._taken.take()
+        if event is not None:
+            self._at[now_ns] = event

@@ -1,0 +1,49 @@
+"""The rows of the table of threads: the script's own first, then each thread that a part of nn.DataParallel ran in.
+
+threads = ThreadRows(rank=0)
+threads.row()               # 0: the calling thread is the script's
+threads.row("replica 1")    # 1: threads that are created for each step share a row by their role
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from traces.model import Thread
+
+
+class ThreadRows:
+    """Threads by identity or role. The recorder's lock guards it."""
+
+    def __init__(self, rank: int) -> None:
+        self.script_thread = threading.get_ident()
+        self.threads = [Thread(rank, threading.get_native_id(), threading.current_thread().name, "main")]
+        self._rank = rank
+        self._rows: dict[int | str, int] = {self.script_thread: 0}  # by role or identity
+
+    def joined(self, rank: int) -> None:
+        """The process is this rank."""
+        self._rank = rank
+        self.threads = [replace(thread, rank=rank) for thread in self.threads]
+
+    def row(self, role: str = "") -> int:
+        """The row of the calling thread."""
+        ident = threading.get_ident()
+        key = ident if ident == self.script_thread else role or ident
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = len(self.threads)
+            kind = role.partition(" ")[0]
+            name = role if kind in ("replica", "backward") else threading.current_thread().name
+            self.threads.append(
+                Thread(self._rank, threading.get_native_id(), name, "backward" if kind == "backward" else "other")
+            )
+        return row
+
+    def note_script_thread(self, ident: int) -> None:
+        """The first row is the script's thread's, whatever thread the recorder was made in."""
+        if ident != self.script_thread:
+            self._rows.pop(self.script_thread)
+            self.script_thread, self._rows[ident] = ident, 0
+            self.threads[0] = Thread(self._rank, threading.get_native_id(), threading.current_thread().name, "main")
