@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from traces.achieved import OpRates, achieved
 from traces.critical_path import PathSums, critical_path
 from traces.idle import IdleTime, idle_times
-from traces.launches import StreamLaunches, launch_figures
+from traces.launches import LongLaunches, StreamLaunches, launch_figures, long_launches
 from traces.model import Trace
 from traces.modules import ModuleTime, module_times
 from traces.stragglers import RankLateness, stragglers
@@ -30,6 +30,7 @@ class Analyses:
 
     idle: dict[str, IdleTime]  # by device label
     launches: list[StreamLaunches]
+    long_launches: list[LongLaunches]
     transfers: list[TransferSum]
     achieved: list[OpRates]  # by kind of op
     op_shapes: list[OpRates]  # by kind of op, shapes and dtype
@@ -44,6 +45,7 @@ def analyse(trace: Trace) -> Analyses:
     return Analyses(
         idle=idle_times(trace),
         launches=launch_figures(trace),
+        long_launches=long_launches(trace),
         transfers=transfers(trace),
         achieved=achieved(trace)[:MOST_ROWS],
         op_shapes=achieved(trace, by_shape=True)[:MOST_ROWS],

@@ -4,19 +4,25 @@
     path.sums.by_kind               # {"kernel": 81_000_000, "host": 12_000_000, "data": 9_000_000, ...}
     path.segments[0]                # PathSegment(start_ns, end_ns, kind="data", name="loader")
 
-From the step's last moment backwards: where the host waits for the device (a synchronizing call) the path goes on with the
-device's work that it waited for. Work on the device began because of what ended last before it: the work before it on its
-stream, work on another stream at most 10 us earlier, or its launch; from a launch the path goes on at the host. On the host it
-goes back to the last wait for the device. So every nanosecond of the step belongs to exactly one segment, of one of the kinds
+Note [Where a path begins and ends]
+    A step ends when both its host span and the work launched in it have ended: at the later of its host end and its completion
+    on the slowest device (`traces.pace`). Its path begins where the step before it ended; without a predecessor, where the step
+    begins on the host. So the paths of consecutive steps follow each other without gaps, at the pace. If the host runs ahead of
+    the GPU, a path leads from completion to completion, along the device.
+
+Note [The walk]
+    From the step's last moment backwards. If that was a completion, the path begins with that work, else on the host. Where the
+    host waited for the device (`traces.waits`), the path goes on with the work that it waited for. Work on the device began
+    because of what ended last before it: the work before it on its stream, work on another stream of its rank, or its launch
+    (`traces.launches.launched_ns`). From a launch the path goes on at the host, and there back to the last wait for the device.
+    So every nanosecond belongs to exactly one segment, of one of the kinds
 
     kernel, copy, communication     the device worked
-    launch                          between a launch's call and the work's begin, with nothing before it on the device
+    launch                          between a launch and the work's begin, with nothing before it on the device
     data                            the host waited for a batch
-    host                            the host was busy, by phase
+    host                            the host was busy, by phase; also within a call that launches
 
-A script that never waits for the device within a step has a path on the host alone: it runs ahead, and the device's time
-shows where the launch queue is full. Holistic Trace Analysis makes a graph of all events with weights and takes its longest
-path; ours is the path that this run took.
+Holistic Trace Analysis makes a graph of all events with weights and takes its longest path; ours is the path of this run.
 """
 
 from __future__ import annotations
@@ -26,12 +32,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.communication import communication_kernels
-from traces.idle import EDGE_NS, data_waits
-from traces.measure import profiled_steps, runtime_calls
+from traces.idle import data_waits
+from traces.launches import launched_ns
+from traces.measure import launch_steps, profiled_steps
 from traces.model import NONE, Column, DeviceKind, Trace
+from traces.pace import step_times
 from traces.time_windows import TimeWindows
-
-_WAITS = ("Synchronize", "cudaMemcpy", "hipMemcpy")
+from traces.waits import host_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,10 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Of one step, by its number: the path's time by kind, and by kernel or copy up to ten names; most first."""
+    """Of one step, by its number: the path's time by kind, and by kernel or copy up to ten names; most first.
+
+    `duration_ns` is the path's length. See Note [Where a path begins and ends].
+    """
 
     step: int
     duration_ns: int
@@ -57,24 +67,51 @@ class PathSums:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Segments in order of time tile the step."""
+    """Segments in order of time, without gaps."""
 
     sums: PathSums
     segments: tuple[PathSegment, ...]
 
 
-def median_step(trace: Trace) -> int:
-    """The row of the step whose length is in the middle of those whose kernels count; NONE without steps."""
+@dataclass(frozen=True, slots=True)
+class PathBounds:
+    """Where the paths of all steps begin and end, by row of `trace.steps`; see Note [Where a path begins and ends]."""
+
+    start_ns: Column
+    end_ns: Column
+    completion_ns: Column  # on the slowest device; NONE if the step's rank did no work so far
+
+
+def path_bounds(trace: Trace) -> PathBounds:
+    """Of all steps."""
+    times, steps = step_times(trace), trace.steps
+    completion_ns = np.full(len(steps), NONE, dtype=np.int64)
+    for device, done_ns in times.completion_ns.items():
+        mine = times.launches[device] & (steps.rank == times.device_ranks[device])
+        completion_ns = np.where(mine, np.maximum(completion_ns, done_ns), completion_ns)
+    end_ns = np.maximum(steps.end_ns, completion_ns)
+    order = np.lexsort((steps.start_ns, steps.rank))
+    start_ns = steps.start_ns.copy()
+    start_ns[order[1:]] = np.where(times.follows[order[1:]], end_ns[order[:-1]], start_ns[order[1:]])
+    return PathBounds(np.minimum(start_ns, end_ns), end_ns, completion_ns)
+
+
+def median_step(trace: Trace, bounds: PathBounds) -> int:
+    """The row of the step whose path is of median length, of those whose kernels count; NONE without steps."""
     rows = profiled_steps(trace)
-    return int(rows[np.argsort(trace.steps.duration_ns[rows], kind="stable")[len(rows) // 2]]) if len(rows) else NONE
+    lasted_ns = bounds.end_ns - bounds.start_ns
+    return int(rows[np.argsort(lasted_ns[rows], kind="stable")[len(rows) // 2]]) if len(rows) else NONE
 
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
     """Of one step (a row of `trace.steps`), else of the median one; None where there is no step or no device work."""
-    step = median_step(trace) if step is None else step
-    if step == NONE or not trace.device.is_work.any():
+    if not len(trace.steps) or not trace.device.is_work.any():
         return None
-    walk = _Walk(trace, step)
+    bounds = path_bounds(trace)
+    step = median_step(trace, bounds) if step is None else step
+    if step == NONE:
+        return None
+    walk = _Walk(trace, step, bounds)
     walk.run()
     segments = tuple(reversed(walk.segments))
     by_kind: dict[str, int] = {}
@@ -84,7 +121,7 @@ def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
         by_kind[segment.kind] = by_kind.get(segment.kind, 0) + lasted_ns
         if segment.row != NONE:
             by_name[segment.name] = by_name.get(segment.name, 0) + lasted_ns
-    number, duration_ns = int(trace.steps.number[step]), int(trace.steps.duration_ns[step])
+    number, duration_ns = int(trace.steps.number[step]), int(bounds.end_ns[step] - bounds.start_ns[step])
     return CriticalPath(PathSums(number, duration_ns, _most_first(by_kind), _most_first(by_name)), segments)
 
 
@@ -93,14 +130,14 @@ def _most_first(sums: dict[str, int]) -> dict[str, int]:
 
 
 class _Walk:
-    """One walk from a step's end to its begin."""
+    """One walk from a step's end to its begin. See Note [The walk]."""
 
-    def __init__(self, trace: Trace, step: int) -> None:
+    def __init__(self, trace: Trace, step: int, bounds: PathBounds) -> None:
         self.trace = trace
         self.segments: list[PathSegment] = []
         self.visited: set[int] = set()  # rows of work: one that took no time (recordings of whole µs) ends where it starts
         rank = int(trace.steps.rank[step])
-        self.begin_ns, self.at_ns = int(trace.steps.start_ns[step]), int(trace.steps.end_ns[step])
+        self.begin_ns, self.at_ns = int(bounds.start_ns[step]), int(bounds.end_ns[step])
         devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
         table = trace.device
         near = (table.end_ns > self.begin_ns) & (table.start_ns < self.at_ns)
@@ -108,31 +145,37 @@ class _Walk:
         self.work = work[np.argsort(table.end_ns[work], kind="stable")]
         self.ends_ns = table.end_ns[self.work]
         self.before_on_stream = self._stream_predecessors()
+        self.launched_ns = dict(zip(self.work.tolist(), launched_ns(trace, self.work).tolist(), strict=True))
         self.is_communication = communication_kernels(trace)
         self.data = data_waits(trace, rank)
-        self.waits = self._device_waits(rank)
-        phases = trace.phases.take(trace.phases.step == step)
+        self.waits = host_waits(trace, rank)
+        # The path may reach back into the step before.
+        phases = trace.phases.take((trace.phases.step >= 0) & (trace.steps.rank[trace.phases.step] == rank))
         self.phases, self.phase_names = TimeWindows(phases.start_ns, phases.end_ns), phases.name
+        self.last = self._completing(step) if bounds.completion_ns[step] == self.at_ns else NONE
+
+    def _completing(self, step: int) -> int:
+        """The work of the step whose end is its completion."""
+        own = self.work[(launch_steps(self.trace)[self.work] == step) & (self.ends_ns == self.at_ns)]
+        return int(own[0]) if len(own) else NONE
 
     def run(self) -> None:
-        """Alternate between host and device until the step's begin."""
+        """Alternate between host and device until the path's begin."""
+        row = self.last
         while self.at_ns > self.begin_ns:
-            row = self._host_back_to_a_wait()
             while row != NONE and self.at_ns > self.begin_ns:
                 row = self._device_back(row)
+            row = self._host_back_to_a_wait()
 
     def _host_back_to_a_wait(self) -> int:
         """Back along the host to the last wait for the device; the work that it waited for, or NONE at the step's begin."""
-        starts, ends = self.waits
-        place = int(np.searchsorted(ends, self.at_ns, side="right")) - 1
-        while place >= 0:
-            end_ns = int(ends[place])
-            last = int(np.searchsorted(self.ends_ns, end_ns, side="right")) - 1
-            # It waited if work ended while it was in the call; else the device was done before and it cost only the call.
-            waited = last >= 0 and int(self.ends_ns[last]) > int(starts[place]) and end_ns > self.begin_ns
-            if waited and int(self.work[last]) not in self.visited:
-                self._host(int(self.ends_ns[last]))
-                return int(self.work[last])
+        waits = self.waits
+        place = int(np.searchsorted(waits.end_ns, self.at_ns, side="right")) - 1
+        while place >= 0 and int(waits.end_ns[place]) > self.begin_ns:
+            row = int(waits.work[place])
+            if row not in self.visited:
+                self._host(int(waits.end_ns[place]))
+                return row
             place -= 1
         self._host(self.begin_ns)
         return NONE
@@ -146,14 +189,13 @@ class _Walk:
         self._add(max(start_ns, self.begin_ns), kind, self.trace.strings[int(table.name[row])], row)
         if start_ns <= self.begin_ns:
             return NONE
-        launch = int(table.launch[row])
-        called_ns = int(self.trace.host.start_ns[launch]) if 0 <= launch < len(self.trace.host) else NONE
+        called_ns = self.launched_ns[row]
         before = self.before_on_stream.get(row, NONE)
         before = NONE if before in self.visited else before
         last = int(np.searchsorted(self.ends_ns, start_ns, side="right")) - 1
         while last >= 0 and int(self.work[last]) in self.visited:
             last -= 1
-        if last >= 0 and start_ns - int(self.ends_ns[last]) <= EDGE_NS:
+        if last >= 0:
             other = int(self.work[last])
             if before == NONE or int(table.end_ns[other]) > int(table.end_ns[before]):
                 before = other
@@ -192,13 +234,3 @@ class _Walk:
         order = self.work[np.lexsort((table.start_ns[self.work], table.stream[self.work], table.device[self.work]))]
         same = (table.stream[order][1:] == table.stream[order][:-1]) & (table.device[order][1:] == table.device[order][:-1])
         return dict(zip(order[1:][same].tolist(), order[:-1][same].tolist(), strict=True))
-
-    def _device_waits(self, rank: int) -> tuple[Column, Column]:
-        """Begins and ends of calls in which the rank's host may wait for the device, by end."""
-        calls = self.trace.host.take(runtime_calls(self.trace, rank, _may_wait))
-        calls = calls.take(np.argsort(calls.end_ns, kind="stable"))
-        return calls.start_ns, calls.end_ns
-
-
-def _may_wait(call: str) -> bool:
-    return any(mark in call for mark in _WAITS) and "Async" not in call

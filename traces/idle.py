@@ -5,21 +5,25 @@
     idle_spans(trace, by_stream=True)       # of each stream by itself, where other streams are a reason too
 
 A device is idle between two stretches of work, and in its steps before the first and after the last. What ends such a gap is
-the kernel (or copy) that begins there; until its launch was called the device had nothing to do and the host is the reason,
-afterwards the device is:
+the kernel (or copy) that begins there. Until it had been launched (`traces.launches.launched_ns`: when the launching call
+returned, or when the work began if that was earlier) the device had nothing to do and the host is the reason, afterwards the
+device is:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host was within a collective of its own (gloo);
                         after it: a communication kernel on another stream ended in the gap
-    synchronization     before the launch: the host had waited for the device to get this far (.item(), synchronize), and only
-                        then went on; the rest of such a gap is its way to the next launch
-    host                before the launch: the host was busy elsewhere (Python, the framework): the step is host-bound
+    synchronization     before the launch: the host had waited for the device to get this far (`traces.waits`: .item(), pageable
+                        copies), and only then went on; the rest of such a gap is its way to the next launch
+    host                before the launch: the host was busy elsewhere (Python, the framework): the step is host-bound. So it is
+                        while a launching call itself takes long; `traces.launches.long_launches` has the reasons
     stream              after the launch: work on another stream of the device ended in the gap, at most 10 us before its end
     launch              after the launch, and nothing to wait for is seen: launch latency, or what a profiler adds
     unknown             the launch was not recorded
 
+Times are counted within the windows of the steady steps, from completion to completion (`traces.pace.device_windows`).
+
 Holistic Trace Analysis counts a stream's whole gap as "host_wait" where the launch was called after the gap began; ours divides
-it at the launch. `Gaps.launch_ns` gives its figure, and tests/traces/test_hta.py compares.
+it at the launch. `Gaps.called_ns` gives its figure, and tests/traces/test_hta.py compares.
 """
 
 from __future__ import annotations
@@ -31,10 +35,12 @@ from enum import IntEnum
 import numpy as np
 
 from traces.communication import communication_kernels
-from traces.device_names import waits_for_device
 from traces.intervals import Intervals
-from traces.measure import grouped, profiled_steps, runtime_calls, work_rows
+from traces.launches import launched_ns
+from traces.measure import grouped, profiled_steps, work_rows
 from traces.model import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
+from traces.pace import device_windows
+from traces.waits import host_waits
 
 EDGE_NS = 10_000  # at most so long after the work that it waited for does a kernel begin
 _BEFORE_ALL = np.iinfo(np.int64).min
@@ -68,7 +74,8 @@ class IdleSpans(Table):
 class Gaps:
     """The gaps of one device or stream, in order, and its first and last work.
 
-    `launch_ns` is when the launch of what ended a gap was called, NONE where that is not known.
+    `called_ns` is when the launch of what ended a gap was called, and `launch_ns` when it had been launched; NONE where that is
+    not known.
     """
 
     device: int
@@ -76,16 +83,17 @@ class Gaps:
     start_ns: Column
     end_ns: Column
     ended_by: Column  # rows of `trace.device`; NONE after the last work
+    called_ns: Column
     launch_ns: Column
     begin_ns: int
     finish_ns: int
-    first: int  # the row of `trace.device` with which work begins, and when its launch was called
+    first: int  # the row of `trace.device` with which work begins, and when it had been launched
     first_launch_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """One device within the steps whose kernels count (`profiled_steps`), or, without steps, from its first to its last work.
+    """One device within the windows of the steps whose kernels count, or, without steps, from its first to its last work.
 
     `by_reason` has every reason, most time first where it is printed. `steps` is how many steps that is.
     """
@@ -106,7 +114,8 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
     rows = rows[np.lexsort((trace.device.end_ns[rows], trace.device.start_ns[rows]))]
     spans = trace.device.take(rows)
     launch = np.where(spans.launch < len(trace.host), spans.launch, NONE)
-    called_ns = np.where(launch >= 0, np.append(trace.host.start_ns, NONE)[launch], NONE)
+    called_ns = np.append(trace.host.start_ns, NONE)[launch]
+    known_ns = launched_ns(trace, rows)
     streams = spans.stream if by_stream else np.full(len(rows), NONE)
     for own in grouped(spans.device, streams):
         busy = Intervals(spans.start_ns[own], spans.end_ns[own])
@@ -118,10 +127,11 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
             busy.start_ns[1:],
             rows[first[1:]],
             called_ns[first[1:]],
+            known_ns[first[1:]],
             begin_ns=int(busy.start_ns[0]),
             finish_ns=int(busy.end_ns[-1]),
             first=int(rows[first[0]]),
-            first_launch_ns=int(called_ns[first[0]]),
+            first_launch_ns=int(known_ns[first[0]]),
         )
 
 
@@ -132,22 +142,21 @@ def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
 
 
 def idle_times(trace: Trace) -> dict[str, IdleTime]:
-    """By device label; devices that never worked are left out."""
+    """By device label; devices that did no work in the steps that count are left out."""
     spans, steps = idle_spans(trace), profiled_steps(trace)
     work = trace.device.take(work_rows(trace))
     found = {}
-    for device in np.unique(work.device).tolist():
+    for device, windows in sorted(device_windows(trace).items()):
         of, here = spans.take(spans.device == device), work.take(work.device == device)
+        if not len(here):  # timed by CUDA events alone
+            continue
         busy = Intervals(here.start_ns, here.end_ns)
-        mine = steps[trace.steps.rank[steps] == trace.devices[device].rank]
-        windows = Intervals(busy.start_ns[:1], busy.end_ns[-1:])
-        if len(mine):
-            windows = Intervals(trace.steps.start_ns[mine], trace.steps.end_ns[mine])
         lasted_ns = windows.within(of.start_ns, of.end_ns)
         sums = np.bincount(of.reason, weights=lasted_ns, minlength=len(IdleReason))
         busy_ns = int(busy.within(windows.start_ns, windows.end_ns).sum())
         by_reason = {reason.name.lower(): int(sums[reason]) for reason in IdleReason}
-        found[trace.device_label(device)] = IdleTime(windows.total_ns, busy_ns, by_reason, len(mine))
+        mine = int((trace.steps.rank[steps] == trace.devices[device].rank).sum())
+        found[trace.device_label(device)] = IdleTime(windows.total_ns, busy_ns, by_reason, mine)
     return found
 
 
@@ -165,7 +174,7 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
     if last_ns > of.finish_ns:
         start_ns, end_ns = np.append(start_ns, of.finish_ns), np.append(end_ns, last_ns)
         ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, last_ns)
-    return replace(of, start_ns=start_ns, end_ns=end_ns, ended_by=ended_by, launch_ns=launch_ns)
+    return replace(of, start_ns=start_ns, end_ns=end_ns, ended_by=ended_by, called_ns=launch_ns, launch_ns=launch_ns)
 
 
 def _explained(trace: Trace, of: Gaps) -> IdleSpans:
@@ -224,9 +233,9 @@ def _host_collectives(trace: Trace, rank: int) -> Intervals:
 
 
 def _synchronized(trace: Trace, rank: int, at_ns: Column) -> Column:
-    """Whether the rank's host waited for the device at each time."""
-    calls = trace.host.take(runtime_calls(trace, rank, waits_for_device))
-    return Intervals(calls.start_ns, calls.end_ns).holds(at_ns - 1)
+    """Whether the rank's host waited for the device until each time."""
+    waits = host_waits(trace, rank)
+    return Intervals(waits.start_ns, waits.end_ns).holds(at_ns - 1)
 
 
 def _other_streams(trace: Trace, of: Gaps) -> tuple[Column, Column]:

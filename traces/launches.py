@@ -77,18 +77,29 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
     """When each of these rows of work had been launched, NONE where its launch was not recorded.
 
     That is when the launching call returned, or when the work began if that was earlier. So a call that itself takes long is
-    host time. In a replay the op launches its work, when it begins.
+    host time. But a call that waited (`traces.waits`) had launched its work when the wait began. In a replay the op launches
+    its work, when it begins.
     """
     host, spans = trace.host, trace.device
+    if not len(host):
+        return np.full(len(rows), NONE, dtype=np.int64)
     launch = np.where(spans.launch[rows] < len(host), spans.launch[rows], NONE)
-    is_call = np.append(host.kind, HostKind.RUNTIME)[launch] == HostKind.RUNTIME
-    called_ns = np.append(np.where(host.kind == HostKind.RUNTIME, host.end_ns, host.start_ns), NONE)[launch]
-    return np.asarray(np.where(is_call, np.minimum(called_ns, spans.start_ns[rows]), called_ns))
+    returned_ns = host.end_ns
+    for rank in trace.ranks:
+        waits = host_waits(trace, rank)
+        returned_ns[waits.call] = waits.start_ns
+    called_ns = np.where(host.kind == HostKind.RUNTIME, returned_ns, host.start_ns)
+    is_call = (launch != NONE) & (host.kind[launch] == HostKind.RUNTIME)
+    known_ns = np.where(launch != NONE, called_ns[launch], NONE)
+    return np.asarray(np.where(is_call, np.minimum(known_ns, spans.start_ns[rows]), known_ns))
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:
     """From the end of the launching call until the work begins, for rows of `launched_rows`; 0 where it began before that."""
-    return np.asarray(np.maximum(trace.device.start_ns[rows] - launched_ns(trace, rows), 0))
+    host, launch = trace.host, trace.device.launch[rows]
+    is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay it is the whole op: that launches when it begins
+    called_ns = np.where(is_call, host.end_ns[launch], host.start_ns[launch])
+    return np.asarray(np.maximum(trace.device.start_ns[rows] - called_ns, 0))
 
 
 def queue_length(trace: Trace, device: int, stream: int) -> QueueLength:

@@ -55,6 +55,11 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
         for row in of.launches[:_MOST_OPS]
     ]  # fmt: skip
     yield "Launches", ["", "count", "delay", "95 %", "queue, mean", "most"], launches
+    long = [
+        [row.call, row.reason, count_text(row.count), time_text(row.host_ns), time_text(row.longest_ns)]
+        for row in of.long_launches[:_MOST_OPS]
+    ]
+    yield "Launch calls that took long", ["", "why", "count", "host time", "longest"], long
     moved = [
         [row.kind, count_text(row.count), size_text(row.bytes), time_text(row.duration_ns), _gbps(row.gbps),
          curve_text(row.over_time)]

@@ -46,13 +46,14 @@ def real(shared_traces: Path) -> Trace:
 
 
 def test_idle_time_is_data_host_and_launch() -> None:
-    """Per step, in us: data until 20; h2d is launched at 21 or so and begins 5 later; each kernel takes 10 of each 10 to 20."""
+    """Per step, in us: data until 20; kernels from 27 to 47, 57 to 77 and 87 to 97, each stretch launched 4 before."""
     of = idle_times(training(steps=4))["cuda:0"]
-    assert of.steps == 4 and of.window_ns == 400 * US
-    assert of.busy_ns + of.idle_ns == of.window_ns
-    # The last kernel of a step runs into the next one's wait for data.
-    assert 0 < of.by_reason["data"] <= 4 * 20 * US and of.by_reason["host"] > 0
-    assert of.by_reason["launch"] == pytest.approx(4 * 5 * 5 * US, rel=0.5)
+    # From the first step's begin to the last one's completion: its last kernel ends 3 before the step.
+    assert of.steps == 4 and of.window_ns == 397 * US
+    assert of.busy_ns == 4 * 50 * US and of.busy_ns + of.idle_ns == of.window_ns
+    assert of.by_reason["data"] == 4 * 20 * US
+    assert of.by_reason["launch"] == 4 * 3 * 4 * US
+    assert of.by_reason["host"] == (397 - 200 - 80 - 48) * US
     assert not of.by_reason["stream"] and not of.by_reason["unknown"]
 
 
@@ -194,14 +195,16 @@ def test_stragglers_of_eight_ranks(shared_traces: Path) -> None:
 # --- the critical path ---
 
 
-def test_a_path_tiles_its_step(real: Trace, shared_traces: Path) -> None:
+def test_paths_follow_each_other_without_gaps(real: Trace, shared_traces: Path) -> None:
     for trace in (real, training(), read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")):
+        end_ns = int(trace.steps.start_ns[0])
         for step in range(len(trace.steps)):
             path = critical_path(trace, step)
             assert path is not None and sum(path.sums.by_kind.values()) == path.sums.duration_ns
-            assert path.segments[0].start_ns == trace.steps.start_ns[step]
-            assert path.segments[-1].end_ns == trace.steps.end_ns[step]
+            assert path.segments[0].start_ns == end_ns
             assert all(a.end_ns == b.start_ns for a, b in pairwise(path.segments))
+            end_ns = path.segments[-1].end_ns
+            assert end_ns >= trace.steps.end_ns[step]
 
 
 def test_a_host_that_waits_for_its_kernel_has_it_on_the_path() -> None:
@@ -218,7 +221,8 @@ def test_a_host_that_waits_for_its_kernel_has_it_on_the_path() -> None:
     path = critical_path(trace)
     assert path is not None
     told = [(segment.kind, (segment.end_ns - segment.start_ns) // US) for segment in path.segments]
-    assert told == [("launch", 10), ("kernel", 31), ("kernel", 4), ("host", 5)]
+    # The call that launched the first gemm returned at 1.
+    assert told == [("host", 1), ("launch", 9), ("kernel", 31), ("kernel", 4), ("host", 5)]
     assert path.sums.by_name == {"gemm": 35 * US}
 
 
@@ -248,7 +252,7 @@ def test_a_million_spans_take_seconds() -> None:
     ).astype("i4")
     of = analyse(trace)
     assert sum(row.count for row in of.launches) == len(trace.device) > 900_000
-    assert of.idle["cuda:0"].window_ns == steps * 100 * US
+    assert of.idle["cuda:0"].window_ns == (steps * 100 - 3) * US
     assert (trace.device.kind == DeviceKind.KERNEL).any()
 
 

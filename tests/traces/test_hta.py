@@ -94,7 +94,7 @@ def test_idle_time_of_each_stream_by_whether_the_host_was_late(both: tuple[Trace
         if not len(of.start_ns):
             continue
         rows = theirs[theirs.stream == of.stream].set_index("idle_category").idle_time
-        late = of.launch_ns > of.start_ns
+        late = of.called_ns > of.start_ns
         lasted_us = (of.end_ns - of.start_ns) / 1000
         assert float(rows.get("host_wait", 0)) == pytest.approx(lasted_us[late].sum(), abs=len(late))
         assert float(rows.sum()) == pytest.approx(lasted_us.sum(), abs=2 * len(late))  # it rounds to microseconds

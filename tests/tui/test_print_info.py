@@ -67,10 +67,14 @@ def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes() -> None:
 
 
 def test_work_outside_of_the_steps_is_told() -> None:
-    # GIVEN an inference whose host has gone on before the GPU begins
-    trace = training(steps=1)
-    trace.device.start_ns += int(trace.steps.duration_ns[0]) * 3
-    assert any(said.startswith("100.0 % of the GPU's busy time lies outside") for said in note_sentences(summarize(trace)))
+    # GIVEN four batches of which one is marked as a step
+    trace = training(steps=4)
+    trace.steps, trace.phases = trace.steps.take([0]), trace.phases.take(trace.phases.step == 0)
+    assert any(said.startswith("75.0 % of the GPU's busy time lies outside") for said in note_sentences(summarize(trace)))
+    # WHEN the GPU only begins when the host has gone on THEN its work belongs to the step nevertheless
+    late = training(steps=1)
+    late.device.start_ns += int(late.steps.duration_ns[0]) * 3
+    assert not any("outside" in said for said in note_sentences(summarize(late)))
     assert not any("outside" in said for said in note_sentences(summarize(training())))
 
 
