@@ -1,10 +1,9 @@
-"""The `trace` command: what it can be told, and how errors become exit codes. What a command does is in `tui.commands`.
+"""The `trace` command line: commands, options, and exit codes for errors. The commands themselves are in `tui.commands`.
 
     trace import worker0.pt.trace.json.gz -o v100.msgpack
     trace replay train.py --trace v100.msgpack --epochs 1
 
-stdout is data, stderr is narration. This module imports neither torch nor numpy nor textual: `trace --help` answers at
-once.
+stdout is data, stderr is narration. This module imports neither torch nor numpy nor textual, so `trace --help` is fast.
 """
 
 from __future__ import annotations
@@ -43,24 +42,24 @@ from tui.terminal import is_verbose
 
 app = Commands(
     epilog="""
-    $ trace record train.py --epochs 1                          # where the GPU is: writes train.msgpack
-    $ trace replay train.py --trace train.msgpack --epochs 1    # where none is
+    $ trace record train.py --epochs 1                          # on a machine with a GPU: writes train.msgpack
+    $ trace replay train.py --trace train.msgpack --epochs 1    # on any machine
     $ trace view train.msgpack
 
-    A trace is named by its file, or by its name in the bundled library. Trouble is one line on stderr and exit code 2;
-    TRACE_DEBUG=1 shows the traceback.
+    Name a trace by its file or by its name in the bundled library. Errors are one line on stderr with exit code 2;
+    set TRACE_DEBUG=1 to see the traceback.
     """,
 )
 
 
-TraceArgument = Annotated[str, trace_argument("TRACE", "A trace file, or a name in the bundled library.")]
-SecondArgument = Annotated[str | None, trace_argument("[B]", "What to lay beside it: a replay, or a recording.")]
-ToleranceOption = Annotated[str, option("SHARE", "The step-time error up to which both count as alike: 5%, or 0.05.")]
+TraceArgument = Annotated[str, trace_argument("TRACE", "A trace file, or a name from the bundled library.")]
+SecondArgument = Annotated[str | None, trace_argument("[B]", "A second trace to compare with: a replay or a recording.")]
+ToleranceOption = Annotated[str, option("SHARE", "Largest difference that still counts as the same: 5% or 0.05.")]
 
 
 @app.callback(invoke_without_command=True)
 def _trace(version: Annotated[bool, flag("--version", "Print the version and exit.")] = False) -> None:
-    """Replay recorded GPU training anywhere: an unmodified PyTorch script trains at the recorded GPU's pace."""
+    """Record GPU training once, then replay the unmodified PyTorch script anywhere, without a GPU."""
     if version:
         from importlib.metadata import version as version_of
 
@@ -75,14 +74,15 @@ def _trace(version: Annotated[bool, flag("--version", "Print the version and exi
 )
 def import_(
     recording: Annotated[
-        Path, argument("FILE|DIR", "A Kineto trace (.json or .json.gz), or a folder or archive of one per rank.")
+        Path, argument("FILE|DIR", "A torch.profiler trace (.json or .json.gz), or a folder or archive with one per rank.")
     ],
     output: Annotated[
-        Path | None, option("T.msgpack", "The file to write. [default: FILE's name, here]", "-o", "--output")
+        Path | None,
+        option("T.msgpack", "The file to write. [default: named after FILE, in the current folder]", "-o", "--output"),
     ] = None,
-    json: Annotated[bool, flag("--json", "Print what was imported as JSON on stdout.")] = False,
+    json: Annotated[bool, flag("--json", "Print a summary of the import as JSON.")] = False,
 ) -> int:
-    """Make a trace file of a recording that torch.profiler wrote."""
+    """Convert a torch.profiler recording to a trace file."""
     from tui.commands.import_ import run
 
     return run(recording, output, json)
@@ -96,11 +96,11 @@ def export(
     first: TraceArgument,
     output: Annotated[Path, option("X.json.gz", "The file to write.", "-o", "--output")],
     second: SecondArgument = None,
-    json: Annotated[bool, flag("--json", "Print the written files as JSON on stdout.")] = False,
+    json: Annotated[bool, flag("--json", "Print the names of the written files as JSON.")] = False,
 ) -> int:
-    """Write a trace as a Chrome trace, for Perfetto, chrome://tracing and Holistic Trace Analysis.
+    """Export a trace for Perfetto, chrome://tracing and Holistic Trace Analysis.
 
-    Of two traces one file: side by side as processes, with arrows between counterparts.
+    With two traces, writes one file that shows them as two processes, with arrows between matching kernels.
     """
     from tui.commands.export import run
 
@@ -112,7 +112,7 @@ def export(
     epilog="$ trace info v100.msgpack --details\n$ trace info v100.msgpack --json | jq .step_median_ns",
 )
 def info(trace: TraceArgument, json: JsonOption = False, details: DetailsOption = False) -> int:
-    """Say what is in a trace: where it comes from, steps, phases, top kernels, memory, and what it lacks."""
+    """Summarize a trace: origin, steps, phases, top kernels, memory, and missing data."""
     from tui.commands.info import run
 
     return run(trace, json, details or is_verbose())
@@ -124,26 +124,25 @@ def info(trace: TraceArgument, json: JsonOption = False, details: DetailsOption 
     $ trace diff v100.msgpack replay.msgpack
     $ trace diff before.msgpack after.msgpack --details
     $ trace diff v100.msgpack replay.msgpack --tolerance 2%
-    $ trace diff -q main.msgpack branch.msgpack --gate budgets.toml    # in continuous integration: docs/ci.md
+    $ trace diff -q main.msgpack branch.msgpack --gate budgets.toml    # in CI, see docs/ci.md
     """,
 )
 def diff(
-    first: Annotated[str, argument("A", "The recording: a trace file or a name in the library.")],
-    second: Annotated[str, argument("B", "What to compare with it: a replay, or a recording.")],
+    first: Annotated[str, argument("A", "The recording: a trace file, or a name from the library.")],
+    second: Annotated[str, argument("B", "The trace to compare with it: a replay or another recording.")],
     json: JsonOption = False,
     tolerance: ToleranceOption = "5%",
     details: DetailsOption = False,
-    gate: Annotated[
-        Path | None, option("BUDGETS.toml", "Hold B against these budgets, and let them decide the exit code.")
-    ] = None,
+    gate: Annotated[Path | None, option("BUDGETS.toml", "Check B against these budgets; they decide the exit code.")] = None,
     by: Annotated[
         Literal["function"] | None,
-        option(None, "List instead where the GPU's time went, by the Python function that launched it."),
+        option(None, "List GPU time by the Python function that launched the work instead."),
     ] = None,
 ) -> int:
-    """Say how far apart two traces are.
+    """Compare two traces.
 
-    Exit code 0: the same program within the tolerance, 1: beyond it or another program, 2: trouble, 3: cannot be told.
+    Exit codes: 0 the same program, within the tolerance; 1 outside the tolerance, or a different program; 2 error;
+    3 cannot be decided.
     """
     if by is not None:
         from tui.commands.diff_by import by_function
@@ -159,11 +158,11 @@ def diff(
     epilog="$ trace explain one_gpu.msgpack two_gpus.msgpack\n$ trace explain p100-no-cudnn p100x2-no-cudnn --json",
 )
 def explain(
-    first: Annotated[str, argument("A", "A trace file, or a name in the library.")],
-    second: Annotated[str, argument("B", "What to compare with it.")],
+    first: Annotated[str, argument("A", "A trace file, or a name from the library.")],
+    second: Annotated[str, argument("B", "The trace to compare with it.")],
     json: JsonOption = False,
 ) -> int:
-    """Say in sentences what makes B slower or faster than A, each with its figure, the largest first."""
+    """Explain why B is slower or faster than A, largest effects first."""
     from tui.commands.explain import run
 
     return run(first, second, json)
@@ -175,7 +174,7 @@ def explain(
 )
 @from_options(PredictOptions)
 def predict(asked: PredictOptions) -> int:
-    """Estimate a recording on another GPU, at another batch, on more GPUs, and say how far that can be believed."""
+    """Predict a recording's step time for another GPU, batch size or number of GPUs, with an error estimate."""
     from tui.commands.predict import run
 
     return run(asked)
@@ -186,14 +185,14 @@ def predict(asked: PredictOptions) -> int:
     epilog="$ trace view v100.msgpack replay.msgpack\n$ trace view v100.msgpack --screenshot v100.svg --size 200x60",
 )
 def view(
-    first: Annotated[str, argument("A", "A trace file, or a name in the bundled library.")],
+    first: Annotated[str, argument("A", "A trace file, or a name from the bundled library.")],
     second: SecondArgument = None,
-    screenshot: Annotated[Path | None, option("X.svg", "Write a picture of the app instead of opening it.")] = None,
+    screenshot: Annotated[Path | None, option("X.svg", "Save a picture of the app instead of opening it.")] = None,
     size: Annotated[str, option("COLUMNSxLINES", "The size of the terminal in the picture.")] = "130x40",
 ) -> int:
-    """Look at a trace, or at a recording and its replay laid over each other, in the terminal; ? lists the keys.
+    """Browse one or two traces as timelines in the terminal; press ? for the keys.
 
-    Where there is no terminal, prints what `trace info` or `trace diff` says.
+    Without a terminal, prints the output of `trace info` or `trace diff`.
     """
     from tui.commands.view import run, size_of
 
@@ -205,12 +204,12 @@ def view(
     epilog="$ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf\n$ trace plot v100.msgpack --what idle",
 )
 def plot(
-    first: Annotated[str, trace_argument("A", "A trace file, or a name in the library.")],
+    first: Annotated[str, trace_argument("A", "A trace file, or a name from the library.")],
     second: SecondArgument = None,
     what: Annotated[Literal["steps", "phases", "idle", "memory", "kernels"], option(None, "What the figure shows.")] = "steps",
     output: Annotated[Path, option("X.svg", "The file to write: .svg, .png or .pdf.", "-o", "--output")] = Path("plot.svg"),
 ) -> int:
-    """Draw one figure about a trace, or about two, for a paper or a slide. Needs matplotlib, the extra [plots]."""
+    """Draw one figure about one or two traces, for a paper or a slide. Needs matplotlib: the extra [plots]."""
     from tui.commands.plot import run
 
     return run(first, second, what, output)
@@ -221,12 +220,12 @@ def plot(
     epilog="$ trace report v100.msgpack replay.msgpack -o report.html\n$ trace report v100.msgpack",
 )
 def report(
-    first: Annotated[str, argument("A", "The recording: a trace file or a name in the library.")],
+    first: Annotated[str, argument("A", "The recording: a trace file, or a name from the library.")],
     second: SecondArgument = None,
     output: Annotated[Path, option("X.html", "The file to write.", "-o", "--output")] = Path("report.html"),
     tolerance: ToleranceOption = "5%",
 ) -> int:
-    """Write one self-contained page about a trace, or about two side by side: verdict, charts, tables, provenance."""
+    """Write a self-contained HTML report about one or two traces."""
     from tui.commands.report import run
 
     return run(first, second, output, share(tolerance, "--tolerance"))
@@ -242,21 +241,22 @@ def report(
     $ trace replay --trace v100.msgpack --nproc 8 train_ddp.py
     $ trace replay --gpu v100 train.py --batch-size 32
 
-    Options go before SCRIPT; what follows it is the script's, but for the first --trace FILE. `-m MODULE` runs a module as
-    `python -m` does. After `--` comes, to the letter, what would follow `python`.
+    Put options before SCRIPT; everything after it is passed to the script, except the first --trace FILE. `-m MODULE` runs a
+    module, like `python -m`. After `--`, write exactly what you would write after `python`.
     """,
 )
 @from_options(ReplayOptions)
 def replay(asked: ReplayOptions) -> int:
     """Run an unmodified script at the pace of a recorded GPU, on this machine, without a GPU.
 
-    Ends with a comparison with the recording on stderr. The exit code is the script's.
+    Prints a comparison with the recording on stderr at the end. The script's exit code is passed through.
     """
     from tui.commands.replay import run
 
     if not (asked.trace or asked.gpu):
         raise UsageError(
-            "Missing option '--trace' T, the recording to replay; or --gpu NAME, times of the library", get_current_context()
+            "Missing option '--trace' T (the recording to replay) or '--gpu' NAME (a GPU from the library)",
+            get_current_context(),
         )
     return run(asked)
 
@@ -269,15 +269,15 @@ def replay(asked: ReplayOptions) -> int:
     $ trace record -o v100.msgpack --profiled-steps 3 -m package.train
     $ trace record --sweep "--batch-size=1..256" train.py --epochs 1
 
-    Options go before SCRIPT; what follows it is the script's. `-m MODULE` runs a module as `python -m` does. After `--` comes,
-    to the letter, what would follow `python`.
+    Put options before SCRIPT; everything after it is passed to the script. `-m MODULE` runs a module, like `python -m`. After
+    `--`, write exactly what you would write after `python`.
     """,
 )
 @from_options(RecordOptions)
 def record(asked: RecordOptions) -> int:
-    """Record an unmodified script on a machine with GPUs: steps, phases, kernels, memory, loading, and values read.
+    """Record an unmodified script on a machine with GPUs: steps, phases, kernels, memory and data loading.
 
-    Steps before and after the profiled ones are timed by CUDA events alone. The exit code is the script's.
+    A few steps run under torch.profiler; all others are timed with CUDA events. The script's exit code is passed through.
     """
     if asked.sweep:
         from tui.commands.record_sweep import run_sweep
@@ -297,21 +297,22 @@ def record(asked: RecordOptions) -> int:
     $ trace fit --gpus h100 --verify train.py
     $ trace fit --gpus l4 --nproc 4 train_ddp.py
 
-    Options go before SCRIPT; what follows it is the script's. The exit code is 0 if the script fits on one of the cards at
-    least, 1 if on none, 2 on trouble. What cannot be told: what later steps need where shapes change, what other processes hold
-    on the card, and what NCCL takes.
+    Put options before SCRIPT; everything after it is passed to the script. Exit codes: 0 the script fits on at least one GPU,
+    1 it fits on none, 2 error. Not included: growth in later steps with other shapes, other processes on the GPU, and NCCL's
+    buffers.
     """,
 )
 @from_options(FitOptions)
 def fit(asked: FitOptions) -> int:
-    """Say which cards a script fits on and with what batch, without any of them: which card do I need?
+    """Find out which GPUs a script fits on, and the largest batch size for each.
 
-    Runs the first steps on a virtual GPU with room for everything, twice, and PyTorch's allocator with each card's memory.
+    Runs the script's first steps twice on a virtual GPU with unlimited memory, then repeats the allocations with each GPU's
+    memory.
     """
     from tui.commands.fit import run
 
     if bool(asked.gpus) == asked.every:
-        raise typer.BadParameter("name the cards to try, or all of them with --all", param_hint="--gpus")
+        raise typer.BadParameter("name the GPUs to try, or use --all", param_hint="--gpus")
     return run(asked)
 
 
@@ -320,31 +321,31 @@ app.add_typer(
     library,
     name="library",
     rich_help_panel=FILES,
-    help="The library of GPUs: measured times of networks by GPU and batch size, and recordings.",
+    help="Manage the library of GPUs: measured times of networks by GPU and batch size, and recordings.",
     epilog="""
     $ trace library list --gpu v100
     $ trace library show v100/resnet50
     $ trace library add train.cells
     $ trace library check train.cells
 
-    Your own entries lie in a folder of your platform's data folder, as files that can be copied and sent. TRACE_LIBRARY names
-    further folders, separated as in PATH.
+    Your own entries are files in your platform's data folder; you can copy and send them. TRACE_LIBRARY names more folders,
+    separated as in PATH.
     """,
 )
 
-EntryArgument = Annotated[str, argument("NAME", "An entry, as v100/resnet50.")]
-ShownArgument = Annotated[str, argument("NAME", "An entry, as v100/resnet50, or a file of one cell.")]
+EntryArgument = Annotated[str, argument("NAME", "An entry, such as v100/resnet50.")]
+ShownArgument = Annotated[str, argument("NAME", "An entry, such as v100/resnet50, or a file with one entry.")]
 
 
 @library.command("list", epilog="$ trace library list --gpu v100 --model resnet\n$ trace library list --json")
 def library_list(
-    gpu: Annotated[str, option("WORD", "Entries of GPUs with this in their name, or that match a pattern as 'v*'.")] = "",
-    model: Annotated[str, option("WORD", "Of networks with this in their name, or that match a pattern as 'wide*'.")] = "",
-    grain: Annotated[str, option("WORD", "Of this grain: phase or kernel.")] = "",
-    source: Annotated[str, option("WORD", "With this in what they say of their source.")] = "",
+    gpu: Annotated[str, option("WORD", "Only GPUs whose name contains this, or matches a pattern such as 'v*'.")] = "",
+    model: Annotated[str, option("WORD", "Only networks whose name contains this, or matches a pattern such as 'wide*'.")] = "",
+    grain: Annotated[str, option("WORD", "Only entries of this grain: phase or kernel.")] = "",
+    source: Annotated[str, option("WORD", "Only entries whose source contains this.")] = "",
     json: JsonOption = False,
 ) -> int:
-    """List what the library holds: the entries that ship with the tool, yours, and those of TRACE_LIBRARY."""
+    """List the entries of the library: bundled ones, your own, and those in TRACE_LIBRARY."""
     from tui.commands.library import Filters, list_
 
     return list_(Filters(gpu, model, grain, source), json)
@@ -352,7 +353,7 @@ def library_list(
 
 @library.command("show", epilog="$ trace library show v100/resnet50\n$ trace library show v100/resnet50 --json")
 def library_show(name: ShownArgument, json: JsonOption = False) -> int:
-    """Print board, software, protocol, source, measured batch sizes, where memory ran out, and what is estimated."""
+    """Show one entry: board, software, source, measured batch sizes, memory limit, and what is estimated."""
     from tui.commands.library import show
 
     return show(name, json)
@@ -360,11 +361,11 @@ def library_show(name: ShownArgument, json: JsonOption = False) -> int:
 
 @library.command("add", epilog="$ trace library add train.cells\n$ trace library add v100.msgpack --name v100/my-net")
 def library_add(
-    file: Annotated[Path, argument("FILE", "A file of cells, or a recording.")],
-    name: Annotated[str, option("GPU/MODEL", "What to call it. [default: its own]")] = "",
+    file: Annotated[Path, argument("FILE", "A file of measured entries (.cells), or a recording.")],
+    name: Annotated[str, option("GPU/MODEL", "The name of the entry. [default: from the file]")] = "",
     json: JsonOption = False,
 ) -> int:
-    """Copy a file of cells, or a recording, into your own part of the library. Nothing there is written over."""
+    """Copy a .cells file or a recording into your own library. Existing entries are never overwritten."""
     from tui.commands.library import add
 
     return add(file, name, json)
@@ -372,11 +373,12 @@ def library_add(
 
 @library.command("check", epilog="$ trace library check train.cells\n$ trace library check traces/library/*.cells")
 def library_check(
-    files: Annotated[list[Path], argument("FILE...", "Files of cells, or recordings.")], json: JsonOption = False
+    files: Annotated[list[Path], argument("FILE...", "Files of measured entries (.cells), or recordings.")],
+    json: JsonOption = False,
 ) -> int:
-    """Judge what someone sends: schema, personal data, noise, memory, signature, duplicates.
+    """Check whether files can go into the library: schema, personal data, noise, memory, signature, duplicates.
 
-    Exit code 0: fit for the library, 1: something keeps it out, 2: a file cannot be read.
+    Exit codes: 0 accepted, 1 rejected, 2 a file cannot be read.
     """
     from tui.commands.library import check
 
@@ -385,7 +387,7 @@ def library_check(
 
 @library.command("remove", epilog="$ trace library remove v100/my-net")
 def library_remove(name: EntryArgument, json: JsonOption = False) -> int:
-    """Take one of your own entries out of the library."""
+    """Remove one of your own entries."""
     from tui.commands.library import remove
 
     return remove(name, json)
@@ -399,14 +401,14 @@ def library_remove(name: EntryArgument, json: JsonOption = False) -> int:
     $ trace stalls --gpu v100 --disk ssd --cached 35% train.py images
     $ trace stalls --trace v100.msgpack --disk 160MB/s,8ms --cores 1,2,4,8 train.py images
 
-    The script runs two or three times, in real time; the first steps live on what was prefetched. Options go before SCRIPT.
+    The script runs two or three times in real time. Its first steps use prefetched data. Put options before SCRIPT.
     """,
 )
 @from_options(StallsOptions)
 def stalls(asked: StallsOptions) -> int:
-    """Say how much of a script's steps is waiting for data, whether storage, preparing or pinning is why, and what ends it.
+    """Measure how long a script waits for data, find the cause (storage, preprocessing or pinning), and suggest a fix.
 
-    The script's own loader runs for real, on the pace of a GPU that is not there; what it prints goes to stderr.
+    The script's data loader really runs; GPU times come from the recording. The script's output goes to stderr.
     """
     from tui.commands.stalls import run
 
@@ -415,19 +417,19 @@ def stalls(asked: StallsOptions) -> int:
 
 @app.command(rich_help_panel=CHECK, epilog="$ trace doctor\n$ trace doctor --json")
 def doctor(json: JsonOption = False) -> int:
-    """Say what of the tool works on this machine, and what to do about the rest. Exit code 1: replays do not work."""
+    """Check what works on this machine, and suggest fixes for what does not. Exit code 1: replays do not work."""
     from tui.commands.doctor import run
 
     return run(json)
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command line; return the exit code. Every error that is not a mistake of ours is one line on stderr."""
+    """Runs one command line and returns its exit code. Every expected error is printed as one line on stderr."""
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     try:
         code = command.main(list(words) or ["--help"], prog_name="trace", standalone_mode=False)
-        sys.stdout.flush()  # a closed pipe shows here, not in the interpreter's last moments
+        sys.stdout.flush()  # so that a closed pipe is noticed here, not while the interpreter exits
         return int(code or 0)
     except typer.TyperException as error:
         command_name = words[0] + " " if words and words[0] in command.commands else ""
@@ -437,7 +439,9 @@ def run(words: Sequence[str]) -> int:
         print(f"trace: {message}; see trace {command_name}--help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # otherwise the interpreter reports an error when it flushes stdout
         return 1
     except Exception as error:
         line = line_for(error)

@@ -1,12 +1,12 @@
-"""What all commands share: `--help` in groups, with examples, as wide as the terminal and in colour; and -q, -v and --color.
+"""What all commands share: grouped `--help` pages with examples, and the options -q, -v and --color.
 
     app = Commands(...)
 
     @app.command(rich_help_panel=LOOK, epilog="$ trace info v100.msgpack\n\nWhat goes under the options.")
     def info(trace: str, json: Annotated[bool, typer.Option("--json", rich_help_panel="Output")] = False) -> int: ...
 
-Lines of an epilog that begin with "$ " are examples. Typer's own groups need rich, which takes longer to import than all else
-that `trace --help` does.
+Lines of an epilog that begin with "$ " are examples. Typer's own help pages need rich, which takes longer to import than
+everything else that `trace --help` does.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Options = TypeVar("Options")
 
 RUN, LOOK, FILES, CHECK = "Record and replay", "Look and compare", "Files and other tools", "This machine and CI"
-_GROUPS = (RUN, LOOK, FILES, CHECK)  # of `trace --help`, in this order; a command of none is among the files
-_WIDEST = 140  # columns: longer lines are hard to read
-_LABELS = 34  # columns of option names before their help begins on the next line
-_COMMON = "On every command"
+_GROUPS = (RUN, LOOK, FILES, CHECK)  # in the order of `trace --help`; a command without a group goes under FILES
+_WIDEST = 140  # columns; longer lines are hard to read
+_LABELS = 34  # columns; help of longer option names begins on the next line
+_COMMON = "Options of every command"
 COMMON = ("-q", "--quiet", "-v", "--verbose", "--color")  # the names of these options
 
 
 def _remember(key: str) -> Callable[[typer.Context, Any], Any]:
-    """An option's callback that leaves its value where `tui.terminal` finds it."""
+    """Returns a callback that stores an option's value for `tui.terminal`."""
 
     def remember(context: typer.Context, value: Any) -> Any:
         context.find_root().meta[key] = value
@@ -55,13 +55,15 @@ def _option(key: str, text: str, *names: str) -> Any:
 
 
 def _common(
-    quiet: Annotated[bool, _option(QUIET, "Only results and errors.", "-q", "--quiet")] = False,
+    quiet: Annotated[bool, _option(QUIET, "Print only results and errors.", "-q", "--quiet")] = False,
     verbose: Annotated[
-        bool, _option(VERBOSE, "All sections of a report, and how long each part of the work took.", "-v", "--verbose")
+        bool, _option(VERBOSE, "Print all sections, and how long each part of the work took.", "-v", "--verbose")
     ] = False,
-    color: Annotated[When, _option(COLOUR, "Colour: on a terminal without NO_COLOR; or always, or never.", "--color")] = "auto",
+    color: Annotated[
+        When, _option(COLOUR, "Colour: if stdout is a terminal and NO_COLOR is not set (auto), always, or never.", "--color")
+    ] = "auto",
 ) -> None:
-    """A command of these options alone, from which the others get them."""
+    """Declares the common options; the other commands copy them from here."""
 
 
 class Command(TyperCommand):
@@ -79,17 +81,17 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """`trace` itself, and commands with commands of their own."""
+    """`trace` itself, and commands with subcommands."""
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         _write_page(self, ctx, formatter)
 
 
 class Commands(typer.Typer):
-    """A Typer whose commands are `Command`s unless they say otherwise."""
+    """A Typer whose commands are `Command`s by default."""
 
     def __init__(self, **facts: Any) -> None:
-        # No rich: it takes longer to import than all of this, and the pages are made here.
+        # Without rich, which is slow to import; `_write_page` formats the help.
         super().__init__(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}, **facts)
 
     def command(
@@ -99,7 +101,7 @@ class Commands(typer.Typer):
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
-    """Makes a command's function of one that takes a dataclass of options (`tui.options`): its parameters are the fields."""
+    """Turns a function that takes an options dataclass (`tui.options`) into a command with one parameter per field."""
 
     def declared(function: Callable[[Options], int]) -> Callable[..., int]:
         @functools.wraps(function)
@@ -113,7 +115,7 @@ def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options
 
 
 def _write_page(command: Command | Group, ctx: Context, formatter: HelpFormatter) -> None:
-    """The whole page, for the terminal that stdout is."""
+    """Writes the whole help page, as wide as the terminal."""
     colour, formatter.width = look(sys.stdout)["colour"], min(shutil.get_terminal_size((100, 24)).columns, _WIDEST)
     usage, head = f"{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}", paint("Usage: ", "bold", colour=colour)
     formatter.write(wrap_text(usage, formatter.width, head, " " * len("Usage: ")) + "\n")
@@ -140,7 +142,7 @@ def _write_text(text: str, formatter: HelpFormatter) -> None:
 
 
 def _write_sections(entries: Iterable[tuple[str, str, str]], formatter: HelpFormatter, colour: bool) -> None:
-    """Entries of (section, label, help); sections in the order of their first entry, the common one last."""
+    """Writes (section, label, help) entries. Sections keep the order of their first entry; common options come last."""
     found: dict[str, list[tuple[str, str]]] = {}
     for section, label, text in entries:
         found.setdefault(section, []).append((paint(label, "blue", colour=colour), " ".join(text.split())))
@@ -152,7 +154,7 @@ def _write_sections(entries: Iterable[tuple[str, str, str]], formatter: HelpForm
 
 
 def _entry(param: Parameter, ctx: Context) -> tuple[str, str, str]:
-    """Group, label and help of an option or argument."""
+    """Returns the section, label and help of an option or argument."""
     record = param.get_help_record(ctx) or ("", "")
     if isinstance(param, TyperArgument):
         return "Arguments", param.metavar or record[0], param.help or ""

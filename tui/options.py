@@ -1,9 +1,9 @@
-"""What the commands can be told that have many options: a dataclass each, whose fields are its arguments and options.
+"""The arguments and options of commands that have many: one dataclass per command, one field per option.
 
     ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack", speed=2.0)
 
-`tui.cli` declares the commands with them (`tui.help.from_options`), and what carries a command out takes them as they are. An
-option is called after its field, with dashes, unless names are given.
+`tui.cli` declares the commands with them (`tui.help.from_options`) and passes them on unchanged. An option is named after its
+field, with dashes, unless names are given.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traces.storage_model import CachePolicy
 from tui.completion import trace_names
 
 # Groups of the options of `trace replay`.
-OUTPUT, TIME, WHAT_IF = "What comes of it", "Time and values", "What if"
+OUTPUT, TIME, WHAT_IF = "Output", "Time and values", "What if"
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -26,7 +26,7 @@ def argument(metavar: str, text: str) -> Any:
 
 
 def trace_argument(metavar: str, text: str) -> Any:
-    """The shell completes it with names of traces."""
+    """A trace argument; the shell completes names of traces."""
     return typer.Argument(metavar=metavar, help=text, autocompletion=trace_names)
 
 
@@ -35,12 +35,12 @@ def flag(name: str, text: str, group: str | None = None) -> Any:
 
 
 def option(metavar: str | None, text: str, *names: str, group: str | None = None, **limits: Any) -> Any:
-    """An option with a value. `limits` are its `min` and `max`, and what completes it."""
+    """An option with a value. `limits` are `min` and `max`, and how the shell completes it."""
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group, **limits)
 
 
-JsonOption = Annotated[bool, flag("--json", "Print JSON for scripts on stdout instead of text.")]
-DetailsOption = Annotated[bool, flag("--details", "All sections, not only the verdict and what to know first.")]
+JsonOption = Annotated[bool, flag("--json", "Print JSON instead of text.")]
+DetailsOption = Annotated[bool, flag("--details", "Print all sections.")]
 ScriptArgument = Annotated[list[str], argument("SCRIPT", "The script and its arguments.")]
 
 
@@ -50,37 +50,37 @@ class ReplayOptions:
     trace: Annotated[
         str,
         option(
-            "T", "The recording: a trace file, or a name in the library, a cell as v100/resnet50 included.",
+            "T", "The recording: a trace file, or a name from the library, such as v100/resnet50.",
             autocompletion=trace_names,
         ),
     ] = ""  # fmt: skip
     gpu: Annotated[
-        str, option("GPU", "Take the times from the library: of what SCRIPT trains, on this GPU, as v100. In place of --trace.")
+        str, option("GPU", "Instead of --trace: use the library's measurements of SCRIPT's model on this GPU, such as v100.")
     ] = ""
     estimate: Annotated[
-        bool, flag("--estimate", "With the library: estimate what nobody measured, marked, instead of stopping.")
+        bool, flag("--estimate", "With --gpu: estimate what was never measured instead of stopping. Estimates are marked.")
     ] = False
     output: Annotated[
         Path | None,
-        option("REPLAY.msgpack", "Keep the replay's own timeline in this file.", "-o", "--output", group=OUTPUT),
+        option("REPLAY.msgpack", "Save the replay's timeline to this file.", "-o", "--output", group=OUTPUT),
     ] = None
-    report: Annotated[Path | None, option("R.json", "Write the comparison with the recording to this file.", group=OUTPUT)] = (
+    report: Annotated[Path | None, option("R.json", "Save the comparison with the recording to this file.", group=OUTPUT)] = (
         None
     )
     details: DetailsOption = False
     loader: Annotated[
         Literal["real", "recorded"],
-        option(None, "Waits for data: as this machine loads, or padded to the recorded waits.", group=TIME),
+        option(
+            None, "Data loading takes the time this machine needs (real), or at least the recorded time (recorded).", group=TIME
+        ),
     ] = "real"
-    strict: Annotated[bool, flag("--strict", "Stop at the first GPU work that the recording does not hold exactly.", TIME)] = (
-        False
-    )
+    strict: Annotated[bool, flag("--strict", "Stop at the first GPU operation that is not in the recording.", TIME)] = False
     values: Annotated[
         Literal["recorded", "constant", "compute"],
         option(
             None,
-            "What tensors hold: the values that were recorded, and else those of a run that makes progress; or else 1.0, 0"
-            " and False (constant); or what this CPU computes (compute).",
+            "Values that the script reads from tensors: recorded ones, or plausible ones where none were recorded (recorded);"
+            " 1.0, 0 and False where none were recorded (constant); or real results computed on the CPU (compute).",
             group=TIME,
         ),
     ] = "recorded"
@@ -88,26 +88,31 @@ class ReplayOptions:
         Literal["wall", "virtual", "recorded"],
         option(
             None,
-            "Really wait for the GPU; only move the clock that the script reads (virtual); or leave this machine's"
-            " own time out altogether (recorded).",
+            "Wait in real time (wall); do not wait, only advance the clock that the script reads (virtual); or also exclude"
+            " this machine's own overhead (recorded).",
             group=TIME,
         ),
     ] = "wall"
-    view: Annotated[bool, flag("--view", "Open the timeline app beside the replay, and follow it step by step.", OUTPUT)] = (
-        False
-    )
-    speed: Annotated[float, option("X", "Make all recorded times X times as fast.", group=TIME, min=0.001, max=1000)] = 1.0
+    view: Annotated[bool, flag("--view", "Open the timeline app and follow the replay step by step.", OUTPUT)] = False
+    speed: Annotated[float, option("X", "Run X times as fast as recorded.", group=TIME, min=0.001, max=1000)] = 1.0
     gpu_memory: Annotated[
-        str, option("SIZE[,SIZE]", "Would it fit? Give all GPUs this memory, or each its own: 7.79GiB.", group=WHAT_IF)
+        str,
+        option(
+            "SIZE[,SIZE]", "Give every GPU this much memory, or one size per GPU, such as 7.79GiB: would it fit?", group=WHAT_IF
+        ),
     ] = ""
     nproc: Annotated[
-        int, option("N", "Run SCRIPT as N ranks with a GPU each, as torchrun.", group=WHAT_IF, min=0, max=1024)
+        int, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", group=WHAT_IF, min=0, max=1024)
     ] = 0
-    gpus: Annotated[int, option("N", "Predict nn.DataParallel on N of the recorded GPU.", group=WHAT_IF, min=0, max=64)] = 0
-    link_gbps: Annotated[float, option("X", "GB/s of copies from GPU to GPU. [default: as recorded]", group=WHAT_IF, min=0)] = 0
-    on_gpu: Annotated[str, option("NAME", "Estimate the recording on another GPU, and replay that.", group=WHAT_IF)] = ""
+    gpus: Annotated[
+        int, option("N", "Predict nn.DataParallel on N GPUs of the recorded kind.", group=WHAT_IF, min=0, max=64)
+    ] = 0
+    link_gbps: Annotated[float, option("X", "Bandwidth between GPUs in GB/s. [default: as recorded]", group=WHAT_IF, min=0)] = 0
+    on_gpu: Annotated[str, option("NAME", "Estimate the recording for another GPU and replay the estimate.", group=WHAT_IF)] = (
+        ""
+    )
     host_speed: Annotated[
-        float, option("X", "A host X times as fast as the recorded one.", group=WHAT_IF, min=0.01, max=100)
+        float, option("X", "Assume a host X times as fast as the recorded one.", group=WHAT_IF, min=0.01, max=100)
     ] = 1.0
 
 
@@ -115,23 +120,26 @@ class ReplayOptions:
 class RecordOptions:
     script: ScriptArgument
     output: Annotated[
-        Path | None, option("T.msgpack", "The file to write. [default: SCRIPT's name, here]", "-o", "--output")
+        Path | None,
+        option("T.msgpack", "The file to write. [default: named after SCRIPT, in the current folder]", "-o", "--output"),
     ] = None
     grain: Annotated[
         Literal["kernel", "phase"],
-        option(None, "Every kernel of some steps, by torch.profiler; or only the phases of every step."),
+        option(
+            None, "Record every kernel of some steps with torch.profiler (kernel), or only the phases of all steps (phase)."
+        ),
     ] = "kernel"
-    warmup: Annotated[int, option("N", "Steps that count as warm-up.", min=0)] = 3
-    clean_steps: Annotated[int, option("N", "Steps timed without profiler before the profiled ones.", min=0)] = 10
-    profiled_steps: Annotated[int, option("N", "Steps under torch.profiler, in the kernel grain.", min=1)] = 5
-    stacks: Annotated[bool, flag("--stacks", "Also note which Python functions called each op, in the profiled steps.")] = False
-    on: Annotated[str | None, option("T", "Run on the virtual GPU of this recording: a trace file or a library name.")] = None
+    warmup: Annotated[int, option("N", "Number of warm-up steps.", min=0)] = 3
+    clean_steps: Annotated[int, option("N", "Number of steps without the profiler before the profiled ones.", min=0)] = 10
+    profiled_steps: Annotated[int, option("N", "Number of steps under torch.profiler (kernel grain).", min=1)] = 5
+    stacks: Annotated[bool, flag("--stacks", "Record the Python call stack of each op in the profiled steps.")] = False
+    on: Annotated[str | None, option("T", "Run on the virtual GPU of this recording instead of a real GPU.")] = None
     sweep: Annotated[
         str,
         option(
             "OPTION=VALUES",
-            "Run SCRIPT once per batch size and write one file of cells for the library: '--batch-size=1..256' doubles,"
-            " 8..64+8 goes in steps, 16,24,32 lists. Out of memory ends it. Records phases.",
+            "Run SCRIPT once per batch size and write one .cells file for the library: '--batch-size=1..256' doubles, 8..64+8"
+            " adds 8, 16,24,32 is a list. Stops when memory runs out. Implies --grain phase.",
         ),
     ] = ""
 
@@ -139,65 +147,69 @@ class RecordOptions:
 @dataclass(frozen=True)
 class FitOptions:
     script: ScriptArgument
-    gpus: Annotated[str, option("GPU[,GPU...]", "The cards to try, by name: v100,a100-80gb,4090.")] = ""  # "": all
-    every: Annotated[bool, flag("--all", "Try all cards that are known by memory and properties.")] = False
+    gpus: Annotated[str, option("GPU[,GPU...]", "The GPUs to try: v100,a100-80gb,4090.")] = ""  # "": all
+    every: Annotated[bool, flag("--all", "Try all known GPUs.")] = False
     batch_option: Annotated[
         str,
         option(
             "--OPTION",
-            "The script's option for its batch size, to find the largest: an option, the name of NAME=8, or which of its"
-            " arguments it is, counted from 1. [default: a usual name among its arguments or in its text]",
+            "How the script takes its batch size: an option, the NAME in NAME=8, or the position of an argument, from 1."
+            " [default: a common name found in its arguments or source]",
         ),
     ] = ""
-    verify: Annotated[bool, flag("--verify", "Run the script at each limit, and at one more.")] = False
-    steps: Annotated[int, option("N", "Training steps to run.", min=2, max=1000)] = 4
-    count: Annotated[int, option("N", "How many of the card the script sees.", min=1, max=64)] = 1
-    nproc: Annotated[int, option("N", "Run SCRIPT as N ranks with a GPU each, as torchrun.", min=0, max=1024)] = 0
+    verify: Annotated[bool, flag("--verify", "Run the script at each limit and one above it.")] = False
+    steps: Annotated[int, option("N", "Number of training steps to run.", min=2, max=1000)] = 4
+    count: Annotated[int, option("N", "Number of GPUs that the script sees.", min=1, max=64)] = 1
+    nproc: Annotated[int, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", min=0, max=1024)] = 0
     json: JsonOption = False
 
 
 @dataclass(frozen=True)
 class StallsOptions:
     script: ScriptArgument
-    trace: Annotated[str, option("T", "The GPU's pace: a recording, or a name in the library.", autocompletion=trace_names)] = (
-        ""
-    )
-    gpu: Annotated[str, option("GPU", "Or take it from the library: of what SCRIPT trains, on this GPU.")] = ""
+    trace: Annotated[
+        str, option("T", "Where GPU times come from: a recording, or a name from the library.", autocompletion=trace_names)
+    ] = ""
+    gpu: Annotated[str, option("GPU", "Instead of --trace: use the library's measurements of SCRIPT's model on this GPU.")] = ""
     estimate: Annotated[
-        bool, flag("--estimate", "With --gpu: estimate what nobody measured there, marked, instead of stopping.")
+        bool, flag("--estimate", "With --gpu: estimate what was never measured instead of stopping. Estimates are marked.")
     ] = False
     disk: Annotated[
-        str, option("DISK", "A modelled disk: ssd, hdd, or a rate and a latency, 160MB/s,8ms; or own, uncached.")
+        str,
+        option(
+            "DISK",
+            "Model a disk: ssd, hdd, or rate and latency such as 160MB/s,8ms. Or own: this machine's disk with a cold cache.",
+        ),
     ] = ""
-    cached: Annotated[str, option("SHARE", "How much of the data set a cache in front of the disk holds: 35%.")] = "0%"
-    policy: Annotated[CachePolicy, option(None, "What the cache does: evict what was read longest ago, or never evict.")] = (
-        CachePolicy.LRU
-    )
-    cores: Annotated[str, option("N,N", "Also model machines of so many cores, a worker on each: 1,2,4,8.")] = ""
-    steps: Annotated[int, option("N", "End the script after so many training steps, each time.", min=8)] = 60
+    cached: Annotated[str, option("SHARE", "Share of the data set that fits in the cache, such as 35%.")] = "0%"
+    policy: Annotated[
+        CachePolicy, option(None, "Cache policy: evict the least recently used (lru), or never evict (minio).")
+    ] = CachePolicy.LRU
+    cores: Annotated[str, option("N,N", "Also model machines with these numbers of cores, one worker each: 1,2,4,8.")] = ""
+    steps: Annotated[int, option("N", "Stop each run after this many training steps.", min=8)] = 60
     json: JsonOption = False
 
 
 @dataclass(frozen=True)
 class PredictOptions:
-    trace: Annotated[str, trace_argument("TRACE", "A trace file, or a name in the bundled library.")]
-    on_gpu: Annotated[str, option("NAME", "Another GPU, by its name: A100, T4...")] = ""
-    batch: Annotated[int | None, option("N", "Another batch than the recorded one.")] = None
-    recorded_batch: Annotated[int | None, option("N", "The recorded batch, if the recording does not tell it.")] = None
-    length: Annotated[str, option("OLD=NEW", "Another length of sequences than the recorded one.")] = ""
-    gpus: Annotated[int | None, option("N", "nn.DataParallel on N GPUs.")] = None
-    nproc: Annotated[int | None, option("N", "N ranks, under what --parallel says.")] = None
+    trace: Annotated[str, trace_argument("TRACE", "A trace file, or a name from the bundled library.")]
+    on_gpu: Annotated[str, option("NAME", "The GPU to predict for, such as A100 or T4.")] = ""
+    batch: Annotated[int | None, option("N", "The batch size to predict for.")] = None
+    recorded_batch: Annotated[int | None, option("N", "The recorded batch size, if it is not in the recording.")] = None
+    length: Annotated[str, option("OLD=NEW", "Change the sequence length from OLD to NEW.")] = ""
+    gpus: Annotated[int | None, option("N", "Predict nn.DataParallel on N GPUs.")] = None
+    nproc: Annotated[int | None, option("N", "Predict N ranks; --parallel says how they work together.")] = None
     parallel: Annotated[
         str | None,
         option(
             "ddp|fsdp|tp",
-            "What ranks do: data parallel, fully sharded data parallel, or transformer blocks split. [default: ddp]",
+            "Data parallel, fully sharded data parallel, or tensor parallel (transformer blocks). [default: ddp]",
         ),
     ] = None
-    link_gbps: Annotated[float | None, option("X", "GB/s of the link between GPUs.")] = None
-    host_speed: Annotated[float, option("X", "A host X times as fast as the recorded one.", min=0.01, max=100)] = 1.0
-    sweep: Annotated[str, option("gpus,batch", "A table and a plot over gpus, nproc and batch.")] = ""
-    price: Annotated[float, option("X", "What an hour of one GPU costs.", min=0)] = 0
-    strict: Annotated[bool, flag("--strict", "Refuse recordings that tell no shapes of some kernels.")] = False
-    output: Annotated[Path | None, option("P.msgpack", "Keep the predicted trace in this file.", "-o", "--output")] = None
+    link_gbps: Annotated[float | None, option("X", "Bandwidth between GPUs in GB/s.")] = None
+    host_speed: Annotated[float, option("X", "Assume a host X times as fast as the recorded one.", min=0.01, max=100)] = 1.0
+    sweep: Annotated[str, option("gpus,batch", "Print a table and a plot over gpus, nproc or batch.")] = ""
+    price: Annotated[float, option("X", "Price of one GPU hour; adds the cost per sample.", min=0)] = 0
+    strict: Annotated[bool, flag("--strict", "Reject recordings without the shapes of some kernels.")] = False
+    output: Annotated[Path | None, option("P.msgpack", "Save the predicted trace to this file.", "-o", "--output")] = None
     json: JsonOption = False

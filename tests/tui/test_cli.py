@@ -380,7 +380,7 @@ def test_help_is_as_wide_as_the_terminal_and_in_groups(
             lines = capfd.readouterr().out.splitlines()
             prose = [line for line in lines if not line.startswith("  trace ")]  # examples are there to be copied
             assert max(map(len, prose)) <= width, (words, width)
-            assert "Examples:" in lines and ("Record and replay:" in lines or "On every command:" in lines)
+            assert "Examples:" in lines and ("Record and replay:" in lines or "Options of every command:" in lines)
 
 
 def test_the_shell_completes_names_of_traces(
