@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer._click.core import Context
 from typer._click.formatting import wrap_text
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
@@ -26,17 +27,19 @@ from tui.figures import paint
 from tui.terminal import COLOUR, QUIET, VERBOSE, When, look
 
 if TYPE_CHECKING:
-    from typer._click.core import Context, Parameter
+    from typer._click.core import Parameter
     from typer._click.formatting import HelpFormatter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Options = TypeVar("Options")
 
 RUN, LOOK, FILES, CHECK = "Record and replay", "Look and compare", "Files and other tools", "This machine and CI"
-_GROUPS = (RUN, LOOK, FILES, CHECK)  # in the order of `trace --help`; a command without a group goes under FILES
+_OTHERS = "Commands"
+_GROUPS = (RUN, LOOK, FILES, CHECK, _OTHERS)  # in the order of `trace --help`
 _WIDEST = 140  # columns; longer lines are hard to read
 _LABELS = 34  # columns; help of longer option names begins on the next line
 _COMMON = "Options of every command"
+HELP_NAMES = ["-h", "--help"]
 COMMON = ("-q", "--quiet", "-v", "--verbose", "--color")  # the names of these options
 
 
@@ -92,7 +95,7 @@ class Commands(typer.Typer):
 
     def __init__(self, **facts: Any) -> None:
         # Without rich, which is slow to import; `_write_page` formats the help.
-        super().__init__(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}, **facts)
+        super().__init__(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": HELP_NAMES}, **facts)
 
     def command(
         self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **facts: Any
@@ -114,16 +117,31 @@ def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options
     return declared
 
 
+def help_text(command: TyperCommand | TyperGroup, name: str, width: int) -> str:
+    """The help page of a command as plain text, `width` columns wide. `name` is how a user types it: "trace info"."""
+    context = Context(command, info_name=name, terminal_width=width, help_option_names=HELP_NAMES)
+    formatter = context.make_formatter()
+    _write_sized_page(command, context, formatter, width, colour=False)
+    return formatter.getvalue()
+
+
 def _write_page(command: Command | Group, ctx: Context, formatter: HelpFormatter) -> None:
     """Writes the whole help page, as wide as the terminal."""
-    colour, formatter.width = look(sys.stdout)["colour"], min(shutil.get_terminal_size((100, 24)).columns, _WIDEST)
+    width = min(shutil.get_terminal_size((100, 24)).columns, _WIDEST)
+    _write_sized_page(command, ctx, formatter, width, look(sys.stdout)["colour"])
+
+
+def _write_sized_page(
+    command: TyperCommand | TyperGroup, ctx: Context, formatter: HelpFormatter, width: int, colour: bool
+) -> None:
+    formatter.width = width
     usage, head = f"{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}", paint("Usage: ", "bold", colour=colour)
     formatter.write(wrap_text(usage, formatter.width, head, " " * len("Usage: ")) + "\n")
     _write_text(command.help or "", formatter)
-    if isinstance(command, Group):
+    if isinstance(command, TyperGroup):
         known = command.commands.items()
-        commands = [(name, of) for name, of in known if isinstance(of, TyperCommand | Group) and not of.hidden]
-        entries = [(of.rich_help_panel or FILES, name, _first_sentence(of.help or "")) for name, of in commands]
+        commands = [(name, of) for name, of in known if isinstance(of, TyperCommand | TyperGroup) and not of.hidden]
+        entries = [(of.rich_help_panel or _OTHERS, name, _first_sentence(of.help or "")) for name, of in commands]
         _write_sections(sorted(entries, key=lambda entry: _GROUPS.index(entry[0])), formatter, colour)
     shown = [param for param in command.get_params(ctx) if not getattr(param, "hidden", False)]
     _write_sections([_entry(param, ctx) for param in shown], formatter, colour)

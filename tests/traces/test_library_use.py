@@ -104,11 +104,11 @@ def test_a_frame_that_cannot_be_had_is_told_in_a_line(monkeypatch: pytest.Monkey
         traces.to_pandas(traces.Trace(), "host")
 
 
-# --- what the README shows ---
+# --- what docs/python.md shows ---
 
 
-def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     [example] = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
     done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{example}"],
                           cwd=tmp_path, capture_output=True, text=True)  # fmt: skip

@@ -1,46 +1,62 @@
-"""The README names every command and every option: what is not there does not exist for a user."""
+"""The documents: a page per command that is what its `--help` says, a short README, and links that lead somewhere."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-import typer
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from tui.cli import app
+from tests.test_studies import study
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GROUP = typer.main.get_command(app)
-COMMANDS = GROUP.commands if isinstance(GROUP, TyperGroup) else {}
+PAGES = study("command_pages")
+MOST_README_LINES = 150
+MOST_CELL_WORDS = 15
 
 
-def section_of(name: str) -> str:
-    """What the README says about one command: from its bold name to the next one's."""
-    _, _, rest = README.partition(f"**`trace {name}")
-    return rest.partition("\n**`trace ")[0].partition("\n## ")[0]
+@pytest.mark.parametrize("path", sorted(PAGES.pages()), ids=lambda path: path.stem)
+def test_a_commands_page_is_what_its_help_says(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == PAGES.pages()[path], "run python docs/command_pages.py"
+    assert f"(docs/commands/{path.name})" in README
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_a_command_and_its_options_are_in_the_readme(name: str) -> None:
-    section = section_of(name)
-    assert section, f"README.md has no paragraph that begins with **`trace {name}"
-    for option in COMMANDS[name].params:
+@pytest.mark.parametrize(("name", "command"), list(PAGES.commands()), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_option_has_a_help_text_and_every_command_an_example(name: str, command: TyperCommand | TyperGroup) -> None:
+    for option in command.params:
         if isinstance(option, TyperOption):
             assert option.help, f"trace {name} {option.opts[0]} has no help text"
-            for spelling in option.opts:
-                assert f"`{spelling}" in section or f" {spelling} " in section, f"trace {name}: {spelling} is not told"
+    assert PAGES.examples(command)
+    assert all(line.startswith(f"trace {name}") for line in PAGES.examples(command))
 
 
-def test_no_command_of_the_readme_is_missing() -> None:
-    told = {line.split()[1].strip("`*") for line in README.splitlines() if line.startswith("**`trace ")}
-    assert told == set(COMMANDS)
+def test_no_page_of_a_command_is_left_over() -> None:
+    assert set((ROOT / "docs" / "commands").iterdir()) == set(PAGES.pages())
 
 
-def test_the_exit_and_debug_rules_are_told() -> None:
-    for text in ("TRACE_DEBUG=1", "exit code is the script's", "--version", "--help"):
-        assert text in README
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= MOST_README_LINES
+    cells = [cell for line in README.splitlines() if line.startswith("|") for cell in line.strip("|").split("|")]
+    assert cells and all(len(cell.split()) <= MOST_CELL_WORDS for cell in cells)
+    table = [line for line in README.splitlines() if line.startswith("| ")]
+    assert len(table) == 1 + 8  # a header and eight rows
+
+
+def pages_with_links() -> list[Path]:
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", pages_with_links(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http:", "https:")) and "command_notes" not in page.parts:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_debug_rule_is_documented() -> None:
+    assert "TRACE_DEBUG=1" in README
 
 
 def test_the_glossary_is_short_and_says_each_word_once() -> None:
