@@ -37,6 +37,7 @@ from math import prod
 
 import numpy as np
 
+from traces.calls import calls_of
 from traces.cards import UNKNOWN_CARD, Card, card_of
 from traces.device_names import copy_direction
 from traces.equivalents import canonical_op, shapes_of_canonical
@@ -133,7 +134,7 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
     sums: dict[tuple[str, str, str], _Sum] = {}
     for call in _calls(trace):
         key = (call.op, call.compared_shapes, call.dtype) if by_shape else (call.op, "", "")
-        sums.setdefault(key, _Sum()).add(call.count, call.device_ns, rated.work(call))
+        sums.setdefault(key, _Sum()).add(call.calls, call.device_ns, rated.work(call))
     rows = [_row(key, of, card) for key, of in sums.items()]
     return sorted(rows, key=lambda row: (-row.device_ns, row.op, row.shapes))
 
@@ -173,7 +174,8 @@ class _LikeCalls:
     dtype: str
     operands: tuple[Operand, ...]
     output: Shape | None  # of a convolution, where another op tells
-    count: int
+    count: int  # of the ops
+    calls: int  # see `traces.calls`; an op within a call of the same name counts with the first op of that call
     device_ns: int
     kernels: tuple[str, ...]
     programs: int | None  # of the first kernel's grid
@@ -271,6 +273,8 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     moved = np.bincount(group, weights=np.where(is_copy, device.bytes[rows], 0) * np.where(twice, 2, 1)).astype(np.int64)
     _, of_ops = np.unique(op, return_index=True)
     counts = np.bincount(group[of_ops], minlength=len(device_ns))
+    _, of_calls = np.unique(calls_of(trace, op), return_index=True)
+    calls = np.bincount(group[of_calls], minlength=len(device_ns))
     kernels = _kernels(trace, rows, group)
     for place, (name, shape, dtype, around) in enumerate(distinct.T.tolist()):
         text, kind = strings[shape] if shape >= 0 else "", canonical_op(strings[name])
@@ -291,6 +295,7 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
             operands=tuple(Operand(*of) for of in zip(parsed, sizes, strict=True)),
             output=output,
             count=int(counts[place]),
+            calls=int(calls[place]),
             device_ns=int(device_ns[place]),
             kernels=kernels[place],
             programs=programs_of(strings[int(config)]) if config >= 0 else None,
@@ -394,8 +399,9 @@ def _bytes(call: _LikeCalls) -> Traffic | None:
     """Of one call, or None where that is not known."""
     if call.copied_bytes is not None:
         return once(call.copied_bytes)
-    if call.is_half:  # two of gradient, image and weight are read, and the third one's gradient is written
-        return once(sum(of.bytes for of in call.operands)) if call.operands else None
+    if call.is_half:  # each half counts as half of the whole, so that both together are what one op of today is
+        whole = traffic(call.op, call.name, call.operands) if call.operands else None
+        return None if whole is None else once(whole.moved_bytes // 2)
     if is_inductor_kernel(call.op):
         return triton_traffic(call.op, call.operands, call.programs)
     if call.around and call.operands:  # the gradient of a mean is one number per sum, expanded to the shape that is recorded

@@ -12,6 +12,7 @@ Note [Bytes that an op touches]
     elementwise, norms                  inputs once, and the output: as large as the inputs broadcast to; 1 byte if it compares
     products, convolutions, attention   inputs once and the output (backward: one gradient for each of its inputs)
     reductions, pooling                 inputs once: the output is small, or its size is not known
+    upsampling                          not known: the output is larger than the input, and its size is not recorded
     fill, zero, random numbers          the target once
     copy, clone                         the source and the target, each with its own element type
     cat, stack                          inputs twice
@@ -49,7 +50,8 @@ _COMPARES = frozenset(
     "eq ne lt le gt ge logical_and logical_or logical_not logical_xor isnan isinf isfinite signbit isin".split()
 )
 _JOINS = frozenset("cat stack hstack vstack concat concatenate _cat".split())
-_POOLS = re.compile(r"(adaptive_)?(avg|max)_pool|upsample|interpolate|pixel_")
+_POOLS = re.compile(r"(adaptive_)?(avg|max)_pool|pixel_")
+_RESIZES = re.compile(r"_?upsample|interpolate")
 _LISTS = re.compile(r"_?(foreach|fused_(adam|adamw|sgd|adagrad)|amp_foreach|multi_tensor)")
 
 
@@ -101,12 +103,16 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
         return once(sizes + flops(op, tuple(of.shape for of in operands)) // (2 * max(wide[-2].shape[-1], 1)) * own)
     if op == "convolution":
         return once(sizes + (prod(output) * own if output is not None else 0))
-    if op == "convolution_backward":  # the gradients of image and weight, which are inputs too
+    if op == "convolution_backward":
         images = [of for of in wide if len(of.shape) > 2]
-        gradient = min(images, key=lambda of: of.elements, default=None)
+        gradient = _output_gradient(images)
         return once(sizes + sum(of.bytes for of in images if of is not gradient))
     if op.startswith("attention") and wide:
         return once(sizes + sum(of.bytes for of in (wide[1:4] if op.endswith("backward") else wide[:1])))
+    if _RESIZES.match(op):
+        return None
+    if op.endswith("_with_output"):
+        return _outputs_given(operands, False)
     if op in _REDUCTIONS or op.startswith("_cudnn_rnn") or op.startswith("rnn") or _POOLS.match(op) or _LISTS.match(op):
         return once(sizes)
     return _elementwise(op, operands, name.partition(".")[0].endswith("_"))
@@ -115,9 +121,28 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     sizes = sum(of.bytes for of in operands)
     elements = _broadcast(tuple(of.shape for of in operands))
-    itemsize = 1 if op in _COMPARES else max(operands, key=lambda of: of.elements).itemsize
+    itemsize = 1 if op in _COMPARES else _promoted_itemsize(operands)
     written = operands[0].bytes if in_place else elements * itemsize
     return Traffic(sizes + written, sizes + (0 if in_place else written))
+
+
+def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
+    """The bytes of an element of the result: the largest operand's, or those of a wider one. Numbers (no dimensions) do not
+    promote tensors, and integers of 8 bytes do not promote floating-point numbers."""
+    own = max(operands, key=lambda of: of.elements).itemsize
+    return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
+
+
+def _output_gradient(images: list[Operand]) -> Operand | None:
+    """Which of gradient, image and weight of a convolution is the gradient of its output. It has as many channels as the weight
+    has outputs; where the image has so too, it is the smaller one."""
+    for weight in reversed(images):
+        found = [
+            of for of in images if of is not weight and of.shape[1] == weight.shape[0] and len(of.shape) == len(weight.shape)
+        ]
+        if found:
+            return min(found, key=lambda of: of.elements)
+    return min(images, key=lambda of: of.elements, default=None)
 
 
 def _broadcast(shapes: tuple[Shape, ...]) -> int:
@@ -312,8 +337,10 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
     **dict.fromkeys(("reshape_and_cache", "reshape_and_cache_flash"), _cache_store),
     "concat_and_cache_mla": _latent_cache_store,
     "rotary_embedding": _rotary,
-    **dict.fromkeys(("rms_norm_out", "silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _outputs_given),
-    "fused_add_rms_norm": _added_norm,
+    **dict.fromkeys(
+        ("rms_norm_out", "rmsnorm", "add_rmsnorm", "silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _outputs_given
+    ),
+    **dict.fromkeys(("fused_add_rms_norm", "fused_add_rmsnorm"), _added_norm),
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from traces.achieved import achieved
 from traces.changes import ChangeLists, Changes, Replacement, changes, fused_ops, kernel_key
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.model import Trace
@@ -76,6 +77,13 @@ def test_two_ops_that_became_one_are_one_call() -> None:
     assert (longer.recorded_ns, longer.replayed_ns) == (20_000, 30_000)
     assert not found.ops.added and not found.ops.gone
     assert [row.name for row in found.kernels.added] == ["reduce"]  # a kernel that took nothing's place is new
+
+
+def test_rates_count_the_calls_of_both_releases_alike() -> None:
+    halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
+    for whole in (("aten::cudnn_convolution_backward", *halves), ("aten::convolution_backward", "dgrad", "wgrad")):
+        (row,) = achieved(recording(whole, whole))
+        assert (row.op, row.calls, row.device_ns) == ("convolution_backward", 2, 40_000)
 
 
 def test_one_op_that_became_two_within_the_same_op() -> None:

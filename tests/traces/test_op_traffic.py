@@ -1,6 +1,7 @@
 """How many bytes ops touch, each worked out by hand from small shapes.
 
-f(2, 3) is a float32 operand of that shape, i(2, 3) an int64 one, b(2, 3) one of bytes.
+f(2, 3) is a float32 operand of that shape, i(2, 3) an int64 one, b(2, 3) one of bytes, h(2, 3) one of float16, d(2, 3) one of
+float64.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ def b(*shape: int) -> Operand:
     return Operand(shape, 1)
 
 
+def h(*shape: int) -> Operand:
+    return Operand(shape, 2)
+
+
+def d(*shape: int) -> Operand:
+    return Operand(shape, 8)
+
+
 @pytest.mark.parametrize(
     ("op", "name", "operands", "moved_bytes"),
     [
@@ -29,6 +38,8 @@ def b(*shape: int) -> Operand:
         ("add", "add", (f(8, 4), f(8, 4)), 3 * 128),
         ("add", "add_", (f(8, 4), f(8, 4)), 3 * 128),
         ("mul", "mul", (f(8, 1), f(1, 4)), 32 + 16 + 128),  # both are broadcast
+        ("mul", "mul", (h(8, 4), f(8, 1)), 64 + 32 + 128),  # the result is as wide as the wider tensor
+        ("mul", "mul", (h(8, 4), d()), 64 + 8 + 64),  # a number promotes nothing
         ("gt", "gt", (f(8, 4), f(8, 4)), 128 + 128 + 32),  # bytes come out
         ("fill", "fill_", (f(8, 4),), 128),
         ("copy", "copy_", (f(8, 4), i(8, 4)), 128 + 256),
@@ -37,6 +48,14 @@ def b(*shape: int) -> Operand:
         ("sum", "sum", (f(8, 4),), 128),
         ("max_pool2d", "max_pool2d_with_indices", (f(1, 1, 4, 4),), 64),
         ("mm", "mm", (f(8, 4), f(4, 2)), 128 + 32 + 64),
+        # gradient, image and weight are read; the gradients of image and weight are written
+        ("convolution_backward", "convolution_backward", (f(2, 8, 4, 4), f(2, 3, 4, 4), f(8, 3, 3, 3)),
+         1024 + 2 * 384 + 2 * 864),
+        ("convolution_backward", "cudnn_convolution_backward", (f(2, 3, 4, 4), f(2, 8, 4, 4), f(8, 3, 3, 3)),
+         1024 + 2 * 384 + 2 * 864),
+        ("unified_attention_with_output", "unified_attention_with_output", (h(8, 2, 4), h(8, 1, 4), h(8, 1, 4), h(8, 2, 4)),
+         128 + 64 + 64 + 128),
+        ("rmsnorm", "rmsnorm", (h(8, 4), h(8, 4), h(4)), 64 + 64 + 8),
         # tables: only what the indices choose
         ("embedding", "embedding", (f(100, 4), i(2, 3)), 48 + 2 * 6 * 16),
         ("index_select", "index_select", (f(100, 4), i(6)), 48 + 2 * 6 * 16),
@@ -80,6 +99,7 @@ def test_an_op_in_place_touches_its_memory_twice() -> None:
         ("index_put", (i(8), i(3))),  # an index or the values?
         ("gather", (f(8, 4),)),
         ("add", ()),
+        ("upsample_nearest2d", (f(1, 3, 8, 8),)),  # the size of the output is not recorded
     ],
 )
 def test_bytes_that_shapes_do_not_tell(op: str, operands: tuple[Operand, ...]) -> None:
