@@ -224,7 +224,9 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
         if any(launches[place] for place in steady):
             every = all(launches[place] for place in steady)
             (in_all_steps if every else in_some).append(median(interval for _, interval in intervals))
-            windows = [(since[place], end) for place in steady if (end := done[place]) is not None]
+            windows = [(since[place], end) for place in steady if (end := done[place]) is not None and end > since[place]]
+            if not windows:  # all of it had ended when the first of the steps began
+                continue
             found.window_ns[device] = union_ns(windows)
             spans = [(work.start_ns, work.end_ns) for work in mine]
             found.idle_ns[device] = union_ns(windows + spans) - union_ns(spans)
