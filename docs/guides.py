@@ -3,10 +3,10 @@
     python docs/guides.py                 # runs docs/guides/*.md and updates their output
     python docs/guides.py docs/guides/ci.md
 
-A guide's commands are the lines that begin with "$ " in its ```console blocks; what follows them is their output. The commands of a
-guide run in order, in one temporary folder that holds a copy of examples/ and the files that the guide shows (a block that
-begins with a comment "# file: NAME"). A line "$ COMMAND    # exit code 1" is expected to end with that code. A line "..." stands for
-output that was left out: it is kept, with all lines before it that are still printed.
+A guide's commands are the lines that begin with "$ " in its ```console blocks; what follows them is their output. They run in
+order, in one temporary folder that holds a copy of examples/ and the files that the guide shows (blocks that begin with
+"# file: NAME"). A line "$ COMMAND    # exit code 1" is expected to end with that code. A line "..." stands for output that the
+guide leaves out.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ GUIDES = study("guides")
 
 def words(output: str) -> list[str]:
     """The lines of an output without what differs between runs and machines: numbers, units, and the widths of columns."""
+    number = r"[-+~]?\d[\d.,]*( ?(ns|µs|ms|s|%|[KMG]iB|MB/s))?"
     return [
-        re.sub(r"[-+~]?\d[\d.,]*( ?(ns|µs|ms|s|%|[KMG]iB|MB/s))?", "#", " ".join(line.split())) for line in output.splitlines()
+        re.sub(number, "#", " ".join(line.split())) for line in output.splitlines()
     ]
 
 

@@ -79,7 +79,7 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("import nope.json", "nope.json: cannot be read: No such file or directory"),
         ("import empty", "empty"),
         ("import t.msgpack -o t.msgpack", "would overwrite the recording itself"),
-        ("replay script.py", "Missing option '--trace' T, the recording to replay; or --gpu NAME"),
+        ("replay script.py", "Missing option '--trace' T (the recording to replay) or '--gpu' NAME"),
         ("replay script.py --trace", "a FILE must follow it"),
         ("replay --trace t.msgpack", "Missing argument 'SCRIPT'"),
         ("replay", "Missing SCRIPT and --trace T; see trace replay --help"),
