@@ -77,8 +77,8 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
     """When each of these rows of work had been launched, NONE where its launch was not recorded.
 
     That is when the launching call returned, or when the work began if that was earlier. So a call that itself takes long is
-    host time. But a call that waited (`traces.waits`) had launched its work when the wait began. In a replay the op launches
-    its work, when it begins.
+    host time. But a call that waited (`traces.waits`) had launched its work when the wait began. In a replay ops launch their
+    work, without a call: the same holds for the op.
     """
     host, spans = trace.host, trace.device
     if not len(host):
@@ -88,10 +88,7 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
     for rank in trace.ranks:
         waits = host_waits(trace, rank)
         returned_ns[waits.call] = waits.start_ns
-    called_ns = np.where(host.kind == HostKind.RUNTIME, returned_ns, host.start_ns)
-    is_call = (launch != NONE) & (host.kind[launch] == HostKind.RUNTIME)
-    known_ns = np.where(launch != NONE, called_ns[launch], NONE)
-    return np.asarray(np.where(is_call, np.minimum(known_ns, spans.start_ns[rows]), known_ns))
+    return np.asarray(np.where(launch != NONE, np.minimum(returned_ns[launch], spans.start_ns[rows]), NONE))
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:

@@ -49,3 +49,10 @@ def test_why_launches_take_long() -> None:
     queued: list[Work] = [(0, 7, "a", 2000 + 10 * at, 2010 + 10 * at, at) for at in range(1001)]
     assert reasons([*many, ("cudaLaunchKernel", 1000, 1400)], queued) == [("cudaLaunchKernel", FULL, 1, 400)]
     assert reasons([*many[1:], ("cudaLaunchKernel", 1000, 1400)], queued[:1000]) == [("cudaLaunchKernel", NOT_VISIBLE, 1, 400)]
+
+
+def test_work_that_an_op_launches_by_itself() -> None:
+    """In a replay there are no launching calls: the first op ends before its kernel begins, the second one after."""
+    calls: list[Call] = [("aten::mm", 0, 50), ("aten::mm", 60, 300)]
+    found = launched_ns(recorded(calls, [(0, 7, "a", 80, 90, 0), (0, 7, "b", 200, 400, 1)]), np.arange(2)) // US
+    assert found.tolist() == [50, 200]
