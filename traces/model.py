@@ -397,6 +397,8 @@ class Collectives(_Spans):
     device: DEVICE_OR_NONE  # row of `devices` if CUDA events there took the duration, or NONE
     ending: Annotated[Column, "u1", 0, Ending]  # what the duration is worth
     called_ns: I8_OR_NONE  # when it was called on the host, where that is not `start_ns`; else NONE
+    communicator: TEXT_OR_NONE  # the backend's id of the communicator, the same on all its ranks, or NONE
+    sequence: I8_OR_NONE  # the operation's number in its communicator, the same on all its ranks, or NONE
 
     @property
     def call_ns(self) -> Column:

@@ -68,7 +68,6 @@ _KINDS = {
         _INFORMATION, "The file contains {n} more recording[|s] after the first. All of them are read."
     ),
     "control-character": _Kind(_INFORMATION, "{n} unescaped control character[|s] in texts [is|are] kept."),
-    "copy-without-bytes": _Kind(_INFORMATION, "{n} cop[y has|ies have] no size: [it is|they are] left out of transfer rates."),
     "damaged-gzip": _Kind(_SERIOUS, "The compressed data is damaged: everything after the damage is missing."),
     "duplicate-correlation": _Kind(
         _WARNING,
@@ -140,11 +139,6 @@ _KINDS = {
     "unreadable-event": _Kind(_WARNING, "{n} event[|s] could not be read and [is|are] left out."),
     "unreadable-header": _Kind(_WARNING, "What the file says about devices and versions could not be read."),
     "unreadable-profile": _Kind(_SERIOUS, "{n} profile[|s] could not be read: [its|their] kernels are missing."),
-    "wait-on-later-record": _Kind(
-        _INFORMATION,
-        "{n} wait[|s] for [an event|events] name[s|] a record that came later, as Kineto wrote until April 2026."
-        " [It is|They are] not used.",
-    ),
     "zero-timestamp": _Kind(_WARNING, "{n} event[|s] [has|have] no time stamp and [is|are] left out."),
 }
 _UNKNOWN = _Kind(_WARNING, "{n} problem[|s] of the kind {kind} [was|were] counted while reading.")

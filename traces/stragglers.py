@@ -5,8 +5,9 @@
 
 A collective's kernel runs on each rank from when that rank is ready until the last one's data has come, so of its kernels
 the shortest belongs to the rank that came last, and the others waited by how much longer theirs are. That needs
-no common clock. The k-th collective of a name in a group is the same one on all ranks; a group of which not all recorded
-ranks have as many is left out, and so is what has no measured duration.
+no common clock. Where recordings have the communicator's id and the operation's number in it, those tell which calls belong
+together. Where they do not, the k-th collective of a name in a group is the same one on all ranks; a group of which not all
+recorded ranks have as many is left out. So is what has no measured duration.
 
 Holistic Trace Analysis ranks by normalised start times of the longest communication kernels instead, which needs clocks
 that agree.
@@ -14,12 +15,14 @@ that agree.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from traces.measure import grouped
-from traces.model import Ending, Trace
+from traces.model import NONE, Collectives, Column, Ending, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,7 @@ def stragglers(trace: Trace) -> list[RankLateness]:
     table = trace.collectives.take(trace.collectives.ending == Ending.SEEN)
     count, last, waited_ns, caused_ns = (dict.fromkeys(table.rank.tolist(), 0) for _ in range(4))
     table = table.take(np.argsort(table.call_ns, kind="stable"))
-    for rows in grouped(table.name, table.group, table.group_size):
-        of_rank = [rows[own] for own in grouped(table.rank[rows])]
-        if len(of_rank) < 2 or len({len(own) for own in of_rank}) > 1:
-            continue
+    for of_rank in _matched(table):
         durations_ns = np.stack([table.duration_ns[own] for own in of_rank])  # by rank and collective
         late = durations_ns.argmin(axis=0)
         waits_ns = durations_ns - durations_ns.min(axis=0)
@@ -54,3 +54,30 @@ def stragglers(trace: Trace) -> list[RankLateness]:
             caused_ns[rank] += int(waits_ns[:, late == place].sum())
     found = [RankLateness(rank, count[rank], last[rank], waited_ns[rank], caused_ns[rank]) for rank in count if count[rank]]
     return sorted(found, key=lambda of: (-of.caused_ns, of.rank))
+
+
+def _matched(table: Collectives) -> Iterator[list[Column]]:
+    """By group and name, for two or more ranks: each one's rows of `table`, such that the k-th of all are one collective."""
+    numbered = (table.communicator != NONE) & (table.sequence != NONE)
+    counted = np.flatnonzero(~numbered)
+    for rows in grouped(table.name[counted], table.group[counted], table.group_size[counted]):
+        of_rank = [counted[rows[own]] for own in grouped(table.rank[counted[rows]])]
+        if len(of_rank) > 1 and len({len(own) for own in of_rank}) == 1:
+            yield of_rank
+    identified = np.flatnonzero(numbered)
+    for rows in grouped(table.name[identified], table.communicator[identified]):
+        of_rank = [identified[rows[own]] for own in grouped(table.rank[identified[rows]])]
+        by_number = [_by_number(own, table.sequence[own]) for own in of_rank]
+        shared = sorted(set.intersection(*map(set, by_number)))
+        if len(of_rank) > 1 and shared:
+            yield [np.array([own[number] for number in shared]) for own in by_number]
+
+
+def _by_number(rows: Column, sequence: Column) -> dict[tuple[int, int], int]:
+    """Rows by their number; those of one number, which were enqueued together, also by their order."""
+    seen: Counter[int] = Counter()
+    found = {}
+    for row, number in zip(rows.tolist(), sequence.tolist(), strict=True):
+        found[number, seen[number]] = row
+        seen[number] += 1
+    return found

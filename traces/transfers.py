@@ -22,7 +22,7 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransferSum:
-    """Copies or memsets of one kind, summed over devices; those of unknown size are counted, and are in no other figure."""
+    """Copies or memsets of one kind, summed over devices. Those of unknown size are in `count` and `duration_ns` only."""
 
     kind: str
     count: int
@@ -41,7 +41,8 @@ def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
         sized = spans.take((spans.bytes != NONE) & (spans.duration_ns > 0))
         moved, took_ns = int(sized.bytes.sum()), int(sized.duration_ns.sum())
         rate = moved / took_ns if took_ns else None
-        found.append(TransferSum(kind, len(spans), moved, took_ns, rate, _rates(sized, start_ns, edges)))
+        duration_ns = int(spans.duration_ns.sum())
+        found.append(TransferSum(kind, len(spans), moved, duration_ns, rate, _rates(sized, start_ns, edges)))
     return sorted(found, key=lambda of: (-of.bytes, of.kind))
 
 

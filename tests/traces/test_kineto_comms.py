@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from traces.checks import fault
+from traces.communication import communication
 from traces.kineto import read_kineto, read_kineto_bytes
-from traces.model import NONE, Trace
+from traces.merge import merge_ranks
+from traces.model import NONE, Ending, Trace
+from traces.stragglers import stragglers
 
 ALL_REDUCES = {"all_reduce": 15, "broadcast": 6}
 
@@ -150,3 +153,38 @@ def test_ranges_of_data_parallel_are_parts_with_the_times_of_their_device() -> N
     assert parts.device_start_ns.tolist() == [100_000, 200_000, 205_000, NONE, NONE]
     assert parts.device_end_ns.tolist() == [160_000, 330_000, 255_000, NONE, NONE]
     assert {texts[trace.phases.name[row]] for row in parts.phase} == {"forward"}
+
+
+def test_a_range_of_nccl_without_kernels_is_enqueue_time_only() -> None:
+    """95 MiB in 60 us would be 1.6 TB/s: the operation's own time is unknown. Gloo's range is the operation."""
+    told: dict[str, Any] = {"In msg nelems": 24_903_680, "dtype": "Float"}
+    trace = read(span("record_param_comms", 10, 70, **told), span("nccl:all_reduce", 12, 60), span("gloo:all_reduce", 100, 60))
+    assert trace.collectives.ending.tolist() == [Ending.UNSEEN, Ending.SEEN]
+    assert trace.problems == {"collective-without-kernel": 1}
+    by_bytes = {of.bytes: of.duration_ns for of in communication(trace).operations}
+    assert by_bytes == {None: 60_000}  # both, since the sizes of Gloo's were not recorded
+
+
+def test_the_communicator_and_the_number_in_it_tell_which_calls_belong_together() -> None:
+    """Rank 1 recorded one all-reduce more at its begin: counting would pair the first with the second."""
+
+    def rank(number: int, first: int, lengths: list[int]) -> dict[str, Any]:
+        events = []
+        for place, length in enumerate(lengths):
+            at = 100 * place
+            ids: dict[str, Any] = {"Comms Id": 2**64 - 5, "Seq": first + place}
+            events += [
+                span("record_param_comms", at, 20, **ids),
+                span("nccl:all_reduce", at + 1, 18),
+                launch(at + 2, place + 1),
+            ]
+            events.append(kernel("ncclDevKernel_AllReduce", at + 30, length, place + 1))
+        info = {"rank": number, "world_size": 2}
+        return {"schemaVersion": 1, "deviceProperties": [{"id": 0}], "distributedInfo": info, "traceEvents": events}
+
+    traces = [read_kineto_bytes(json.dumps(of).encode()) for of in (rank(0, 8, [10, 30]), rank(1, 7, [5, 40, 30]))]
+    trace = merge_ranks(traces, [0, 1])
+    assert trace.collectives.sequence.tolist() == [8, 9, 7, 8, 9]
+    assert {trace.strings[index] for index in trace.collectives.communicator} == {str(2**64 - 5)}
+    found = {of.rank: of for of in stragglers(trace)}
+    assert [(found[r].collectives, found[r].last, found[r].waited_ns) for r in (0, 1)] == [(2, 2, 0), (2, 0, 30_000)]

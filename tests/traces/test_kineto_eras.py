@@ -128,7 +128,7 @@ def test_flows_are_never_asked_and_never_counted() -> None:
     flow = {"id": 5, "pid": 7, "tid": 7, "ts": T0 + 1, "cat": "ac2g", "name": "ac2g"}
     trace = imported([call(5, 1), kernel(6, 9), {"ph": "s", **flow}, {"ph": "f", "bp": "e", **flow}])
     assert launcher_of(trace) == ""
-    assert trace.problems == {"kernel-without-launch": 1}
+    assert trace.problems == {"kernel-without-launch": 1, "lost-kernel": 1}
 
 
 # --- categories and threads
@@ -502,10 +502,10 @@ def test_odd_events_are_read_as_far_as_they_go_and_counted() -> None:
     names = {trace.strings[i] for i in trace.host.name}
     assert names == {"aten::good", "no dur", "text", "dur of text", "negative", "unknown", "args"}
     assert trace.problems == {
+        "begin-without-end": 1,
         "event-without-duration": 1,
         "event-without-name": 1,
         "negative-duration": 1,
-        "other-phase-event": 1,
         "unreadable-duration": 1,
         "unreadable-event": 4,
         "zero-timestamp": 1,

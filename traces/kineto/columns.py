@@ -26,6 +26,7 @@ from traces.model import NONE, Column, Strings
 _MAX_DURATION_NS = 30 * 86_400 * 10**9  # a month: longer ones are overflows of an end that was never written
 
 _HUGE = 1e300
+_ID_BITS = (1 << 63) - 1
 _MOST_OF_TID = 1 << 62  # as in checks.py
 
 
@@ -114,6 +115,14 @@ class EventColumns:
         """One whole number out of each event's arguments; the default where it is missing or no number."""
         return _whole(self.args[key], self.defaults[key], "i8")
 
+    def ids(self, key: str) -> Column:
+        """The same of ids, which are unsigned: of one beyond 63 bits, the lower 63 bits."""
+        values = self.args[key]
+        try:
+            return _whole_exactly(values, "i8")
+        except _TROUBLE:
+            return _whole([value & _ID_BITS if type(value) is int else value for value in values], self.defaults[key], "i8")
+
 
 def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
     """The columns of complete events. Those that have no readable start are left out and counted."""
@@ -168,12 +177,16 @@ def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Col
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 
+def _whole_exactly(values: list[Any], dtype: str) -> Column:
+    column = np.array(values, dtype=dtype)
+    if column.ndim != 1:
+        raise _Odd
+    return column
+
+
 def _whole(values: list[Any], default: int, dtype: str) -> Column:
     try:
-        column = np.array(values, dtype=dtype)
-        if column.ndim == 1:
-            return column
-        raise _Odd
+        return _whole_exactly(values, dtype)
     except (_Odd, TypeError, ValueError, OverflowError):
         limit = np.iinfo(dtype)
         whole = (_number(value, default) for value in values)

@@ -4,9 +4,11 @@
     collectives.bytes   # array([8196000, ...])
 
 Every backend wraps a collective in a range of its own name ("nccl:all_reduce", "gloo:all_reduce"). Around NCCL's lies an op
-`record_param_comms`, which since torch 2.3 tells counts, dtype and group; before, the range's input shapes are all there is.
-The time is that of the NCCL kernels launched within the range, from the first one's start to the last one's end; without any it
-is the range's own, which for Gloo, whose range is on the thread that does the work, is the whole operation.
+`record_param_comms`, which since torch 2.3 tells counts, dtype and group, and since 2026 the communicator and the operation's
+number in it; before, the range's input shapes are all there is.
+The time is that of the NCCL kernels launched within the range, from the first one's start to the last one's end. Gloo has none:
+its range is on the thread that does the work, so it is the whole operation. A range of NCCL without kernels is only the time
+that the host took to enqueue the operation: how long that took is unknown.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from traces.kineto.rows import Event
 from traces.kineto.shapes import describe
 from traces.kineto.spans import RankTables
 from traces.kineto.tables import matching
-from traces.model import NONE, Collectives, Column, DeviceKind, Strings, parse_shapes
+from traces.model import NONE, Collectives, Column, DeviceKind, Ending, Strings, parse_shapes
 from traces.op_cost import itemsize, size_bytes
 from traces.operations import SCALAR_TYPES, function_of
 
+_ON_DEVICE = ("nccl", "xccl")  # backends that execute on the GPU what the host enqueues
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
 
@@ -42,6 +45,7 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
         told = tables.comms.get(around, {})
         dtype, size_bytes = _size(told, tables.comms[row])
         group = told.get("Process Group Name", told.get("Process Group ID"))
+        communicator = told.get("Comms Id")  # beyond 63 bits, so text
         called_ns = int(host.start_ns[around if around != NONE else row])
         start_ns, end_ns = on_device.get(row, (called_ns, called_ns + int(host.duration_ns[row])))
         found.append(
@@ -55,6 +59,9 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
                 "start_ns": start_ns,
                 "duration_ns": end_ns - start_ns,
                 "called_ns": called_ns if called_ns != start_ns else NONE,
+                "communicator": strings.add(str(communicator)) if type(communicator) in (int, str) else NONE,
+                "sequence": _count(told.get("Seq"), 1 << 62),
+                "ending": Ending.UNSEEN if backend in _ON_DEVICE and row not in on_device else Ending.SEEN,
             }
         )
     found.sort(key=lambda call: call["start_ns"])

@@ -21,16 +21,26 @@ from traces.machine import from_kineto
 from traces.model import NONE, Device
 
 
+def properties_of(header: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a file says of each GPU of its machine."""
+    listed = header.get("deviceProperties", header.get("computeProperties"))
+    return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
+
+
+def is_of_amd(header: dict[str, Any]) -> bool:
+    """Whether a file is from a machine with AMD GPUs."""
+    if any(key.startswith(("hip_", "roctracer")) for key in header):
+        return True
+    return any("AMD" in str(p.get("name", "")) for p in properties_of(header))
+
+
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
     """The GPUs that were used (if none was: those listed), their rows by the number that `tables` have, and how many were
     visible. On AMD the numbers of memory events in `tables` become those of kernels."""
-    listed = header.get("deviceProperties", header.get("computeProperties"))
-    properties = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
+    properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}
     memory, spans = tables.memory, tables.device
-    is_amd = any(key.startswith(("hip_", "roctracer")) for key in header) or any(
-        "AMD" in str(p.get("name", "")) for p in properties
-    )
+    is_amd = is_of_amd(header)
     used = np.unique(spans.device).tolist()
     allocated = np.unique(memory.device[memory.device != NONE]).tolist()
     index_of: dict[int, int] = {}

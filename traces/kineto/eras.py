@@ -56,6 +56,8 @@ DEVICE_CATEGORIES = {
     "gpu_memset": DeviceKind.MEMSET,
     "cuda_sync": DeviceKind.SYNC,
     "cuda_event": DeviceKind.SYNC,
+    "xpu_sync": DeviceKind.SYNC,
+    "collective_comm": DeviceKind.ANNOTATION,  # spans what kernels of their own rows do
     "gpu_user_annotation": DeviceKind.ANNOTATION,
 }
 WINDOW_CATEGORY = "Trace"

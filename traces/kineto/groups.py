@@ -14,10 +14,13 @@ from typing import Any, Self
 
 from traces.chrome_counters import COUNTER
 from traces.kineto.eras import KNOWN_CATEGORIES
+from traces.kineto.odd_events import category_of, paired
 from traces.kineto.rows import CategoryEvents, Event, Taken, taken
 
 _FLOWS = ("s", "t", "f")
 _INSTANTS = ("i", "I")
+_PAIRS = ("B", "E")
+_PAIRED = ("B", None)  # under which a piece keeps all begin and end events, in their order
 _PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
 _SAMPLED = 32  # so many events at a piece's begin and end tell whether they carry ranks
@@ -62,6 +65,12 @@ class Piece:
                     by_kind[event["ph"], category if isinstance(category, str) else None].append(event)
                 else:
                     unreadable += 1
+        for event in by_kind.pop(("X", None), []):
+            by_kind["X", category_of(event)].append(event)
+        if any(phase in _PAIRS for phase, _ in by_kind):
+            for kind in [kind for kind in by_kind if kind[0] in _PAIRS]:
+                del by_kind[kind]
+            by_kind[_PAIRED] = [event for event in events if isinstance(event, dict) and event.get("ph") in _PAIRS]
         stamps = [event.get("ts") if isinstance(event, dict) else None for event in events[:_CLOCK_EVENTS]]
         piece = cls({}, {}, stamps, unreadable)
         for kind, members in by_kind.items():
@@ -119,7 +128,8 @@ class Groups:
     stamps: list[Any]  # of the very first events
 
     @classmethod
-    def of(cls, pieces: list[Piece], problems: Counter[str]) -> Groups:
+    def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:
+        """`stamps_per_us`: what a microsecond is in `ts`."""
         complete: defaultdict[Any, list[Taken]] = defaultdict(list)
         others: defaultdict[Any, list[Event]] = defaultdict(list)
         stamps: list[Any] = []
@@ -132,7 +142,12 @@ class Groups:
                 complete[kind].append(columns)
             for kind, members in piece.others.items():
                 others[kind] += members
-        categories = {category for _, category in (*complete, *others) if isinstance(category, str)}
+        spans, unpaired = paired(others.pop(_PAIRED, []), stamps_per_us)
+        if unpaired:
+            problems["begin-without-end"] += unpaired
+        for category, members in spans.items():
+            complete["X", category].append(taken(category, members))
+        categories = {category for _, category in (*complete, *others) if isinstance(category, str) and category}
         groups = cls({}, [], [], categories, stamps)
         for (_, category), parts in complete.items():
             groups.complete.setdefault(_text(category), CategoryEvents(_text(category))).pieces += parts
@@ -146,14 +161,19 @@ class Groups:
             elif phase not in _FLOWS and (phase, category) != COUNTER:
                 problems["other-phase-event"] += len(members)
         for category, rows in groups.complete.items():
-            if category and category not in KNOWN_CATEGORIES:
+            if not category:
+                problems["event-without-category"] += len(rows)
+            elif category not in KNOWN_CATEGORIES:
                 label = category if _PLAIN_NAME.fullmatch(category) else "(unreadable)"
                 problems[f"unknown-category {label}"] += len(rows)
         return groups
 
-    def is_foreign(self) -> bool:
-        """Whether there are events, and none is of a kind that torch.profiler writes."""
-        return bool(self.categories or self.complete) and not (self.categories & KNOWN_CATEGORIES) and not self.memory
+    def is_foreign(self, bare: bool) -> bool:
+        """Whether there are events, and none is of a kind that torch.profiler writes. A bare list of anything else is foreign
+        too."""
+        if not (self.categories or self.complete):
+            return bare and not (self.memory or self.metadata)
+        return not (self.categories & KNOWN_CATEGORIES) and not self.memory
 
     def thread_names(self) -> dict[tuple[Any, Any], str]:
         """What the operating system called the threads, by the file's pid and tid; the last word counts."""

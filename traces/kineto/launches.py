@@ -17,16 +17,28 @@ Note [Backlog]
     CUPTI counts correlation ids upward. So work without a call is backlog if it runs before all work of its stream that was
     launched within the recording, and if its id, where it has one, is below those of all recorded calls. It belongs to no step.
     Any other work without a call was launched while calls were being recorded: the call is missing.
+
+Note [Lost kernels]
+    A profiler whose buffers are full, or that does not get all of them, drops device records and keeps the calls. Then a GPU
+    looks idle while it worked. So launching calls without device work are counted, except
+    * while a stream is captured, when a launch becomes a node of a graph and nothing runs;
+    * calls that the file names twice, if one of the two has its work.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from traces.kineto.external_ids import latest_by_id
-from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostSpans
+from traces.kineto.tables import matching
+from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
+
+_LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel|(?:cuda|cu|hip)GraphLaunch")
+_BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
+_END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 
 @dataclass
@@ -77,6 +89,31 @@ class Launches:
             began[began] &= starts[ops[began]] <= device.spans.start_ns[rows[began]]
             launch[rows[began]] = ops[began]
         return cls(launch, ambiguous & device.spans.is_work, _backlog(device, launch, calls))
+
+
+def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
+    """How many launching calls lost their device work, see Note [Lost kernels]. `launch` is that of the device spans."""
+    spans = host.spans
+    is_call = spans.kind == HostKind.RUNTIME
+    launching = np.flatnonzero(is_call & (host.correlation > 0) & matching(spans.name, _LAUNCHES, strings))
+    worked = np.zeros(len(spans) + 1, bool)
+    worked[launch[launch != NONE]] = True
+    ids = np.unique(host.correlation[worked[:-1] & (host.correlation > 0)])
+    worked[:-1] |= np.isin(host.correlation, ids)
+    is_launch = np.zeros(len(spans) + 1, bool)
+    is_launch[launching] = True
+    inner = launching[is_launch[spans.parent[launching]]]
+    worked[inner] |= worked[spans.parent[inner]]
+    worked[spans.parent[inner[worked[inner]]]] = True
+    is_launch[inner] = False  # the call around it counts for both
+    without = np.flatnonzero(is_launch[:-1] & ~worked[:-1])
+    begins = np.sort(spans.start_ns[is_call & matching(spans.name, _BEGIN_CAPTURE, strings)])
+    ends = np.sort(spans.end_ns[is_call & matching(spans.name, _END_CAPTURE, strings)])
+    at_ns = spans.start_ns[without]
+    # Captures that are open at a time; those that began before the recording only end in it.
+    begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
+    open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
+    return int((open_captures <= 0).sum())
 
 
 def _calls(host: HostColumns) -> Column:

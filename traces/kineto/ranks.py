@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,21 +19,23 @@ import numpy as np
 from traces.cycles import cycles_of, joined_cycles
 from traces.export_notes import HEADER_KEY, PAIR_KEY, ExportNotes
 from traces.kineto.comms import read_collectives
-from traces.kineto.devices import read_devices
+from traces.kineto.devices import is_of_amd, properties_of, read_devices
 from traces.kineto.eras import TORCH_OF_ERA, TsUnit, era
 from traces.kineto.groups import Groups, Piece
+from traces.kineto.impossible import has_dependent_launch
 from traces.kineto.parts import read_parts
 from traces.kineto.rows import CategoryEvents
 from traces.kineto.sources import Source
 from traces.kineto.spans import RankTables, read_tables
 from traces.kineto.steps import read_steps
-from traces.kineto.text import Document, parse
+from traces.kineto.text import Document, parse_all
 from traces.machine import Machine, hip_version, runtime_version
 from traces.merge import merge_ranks
-from traces.model import NONE, Column, Device, HostKind, Strings, Trace, TraceImportError
+from traces.model import NONE, Column, Device, Ending, HostKind, Strings, Trace, TraceImportError
 from traces.run import KINETO, Run, distributed_of
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
+_PLACES_IN_NAME = re.compile(r"-(?:TP|DP|PP|EP|CP)-(\d{1,6})(?!\d)")
 _NUMBER = re.compile(r"\d+(?=\D*$)")
 # What only torch.profiler writes beside the events; a file with one of these is its, whatever is in the events.
 _KINETO_KEYS = frozenset(("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds"))
@@ -70,11 +73,13 @@ def assemble(
     for source in sources:
         found: Counter[str] = Counter()
         try:
-            document = parse(source.text, found, source.label, Piece.of)
-            _refuse_pair(source, document)
-            for rank, events in _by_rank(document.events).items():
-                recordings.append(_read_rank(source, replace(document, events=events), rank, found, marks_are_steps))
-            del document  # before the next is read: it is several times the size of what is kept
+            first = len(recordings)
+            for document in parse_all(source.text, found, source.label, Piece.of):
+                _refuse_pair(source, document)
+                for rank, events in _by_rank(document.events).items():
+                    recordings.append(_read_rank(source, replace(document, events=events), rank, found, marks_are_steps))
+                del document  # before the next is read: it is several times the size of what is kept
+            recordings[first:] = _of_one_file(recordings[first:])
         except TraceImportError as error:
             if not strangers:
                 raise
@@ -88,6 +93,22 @@ def assemble(
     if len(recordings) > 1 and not any(part.exported for part in recordings):
         recordings = _of_each_process(recordings)
     return _joined(recordings, skipped, problems)
+
+
+def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
+    """The recordings of a file, which belong together: cycles of one process joined; processes that tell no ranks, or told one
+    twice, get the next free ones."""
+    if len(recordings) < 2 or any(part.exported for part in recordings):
+        return recordings
+    recordings = _of_each_process(recordings)
+    told = {part.rank for part in recordings}
+    free = (number for number in count() if number not in told)
+    seen: set[int | None] = {None}
+    found = []
+    for part in recordings if len(recordings) > 1 else []:
+        found.append(replace(part, rank=next(free)) if part.rank in seen else part)
+        seen.add(part.rank)
+    return found or recordings
 
 
 def _of_each_process(recordings: list[_Recording]) -> list[_Recording]:
@@ -162,10 +183,20 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """ "rank3.json" and "worker3.pt.trace.json" say 3. A number alone may be anything, but if the names are the same
-    without it and the numbers are 0 to one less than there are files, they are ranks."""
+    """ "rank3.json" and "worker3.pt.trace.json" say 3, and so does "run-TP-3.trace.json" where nothing else tells.
+
+    Inference servers name each rank's place in its tensor, data, pipeline and expert parallel group ("run-TP-1-PP-0"). If the
+    first number alone does not tell the files apart, the ranks count through these places in order. A number alone may be
+    anything, but if the names are the same without it and the numbers are 0 to one less than there are files, they are ranks.
+    """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]
+    if not any(said):
+        names = [file.rpartition("/")[2] for file in files]
+        places = [tuple(int(number) for number in _PLACES_IN_NAME.findall(name)) for name in names]
+        if all(places) and len(set(places)) == len(files):
+            first = [place[0] for place in places]
+            return list(first) if len(set(first)) == len(files) else [sorted(places).index(place) for place in places]
     bare = [_NUMBER.search(stem) for stem in stems]
     numbers = [int(match[0][:9]) if match else -1 for match in bare]
     if not any(said) and sorted(numbers) == list(range(len(files))) and len({_NUMBER.sub("", stem) for stem in stems}) == 1:
@@ -202,9 +233,9 @@ def _read_rank(
     if rank is None:
         rank = told_rank if type(told_rank := distributed.get("rank")) is int and 0 <= told_rank < 1 << 31 else None
     strings = Strings()
-    groups = Groups.of(document.events, problems)
+    groups = Groups.of(document.events, problems, stamps_per_us=1000 if document.exact_ns else 1)
     header, bare = document.header, document.bare
-    if groups.is_foreign() and not (_KINETO_KEYS & header.keys()):
+    if groups.is_foreign(bare) and not (_KINETO_KEYS & header.keys()):
         others = ", ".join(sorted(groups.categories)[:3])[:80] or "none"
         raise TraceImportError(
             f"{source.label}: no event is torch.profiler's (categories: {others}); give a trace that torch.profiler exported"
@@ -217,13 +248,17 @@ def _read_rank(
     first = next(iter(groups.complete.values()), CategoryEvents(""))
     fractional = any(isinstance(stamp, float) for stamp in first.column("ts")[:8])
     the_era = era(bare, header, kinds, clock, fractional)
-    tables = read_tables(groups, clock, strings, problems, notes)
+    dependent_launch = has_dependent_launch(properties_of(header), is_of_amd(header))
+    tables = read_tables(groups, clock, strings, problems, notes, dependent_launch=dependent_launch)
     if notes:
         return _Recording(_from_export(tables, strings, notes), source.name, rank, notes)
     devices, row_of_device, visible = read_devices(header, tables)
     steps, phases, steps_from = read_steps(tables, strings, marks_are_steps)
     for table in (tables.device, tables.memory, phases):
         table.device = _renumbered(table.device, row_of_device)
+    collectives = read_collectives(tables, strings)
+    if unseen := int((collectives.ending == Ending.UNSEEN).sum()):
+        problems["collective-without-kernel"] += unseen
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]
     clock_name = TsUnit.name(np.concatenate(starts) if starts else np.empty(0, "i8"))
     facts: dict[str, Any] = {
@@ -242,7 +277,7 @@ def _read_rank(
         device=tables.device,
         memory=tables.memory,
         parts=read_parts(tables, phases, strings, row_of_device),
-        collectives=read_collectives(tables, strings),
+        collectives=collectives,
         machines={0: _machine(header, TORCH_OF_ERA[the_era], distributed)},
         runs={0: Run(source=KINETO, clock=clock_name, distributed=distributed_of(distributed))},
         provenance=facts,

@@ -30,7 +30,8 @@ from traces.kineto.eras import (
 )
 from traces.kineto.external_ids import CallOwners
 from traces.kineto.groups import Groups
-from traces.kineto.launches import DeviceColumns, HostColumns, Launches
+from traces.kineto.impossible import longer_than, overlapping
+from traces.kineto.launches import DeviceColumns, HostColumns, Launches, lost
 from traces.kineto.nesting import nesting_order, parents
 from traces.kineto.roles import roles_of
 from traces.kineto.rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Event
@@ -40,6 +41,8 @@ from traces.launch_configs import config_text
 from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
 
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
+_OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")  # of whose queues some do not run their work in order
+_LONGEST_WINDOW_US = 10**12  # eleven days
 _DIGITS = re.compile(r"-?\d+")
 # Of a frame's file: all up to the folder that packages or the standard library are in, else up to the last folder of a path
 # that begins at a root.
@@ -60,13 +63,21 @@ class RankTables:
 
 
 def read_tables(
-    groups: Groups, clock: TsUnit, strings: Strings, problems: Counter[str], notes: ExportNotes | None = None
+    groups: Groups,
+    clock: TsUnit,
+    strings: Strings,
+    problems: Counter[str],
+    notes: ExportNotes | None = None,
+    *,
+    dependent_launch: bool = True,
 ) -> RankTables:
-    """`notes` are those of a file that was exported from a trace."""
+    """`notes` are those of a file that was exported from a trace; `dependent_launch` as in impossible.py."""
     names, threads = cols.Names(strings), cols.Threads()
     host, comms = _read_host(groups, clock, names, threads, problems, notes)
     device = _read_device(groups, clock, names, problems, notes)
     memory = _read_memory(groups.memory, clock, threads, problems)
+    if not notes:
+        _exclude_impossible(groups, host.spans, device, dependent_launch, problems)
     owners = CallOwners.of(host.spans, host.op, _told_by_kernels(host, device))
     if notes:
         renumber, rows = _as_noted(threads, host.spans, notes), notes.threads
@@ -78,10 +89,35 @@ def read_tables(
     host.spans.thread = renumber[host.spans.thread]
     memory.thread = renumber[memory.thread]
     host, comms = _nested(host, owners, comms, problems)
-    # What an export says of its problems was counted when the trace was made.
-    return RankTables(
-        rows, host.spans, _launched(host, device, owners.names_ops, Counter() if notes else problems), memory, comms
-    )
+    if notes:  # the ids are ours, and the problems were counted when the trace was made
+        spans = _launched(host, device, True, strings, Counter())
+    else:
+        spans = _launched(host, device, owners.names_ops, strings, problems)
+    return RankTables(rows, host.spans, spans, memory, comms)
+
+
+def _exclude_impossible(
+    groups: Groups, host: HostSpans, device: DeviceColumns, dependent_launch: bool, problems: Counter[str]
+) -> None:
+    """Set durations that cannot be true to 0, and count them. See impossible.py."""
+    window_ns = _window_ns(groups)
+    for spans in (host, device.spans):
+        too_long = longer_than(spans, window_ns)
+        _count(problems, "duration-beyond-window", too_long)
+        spans.duration_ns[too_long] = 0
+    if not any(category.startswith(_OTHER_STREAMS) for category in groups.complete):
+        late = overlapping(device, dependent_launch)
+        _count(problems, "impossible-overlap", late)
+        device.spans.duration_ns[late] = 0
+
+
+def _window_ns(groups: Groups) -> int:
+    """How long the profiler recorded, or 0 if the file does not say."""
+    if WINDOW_CATEGORY not in groups.complete:
+        return 0
+    rows = groups.complete[WINDOW_CATEGORY]
+    lasted = [took for took in rows.column("dur") if type(took) in (int, float) and 0 < took < _LONGEST_WINDOW_US]
+    return int(1000 * sum(lasted))
 
 
 def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
@@ -146,11 +182,11 @@ def _read_host(
             forward = read.numbers("Fwd thread id")
             spans.forward_thread = np.where((forward > 0) & (forward < 1 << 31), forward, NONE).astype("i4")
         if kind == HostKind.OP:
-            op = read.numbers("External id")
+            op = read.ids("External id")
             for pattern in (MODULE_NAME, ANNOTATION_NAME) if category == "Operator" else (MODULE_NAME,):
                 spans.kind[matching(read.names, pattern, names.strings)] = HostKind.ANNOTATION
         elif kind == HostKind.RUNTIME:
-            correlation, named = read.numbers("correlation"), _external_ids(read)
+            correlation, named = read.ids("correlation"), _external_ids(read)
         of_comms = list(read.args.get(COMMS, ()))[recorded]
         comms.update((first + row, args) for row, args in enumerate(of_comms) if args is not None)
         spans = spans.take(recorded) if notes else spans
@@ -218,17 +254,19 @@ def _read_device(
             parts[-1].origin = notes.origins(category, len(read))
         externals.append(_external_ids(read))
         is_annotation = kind == DeviceKind.ANNOTATION
-        correlations.append(np.zeros(len(read), "i8") if is_annotation else read.numbers("correlation"))
+        correlations.append(np.zeros(len(read), "i8") if is_annotation else read.ids("correlation"))
     return DeviceColumns(DeviceSpans.concatenated(parts), np.concatenate(externals), np.concatenate(correlations))
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
     """Of calls and device spans; spelt with a small letter until 2021."""
-    external = read.numbers("External id")
-    return external if (external > 0).any() else read.numbers("external id")
+    external = read.ids("External id")
+    return external if (external > 0).any() else read.ids("external id")
 
 
-def _launched(host: HostColumns, device: DeviceColumns, names_ops: bool | None, problems: Counter[str]) -> DeviceSpans:
+def _launched(
+    host: HostColumns, device: DeviceColumns, names_ops: bool | None, strings: Strings, problems: Counter[str]
+) -> DeviceSpans:
     """The device spans, pointing at what launched them."""
     if names_ops is None:
         names_ops = external_ids_are_ops(device.named, device.correlation)
@@ -238,6 +276,8 @@ def _launched(host: HostColumns, device: DeviceColumns, names_ops: bool | None, 
     _count(problems, "duplicate-correlation", found.ambiguous)
     _count(problems, "backlog-at-start", found.backlog)
     _count(problems, "kernel-without-launch", spans.is_work & (spans.launch == NONE) & ~found.backlog)
+    if missing := lost(host, spans.launch, strings):
+        problems["lost-kernel"] += missing
     if len(host.spans):
         early = spans.start_ns < host.spans.start_ns[spans.launch]
         _count(problems, "kernel-before-launch", (spans.launch != NONE) & early)

@@ -15,7 +15,9 @@ import json
 import re
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ BYTES_PER_CHARACTER = 2  # that a character of compressed JSON counts towards Un
 
 _CONTENT = re.compile(rb"[^ \t\r\n\0]")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
+_EVENTS_KEY_BYTES = re.compile(rb'"traceEvents"\s*:\s*\[')
+_JOINT = re.compile(rb'\}\s*(?=\{\s*"\w+"\s*:)')  # where one object ends and another begins, without a comma
 _KEYS = r'(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s*:)'
 _NEXT_OBJECT = re.compile(r"\}\s*,\s*(?=\{)")
 _NEXT_EVENT = re.compile(r"\}\s*,\s*" + _KEYS)
@@ -125,11 +129,41 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
     return pieces
 
 
-def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Document:
+def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Iterator[Document]:
+    """The recordings in a text: one, or several that were written one after another. Each as `parse` reads it."""
+    try:
+        yield parse(data, problems, name, digest, mend=False)
+    except orjson.JSONDecodeError:
+        texts = _concatenated(data)
+        if len(texts) > 1:
+            problems["concatenated-files"] += len(texts) - 1
+        for text in texts:
+            yield parse(text, problems, name, digest)
+
+
+def _concatenated(data: bytes) -> list[bytes]:
+    """The JSON objects that a text consists of, if each holds a list of events; else the text itself.
+
+    Within an object, a brace opens only after a comma, a colon or a bracket.
+    """
+    ends = [match.end() for match in _JOINT.finditer(data)]
+    texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
+    whole: list[bytes] = []
+    for text in texts:
+        if whole and (not _EVENTS_KEY_BYTES.search(text) or not _EVENTS_KEY_BYTES.search(whole[-1])):
+            whole[-1] += text  # those braces were within a text
+        else:
+            whole.append(text)
+    return whole
+
+
+def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
     """Read a recording's text. `digest` makes of each piece of the list of events what is kept of it.
 
-    Raises TraceImportError if there is no list of events in the text.
+    Raises TraceImportError if there is no list of events in the text, and, unless damages are to be mended, JSONDecodeError for
+    text that is not JSON.
     """
+    found = Counter(problems)
     if data.startswith(_BOM):
         data = data[len(_BOM) :]
         problems["byte-order-mark"] += 1
@@ -140,6 +174,10 @@ def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list)
     try:
         early, content = load(data, digest)
     except orjson.JSONDecodeError:
+        if not mend:
+            problems.clear()
+            problems.update(found)
+            raise
         document = _scan(_decoded(data, problems), digits is not None, problems, name)
         document.events = digest(document.events)
         return document
