@@ -5,6 +5,10 @@
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
+What is compared. `steps` is the pace, as `traces.pace` defines it: the larger of the host's and the slowest device's time per
+step. `gpu_busy` is the GPU time of a step: of the work launched in it, whenever it ran. The verdict needs both within
+tolerance; neither stands in for the other.
+
 Which steps are compared. A replayed step names the recorded step that drove it, so a replay is compared with exactly
 those recorded steps, each as often as it was replayed; two recordings are compared over all their steps. Warm-up steps
 are left out, unless there are no others, and evaluation steps are compared apart. A profiler makes steps slower: where
@@ -15,7 +19,7 @@ profiled ones. `error` is replayed / recorded - 1, or null where the recorded fi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any, Generic, TypeVar
@@ -23,15 +27,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from traces.analyses import Analyses, analyse
+from traces.bottleneck import PaceLimit, bottleneck
 from traces.changes import TOP, Changes, changes
 from traces.communication import Communication, communication
 from traces.json_facts import OMITTED_IF_EMPTY, as_json
 from traces.measure import (
-    busy_by_device,
     busy_by_stream,
-    busy_in_steps,
     busy_ns,
-    compute_side_ns,
     device_time_by_origin,
     evaluation_steps,
     memory_peaks,
@@ -40,6 +42,18 @@ from traces.measure import (
     steady_steps,
 )
 from traces.model import NONE, PHASES, Column, StepKind, Trace
+from traces.pace import (
+    HOST,
+    PaceSeries,
+    StepPace,
+    StepTimes,
+    device_series,
+    device_windows,
+    host_series,
+    pace_of,
+    pace_series,
+    step_times,
+)
 from traces.part_times import PartError, part_errors
 from traces.phase_medians import PhaseMedians, phase_medians
 from traces.program import Evidence, Verdict, same_program
@@ -62,6 +76,9 @@ class Both(Generic[Figure]):
 
     recorded: Figure
     replayed: Figure
+
+    def __iter__(self) -> Iterator[Figure]:
+        return iter((self.recorded, self.replayed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +148,24 @@ class MemoryComparison:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """See the module. `judged` names the figure whose error decides about `within_tolerance`.
+    """See the module. `judged` names the figure that decides about `within_tolerance`: "steps", "compute_side" or "gpu_busy".
 
-    `within_tolerance` is False for another program, whatever its times, and None where there is nothing to judge: where it
-    cannot be told whether this is the same program, or where no figure is in both traces. Identical traces are alike.
+    Where a step's time and its GPU time are both known, both must be within tolerance; `judged` is then the step's time, unless
+    GPU time alone is beyond. `within_tolerance` is False for another program, whatever its times. It is None where there is
+    nothing to judge: where it is not known whether this is the same program, or where no figure is in both traces. Identical
+    traces are alike.
     """
 
     verdict: Verdict
     replay: bool  # the second trace is a replay, not a second recording
     steps_compared: Both[int]
-    steps: Spread
-    compute_side: Spread
-    gpu_busy: Spread
+    paces: Both[StepPace | None]  # None: that trace has no steps
+    bottlenecks: Both[PaceLimit | None]
+    steps: Spread  # the pace
+    host_pace: Spread
+    device_pace: Spread
+    compute_side: Spread  # the pace without waits for data
+    gpu_busy: Spread  # GPU time
     phases: dict[str, PhaseError]
     host_phases_comparable: bool  # False: one trace's are synchronized with the device, the other's are not (PhaseTiming)
     streams: list[StreamShare]
@@ -157,6 +180,7 @@ class Comparison:
     speed: float | None  # of a replay: how fast recorded time went; all times here are recorded time
     tolerance: float
     judged: str
+    judged_figures: tuple[str, ...]  # those that must be within tolerance: a step's time, and GPU time where both know it
     within_tolerance: bool | None
     analyses: Both[Analyses]
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of traces that hold evaluation steps
@@ -168,8 +192,12 @@ class Comparison:
     @property
     def judged_error(self) -> float | None:
         """The error of the figure that is judged."""
-        figures = {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
-        return figures[self.judged].error
+        return self.figures[self.judged].error
+
+    @property
+    def figures(self) -> dict[str, Spread]:
+        """What may be judged, by name."""
+        return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 
     def estimate_sentences(self) -> list[str]:
         """A sentence for each side that nobody recorded."""
@@ -184,7 +212,7 @@ class Comparison:
         verdict = facts.pop("verdict")
         said = {"same_program": self.verdict.same, "reason": self.verdict.reason}
         said |= {"verdict": verdict["sameness"], "evidence": verdict["evidence"], "not_compared": verdict["not_compared"]}
-        return {**said, **facts}
+        return {**said, **facts, "pace": facts["steps"], "gpu_time": facts["gpu_busy"]}
 
     def __repr__(self) -> str:
         """A few lines, for a notebook."""
@@ -193,7 +221,7 @@ class Comparison:
         for words, figure in (
             ("step", self.steps),
             ("step without data loading", self.compute_side),
-            ("GPU busy", self.gpu_busy),
+            ("GPU time", self.gpu_busy),
         ):
             a_ns, b_ns = figure.recorded_median_ns, figure.replayed_median_ns
             if a_ns is not None and b_ns is not None:
@@ -227,21 +255,30 @@ def compare(
     verdict = same_program(recorded, other, *_same_numbers(recorded, ours, other, theirs))
     notes = other.run_of(other.ranks[0]).replay
     config = notes.config if notes is not None else None
-    sides = compute_side_ns(recorded), compute_side_ns(other)
-    steps = spread(timed, recorded.steps.duration_ns, timed_other, other.steps.duration_ns, steady_steps(recorded))
-    compute_side = spread(timed, sides[0], timed_other, sides[1], steady_steps(recorded))
-    # A phase-grained trace does not tell when within a phase the device was busy.
-    gpu_busy = NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(recorded, ours, other, theirs)
+    times = Both(step_times(recorded), step_times(other))
+    paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
+    steady = steady_steps(recorded)
+    steps = _spread(times, timed, timed_other, steady, pace_series)
     # Data loading in a replay is this machine's own, unless it was padded to the recorded one: not the replay's error.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
-    judged, error = ("steps", steps.error) if whole else ("compute_side", compute_side.error)
-    if error is None:
-        judged, error = "gpu_busy", gpu_busy.error
+    compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
+    # A phase-grained trace does not tell when within a phase the device was busy.
+    gpu_busy = NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(recorded, ours, other, theirs, times)
+    judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
+    analyses = analyses or Both(analyse(recorded), analyse(other))
+    between_ranks = _communication(recorded, other)
     return Comparison(
         verdict=verdict,
         replay=other.is_replay,
         steps_compared=Both(len(timed), len(timed_other)),
+        paces=paces,
+        bottlenecks=Both(
+            bottleneck(paces.recorded, analyses.recorded.idle, between_ranks.recorded if between_ranks else None),
+            bottleneck(paces.replayed, analyses.replayed.idle, between_ranks.replayed if between_ranks else None),
+        ),
         steps=steps,
+        host_pace=_spread(times, timed, timed_other, steady, host_series),
+        device_pace=_spread(times, timed, timed_other, steady, device_series),
         compute_side=compute_side,
         gpu_busy=gpu_busy,
         phases=_phases(recorded, Both(timed, timed_other), other, Both(ours, theirs)),
@@ -261,22 +298,88 @@ def compare(
         clock=config.clock if config is not None else None,
         speed=config.speed if config is not None else None,
         tolerance=tolerance,
-        judged=judged,
-        within_tolerance=_within(tolerance, error, verdict),
-        analyses=analyses or Both(analyse(recorded), analyse(other)),
+        judged=judged.figure,
+        judged_figures=judged.required,
+        within_tolerance=_within(judged, verdict),
+        analyses=analyses,
         estimates=[name for name, side in (("A", recorded), ("B", other)) if side.run_of(side.ranks[0]).predicted],
-        evaluation=_evaluation(recorded, other, sides),
+        evaluation=_evaluation(recorded, other, times),
         parts=part_errors(recorded, timed, other, timed_other),
-        communication=_communication(recorded, other),
+        communication=between_ranks,
     )
 
 
-def _within(tolerance: float, error: float | None, verdict: Verdict) -> bool | None:
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """The figure that decides, and whether all that are known are within tolerance; None: none is known."""
+
+    figure: str
+    required: tuple[str, ...]
+    is_within: bool | None
+
+
+def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> _Judgement:
+    """`steps` is the one figure of a step's time that counts here; GPU time must be within tolerance beside it."""
+    known = [(name, _differs(of, tolerance)) for name, of in {**steps, "gpu_busy": gpu_time}.items()]
+    known = [(name, differs) for name, differs in known if differs is not None]
+    beyond = [name for name, differs in known if differs]
+    name = next(iter([*beyond, *(name for name, _ in known), *steps]))
+    return _Judgement(name, tuple(name for name, _ in known), not beyond if known else None)
+
+
+def _differs(of: Spread, tolerance: float) -> bool | None:
+    """Whether the figure differs by more than the tolerance; None where a trace lacks it, or both are 0."""
+    if of.recorded_median_ns == 0 and of.replayed_median_ns:
+        return True
+    return None if of.error is None else abs(of.error) > tolerance
+
+
+def _within(judged: _Judgement, verdict: Verdict) -> bool | None:
     if verdict.same is None or verdict.same is False:
         return verdict.same
-    if verdict.evidence is Evidence.IDENTICAL:
-        return True
-    return None if error is None else abs(error) <= tolerance
+    return True if verdict.evidence is Evidence.IDENTICAL else judged.is_within
+
+
+_NO_STEPS = PaceSeries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), NONE)
+
+
+def _spread(
+    times: Both[StepTimes], ours: Column, theirs: Column, steady: Column, of: Callable[[StepTimes, Column], PaceSeries | None]
+) -> Spread:
+    """Intervals of these steps of both traces: those that `of` chooses on each side. `steady`: the steps whose noise counts."""
+    a, b = of(times.recorded, ours) or _NO_STEPS, of(times.replayed, theirs) or _NO_STEPS
+    noisy = steady[np.isin(times.recorded.rank[steady], times.recorded.rank[a.rows])]
+    noisy = noisy[a.interval_ns[noisy] != NONE] if len(a.rows) else noisy[:0]
+    return spread(a.rows, a.interval_ns, b.rows, b.interval_ns, noisy)
+
+
+def _without_data(
+    times: Both[StepTimes],
+    ours: Column,
+    theirs: Column,
+    steady: Column,
+    paces: Both[StepPace | None],
+    *,
+    loads_otherwise: bool,
+) -> Spread:
+    """The pace without waits for data.
+
+    A replay that loads its own data (`loads_otherwise`) waits longer or shorter than the recording did, so the devices' queues
+    cover another part of its waits. If the recording's host is the limit, waits are therefore left out whole on both sides.
+    """
+    if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
+        return _spread(times, ours, theirs, steady, _host_without_loader)
+    return _spread(times, ours, theirs, steady, _series_without_data)
+
+
+def _host_without_loader(times: StepTimes, rows: Column) -> PaceSeries | None:
+    of = host_series(times, rows)
+    return None if of is None else replace(of, interval_ns=of.interval_ns - times.loader_ns)
+
+
+def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
+    of = pace_series(times, rows)
+    return None if of is None else replace(of, interval_ns=of.without_data_ns)
 
 
 def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
@@ -343,7 +446,7 @@ def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] 
     return Both(ours, theirs) if ours or theirs else None
 
 
-def _evaluation(recorded: Trace, other: Trace, sides: tuple[Column, Column]) -> Evaluation | None:
+def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evaluation | None:
     """The evaluation steps by themselves; of a replay with recorded ones, those that drove it, as often as they did."""
     ours, theirs = evaluation_steps(recorded), evaluation_steps(other)
     if not len(ours) and not len(theirs):
@@ -353,24 +456,17 @@ def _evaluation(recorded: Trace, other: Trace, sides: tuple[Column, Column]) -> 
     rows = drove if len(drove) else ours
     return Evaluation(
         steps_compared=Both(len(rows), len(theirs)),
-        steps=spread(rows, recorded.steps.duration_ns, theirs, other.steps.duration_ns, ours),
-        compute_side=spread(rows, sides[0], theirs, sides[1], ours),
+        steps=_spread(times, rows, theirs, ours, pace_series),
+        compute_side=_spread(times, rows, theirs, ours, _series_without_data),
     )
 
 
-def _busy_spread(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> Spread:
-    """GPU busy time within each step, all devices of its rank together; without steps, of the whole trace."""
+def _busy_spread(recorded: Trace, ours: Column, other: Trace, theirs: Column, times: Both[StepTimes]) -> Spread:
+    """GPU time of the steps, all devices of a rank together; without steps, of the whole trace."""
     if not len(ours):
         a, b = busy_ns(recorded), busy_ns(other)
         return Spread(a, b, relative_error(a, b), None, None, None, None, None)
-    return spread(ours, _busy_per_step(recorded), theirs, _busy_per_step(other), profiled_steps(recorded))
-
-
-def _busy_per_step(trace: Trace) -> Column:
-    total = np.zeros(len(trace.steps), dtype=np.int64)
-    for device, busy in busy_by_device(trace).items():
-        total += busy_in_steps(trace, busy, device)
-    return total
+    return spread(ours, times.recorded.gpu_time_ns, theirs, times.replayed.gpu_time_ns, profiled_steps(recorded))
 
 
 def _phases(recorded: Trace, timed: Both[Column], other: Trace, with_kernels: Both[Column]) -> dict[str, PhaseError]:
@@ -415,16 +511,14 @@ def pair_streams(left: Mapping[int, float], right: Mapping[int, float]) -> list[
 
 
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
-    """Per device label and stream: the busy share of the chosen steps of its rank, of the whole trace without steps."""
+    """Per device label and stream: the busy share over the chosen steps (`device_windows`); without steps, over the trace."""
     shares: dict[str, dict[int, float]] = {}
-    whole = {device: busy.end_ns[-1] - busy.start_ns[0] for device, busy in busy_by_device(trace).items()}
+    windows = device_windows(trace, np.unique(steps)) if len(steps) else device_windows(trace)
     for (device, stream), busy in busy_by_stream(trace).items():
-        if len(steps):
-            mine = steps[trace.steps.rank[steps] == trace.devices[device].rank]
-            busy_ns_, time_ns = busy_in_steps(trace, busy, device)[mine].sum(), trace.steps.duration_ns[mine].sum()
-        else:
-            busy_ns_, time_ns = busy.total_ns, whole[device]
-        shares.setdefault(trace.device_label(device), {})[stream] = float(busy_ns_ / time_ns) if time_ns else 0.0
+        window = windows.get(device)
+        busy_ns_ = int(busy.within(window.start_ns, window.end_ns).sum()) if window is not None else 0
+        share = busy_ns_ / window.total_ns if window is not None and window.total_ns else 0.0
+        shares.setdefault(trace.device_label(device), {})[stream] = share
     return shares
 
 

@@ -3,9 +3,12 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-A reason is a difference between two figures of the same thing: time by phase on the host (these add up to the step), within a
-phase the parts of nn.DataParallel, what the devices waited for, kernels by name, communication that nothing hid. A part of a
-phase's difference is named below it and not added to it again: `phase` says of which.
+A reason is a difference between two figures of the same thing: time by phase, within a phase the parts of nn.DataParallel, what
+the devices waited for, kernels by name, communication that nothing hid. A part of a phase's difference is named below it and
+not added to it again: `phase` says of which.
+
+Phases are compared on the host, where they add up to the step. If the host runs ahead of the device in either trace
+(`traces.pace`), the host's phases decide nothing, and the GPU time of what each phase launched is compared instead.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why two traces differ, in sentences; `delta_ns` is by how much the second one's median step is longer."""
+    """Why two traces differ, in sentences; `delta_ns` is by how much longer the second one's step time is."""
 
     headline: str
     delta_ns: int | None
@@ -63,7 +66,7 @@ class Explanation:
 
 
 def explain(comparison: Comparison) -> Explanation:
-    """Of the median steps that the comparison compares; reasons under 0.2 % of a step are left out."""
+    """Of the step times that the comparison compares; reasons under 0.2 % of a step are left out."""
     before_ns, after_ns = comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
     if before_ns is None or after_ns is None:
         return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])
@@ -86,9 +89,9 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
     verdict, noise = comparison.verdict, comparison.steps.noise_floor
     said = comparison.estimate_sentences()
     if verdict.same is False:
-        said.append(f"These are not the same program ({verdict.reason}): what follows compares different work.")
+        said.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
     elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
-        said.append(f"Steps of A differ among themselves by {noise:.1%}, so that this difference may be noise.")
+        said.append(f"The steps of A differ by {noise:.1%}, so this difference may be noise.")
     return " ".join(said)
 
 
@@ -101,6 +104,11 @@ def _headline(before_ns: int, after_ns: int) -> str:
 
 
 def _phases(comparison: Comparison) -> Iterator[Reason]:
+    if any(pace is not None and pace.host_runs_ahead for pace in comparison.paces):
+        for name, phase in comparison.phases.items():
+            before, after = phase.busy_recorded_median_ns, phase.busy_replayed_median_ns
+            yield _reason(name, before or None, after or None, "", f"GPU work of {name}", "on the GPU")
+        return
     if not comparison.host_phases_comparable:
         return
     for name, phase in comparison.phases.items():

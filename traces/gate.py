@@ -5,10 +5,10 @@
     result.passed, result.checks[0]     # False, Check("step_time", budget=180_000_000, value=184_200_000, passed=False)
 
     [budget]
-    step_time = "180 ms"        # the median step of the second trace: at most this...
+    step_time = "180 ms"        # the pace of the second trace (traces/pace.py): at most this...
     step_time_change = "5 %"    # ...or at most this much over the first one's
-    compute_time = "110 ms"     # the step without data loading; compute_time_change likewise
-    gpu_busy = "100 ms"         # per step; gpu_busy_change likewise
+    compute_time = "110 ms"     # the step time without data loading; compute_time_change likewise
+    gpu_busy = "100 ms"         # GPU time of a step; gpu_busy_change likewise
     memory_peak = "14 GiB"      # the most that any device had allocated; memory_peak_change likewise
     missing_ops = 0             # kinds of calls that a replay's recording does not hold
     matched = "99 %"            # of a replay's GPU time matched op by op: at least

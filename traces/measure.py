@@ -4,7 +4,6 @@ Shared by info, diff and replay. Everything here is plain numpy over whole colum
 
     trace = load("v100.msgpack")
     busy_ns(trace)                          # 603557000: the union of all GPU work, per device, summed
-    np.median(compute_side_ns(trace))       # a step without its wait for data
     phase_times(trace)["forward"].host_ns   # one figure per step
 
 Work on a device belongs to the step and phase in which the host *launched* it: the host runs ahead of the GPU by up to
@@ -108,12 +107,6 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
     return next((found for found in rows if len(found)), np.zeros(0, dtype=np.int64))
 
 
-def busy_in_steps(trace: Trace, busy: Intervals, device: int) -> Column:
-    """How long `busy` of that device covers each step's window on the host; 0 in steps of other ranks."""
-    mine = trace.steps.rank == (trace.devices[device].rank if device < len(trace.devices) else 0)
-    return np.asarray(np.where(mine, busy.within(trace.steps.start_ns, trace.steps.end_ns), 0))
-
-
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
     """One phase over all steps: its time in each, 0 where a step went without it; phases of one name are summed.
@@ -160,12 +153,6 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
         busy = Intervals(spans.start_ns[rows], spans.end_ns[rows])
         found[trace.strings[int(trace.phases.name[row])]][trace.phases.step[row]] += busy.total_ns
     return found
-
-
-def compute_side_ns(trace: Trace) -> Column:
-    """Each step without its wait for data (its `loader` phase), which is the part that a GPU and its host decide."""
-    loader = phase_times(trace).get("loader")
-    return np.asarray(trace.steps.duration_ns - (loader.host_ns if loader else 0))
 
 
 def launch_time_ns(trace: Trace) -> Column:

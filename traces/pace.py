@@ -23,12 +23,18 @@ Note [A step's time]
 
     host pace       the median host interval of the steady steps, on the slowest rank
     device pace     the median device interval of the steady steps, on the slowest device that gets work in each of them
-    pace            the larger of the two
+    pace            the larger of the two (but see Note [Steps of several kinds])
     GPU time        of a step: how long each device was busy (union) with the work launched in the step, summed over devices
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
     Steps that were timed by CUDA events alone have no kernels (`trace record`: clean steps, and all steps at phase grain).
     Their completion is the latest device end of their phases. Their GPU time is not known.
+
+Note [Steps of several kinds]
+    Steps of a script with several trainers are long and short in turn (a GAN; one update after several batches). What the host
+    does after a long step's last kernel lies in the next step's device interval, so the two medians are of different mixtures
+    and the larger one means nothing. There the device's intervals count if it is still working when the host ends a step (the
+    median lag is above 0), and the host's otherwise.
 
 Note [What limits the pace]
     A host that waits for the device in each step has the same interval as the device, whichever of the two is slow. So the
@@ -42,7 +48,6 @@ Note [Waits for data]
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,6 +59,8 @@ from traces.measure import (
     grouped,
     launch_steps,
     launch_time_ns,
+    passes_of_steps,
+    phase_times,
     profiled_steps,
     rank_of_device,
     steady_steps,
@@ -85,6 +92,8 @@ class StepTimes:
     gpu_ns: dict[int, Column]  # per device: busy with the work launched in the step
     launches: dict[int, Column]  # per device: whether the step launched work there, or was timed there by CUDA events
     data_wait_ns: Column  # see Note [Waits for data]
+    loader_ns: Column  # all of the step's loader phases
+    passes: Column  # equal for steps of one kind, see `passes_of_steps`
     follows: Column  # whether the step has a predecessor
     host_end_ns: Column
     rank: Column
@@ -102,6 +111,7 @@ class StepPace:
 
     pace_ns: int
     limit: str  # "host" or "device", see Note [What limits the pace]
+    host_runs_ahead: bool  # the device's pace exceeds the host's
     host_ns: int
     device_ns: int | None  # None: no device work and no CUDA events
     device: int  # row of the slowest device, or NONE
@@ -158,6 +168,8 @@ def step_times(trace: Trace) -> StepTimes:
         gpu_ns=gpu_ns,
         launches=launches,
         data_wait_ns=_data_waits(trace, work, by_events),
+        loader_ns=_loader_ns(trace),
+        passes=passes_of_steps(trace),
         follows=follows,
         host_end_ns=steps.end_ns,
         rank=steps.rank,
@@ -165,10 +177,43 @@ def step_times(trace: Trace) -> StepTimes:
     )
 
 
-def series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Which intervals decide about the pace of these steps (rows of `trace.steps`, perhaps repeated); None without steps."""
-    found = [*_host_series(times, rows), *_device_series(times, rows)]
-    return max(found, key=lambda of: float(np.median(of.interval_ns[of.rows])), default=None)
+def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
+    """The host intervals of these steps (rows of `trace.steps`, perhaps repeated) on the slowest rank; None without steps."""
+    without_data_ns = times.host_interval_ns - times.data_wait_ns
+    ranks = np.unique(times.rank[rows]).tolist()
+    found = [PaceSeries(rows[times.rank[rows] == rank], times.host_interval_ns, without_data_ns, NONE) for rank in ranks]
+    return max(found, key=_median, default=None)
+
+
+def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
+    """The device intervals of these steps on the slowest device that got work in each of them; None without device work.
+
+    If no device got work in each step, all that worked at all are considered.
+    """
+    steady: list[PaceSeries] = []
+    some: list[PaceSeries] = []
+    for device, interval_ns in times.device_interval_ns.items():
+        mine = rows[times.rank[rows] == times.device_ranks[device]]
+        launches = times.launches[device][mine]
+        if not launches.any():
+            continue
+        one = PaceSeries(mine[interval_ns[mine] != NONE], interval_ns, np.maximum(interval_ns - times.data_wait_ns, 0), device)
+        (steady if launches.all() else some).append(one)
+    return max(steady or some, key=_median, default=None)
+
+
+def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
+    """The intervals that decide about the pace of these steps: those of the host or of a device. None without steps.
+
+    See Note [Steps of several kinds].
+    """
+    host, device = host_series(times, rows), device_series(times, rows)
+    if host is None or device is None:
+        return host
+    if len(np.unique(times.passes[rows])) > 1:
+        lag_ns = times.completion_ns[device.device] - times.host_end_ns
+        return device if np.median(lag_ns[device.rows]) > 0 else host
+    return max(host, device, key=_median)
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
@@ -183,23 +228,22 @@ def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | Non
 
 def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | None:
     """As `pace`, of times that are known already."""
-    chosen = series(times, rows)
-    if chosen is None:
+    host, slowest, chosen = host_series(times, rows), device_series(times, rows), pace_series(times, rows)
+    if host is None or chosen is None:
         return None
-    host_ns = max(_median(of) for of in _host_series(times, rows))
-    slowest = max(_device_series(times, rows), key=_median, default=None)
+    host_ns, pace_ns = _median(host), _median(chosen)
     device_ns = None if slowest is None else _median(slowest)
-    pace_ns = _median(chosen)
     of_devices = [
         own[with_kernels[times.rank[with_kernels] == times.device_ranks[device]]] for device, own in times.gpu_ns.items()
     ]
     busiest_ns = max((float(np.median(own)) for own in of_devices if len(own)), default=0.0)
     gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if any(own.any() for own in of_devices) else None
     busy_share = busiest_ns / pace_ns if pace_ns and gpu_time_ns is not None else None
-    ahead = device_ns is not None and device_ns > _AHEAD * host_ns
+    runs_ahead = device_ns is not None and device_ns > _AHEAD * host_ns
     return StepPace(
         pace_ns=pace_ns,
-        limit=DEVICE if ahead or (busy_share or 0) >= _FULL else HOST,
+        limit=DEVICE if runs_ahead or (busy_share or 0) >= _FULL else HOST,
+        host_runs_ahead=runs_ahead,
         host_ns=host_ns,
         device_ns=device_ns,
         device=NONE if slowest is None else slowest.device,
@@ -209,6 +253,21 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         noise=noise_floor(chosen.interval_ns[chosen.rows]),
         falls_behind_ns=_falls_behind(times, slowest, pace_ns),
     )
+
+
+def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
+    """Each step's interval, in nanoseconds, on the side that decides about the pace of the steady steps: host or device.
+
+    On the device it is the longest of its rank's devices. Steps without device work have their host interval.
+    """
+    times = times or step_times(trace)
+    decides = pace_series(times, steady_steps(trace))
+    if decides is None or decides.device == NONE:
+        return times.host_interval_ns
+    longest_ns = np.full(len(trace.steps), NONE, dtype=np.int64)
+    for interval_ns in times.device_interval_ns.values():
+        longest_ns = np.maximum(longest_ns, interval_ns)
+    return np.where(longest_ns == NONE, times.host_interval_ns, longest_ns)
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
@@ -227,35 +286,13 @@ def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Interv
     for device, done_ns in times.completion_ns.items():
         mine = rows[(trace.steps.rank[rows] == times.device_ranks[device]) & (done_ns[rows] != NONE)]
         windows = Intervals(times.window_start_ns[device][mine], done_ns[mine])  # consecutive ones touch and become one
-        if windows.total_ns and times.launches[device][mine].any():
+        if windows.total_ns and device in times.gpu_ns and times.gpu_ns[device][mine].any():
             found[device] = windows
     return found
 
 
 def _median(of: PaceSeries) -> int:
     return round(float(np.median(of.interval_ns[of.rows])))
-
-
-def _host_series(times: StepTimes, rows: Column) -> Iterator[PaceSeries]:
-    """One for each rank."""
-    without_data_ns = times.host_interval_ns - times.data_wait_ns
-    for rank in np.unique(times.rank[rows]).tolist():
-        yield PaceSeries(rows[times.rank[rows] == rank], times.host_interval_ns, without_data_ns, NONE)
-
-
-def _device_series(times: StepTimes, rows: Column) -> list[PaceSeries]:
-    """One for each device that got work in each of the steps of its rank; if there is no such device, for all that worked."""
-    steady: list[PaceSeries] = []
-    some: list[PaceSeries] = []
-    for device, interval_ns in times.device_interval_ns.items():
-        mine = rows[times.rank[rows] == times.device_ranks[device]]
-        launches = times.launches[device][mine]
-        if not launches.any():
-            continue
-        mine, every = mine[interval_ns[mine] != NONE], bool(launches.all())
-        one = PaceSeries(mine, interval_ns, np.maximum(interval_ns - times.data_wait_ns, 0), device)
-        (steady if every else some).append(one)
-    return steady or some
 
 
 def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) -> int:
@@ -370,6 +407,11 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
     exposed_ns = np.where(timed, phases.duration_ns[loads] - covered_ns, exposed_ns)
     np.add.at(found, phases.step[loads], exposed_ns)
     return found
+
+
+def _loader_ns(trace: Trace) -> Column:
+    times = phase_times(trace).get("loader")
+    return np.zeros(len(trace.steps), dtype=np.int64) if times is None else times.host_ns
 
 
 def _done_before(trace: Trace) -> Column:

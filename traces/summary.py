@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from traces.analyses import Analyses, analyse
+from traces.bottleneck import PaceLimit, bottleneck
 from traces.communication import Communication, communication
 from traces.json_facts import as_json
 from traces.machine import Machine
@@ -22,7 +23,6 @@ from traces.measure import (
     busy_by_device,
     busy_by_stream,
     busy_ns,
-    compute_side_ns,
     kernel_table,
     memory_peaks,
     op_of,
@@ -33,6 +33,7 @@ from traces.measure import (
     work_rows,
 )
 from traces.model import NONE, DeviceKind, HostKind, StepKind, Trace
+from traces.pace import StepPace, StepTimes, pace_intervals, pace_of, step_times
 from traces.phase_medians import PhaseMedians, phase_medians
 from traces.pipeline import (
     CollectiveTotals,
@@ -46,7 +47,6 @@ from traces.pipeline import (
 )
 from traces.problems import problems_of
 from traces.run import CleanSteps, RecorderNotes, Run
-from traces.spread import median
 
 VERSION = 1
 TOP = 10  # rows of the tables of kernels and ops
@@ -75,29 +75,35 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """`idle_share` is the part of the time between the first start and the last end of its own work in which it did none."""
+    """`busy_ns` is over the whole trace; `idle_share` is that of `Analyses.idle`, over the steps (None: no work in them)."""
 
     name: str
     busy_ns: int
-    idle_share: float
+    idle_share: float | None
     streams: dict[int, int]  # busy nanoseconds by number of the stream
 
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """One step; times on the host."""
+    """One step; `start_ns` and `duration_ns` are its span on the host, the others as `traces.pace` defines them."""
 
     start_ns: int
     duration_ns: int
     number: int
     rank: int
     kind: str  # of StepKind, in lower case
-    compute_side_ns: int  # without the wait for data
+    interval_ns: int  # the one of the two intervals below that decides about the pace
+    compute_side_ns: int  # `interval_ns` without the wait for data
+    host_interval_ns: int
+    device_interval_ns: int | None  # on the device where it is longest; None without device work
+    gpu_time_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """See the module. Medians are over the steps that `steady_steps` takes; times are nanoseconds.
+
+    `step_median_ns` is the pace, and `compute_side_median_ns` the pace without waits for data.
 
     `ops` are the innermost ones around a launch, `calls` the outermost; both with the device time of what they launched,
     most first, up to TOP rows. Dictionaries of devices go by `Trace.device_label`.
@@ -116,6 +122,8 @@ class Summary:
     steps: list[StepSummary]
     step_median_ns: int | None
     compute_side_median_ns: int | None
+    pace: StepPace | None  # None without steps
+    bottleneck: PaceLimit | None
     step_kinds: dict[str, StepsOfKind]
     clean: CleanSteps | None
     host_scale: Mapping[str, float] | None
@@ -168,8 +176,10 @@ def _ms(time_ns: int | None) -> str:
 def summarize(trace: Trace) -> Summary:
     """The figures of a whole trace."""
     start_ns, end_ns = window_ns(trace)
-    compute_ns = compute_side_ns(trace)
-    steps = trace.steps
+    times = step_times(trace)
+    pace = pace_of(times, steady_steps(trace), profiled_steps(trace))
+    analyses = analyse(trace)
+    between_ranks = communication(trace) if len(trace.collectives) else None
     run = trace.run_of(trace.ranks[0])
     work = work_rows(trace)
     durations_ns = trace.device.duration_ns[work]
@@ -186,26 +196,18 @@ def summarize(trace: Trace) -> Summary:
             copies=int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
             host_ops=int((trace.host.kind == HostKind.OP).sum()),
             memory_events=len(trace.memory),
-            steps=len(steps),
+            steps=len(trace.steps),
         ),
         window_ns=end_ns - start_ns,
         gpu_busy_ns=busy_ns(trace),
         without_op_ns=int(durations_ns[op_of(trace)[work] == NONE].sum()),
         work_ns=int(durations_ns.sum()),
-        gpus=_gpus(trace),
-        steps=[
-            StepSummary(
-                start_ns=int(steps.start_ns[row]),
-                duration_ns=int(steps.duration_ns[row]),
-                number=int(steps.number[row]),
-                rank=int(steps.rank[row]),
-                kind=StepKind(int(steps.kind[row])).name.lower(),
-                compute_side_ns=int(compute_ns[row]),
-            )
-            for row in range(len(steps))
-        ],
-        step_median_ns=median(steps.duration_ns[steady_steps(trace)]),
-        compute_side_median_ns=median(compute_ns[steady_steps(trace)]),
+        gpus=_gpus(trace, analyses),
+        steps=_steps(trace, times),
+        step_median_ns=None if pace is None else pace.pace_ns,
+        compute_side_median_ns=None if pace is None else pace.without_data_ns,
+        pace=pace,
+        bottleneck=bottleneck(pace, analyses.idle, between_ranks),
         step_kinds=step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,
@@ -214,7 +216,7 @@ def summarize(trace: Trace) -> Summary:
         parts=parallel_parts(trace),
         input_pipeline=input_pipeline(trace),
         collectives=collectives(trace),
-        communication=communication(trace) if len(trace.collectives) else None,
+        communication=between_ranks,
         kernels=kernel_table(trace)[:TOP],
         ops=op_table(trace)[:TOP],
         calls=op_table(trace, outermost=True)[:TOP],
@@ -224,19 +226,43 @@ def summarize(trace: Trace) -> Summary:
         machine=trace.machine_of(trace.ranks[0]),
         run=run,
         provenance=dict(trace.provenance),
-        analyses=analyse(trace),
+        analyses=analyses,
     )
 
 
-def _gpus(trace: Trace) -> dict[str, GpuUse]:
+def _steps(trace: Trace, times: StepTimes) -> list[StepSummary]:
+    steps = trace.steps
+    longest_ns = np.full(len(steps), NONE, dtype=np.int64)
+    for interval_ns in times.device_interval_ns.values():
+        longest_ns = np.maximum(longest_ns, interval_ns)
+    interval_ns, gpu_time_ns = pace_intervals(trace, times), times.gpu_time_ns
+    return [
+        StepSummary(
+            start_ns=int(steps.start_ns[row]),
+            duration_ns=int(steps.duration_ns[row]),
+            number=int(steps.number[row]),
+            rank=int(steps.rank[row]),
+            kind=StepKind(int(steps.kind[row])).name.lower(),
+            interval_ns=int(interval_ns[row]),
+            compute_side_ns=int(interval_ns[row] - times.data_wait_ns[row]),
+            host_interval_ns=int(times.host_interval_ns[row]),
+            device_interval_ns=int(longest_ns[row]) if longest_ns[row] != NONE else None,
+            gpu_time_ns=int(gpu_time_ns[row]),
+        )
+        for row in range(len(steps))
+    ]
+
+
+def _gpus(trace: Trace, analyses: Analyses) -> dict[str, GpuUse]:
     streams = busy_by_stream(trace)
     found = {}
     for device, busy in busy_by_device(trace).items():
-        span_ns = int(busy.end_ns[-1] - busy.start_ns[0])
-        found[trace.device_label(device)] = GpuUse(
+        label = trace.device_label(device)
+        idle = analyses.idle.get(label)
+        found[label] = GpuUse(
             trace.devices[device].name,
             busy_ns=busy.total_ns,
-            idle_share=1 - busy.total_ns / span_ns if span_ns else 0.0,
+            idle_share=idle.idle_ns / idle.window_ns if idle is not None and idle.window_ns else None,
             streams={stream: own.total_ns for (of, stream), own in streams.items() if of == device},
         )
     return found

@@ -97,11 +97,14 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
     figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
     if comparison is not None:
         of_steps = (comparison.steps, comparison.compute_side, comparison.gpu_busy)
-        spreads = zip(("step", "without data loading", "GPU busy"), of_steps, strict=True)
+        spreads = zip(("step time", "without data loading", "GPU time"), of_steps, strict=True)
         figures = [(label, [of.recorded_median_ns, of.replayed_median_ns], time_text) for label, of in spreads]
     else:
         (of,) = summaries
-        figures = [("step", [of.step_median_ns], time_text), ("without data loading", [of.compute_side_median_ns], time_text)]
+        figures = [
+            ("step time", [of.step_median_ns], time_text),
+            ("without data loading", [of.compute_side_median_ns], time_text),
+        ]
         figures.append(("GPU busy", [_busy(of)], share_text))
     figures.append(("memory peak", [*peaks], size_text))
     cards = []
@@ -123,8 +126,8 @@ def _busy(summary: Summary) -> float | None:
 def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
     lines = []
     own, numbers, x_label = step_axis(sides)
-    for label, letter, steps, number in zip(labels, "ab", own, numbers, strict=False):
-        time_ms = steps.duration_ns / 1e6
+    for label, letter, side, steps, number in zip(labels, "ab", sides, own, numbers, strict=False):
+        time_ms = step_times_ms(side)
         other = np.isin(steps.kind, (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE))
         faded = frozenset(number[other].astype(float).tolist())
         if len(steps) > _MOST_DOTS:
@@ -155,6 +158,12 @@ def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], s
     if len(sides) == 1:
         return found, [found[0].number.astype(np.int64)], "step"
     return found, [np.arange(len(steps)) for steps in found], "step, counted from 0 in each trace"
+
+
+def step_times_ms(side: NamedTrace) -> Column:
+    """The time of each step of a side's first rank, as its pace counts it."""
+    rank = min((step.rank for step in side.summary.steps), default=0)
+    return np.array([step.interval_ns / 1e6 for step in side.summary.steps if step.rank == rank])
 
 
 def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from traces.comparison import compare
 from traces.model import NONE, StepKind, TraceError
 from tui.figures import fit, size_text
-from tui.html_report import IDLE_COLOURS, NamedTrace, highest_memory, phase_times, step_axis
+from tui.html_report import IDLE_COLOURS, NamedTrace, highest_memory, phase_times, step_axis, step_times_ms
 from tui.print_analyses import REASONS
 from tui.svg_charts import PLAIN
 from tui.view.aggregates import kernel_totals
@@ -65,7 +65,7 @@ def _steps(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
     for side, steps, number, colour in zip(sides, own, numbers, _COLOURS, strict=False):
         if not len(steps):
             continue
-        time_ms = steps.duration_ns / 1e6
+        time_ms = step_times_ms(side)
         axes.plot(number, time_ms, color=colour, linewidth=1, label=side.name)
         hollow = np.isin(steps.kind, (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE))
         axes.scatter(number[~hollow], time_ms[~hollow], color=colour, s=10)

@@ -33,6 +33,7 @@ from tui.figures import (
 )
 from tui.print_analyses import both_sections
 from tui.print_communication import communication_rows, exposure_sentence
+from tui.print_limit import lag_sentence, limit_text
 from tui.print_memory import memory_sentences, peak_rows
 from tui.print_pace import event_sentences, loader_note, pace_sentences, values_sentences
 
@@ -46,7 +47,7 @@ _CHANGE_TITLES = {
     "added": "only in {second}",
     "gone": "only in {first}",
 }
-_JUDGED = {"steps": "the whole step", "compute_side": "the step without data loading", "gpu_busy": "GPU busy time"}
+_JUDGED = {"steps": "step time", "compute_side": "step time without data", "gpu_busy": "GPU time"}
 _SIDES = ("recorded", "replayed")
 COVERAGE = {
     "exact": "matched, the same op and shapes",
@@ -75,7 +76,7 @@ def diff_text(
     The names are what people say. `next_step` is what to type for more.
     """
     page = _DiffPage(comparison, width, colour)
-    lines = [*page.verdict(), "", *page.names(recorded, other), ""]
+    lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), ""]
     if not details:
         lines += [*page.figures(), *page.warnings()]
         if next_step:
@@ -108,37 +109,55 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
         said = "Not judged: whether this is the same program cannot be told."
         return [(said, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
     error, tolerance = comparison.judged_error, share_text(comparison.tolerance)
-    inner = comparison.compute_side.error
-    beside = f", without data loading by {error_text(inner)}" if comparison.judged == "steps" else ""
-    differs = f"{_JUDGED[comparison.judged]} differs by {error_text(error)}{beside}."
+    differs = _differences(comparison)
     if verdict.same is False:
-        judged = "" if error is None else f"; {differs.rstrip('.')}"
+        judged = "" if error is None else f"; {differs}"
         reason = f"NOT the same program: {verdict.reason}."
         return [(reason, "red"), (f"The figures below compare different work{judged}.", "")]
     if comparison.within_tolerance and error is None:
         said, style = "Identical traces; there are neither steps nor GPU work in them to compare.", "green"
     elif comparison.within_tolerance:
-        said, style = f"Within {tolerance}: {differs}", "green"
-    elif error is None:
+        said, style = f"Within {tolerance}: {differs}.", "green"
+    elif error is None and comparison.within_tolerance is None:
         said, style = "Nothing to judge: neither steps nor GPU work in both.", "red"
     else:
+        said, style = f"FAIL: {differs}; limit {tolerance}.", "red"
         behind_ns = comparison.host.lag_ns_per_step or 0
         if behind_ns > comparison.tolerance * (comparison.steps.recorded_median_ns or 0):
-            differs += f" The host here is slower than the recorded one, by {time_text(behind_ns)} per step."
-        said, style = f"Beyond {tolerance}: {differs}", "red"
+            said += f" The host here is slower than the recorded one, by {time_text(behind_ns)} per step."
     return [(said, style), (f"The same program: {verdict.reason}.", "")]
+
+
+def _differences(comparison: Comparison) -> str:
+    """The figures that decide, the one that is judged first: "GPU time differs by +900.0 %, step time by 0.0 %"."""
+    parts: list[str] = []
+    for name in sorted(comparison.judged_figures, key=lambda name: name != comparison.judged):
+        of = comparison.figures[name]
+        if of.error is not None:
+            parts.append(f"{_JUDGED[name]}{' differs' if not parts else ''} by {error_text(of.error)}")
+        elif of.replayed_median_ns and of.recorded_median_ns == 0:
+            parts.append(f"{_JUDGED[name]}{' is' if not parts else ''} {time_text(of.replayed_median_ns)} instead of 0")
+    return ", ".join(parts)
 
 
 def warning_sentences(comparison: Comparison) -> list[str]:
     """What to know before trusting the figures."""
     said = comparison.estimate_sentences()
+    if (
+        comparison.verdict.same is not None
+        and "gpu_busy" not in comparison.judged_figures
+        and comparison.steps_compared.recorded
+    ):
+        said.append("GPU time is not known in both traces, so step time alone decides.")
+    names = ("the recording", "the replay") if comparison.replay else ("A", "B")
+    lags = (comparison.paces.recorded, comparison.paces.replayed)
+    said += [text for name, of in zip(names, lags, strict=True) if (text := lag_sentence(of, f"The GPU of {name}"))]
     said += pace_sentences(comparison)
     if comparison.judged == "compute_side" and comparison.clock is not None:
         said.append(loader_note(comparison))
     if comparison.steps.noise_floor:
-        which = "the recording" if comparison.replay else "A"
-        differ = f"Steps of {which} differ among themselves by {share_text(comparison.steps.noise_floor)}"
-        said.append(f"{differ}: less than that is noise.")
+        spread = "the recorded steps" if comparison.replay else "the steps of A"
+        said.append(f"Noise floor: {share_text(comparison.steps.noise_floor)} (spread of {spread}).")
     said += estimate_sentences(comparison.coverage)
     if comparison.missing:
         ops = list(dict.fromkeys(row.op for row in comparison.missing))
@@ -188,6 +207,19 @@ class _DiffPage:
             lines.append(f"{self.bold(which.ljust(longest))}  {text}")
         return lines
 
+    def limits(self) -> list[str]:
+        """What limits the pace: of a replay's recording, or of both traces."""
+        sides = list(zip((self.first, self.second), self.of.paces, self.of.bottlenecks, strict=True))
+        told = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
+        if self.of.replay:
+            told = [("", text) for which, text in told if which == self.first]
+        listed = ", ".join(f"{which} by {text}".lstrip() for which, text in told)
+        return (
+            _wrapped(f"The pace is limited: {listed}." if not self.of.replay else f"The pace is limited {listed}.", self.width)
+            if told
+            else []
+        )
+
     def figures(self) -> list[str]:
         """The table of what is asked first."""
         steps = self.of.steps
@@ -198,7 +230,7 @@ class _DiffPage:
     def medians(self) -> list[tuple[Spread, list[str]]]:
         """Each figure of a step with its row."""
         of = self.of
-        figures = ((of.steps, "whole step"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU busy"))
+        figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
         return [(one, [words, *self.pair(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
@@ -226,13 +258,12 @@ class _DiffPage:
         rows += self.evaluation()
         lines = self.times("Median per step", rows)
         floors = [
-            f"{share_text(of.noise_floor)} {words}"
-            for of, words in ((steps, "of a whole step"), (self.of.compute_side, "without data loading"))
+            f"{share_text(of.noise_floor)} {words}".rstrip()
+            for of, words in ((steps, ""), (self.of.compute_side, "without data loading"))
             if of.noise_floor
         ]
         if floors:
-            said = f"Steps of {self.first_name()} differ among themselves by {', '.join(floors)}: less than that is noise."
-            lines = self.noted(lines, said)
+            lines = self.noted(lines, f"Noise floor: {', '.join(floors)} (spread of the steps of {self.first_name()}).")
         if self.of.judged == "compute_side":
             lines = self.noted(lines, loader_note(self.of))
         return lines

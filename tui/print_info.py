@@ -31,6 +31,7 @@ from tui.figures import (
 )
 from tui.print_analyses import analysis_sections, idle_sentence
 from tui.print_communication import exposure_sentence
+from tui.print_limit import lag_sentence, limit_sentence
 
 _GRAINS = {
     "kernel": "kernel-grained: every op and every kernel",
@@ -88,6 +89,8 @@ def _figures(summary: Summary, width: int) -> list[str]:
     """What is asked first: of what, how long a step, how busy the GPU, how much memory, and which kernels."""
     names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
     step = f"{time_text(summary.step_median_ns)}, {time_text(summary.compute_side_median_ns)} without data loading"
+    noise = summary.pace.noise if summary.pace is not None else None
+    spread = f", ±{share_text(noise)}" if noise is not None else ""
     several = f" of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     idle = summary.analyses.idle
     sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
@@ -97,7 +100,8 @@ def _figures(summary: Summary, width: int) -> list[str]:
     rows = [
         ("GPU", ", ".join(names) or "none"),
         ("torch", summary.machine.torch or ""),
-        ("step", f"{step} (median, {counted(summary.counts.steps, 'step')}{several})" if summary.steps else ""),
+        ("step", f"{step} (median of {counted(summary.counts.steps, 'step')}{several}{spread})" if summary.steps else ""),
+        ("limit", limit_sentence(summary.pace, summary.bottleneck)),
         ("GPU busy", ", ".join(of_devices(summary.busy_shares, share_text))),
         ("GPU idle", idle_sentence(idle)),
         ("memory", f"{size_text(sizes[most])} allocated at most, on {most}" if most is not None else ""),
@@ -129,7 +133,9 @@ def note_sentences(summary: Summary) -> list[str]:
     within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
     if summary.steps and within_ns < summary.gpu_busy_ns / 2:
         share = share_text(1 - within_ns / summary.gpu_busy_ns)
-        said.insert(0, f"{share} of the GPU's busy time lies outside the steps that GPU busy and idle are of")
+        said.insert(0, f"{share} of the GPU's busy time is outside the steps that GPU busy and idle are about")
+    if lag := lag_sentence(summary.pace):
+        said.insert(0, lag.rstrip("."))
     said = [*estimate_line(summary), *said]
     return [*said, f"lacks {', '.join(summary.lacks)}"] if summary.lacks else said
 
@@ -221,11 +227,16 @@ def _steps(summary: Summary, width: int) -> list[str]:
     for step in steps[:_MOST_STEPS]:
         label = f"rank {step.rank} step {step.number}" if several else f"step {step.number}"
         label += f" ({_KINDS.get(step.kind, step.kind)})" if step.kind != "steady" else ""
-        rows.append([label, time_text(step.duration_ns), time_text(step.compute_side_ns)])
+        gpu_time = time_text(step.gpu_time_ns) if step.gpu_time_ns else ABSENT
+        intervals = [time_text(step.host_interval_ns), time_text(step.device_interval_ns)]
+        rows.append([label, *intervals, gpu_time, time_text(step.compute_side_ns)])
     if len(steps) > _MOST_STEPS:
-        rows.append([f"and {len(steps) - _MOST_STEPS} more", "", ""])
-    rows.append(["median", time_text(summary.step_median_ns), time_text(summary.compute_side_median_ns)])
-    return table(["", "whole step", "without data loading"], rows, width=width, indent=2)
+        rows.append([f"and {len(steps) - _MOST_STEPS} more", "", "", "", ""])
+    pace = summary.pace
+    if pace is not None:
+        medians = (pace.host_ns, pace.device_ns, pace.gpu_time_ns, pace.without_data_ns)
+        rows.append(["median", *(time_text(median_ns) for median_ns in medians)])
+    return table(["", "on host", "on GPU", "GPU time", "without data"], rows, width=width, indent=2)
 
 
 def _step_kinds(summary: Summary, width: int) -> list[str]:

@@ -30,7 +30,7 @@ def pace_sentences(comparison: Comparison) -> list[str]:
             "Data loading was not real: on the virtual clock, waiting for the GPU gave a loader's workers no time to load in."
         )
     if comparison.clock == "recorded":
-        said.append("This machine's own time is left out: what passed is recorded host pace, waits for data and GPU time.")
+        said.append("This machine's own overhead is excluded (--clock recorded).")
     behind_ns, step_ns = comparison.host.lag_ns_per_step or 0, comparison.steps.replayed_median_ns
     if step_ns and behind_ns >= _MUCH * step_ns:
         own = f"{time_text(min(behind_ns, step_ns))} of a step ({share_text(min(behind_ns / step_ns, 1))})"
@@ -39,10 +39,10 @@ def pace_sentences(comparison: Comparison) -> list[str]:
 
 
 def loader_note(comparison: Comparison) -> str:
-    """Why the step without data loading is judged."""
+    """Why the step time without data loading is judged."""
     if comparison.clock == "virtual":
-        return "The step without data loading is what to compare."
-    return "Data was really loaded, by this machine: the step without it is what to compare."
+        return "Compare the step time without data loading."
+    return "Data loading ran on this machine, so compare the step time without it."
 
 
 def values_sentences(comparison: Comparison) -> list[str]:

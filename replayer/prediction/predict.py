@@ -34,8 +34,9 @@ from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
 from traces.cards import UNKNOWN_CARD, card_of
 from traces.json_facts import as_json
-from traces.measure import busy_ns, launch_phase_names, launch_steps, memory_peaks, steady_steps, window_ns
+from traces.measure import busy_ns, launch_phase_names, launch_steps, memory_peaks, window_ns
 from traces.model import Column, Device, DeviceKind, Origin, Trace, TraceError
+from traces.pace import pace
 from traces.workload import InputTensor
 
 _KINDS = {
@@ -271,23 +272,12 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """A step's median: from its last kernel's end to the next one's, or the host's, if longer; a single one lasts until its
-    last kernel's end; all, without steps."""
-    rows = steady_steps(trace)
-    if not len(rows):
+    """The pace of a trace (`traces.pace`); without steps, how long all of it lasts."""
+    found = pace(trace)
+    if found is None:
         first_ns, last_ns = window_ns(trace)
         return float(last_ns - first_ns)
-    device = trace.device
-    ends = np.full(len(trace.steps), 0, dtype=np.int64)
-    of, work = launch_steps(trace), device.is_work
-    np.maximum.at(ends, of[work & (of >= 0)], device.end_ns[work & (of >= 0)])
-    spans = []
-    for row in rows.tolist():
-        before = row - 1 if row and trace.steps.rank[row - 1] == trace.steps.rank[row] else None
-        since_ns = ends[before] if before is not None else trace.steps.start_ns[row] if len(rows) == 1 else 0
-        on_device = int(ends[row] - since_ns) if since_ns and ends[row] else 0
-        spans.append(max(int(trace.steps.duration_ns[row]), on_device))
-    return float(np.median(spans))
+    return float(found.pace_ns)
 
 
 def _shares(trace: Trace) -> dict[Origin, float]:

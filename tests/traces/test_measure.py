@@ -16,9 +16,7 @@ from traces.measure import (
     WorkSum,
     busy_by_device,
     busy_by_stream,
-    busy_in_steps,
     busy_ns,
-    compute_side_ns,
     device_time_by_origin,
     evaluation_steps,
     kernel_table,
@@ -68,15 +66,14 @@ def test_an_empty_trace_measures_as_nothing() -> None:
     assert busy_ns(trace) == 0
     assert window_ns(trace) == (0, 0)
     assert not phase_times(trace) and not kernel_table(trace) and not op_table(trace) and not memory_peaks(trace)
-    assert not len(op_of(trace)) and not len(launch_steps(trace)) and not len(compute_side_ns(trace))
+    assert not len(op_of(trace)) and not len(launch_steps(trace))
 
 
-def test_phases_tile_the_step_and_the_compute_side_leaves_loading_out() -> None:
+def test_phases_tile_the_step() -> None:
     trace = training(steps=3, loader_us=50, jitter_us=(0, 4, 8))
     times = phase_times(trace)
     assert list(times) == ["loader", "h2d", "forward", "loss", "backward", "optimizer"]
     assert np.array_equal(sum(t.host_ns for t in times.values()), trace.steps.duration_ns)
-    assert compute_side_ns(trace).tolist() == [80 * US, 84 * US, 88 * US]
     assert times["loader"].device_ns is None
     forward = times["forward"].device_ns
     assert forward is not None and forward.tolist() == [27 * US] * 3
@@ -134,15 +131,6 @@ def test_tables_count_kernels_and_ops() -> None:
     assert (conv.count, conv.device_ns) == (3, 160 * US)
 
 
-def test_busy_time_within_steps() -> None:
-    trace = training(steps=2)
-    (busy,) = busy_by_device(trace).values()
-    assert busy_in_steps(trace, busy, 0).tolist() == [50 * US, 50 * US]
-    # GIVEN a second rank's steps THEN they hold nothing of this rank's device
-    trace.steps.rank[1] = 1
-    assert busy_in_steps(trace, busy, 0).tolist() == [50 * US, 0]
-
-
 def test_memory_peaks_are_recorded_totals_or_sums() -> None:
     assert memory_peaks(training())[0].peak_allocated_bytes == 3 << 20
     assert memory_peaks(training())[0].source == "recorded"
@@ -193,7 +181,7 @@ def test_the_main_case_measures_as_the_index_says(
 ) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     (busy,) = busy_by_device(trace).values()
-    assert (busy_in_steps(trace, busy, 0) / 1e6).tolist() == pytest.approx(busy_ms, abs=0.051)
+    assert (busy.within(trace.steps.start_ns, trace.steps.end_ns) / 1e6).tolist() == pytest.approx(busy_ms, abs=0.051)
     assert (phase_times(trace)["loader"].host_ns / 1e6).tolist() == pytest.approx(loading_ms, abs=0.15)
 
 

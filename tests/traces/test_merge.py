@@ -17,7 +17,7 @@ from traces.checks import REFERENCES, column_at, fault
 from traces.file import load, save
 from traces.kineto import read_kineto
 from traces.machine import DeviceProperties
-from traces.measure import busy_ns, compute_side_ns, launch_phases, phase_times, work_rows
+from traces.measure import busy_ns, launch_phases, phase_times, work_rows
 from traces.merge import NO_KERNELS, merge_ranks, with_profile
 from traces.model import (
     NONE,
@@ -407,6 +407,6 @@ def test_ops_before_the_wait_for_a_batch_are_no_loading_in_clean_steps_either() 
     assert [[name for name, *_ in of] for of in told[3:]] == [["loader", "backward"]] * 2
     assert trace.phases.device_start_ns[:4].tolist() == [10, 95, NONE, 510]
     assert trace.phases.device_end_ns[:4].tolist() == [95, NONE, 510, 1010]
-    assert fault(trace) is None and compute_side_ns(trace).tolist() == [600, 500, 700, 500, 500]
+    assert fault(trace) is None and phase_times(trace)["loader"].host_ns.tolist() == [400, 500, 300, 500, 500]
     for step in range(5):
         assert sum(took_ns for *_, took_ns in told[step]) == 1000

@@ -36,13 +36,17 @@ def test_the_keys_that_scripts_rely_on() -> None:
 def test_what_people_want_beside() -> None:
     summary = summarize(training(steps=2))
     assert summary.compute_side_median_ns == 80 * US
+    assert summary.pace is not None and (summary.pace.pace_ns, summary.pace.gpu_time_ns) == (100 * US, 50 * US)
+    assert summary.bottleneck is not None and summary.bottleneck.limit == "host"
+    assert [step.device_interval_ns for step in summary.steps] == [97 * US, 100 * US]
     assert summary.phases["forward"] == PhaseMedians(median_ns=20 * US, device_median_ns=27 * US, busy_median_ns=10 * US)
     assert summary.kernels[0].count == 2
     assert {row.name for row in summary.calls} >= {"aten::conv2d"}
     assert {row.name for row in summary.ops} >= {"aten::cudnn_convolution"}
     assert summary.memory["cuda:0"].peak_allocated_bytes == 3 << 20
-    # 100 us of work between 27 us into the first step and 97 us into the second
-    assert summary.gpus["cuda:0"].idle_share == pytest.approx(1 - 100 / 170)
+    # 100 us of work from the first step's start to 97 us into the second
+    assert summary.gpus["cuda:0"].idle_share == pytest.approx(1 - 100 / 197)
+    assert summary.gpus["cuda:0"].idle_share == pytest.approx(1 - summary.busy_shares["cuda:0"])
     assert summary.gpus["cuda:0"].streams == {7: 100 * US}
 
 

@@ -70,7 +70,7 @@ def test_work_outside_of_the_steps_is_told() -> None:
     # GIVEN four batches of which one is marked as a step
     trace = training(steps=4)
     trace.steps, trace.phases = trace.steps.take([0]), trace.phases.take(trace.phases.step == 0)
-    assert any(said.startswith("75.0 % of the GPU's busy time lies outside") for said in note_sentences(summarize(trace)))
+    assert any(said.startswith("75.0 % of the GPU's busy time is outside") for said in note_sentences(summarize(trace)))
     # WHEN the GPU only begins when the host has gone on THEN its work belongs to the step nevertheless
     late = training(steps=1)
     late.device.start_ns += int(late.steps.duration_ns[0]) * 3

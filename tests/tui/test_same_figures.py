@@ -116,8 +116,8 @@ def test_tables_and_plots_of_one(shared_traces: Path, tmp_path: Path, monkeypatc
     phases = {name: of.median_ns for name, of in summary.phases.items()}
     assert {row.name: row.values[1] for row in table_of(scene, "phases").rows} == phases
     assert drawn["phases"] == [[ns / 1e6 for ns in phases.values() if ns is not None]]
-    assert drawn["steps"] == [[step.duration_ns / 1e6 for step in summary.steps]]
-    assert [row.values[1] for row in table_of(scene, "steps").rows] == [step.duration_ns for step in summary.steps]
+    assert drawn["steps"] == [[step.interval_ns / 1e6 for step in summary.steps]]
+    assert [row.values[1] for row in table_of(scene, "steps").rows] == [step.interval_ns for step in summary.steps]
     kernels = {row.name: row.values[1] for row in table_of(scene, "kernels").rows}
     assert all(kernels[row.name] == row.device_ns for row in summary.kernels)
     assert drawn["kernels"][0][: len(summary.kernels)] == [pytest.approx(row.device_ns / 1e6) for row in summary.kernels]

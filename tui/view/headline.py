@@ -49,7 +49,7 @@ def _verdict(of: Comparison) -> Said:
     if of.verdict.same is None:
         return Said(f"The same program? Cannot be told: {of.verdict.reason}", "plain")
     if of.verdict.same:
-        said = f"The same program, {said[:1].lower()}{said[1:]} · {of.verdict.reason}"
+        said = f"The same program, {said if said.startswith('FAIL') else said[:1].lower() + said[1:]} · {of.verdict.reason}"
     return Said(said, "good" if style == "green" else "bad")
 
 
@@ -58,7 +58,7 @@ def _pair_figures(of: Comparison) -> list[str]:
     if of.judged == "compute_side":
         figures.append(_times("without loading", of.compute_side))
     if of.steps.recorded_median_ns is None:
-        figures = [_times("GPU busy", of.gpu_busy)]
+        figures = [_times("GPU time", of.gpu_busy)]
     figures[:0] = [f"{name} is an ESTIMATE" for name in of.estimates]
     shares = [s for s in of.streams if s.recorded_busy is not None and s.replayed_busy is not None]
     if shares:

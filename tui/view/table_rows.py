@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from traces.model import NONE, Column, Trace
+from traces.pace import pace_intervals
 from tui.print_analyses import REASONS
 from tui.view.aggregates import Totals, kernel_totals, op_totals, step_weights
 from tui.view.analysis_rows import ANALYSES, analysis_table
@@ -129,9 +130,10 @@ def _phases(scene: Scene) -> TabTable:
 def _steps(scene: Scene) -> TabTable:
     kinds = ("", "warm-up", "evaluation", "profiled", "incomplete")
     rows = []
+    intervals = [pace_intervals(trace) for trace in scene.traces]
     for number, pair in enumerate(scene.step_pairs):
         both = list(zip(scene.traces, pair, strict=False))
-        times: list[Value] = [int(trace.steps.duration_ns[row]) if row != NONE else None for trace, row in both]
+        times: list[Value] = [int(of[row]) if row != NONE else None for of, row in zip(intervals, pair, strict=False)]
         own = [kinds[int(trace.steps.kind[row])] for trace, row in both if row != NONE]
         kind = " ".join(dict.fromkeys(filter(None, own)))
         if len(times) == 2:
