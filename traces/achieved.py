@@ -60,6 +60,7 @@ from traces.op_traffic import Operand, Traffic, is_inductor_kernel, once, traffi
 _COMMUNICATION = ("record_param_comms",)
 _HALVES = ("convolution_backward_input", "convolution_backward_weight")
 _EXPANDS = ("MeanBackward",)  # autograd's nodes in which the input of `div` is expanded
+_USUAL = (1, 2, 3, 4, 8)  # strides and dilations of convolutions
 _LOOK_AHEAD = 12  # ops after a convolution among which its consumer is looked for
 IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
 # Kernels that use tensor cores on float32 inputs: cuBLAS's and CUTLASS's names of the instruction and its element type.
@@ -366,9 +367,22 @@ def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...]) -> Shape | None
         text = trace.strings[int(host.shapes[at])]
         for shape in parse_shapes(text) if text else ():
             same = len(shape) == len(image) and shape[:2] == (image[0], weight[0])
-            if same and all(size <= of for size, of in zip(shape[2:], image[2:], strict=True)):
+            if same and all(map(_can_be_output, shape[2:], image[2:], weight[2:])):
                 return shape
     return None
+
+
+def _can_be_output(size: int, image: int, kernel: int) -> bool:
+    """Whether a convolution can make `size` pixels of `image` pixels: with some usual dilation, padding and stride, or with the
+    stride of its own size (patches)."""
+    widths = {dilation * (kernel - 1) + 1 for dilation in _USUAL}
+    strides = (*_USUAL, kernel)
+    return size <= image and any(
+        (image + 2 * padding - width) // stride + 1 == size
+        for width in widths
+        for padding in range(width)
+        for stride in strides
+    )
 
 
 def _flops(call: _LikeCalls) -> tuple[int, bool]:

@@ -121,3 +121,20 @@ def test_no_recording_has_an_op_above_the_data_sheet(shared_traces: Path) -> Non
         for row in achieved(read_kineto(shared_traces / f"{name}.json.gz"), by_shape=True):
             assert (row.flops_share or 0) <= 1, row
             assert (row.bytes_share or 0) <= 1 or row.cached, row
+
+
+def test_a_convolutions_output_is_not_the_bias_beside_it() -> None:
+    # GIVEN a convolution of 64 x 64 pixels, whose next op takes the bias as (1, 8, 1, 1) before the output
+    trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
+    add = trace.strings.add
+    trace.host = HostSpans.of(
+        thread=[0, 0, 0], kind=[HostKind.OP, HostKind.RUNTIME, HostKind.OP], start_ns=[0, US, 20 * US],
+        name=[add("aten::convolution"), add("cudaLaunchKernel"), add("aten::add")], duration_ns=[9 * US, US, 9 * US],
+        parent=[-1, 0, -1], shapes=[add("1,8,64,64;8,8,3,3"), -1, add("1,8,1,1;1,8,64,64")], dtypes=[-1, -1, -1],
+    )  # fmt: skip
+    trace.device = DeviceSpans.of(
+        device=[0], stream=[7], kind=[DeviceKind.KERNEL], name=[add("conv")], start_ns=[20 * US], duration_ns=[US], launch=[1]
+    )
+    (row,) = achieved(trace, by_shape=True)
+    # THEN each of the 8 x 64 x 64 results takes 8 x 3 x 3 multiply-adds
+    assert row.flops == 2 * (8 * 64 * 64) * (8 * 3 * 3) and not row.flops_bounded
