@@ -20,9 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from replayer.memory.blocks import Block  # noqa: E402
+from replayer.memory.blocks import Block, ExpandablePool  # noqa: E402
 from replayer.memory.caching_allocator import DeviceMemory  # noqa: E402
-from replayer.memory.expandable_segments import ExpandablePool  # noqa: E402
 from replayer.memory.settings import parse_settings  # noqa: E402
 
 Place = tuple[int, int]  # (the number of the segment in order of taking, offset within it)

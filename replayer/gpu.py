@@ -68,8 +68,7 @@ from replayer.timing.clock import Clock
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.data_parallel import OpenRegion
 from replayer.timing.host_ranges import NAMED
-from replayer.timing.host_threads import HostThreads
-from replayer.timing.scheduler import Caller, HostThread
+from replayer.timing.host_threads import Caller, HostThread, HostThreads
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from traces.cards import known_properties

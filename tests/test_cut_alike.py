@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from replayer.op_signature import OpSignature
-from replayer.timing.scheduler import HostThread
+from replayer.timing.host_threads import HostThread
 from tests.replayer.recordings import US, Stage, phase_recording
 from tests.tracer.fakes import Bench
 from traces.file import load

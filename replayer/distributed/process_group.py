@@ -295,7 +295,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         tracker = here.simulator.tracker
         steps = tracker.number, tracker.recorded_step_number
         place = here.collective_costs.place(name, message.size_bytes, self._size, *steps)
-        work = VirtualWork(self, comm_stream, Called(call_ns, message, place), pending, outputs, combine)
+        work = VirtualWork(self._play, comm_stream, Called(call_ns, message, place), pending, outputs, combine)
         values.clear_known_values(outputs)
         comm_stream.in_flight.append(work)
         if self._coalesced is not None:
@@ -312,7 +312,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
             self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, gpu().clock)
         return self._exchange
 
-    def play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
+    def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
         """Put the operation on its stream, from when this rank was ready until the data has come. Returns its end (ns)."""
         here, message = gpu(), called.message
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes

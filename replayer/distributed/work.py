@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """An operation between ranks in flight, and the stream of the device that it runs on.
 
-    work = VirtualWork(group, stream, pending, outputs, combine)
+    work = VirtualWork(play, comm_stream, called, pending, outputs, combine)
     work.wait()         # later work on the current stream starts when the operation has ended
 
 Note [Waiting at the end of backward]
@@ -13,9 +13,9 @@ Note [Waiting at the end of backward]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,9 +27,6 @@ from replayer.distributed.store_exchange import PendingExchange, RankMessage
 from replayer.state import gpu
 from replayer.timing.stream import VirtualStream
 from traces.model import NONE
-
-if TYPE_CHECKING:
-    from replayer.distributed.process_group import VirtualNccl
 
 # torch's stubs know one spelling of each method; torch itself calls several.
 _Work: Any = dist.Work
@@ -66,7 +63,7 @@ class VirtualWork(_Awaited):
 
     def __init__(
         self,
-        group: VirtualNccl,
+        play: Play,
         comm_stream: CommStream,
         called: Called,
         pending: PendingExchange,
@@ -74,7 +71,7 @@ class VirtualWork(_Awaited):
         combine: values.Combine | None,
     ) -> None:
         super().__init__()
-        self._group, self._comm_stream, self._pending = group, comm_stream, pending
+        self._play, self._comm_stream, self._pending = play, comm_stream, pending
         self._outputs, self._combine = list(outputs), combine
         self._called = called
         self.end_ns: int | None = None
@@ -100,7 +97,7 @@ class VirtualWork(_Awaited):
             messages = self._pending.messages()
         finally:
             clock.resume()
-        self.end_ns = self._group.play(self._called, messages, self._comm_stream)
+        self.end_ns = self._play(self._called, messages, self._comm_stream)
         if self._combine is not None:
             values.assign(self._outputs, self._combine([values.values_in(message) for message in messages]))
         self._combine = None
@@ -170,3 +167,7 @@ class CommStream:
             del self.in_flight[0]
             if work is last:
                 return
+
+
+# Puts an operation on its stream once all ranks' messages are there; returns when it ends (ns).
+Play = Callable[[Called, list[RankMessage], CommStream], int]

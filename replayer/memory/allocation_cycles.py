@@ -19,25 +19,22 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.caching_allocator import DeviceMemory, Layout
 from traces.model import Column
-
-if TYPE_CHECKING:
-    from replayer.memory.tensor_allocator import AllocationHandle
 
 _MAX_STEPS = 4  # of a cycle
 
 # An executed request or free: handle, bytes of its block (negative for a free), address, reserved bytes afterwards, and the
 # number of the next op in the step.
-Event = tuple["AllocationHandle", int, int, int, int]
+Event = tuple[AllocationHandle, int, int, int, int]
 
 # What comes next in a cycle: frees in this order, then a request of so many bytes for a stream, which gets this handle. After
 # its last request there are frees alone.
-Expected = tuple[list["AllocationHandle"], int, int, "AllocationHandle | None"]
+Expected = tuple[list[AllocationHandle], int, int, AllocationHandle | None]
 NO_REQUEST = -1  # bytes that nobody requests
 
 

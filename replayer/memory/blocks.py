@@ -11,14 +11,12 @@ segments have a fourth kind, `Unmapped`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from replayer.memory.settings import BLOCK_BYTES
 from replayer.memory.stats import PoolStats
-
-if TYPE_CHECKING:
-    from replayer.memory.expandable_segments import ExpandablePool
 
 ADDRESS_BITS = 48  # of a virtual address on x86-64 and on NVIDIA GPUs
 
@@ -108,6 +106,39 @@ class Pool:
     def whole_segments(self) -> list[Block]:
         """The free blocks that are all of their segment."""
         return [block for block in self.blocks if not block.is_split]
+
+
+@dataclass(slots=True)
+class Reservation:
+    """A range of addresses. Pages are counted from its start."""
+
+    address: int
+    size_bytes: int
+    page_bytes: int
+    tail: Block  # its last block
+
+    def page_end(self, address: int) -> int:
+        """The first end of a page at or after `address`."""
+        return self.address - (self.address - address) // self.page_bytes * self.page_bytes
+
+    def page_start(self, address: int) -> int:
+        """The last start of a page at or before `address`."""
+        return self.address + (address - self.address) // self.page_bytes * self.page_bytes
+
+
+class ExpandablePool(Pool):
+    """The free blocks of one stream's ranges, and the unmapped parts of the ranges; the latter by address."""
+
+    __slots__ = ("reservations", "unmapped")
+
+    def __init__(self, plain: Pool) -> None:
+        super().__init__(plain.stats.of_expandable(), plain.stream, BLOCK_BYTES, small=plain.small)
+        self.reservations: list[Reservation] = []
+        self.unmapped: list[Unmapped] = []
+
+    def reservation_of(self, block: Block) -> Reservation:
+        at = bisect_right(self.reservations, block.address, key=lambda reservation: reservation.address) - 1
+        return self.reservations[at]
 
 
 def link(before: Block | None, after: Block | None) -> None:

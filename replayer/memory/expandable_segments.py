@@ -16,48 +16,13 @@ Private pools, which would have ranges of their own, are refused (surfaces/torch
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from replayer.memory.blocks import Block, Pool, Unmapped, absorb, link
+from replayer.memory.blocks import Block, ExpandablePool, Pool, Reservation, Unmapped, absorb, link
 from replayer.memory.segments import Segments
-from replayer.memory.settings import BLOCK_BYTES
 
 Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap", address, bytes, stream
-
-
-@dataclass(slots=True)
-class Reservation:
-    """A range of addresses. Pages are counted from its start."""
-
-    address: int
-    size_bytes: int
-    page_bytes: int
-    tail: Block  # its last block
-
-    def page_end(self, address: int) -> int:
-        """The first end of a page at or after `address`."""
-        return self.address - (self.address - address) // self.page_bytes * self.page_bytes
-
-    def page_start(self, address: int) -> int:
-        """The last start of a page at or before `address`."""
-        return self.address + (address - self.address) // self.page_bytes * self.page_bytes
-
-
-class ExpandablePool(Pool):
-    """The free blocks of one stream's ranges, and the unmapped parts of the ranges; the latter by address."""
-
-    __slots__ = ("reservations", "unmapped")
-
-    def __init__(self, plain: Pool) -> None:
-        super().__init__(plain.stats.of_expandable(), plain.stream, BLOCK_BYTES, small=plain.small)
-        self.reservations: list[Reservation] = []
-        self.unmapped: list[Unmapped] = []
-
-    def reservation_of(self, block: Block) -> Reservation:
-        at = bisect_right(self.reservations, block.address, key=lambda reservation: reservation.address) - 1
-        return self.reservations[at]
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:

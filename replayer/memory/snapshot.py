@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replayer.memory.blocks import Block, Unmapped
-from replayer.memory.expandable_segments import ExpandablePool
+from replayer.memory.blocks import Block, ExpandablePool, Unmapped
 from replayer.memory.history import History
 from replayer.memory.settings import MIB, UNLIMITED, AllocatorSettings
 

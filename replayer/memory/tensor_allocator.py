@@ -23,7 +23,8 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from replayer.memory.allocation_cycles import NO_REQUEST, AllocationCycle, CycleDetector, Event, Expected, memory_rows
-from replayer.memory.blocks import Block, UsedStream
+from replayer.memory.allocation_handle import AllocationHandle
+from replayer.memory.blocks import UsedStream
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.op_places import OpPlaces, PlacedOps
@@ -33,22 +34,6 @@ from traces.model import Column
 USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save
 _MAX_STEP_EVENTS = 30_000  # of a step that is kept for comparison
 _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
-
-
-class AllocationHandle:
-    """One allocation: `size_bytes` as requested, and its address.
-
-    In an allocation cycle each step gets the handles of the steps before again; `block` is then that of the last execution.
-    """
-
-    __slots__ = ("address", "allocator", "block", "size_bytes", "stream")
-
-    def __init__(self, allocator: TensorAllocator, size_bytes: int, stream: int, block: Block) -> None:
-        self.allocator = allocator
-        self.size_bytes = size_bytes
-        self.stream = stream
-        self.block = block
-        self.address = block.address
 
 
 class TensorAllocator:

@@ -17,7 +17,8 @@ Note [A convolution that found no workspace]
 
 from __future__ import annotations
 
-from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
+from replayer.memory.allocation_handle import AllocationHandle
+from replayer.memory.tensor_allocator import TensorAllocator
 from traces.equivalents import canonical_op
 
 

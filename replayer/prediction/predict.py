@@ -110,7 +110,7 @@ class Predictor:
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
         """Raises TraceError as `predict` does."""
         recorded = self.recorded
-        if not self.recording.has_shapes and (strict or conditions.batch):
+        if not self.recording.match_keys.has_shapes and (strict or conditions.batch):
             text = "the recording has no shapes (record_shapes=True), so its kernels cannot be scaled by what they do"
             raise TraceError(text)
         batch = conditions.recorded_batch or self._batch(required=bool(conditions.batch or conditions.gpus > 1))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from replayer.recording.indexer import RecordingIndexer
-from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.match_keys import RecordedKeys
 from traces.measure import window_ns
 from traces.model import NONE, Column, Trace
 
@@ -52,7 +52,8 @@ class Retiming:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._indexes = {rank: RecordingIndexer(RecordedRun(trace, rank), trace, rank) for rank in trace.ranks or [0]}
+        keys = RecordedKeys(trace)
+        self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def at(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
         """The same trace with these durations on the device and a host so many times as fast; tables that hold times are new.
@@ -97,7 +98,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
     waited, at = 0, 0  # new waiting so far, over active time; the next wait
     ready: dict[tuple[int, int], int] = {}
     queues: dict[tuple[int, int], list[int]] = {}
-    depth = index.recording.launch_queue_depth
+    depth = index.launch_queue_depth
     columns = zip(
         launched, index.launched_ns.tolist(), index.latency.tolist(), index.gap.tolist(), index.edge.tolist(),
         index.edge_gap.tolist(), index.ordinals.tolist(), index.stream.tolist(), durations_ns[work].tolist(), strict=True,

@@ -1,8 +1,6 @@
 """Indexes a recording: which kernels belong to which step, phase and op, and why each started when it did.
 
-    recording = RecordedRun(trace, rank=0)
-    RecordingIndexer(recording, trace, rank=0).lay_out()
-    recording.steps
+    steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).lay_out()
 
 Note [Active host time]
     Host times in the index are *active*: moments when the recorded host was blocked waiting for the device (a synchronize, a
@@ -24,21 +22,18 @@ Note [Profiled and clean steps]
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from replayer.cost_model.copies import directions_of
 from replayer.recording.dp_regions import recorded_regions
+from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.communication import communication_kernels
 from traces.device_names import waits_for_device
 from traces.intervals import Intervals
 from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.pipeline import batch_arrival_ns
-
-if TYPE_CHECKING:
-    from replayer.recording.recorded_run import RecordedRun
 
 # How far a start may lie behind its cause to be explained by it; measured on ten real recordings.
 LAUNCH_EXPLAINS_NS = 40_000
@@ -58,8 +53,10 @@ _MIN_SHARE_OF_BUSIEST = 0.1  # of the busiest device's kernels: a device with fe
 class RecordingIndexer:
     """Builds the steps of a recording. Whole columns where possible, Python only per kernel and its few enclosing ops."""
 
-    def __init__(self, recording: RecordedRun, trace: Trace, rank: int) -> None:
-        self.recording = recording
+    def __init__(self, trace: Trace, rank: int, keys: RecordedKeys) -> None:
+        self._keys = keys
+        self.latency_ns = TYPICAL_LATENCY_NS  # of a launch whose kernel finds its stream idle
+        self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
         self.directions = directions_of(trace)
         self.trace = trace
@@ -189,10 +186,10 @@ class RecordingIndexer:
         idle = (previous_end <= self.launched_ns) & (self.launch_row >= 0)
         usual = latency[idle & (latency > 0)]
         if len(usual) >= 20:
-            self.recording.latency_ns = int(np.percentile(usual, 5))
+            self.latency_ns = int(np.percentile(usual, 5))
         queued_gaps = gap[~idle & (gap >= 0) & (gap < QUEUE_EXPLAINS_NS)]
         usual_gap_ns = int(np.percentile(queued_gaps, 5)) if len(queued_gaps) >= 20 else TYPICAL_GAP_NS
-        self.latency = np.where(idle, np.maximum(latency, 0), self.recording.latency_ns)
+        self.latency = np.where(idle, np.maximum(latency, 0), self.latency_ns)
         self.gap = np.where(idle, usual_gap_ns, np.clip(gap, 0, None))
         self.edge = np.full(n, NONE)
         self.edge_gap = np.zeros(n, dtype=np.int64)
@@ -209,7 +206,7 @@ class RecordingIndexer:
                 if (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
                     if cause < n:  # on communication the replayed ranks wait by themselves
                         self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]
-                    self.latency[i] = self.recording.latency_ns
+                    self.latency[i] = self.latency_ns
                     self.gap[i] = usual_gap_ns
                     break
                 j -= 1
@@ -222,7 +219,7 @@ class RecordingIndexer:
 
     def _launches(self) -> Iterator[tuple[Column, Column]]:
         """Per stream, the rows of the launches that can have met a full queue, and when that had room for each."""
-        depth, device = self.recording.launch_queue_depth, self.trace.device
+        depth, device = self.launch_queue_depth, self.trace.device
         for on in self._launched_by_stream():
             if len(on) > depth:
                 ends_ns = np.maximum.accumulate(device.end_ns[self.work[on]])
@@ -235,10 +232,11 @@ class RecordingIndexer:
             returned_ns = np.sort(host.end_ns[self.launch_row[on]])
             ended = np.searchsorted(np.sort(device.end_ns[self.work[on]]), returned_ns, side="right")
             pending = int((np.arange(1, len(returned_ns) + 1) - ended).max())
-            self.recording.launch_queue_depth = max(self.recording.launch_queue_depth, pending)
+            self.launch_queue_depth = max(self.launch_queue_depth, pending)
 
-    def lay_out(self) -> None:
-        """Fill the index's steps."""
+    def lay_out(self) -> list[RecordedStep]:
+        """The recorded steps in order."""
+        steps: list[RecordedStep] = []
         host = self.trace.host
         phase_of = (np.searchsorted(self.phase_start, self.launched_ns, side="right") - 1).tolist()
         first_kernel = np.searchsorted(self.launched_ns, self.step_start)
@@ -291,7 +289,8 @@ class RecordingIndexer:
                     segment.device_ns = int(self.phase_device_ns[p])
                 elif step.has_kernels:
                     segment.host_ns, segment.wait_ns = self._scaled(p, segment.host_ns), self._scaled(p, segment.wait_ns)
-            self.recording.steps.append(step)
+            steps.append(step)
+        return steps
 
     def _lane_of(self, ordinal: int) -> int:
         """Which device of the program it is: of several that a process sees, the first that works is its first."""
@@ -353,7 +352,7 @@ class RecordingIndexer:
         if known is None:
             shapes = parse_shapes(strings[ids[1]])
             dtype = strings[ids[2]].partition(";")[0]
-            keys = self.recording.keys_of(strings[name], shapes, dtype, direction, strings[ids[3]])
+            keys = self._keys.of_op(strings[name], shapes, dtype, direction, strings[ids[3]])
             known = self._known_keys[ids] = keys, shapes, dtype
         return known
 

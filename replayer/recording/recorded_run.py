@@ -21,25 +21,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from statistics import median
 
-import numpy as np
-import torch
-
-from replayer.cost_model.copies import directions_of
 from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.cost_model.op_costs import OpCosts, Sample
 from replayer.cost_model.op_work import OutputPlaces
-from replayer.op_signature import KeptBySignature, OpSignature
+from replayer.op_signature import KeptBySignature
 from replayer.recording.cell_pace import CellPace
 from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS, RecordingIndexer
-from replayer.recording.recorded_step import Instance, MatchKeys, RecordedStep
+from replayer.recording.match_keys import RecordedKeys, takes_tensor_list
+from replayer.recording.recorded_step import Instance, RecordedStep
 from traces.cards import card_of
-from traces.equivalents import canonical_op, canonical_shapes
-from traces.layouts import CHANNELS_LAST
-from traces.model import NONE, DeviceKind, HostKind, Shape, StepKind, Trace, shapes_text
+from traces.model import NONE, DeviceKind, Shape, StepKind, Trace
 from traces.op_cost import flops, size_bytes
 
 _SHORT_NS = 20_000
@@ -60,13 +54,8 @@ class RecordedRun:
         self._period = 0  # in training steps, of what they hold; 0: none. See Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.cells: CellPace | None = None  # tell the times, where there are no recorded steps
-        self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
-        self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
-        self.has_layouts = bool(np.any(trace.host.layout >= 0))
-        # Whether a copy's name tells that it was from or to the host; with AMD's it may be a kernel like any other.
-        self.has_directions = any(directions_of(trace).values())
-        self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
-        self.keys = KeptBySignature(self._keys_of_signature)  # of each op of the script, to be found in the recording
+        self.match_keys = RecordedKeys(trace)
+        self.keys = KeptBySignature(self.match_keys.of_signature)  # of each op of the script, to be found in the recording
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self.host_ns: dict[str, int] = {}  # by key of an op's name, its `_host_paces` in the median
         self.usual_host_ns = 0  # the median over all
@@ -80,7 +69,9 @@ class RecordedRun:
     def of(cls, trace: Trace, rank: int = 0) -> RecordedRun:
         """Lay out the steps of one rank. A recording without steps becomes one step of one forward segment."""
         recording = cls(trace, rank)
-        RecordingIndexer(recording, trace, rank).lay_out()
+        indexer = RecordingIndexer(trace, rank, recording.match_keys)
+        recording.steps = indexer.lay_out()
+        recording.latency_ns, recording.launch_queue_depth = indexer.latency_ns, indexer.launch_queue_depth
         recording._choose()
         recording._sample()
         return recording
@@ -155,23 +146,6 @@ class RecordedRun:
             return first[number]
         return self.cycle[(number - len(first)) % len(self.cycle)]
 
-    def _keys_of_signature(self, signature: OpSignature) -> MatchKeys:
-        dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
-        return self.keys_of(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
-
-    def keys_of(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
-        """The keys of an op given by its first dtype. What the recording does not tell of all calls of the op is left out."""
-        canonical = canonical_op(op)
-        if not self.has_dtypes or canonical in self._untyped:
-            dtype = ""
-        if direction and self.has_directions:
-            dtype += f"|{direction}"
-        own = wide = "?"
-        if self.has_shapes and canonical not in self._unshaped:
-            own, wide = shapes_text(shapes), shapes_text(canonical_shapes(shapes))
-        kept = f"{dtype}|{layout}" if layout == CHANNELS_LAST and self.has_layouts else dtype
-        return MatchKeys(f"{op}|{own}|{kept}", f"{canonical}|{wide}|{kept}", f"{canonical}|{dtype}")
-
     def _sample(self) -> None:
         """Collect what ops cost, for scaling, and fit the device's speed."""
         fit = []
@@ -235,32 +209,3 @@ def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, 
             paces[part] = paces[row] * last_ns[part - 1] / total_ns if total_ns else 0.0
     for row, (_, _, name) in enumerate(calls, start=1):
         yield name, int(paces[row])
-
-
-def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
-    """Canonical ops of some calls of which the recording tells no shapes, and no dtype.
-
-    Profilers do not tell what lists of tensors hold (`cat`, `_foreach_add_`): never their dtype, nor the shapes of long ones.
-    An op that takes no list and has no shapes had only scalars.
-    """
-    host, strings = trace.host, trace.strings
-    ops = host.kind == HostKind.OP
-    calls = np.unique(np.stack([host.name[ops], host.shapes[ops], host.dtypes[ops]], axis=1), axis=0).tolist()
-    unshaped, untyped = set(), set()
-    for name, shapes, dtypes in calls:
-        op = strings[name]
-        if shapes < 0 or not strings[shapes]:
-            if takes_tensor_list(op):
-                unshaped.add(canonical_op(op))
-                untyped.add(canonical_op(op))
-        elif dtypes < 0 or not strings[dtypes].partition(";")[0]:
-            untyped.add(canonical_op(op))
-    return frozenset(unshaped), frozenset(untyped)
-
-
-@cache
-def takes_tensor_list(op: str) -> bool:
-    """Whether an argument of any overload of this op is a list of tensors, by the installed PyTorch's schemas."""
-    schemas = torch._C._jit_get_schemas_for_operator(op) if op.startswith("aten::") else []
-    types = [str(argument.type) for schema in schemas for argument in schema.arguments]
-    return any(kind.startswith("List[") and "Tensor" in kind for kind in types)

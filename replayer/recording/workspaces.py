@@ -44,14 +44,15 @@ class Workspaces:
     @classmethod
     def of(cls, trace: Trace, recording: RecordedRun, rank: int) -> Workspaces:
         """From the memory events of all devices of a rank; without any there are no workspaces."""
-        if not recording.has_shapes:  # all calls of an op look alike
+        if not recording.match_keys.has_shapes:  # all calls of an op look alike
             return cls({}, {})
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         equivalent: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         strings = trace.strings
         for (name, shapes, dtypes, layout, outermost), sequences in _sequences_by_call(trace, rank).items():
             op, dtype = strings[name], strings[dtypes].partition(";")[0] if dtypes >= 0 else ""
-            keys = recording.keys_of(op, parse_shapes(strings[shapes]) if shapes >= 0 else (), dtype, layout=strings[layout])
+            sizes = parse_shapes(strings[shapes]) if shapes >= 0 else ()
+            keys = recording.match_keys.of_op(op, sizes, dtype, layout=strings[layout])
             exact[keys.exact] += sequences
             if outermost:
                 equivalent[keys.equivalent] += sequences

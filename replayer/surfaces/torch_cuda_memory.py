@@ -19,11 +19,11 @@ from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
+from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.request_log import RequestKind
 from replayer.memory.settings import parse_settings
-from replayer.memory.tensor_allocator import AllocationHandle
 from replayer.state import gpu
 from replayer.surfaces.patching import refusal, refuse, refuse_construction
 from traces.patching import patch

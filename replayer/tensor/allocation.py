@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.oom import OutOfMemory
-from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
+from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.state import STATE
 from replayer.tensor.tensor_meta import TensorMeta
 from traces.model import Shape

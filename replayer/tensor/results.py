@@ -21,7 +21,7 @@ from replayer.tensor.value_rules import forget_written, value_rule
 
 if TYPE_CHECKING:
     from replayer.gpu import VirtualGpu
-    from replayer.timing.scheduler import Caller
+    from replayer.timing.host_threads import Caller
 
 Results = Callable[[Any, Any, Any, Any], Any]
 Workspaces = tuple[tuple[int, ...], ...]  # as recording/workspaces.py gives them: sizes before the first output and after each

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from replayer.timing.scheduler import HostThread
+from replayer.timing.host_threads import HostThread
 from replayer.timing.stream import VirtualEvent, VirtualStream
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]

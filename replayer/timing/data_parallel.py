@@ -26,8 +26,9 @@ from replayer.recording.dp_regions import RecordedRegion
 from traces.model import Origin
 
 if TYPE_CHECKING:
+    from replayer.timing.host_threads import HostThread
     from replayer.timing.matcher import SegmentMatcher
-    from replayer.timing.scheduler import HostThread, StreamScheduler
+    from replayer.timing.scheduler import StreamScheduler
 
 
 class OpenRegion(NamedTuple):

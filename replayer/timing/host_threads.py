@@ -10,9 +10,35 @@ nn.DataParallel makes a thread per replica and step; a run of thousands of steps
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 
-from replayer.timing.scheduler import HostThread
+from replayer.timing.stream import VirtualStream
 from traces.model import Thread
+
+
+@dataclass(slots=True, eq=False)
+class HostThread:
+    """One host thread of the script: `host_ns` is its virtual present."""
+
+    row: int  # of the timeline's threads
+    host_ns: int
+    device: int = 0
+    after_wait_ns: int = 0  # in the op played last, the recorded host's own time after that had waited for the device
+    callers: dict[int, Caller] = field(default_factory=dict)  # by device: with its current stream
+    _known: dict[VirtualStream, Caller] = field(default_factory=dict)
+
+    def call_on(self, stream: VirtualStream) -> Caller:
+        """`stream` is the thread's current one of its device from now on."""
+        caller = self.callers[stream.device] = self._known.setdefault(stream, Caller(self, stream))
+        return caller
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """Who calls an op: a host thread on a stream. There is one object for each two, whatever was current in between."""
+
+    thread: HostThread
+    stream: VirtualStream
 
 
 class _Tenancy:

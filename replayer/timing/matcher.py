@@ -54,7 +54,7 @@ from replayer.recording.recorded_step import Instance, MatchKeys, RecordedSegmen
 from traces.model import Origin
 
 if TYPE_CHECKING:
-    from replayer.timing.scheduler import HostThread
+    from replayer.timing.host_threads import HostThread
 
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 

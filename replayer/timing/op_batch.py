@@ -6,7 +6,6 @@ numpy operations instead of a dozen function calls each. The rules are those of 
 
     OpBatchSchedule     calls that were all given recorded kernels of one stream
     PhaseGrainBatch     calls of a segment of which only the time is known
-    RemainderSchedule   kernels that no op has taken
 
 `benchmarks/ablation.py` says what each buys; `tests/replayer/timing/test_op_batch.py` plays scripts with and without.
 """
@@ -16,26 +15,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import Kernel, KernelColumns
+from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import RememberedMatch, StepMatcher
 from replayer.timing.placement import host_times, queue_ends
+from replayer.timing.remainder_schedule import WORK, work_rows_of
+from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
-from replayer.timing.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows
-from traces.model import NONE, Column, Origin
-
-if TYPE_CHECKING:
-    from replayer.timing.scheduler import HostThread, StreamScheduler
-    from replayer.timing.timeline_writer import TimelineWriter
+from replayer.timing.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
+from traces.model import Column, Origin
 
 LEAST_CALLS = 8  # fewer are played faster one by one
 
 _HOST = {name: i for i, name in enumerate(HOST_COLUMNS)}
-_WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 Turns = tuple[bool, bool, bool]  # by class of op: whether such an op would begin another segment
 
@@ -121,8 +117,8 @@ class OpBatchSchedule:
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
         host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")  # of which whole columns are written again
         host_rows[:, _HOST["duration_ns"]] = own_ns
-        work_rows = _work_rows(columns, at, duration_ns)
-        work_rows[:, _WORK["origin"]] = origin_of
+        work_rows = work_rows_of(columns, at, duration_ns)
+        work_rows[:, WORK["origin"]] = origin_of
         return cls(
             signatures=signatures,
             classes=bytes([signature.phase_class for signature in signatures]),
@@ -205,8 +201,8 @@ class OpBatchSchedule:
             starts_ns[call] + self.after_ns[first:last], self.gap_ns[first:last] + duration_ns, stream.ready_ns
         )
         stream.push_all(ends_ns.tolist())
-        written: dict[int, Column | int] = {_WORK["device"]: stream.device, _WORK["stream"]: stream.number}
-        written |= {_WORK["start_ns"]: ends_ns - duration_ns, _WORK["launch"]: row + call}
+        written: dict[int, Column | int] = {WORK["device"]: stream.device, WORK["stream"]: stream.number}
+        written |= {WORK["start_ns"]: ends_ns - duration_ns, WORK["launch"]: row + call}
         scheduler.timeline.work_rows(DeferredRows.of(self.work_rows[first:last], written))
         for origin, charged_ns in self.charged_ns.items():
             scheduler.stats.charged_ns[origin] += int(charged_ns[last] - charged_ns[first])
@@ -235,46 +231,6 @@ class PhaseGrainBatch:
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
         """Their rows of the timeline's host table; `starts_ns` says when each was called, or all of them."""
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
-
-
-@dataclass(slots=True, eq=False)
-class RemainderSchedule:
-    """Unmatched kernels of a segment in launch order, all on their step's main stream."""
-
-    alone_ns: Column  # the end that its own launch alone would give, from the segment's start on
-    gap_ns: Column
-    duration_ns: Column
-    work_rows: Column  # of the timeline, but for device, stream and start
-    work_ns: int
-
-    @classmethod
-    def of(cls, columns: KernelColumns, chosen: list[int]) -> RemainderSchedule | None:
-        """`chosen` are indices of a step's kernels. None if some of them wait for kernels on other streams."""
-        at = np.array(chosen)
-        if (columns.stream[at] != NONE).any() or (columns.edge >= 0).any():
-            return None
-        duration_ns = columns.duration_ns[at]
-        work_rows = _work_rows(columns, at, duration_ns)
-        work_rows[:, _WORK["origin"]] = int(Origin.PHASE)
-        alone_ns = columns.launch_ns[at] + columns.latency_ns[at] + duration_ns
-        return cls(alone_ns, columns.gap_ns[at], duration_ns, work_rows, int(duration_ns.sum()))
-
-    def play(self, stream: VirtualStream, began_ns: int) -> DeferredRows:
-        """Put them on `stream`; `began_ns` is the host time that stands for the segment's start. Returns their rows."""
-        ends_ns = queue_ends(began_ns + self.alone_ns, self.gap_ns + self.duration_ns, stream.ready_ns)
-        stream.push_all(ends_ns.tolist())
-        starts_ns = ends_ns - self.duration_ns
-        written: dict[int, Column | int] = {_WORK["device"]: stream.device, _WORK["stream"]: stream.number}
-        return DeferredRows.of(self.work_rows, written | {_WORK["start_ns"]: starts_ns})
-
-
-def _work_rows(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
-    """Rows of the timeline's device table for some kernels; what is not known yet is NONE."""
-    rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # of which whole columns are written again
-    for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():
-        rows[:, _WORK[name]] = values[at]
-    rows[:, _WORK["duration_ns"]] = duration_ns
-    return rows
 
 
 def _stops(calls: Sequence[RememberedMatch]) -> list[int]:

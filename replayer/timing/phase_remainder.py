@@ -30,8 +30,9 @@ from collections.abc import Sequence
 
 from replayer.errors import NotExact
 from replayer.recording.recorded_step import Kernel
+from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import ForwardLikeness, SegmentMatcher
-from replayer.timing.scheduler import HostThread, StreamScheduler
+from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
 
 _LITTLE = 0.2

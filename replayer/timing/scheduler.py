@@ -8,7 +8,6 @@ scheduler.wait(end_ns)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
 
@@ -17,8 +16,9 @@ from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import Instance, Kernel, RecordedStep
 from replayer.timing.clock import Clock
+from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import StepMatcher
-from replayer.timing.op_batch import RemainderSchedule
+from replayer.timing.remainder_schedule import RemainderSchedule
 from replayer.timing.stats import ReplayStats
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline_writer import TimelineWriter
@@ -28,31 +28,6 @@ from traces.model import NONE, DeviceKind, Origin, Shape
 _LEFTOVERS = 256  # remembered; they differ from step to step where a script does
 _SCALES = 50_000  # remembered; the plan cache makes new signatures beyond that, too
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams are numbered beyond what a script's own reach
-
-
-@dataclass(slots=True, eq=False)
-class HostThread:
-    """One host thread of the script: `host_ns` is its virtual present."""
-
-    row: int  # of the timeline's threads
-    host_ns: int
-    device: int = 0
-    after_wait_ns: int = 0  # in the op played last, the recorded host's own time after that had waited for the device
-    callers: dict[int, Caller] = field(default_factory=dict)  # by device: with its current stream
-    _known: dict[VirtualStream, Caller] = field(default_factory=dict)
-
-    def call_on(self, stream: VirtualStream) -> Caller:
-        """`stream` is the thread's current one of its device from now on."""
-        caller = self.callers[stream.device] = self._known.setdefault(stream, Caller(self, stream))
-        return caller
-
-
-@dataclass(slots=True, eq=False)
-class Caller:
-    """Who calls an op: a host thread on a stream. There is one object for each two, whatever was current in between."""
-
-    thread: HostThread
-    stream: VirtualStream
 
 
 class StreamScheduler:

@@ -23,10 +23,11 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedSegment
 from replayer.timing.clock import Clock
 from replayer.timing.cuda_graph import CapturedGraph
+from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.matcher import MatchHistory, SegmentMatcher
 from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule, PhaseGrainBatch
 from replayer.timing.placement import call_start, host_times
-from replayer.timing.scheduler import Caller, HostThread, StreamScheduler
+from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stats import ReplayStats
 from replayer.timing.step_tracker import StepTracker
 from replayer.timing.stream import VirtualStream

@@ -40,9 +40,10 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedSegment, RecordedStep
 from replayer.timing.clock import machine_unix_ns
 from replayer.timing.data_parallel import DataParallelTracker, OpenRegion
+from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import ForwardLikeness, Histories, SegmentMatcher, StepMatcher
 from replayer.timing.phase_remainder import PhaseRemainder
-from replayer.timing.scheduler import HostThread, StreamScheduler
+from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.timeline_writer import LoaderWait
 from traces.model import NONE, Origin, StepKind
 from traces.phases import LOSS, PLAIN

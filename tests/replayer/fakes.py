@@ -10,7 +10,7 @@ from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
 from replayer.recording.assumed_values import AssumedValues
 from replayer.recording.workspaces import WorkspaceSequence
-from replayer.timing.scheduler import Caller, HostThread
+from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.stream import VirtualStream
 from traces.cards import UNKNOWN_CARD
 from traces.machine import DeviceProperties, Machine

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.memory import tensor_allocator
+from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.blocks import Block
 from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.oom import OutOfMemory
 from replayer.memory.op_places import PlacedOps, host_rows
-from replayer.memory.tensor_allocator import AllocationHandle, TensorAllocator
+from replayer.memory.tensor_allocator import TensorAllocator
 from traces.model import Column
 
 MIB = 1 << 20

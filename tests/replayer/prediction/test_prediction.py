@@ -17,6 +17,7 @@ from replayer.prediction.predict import Predictor, as_estimated, predict
 from replayer.prediction.retiming import Retiming
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.recorded_step import RecordedStep
 from tests.replayer.recordings import Op, make_recording
 from tests.traces.handmade import phase_grained, training
 from traces.cards import card_of
@@ -219,9 +220,9 @@ def test_a_sweep_reads_the_recording_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     indexed = []
     lay_out = RecordingIndexer.lay_out
 
-    def noted(self: RecordingIndexer) -> None:
+    def noted(self: RecordingIndexer) -> list[RecordedStep]:
         indexed.append(self)
-        lay_out(self)
+        return lay_out(self)
 
     monkeypatch.setattr(RecordingIndexer, "lay_out", noted)
     assert run(["predict", str(tmp_path / "t.msgpack"), "--sweep", "gpus,batch", "--json"]) == 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import SegmentMatcher
-from replayer.timing.scheduler import HostThread
 from tests.replayer.recordings import US, Op, Stage, make_recording
 from traces.file import load
 from traces.library import find

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from replayer.op_signature import OpSignature
 from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
+from replayer.timing.host_threads import HostThread
 from replayer.timing.op_batch import OpBatchSchedule
-from replayer.timing.scheduler import HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualStream
 from tests.replayer.recordings import US, Op, Stage, make_recording

@@ -1,0 +1,39 @@
+"""One allocation of device memory as a tensor holds it, and what its holder may do with it.
+
+    handle.address
+    handle.allocator.free(handle)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from replayer.memory.blocks import Block, UsedStream
+
+
+class HandleOwner(Protocol):
+    """The allocator that made a handle."""
+
+    @property
+    def free(self) -> Callable[[AllocationHandle], None]:
+        """Queue the allocation to be freed. Takes no lock, so a finalizer may call it."""
+
+    def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
+        """Another stream uses the memory too: its queued work must end before the memory is allocated again."""
+
+
+class AllocationHandle:
+    """One allocation: `size_bytes` as requested, and its address.
+
+    In an allocation cycle each step gets the handles of the steps before again; `block` is then that of the last execution.
+    """
+
+    __slots__ = ("address", "allocator", "block", "size_bytes", "stream")
+
+    def __init__(self, allocator: HandleOwner, size_bytes: int, stream: int, block: Block) -> None:
+        self.allocator = allocator
+        self.size_bytes = size_bytes
+        self.stream = stream
+        self.block = block
+        self.address = block.address

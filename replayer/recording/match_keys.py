@@ -1,0 +1,77 @@
+"""The keys under which a replayed op looks for its recorded calls, as far as the recording says shapes, dtypes and layouts.
+
+    keys = RecordedKeys(trace)
+    keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from replayer.cost_model.copies import directions_of
+from replayer.op_signature import OpSignature
+from replayer.recording.recorded_step import MatchKeys
+from traces.equivalents import canonical_op, canonical_shapes
+from traces.layouts import CHANNELS_LAST
+from traces.model import HostKind, Shape, Trace, shapes_text
+
+
+class RecordedKeys:
+    """Makes the keys of ops, of the recording and of the script, so that equal keys mean the same call."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
+        self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
+        self.has_layouts = bool(np.any(trace.host.layout >= 0))
+        # Whether a copy's name tells that it was from or to the host; with AMD's it may be a kernel like any other.
+        self.has_directions = any(directions_of(trace).values())
+        self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
+
+    def of_signature(self, signature: OpSignature) -> MatchKeys:
+        dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
+        return self.of_op(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
+
+    def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
+        """The keys of an op given by its first dtype. What the recording does not tell of all calls of the op is left out."""
+        canonical = canonical_op(op)
+        if not self.has_dtypes or canonical in self._untyped:
+            dtype = ""
+        if direction and self.has_directions:
+            dtype += f"|{direction}"
+        own = wide = "?"
+        if self.has_shapes and canonical not in self._unshaped:
+            own, wide = shapes_text(shapes), shapes_text(canonical_shapes(shapes))
+        kept = f"{dtype}|{layout}" if layout == CHANNELS_LAST and self.has_layouts else dtype
+        return MatchKeys(f"{op}|{own}|{kept}", f"{canonical}|{wide}|{kept}", f"{canonical}|{dtype}")
+
+
+def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
+    """Canonical ops of some calls of which the recording tells no shapes, and no dtype.
+
+    Profilers do not tell what lists of tensors hold (`cat`, `_foreach_add_`): never their dtype, nor the shapes of long ones.
+    An op that takes no list and has no shapes had only scalars.
+    """
+    host, strings = trace.host, trace.strings
+    ops = host.kind == HostKind.OP
+    calls = np.unique(np.stack([host.name[ops], host.shapes[ops], host.dtypes[ops]], axis=1), axis=0).tolist()
+    unshaped, untyped = set(), set()
+    for name, shapes, dtypes in calls:
+        op = strings[name]
+        if shapes < 0 or not strings[shapes]:
+            if takes_tensor_list(op):
+                unshaped.add(canonical_op(op))
+                untyped.add(canonical_op(op))
+        elif dtypes < 0 or not strings[dtypes].partition(";")[0]:
+            untyped.add(canonical_op(op))
+    return frozenset(unshaped), frozenset(untyped)
+
+
+@cache
+def takes_tensor_list(op: str) -> bool:
+    """Whether an argument of any overload of this op is a list of tensors, by the installed PyTorch's schemas."""
+    schemas = torch._C._jit_get_schemas_for_operator(op) if op.startswith("aten::") else []
+    types = [str(argument.type) for schema in schemas for argument in schema.arguments]
+    return any(kind.startswith("List[") and "Tensor" in kind for kind in types)

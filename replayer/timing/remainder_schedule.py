@@ -1,0 +1,61 @@
+"""The kernels of a phase that no op has taken, put on a stream together instead of one after another.
+
+    schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if some of them wait for other streams
+    rows = schedule.play(stream, began_ns)
+
+As `StreamScheduler.put` does kernel by kernel, with the same result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from replayer.recording.recorded_step import KernelColumns
+from replayer.timing.placement import queue_ends
+from replayer.timing.stream import VirtualStream
+from replayer.timing.timeline_writer import WORK_COLUMNS, DeferredRows
+from traces.model import NONE, Column, Origin
+
+WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}  # by name, the index of a column of the timeline's device table
+
+
+@dataclass(slots=True, eq=False)
+class RemainderSchedule:
+    """Unmatched kernels of a segment in launch order, all on their step's main stream."""
+
+    alone_ns: Column  # the end that its own launch alone would give, from the segment's start on
+    gap_ns: Column
+    duration_ns: Column
+    work_rows: Column  # of the timeline, but for device, stream and start
+    work_ns: int
+
+    @classmethod
+    def of(cls, columns: KernelColumns, chosen: list[int]) -> RemainderSchedule | None:
+        """`chosen` are indices of a step's kernels. None if some of them wait for kernels on other streams."""
+        at = np.array(chosen)
+        if (columns.stream[at] != NONE).any() or (columns.edge >= 0).any():
+            return None
+        duration_ns = columns.duration_ns[at]
+        work_rows = work_rows_of(columns, at, duration_ns)
+        work_rows[:, WORK["origin"]] = int(Origin.PHASE)
+        alone_ns = columns.launch_ns[at] + columns.latency_ns[at] + duration_ns
+        return cls(alone_ns, columns.gap_ns[at], duration_ns, work_rows, int(duration_ns.sum()))
+
+    def play(self, stream: VirtualStream, began_ns: int) -> DeferredRows:
+        """Put them on `stream`; `began_ns` is the host time that stands for the segment's start. Returns their rows."""
+        ends_ns = queue_ends(began_ns + self.alone_ns, self.gap_ns + self.duration_ns, stream.ready_ns)
+        stream.push_all(ends_ns.tolist())
+        starts_ns = ends_ns - self.duration_ns
+        written: dict[int, Column | int] = {WORK["device"]: stream.device, WORK["stream"]: stream.number}
+        return DeferredRows.of(self.work_rows, written | {WORK["start_ns"]: starts_ns})
+
+
+def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
+    """Rows of the timeline's device table for some kernels; what is not known yet is NONE."""
+    rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # of which whole columns are written again
+    for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():
+        rows[:, WORK[name]] = values[at]
+    rows[:, WORK["duration_ns"]] = duration_ns
+    return rows
