@@ -78,7 +78,7 @@ OURS: dict[str, tuple[str, Callable[[], None]]] = {
     ),
     "remainder_schedule": (
         "a phase's unmatched kernels are laid out once",
-        _set("replayer.timing.op_batch:RemainderSchedule.of", _no_schedule),
+        _set("replayer.timing.remainder_schedule:RemainderSchedule.of", _no_schedule),
     ),
     "allocation_cycles": (
         "steps that allocate as before are only compared",

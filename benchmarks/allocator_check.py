@@ -4,7 +4,7 @@
     python benchmarks/allocator_check.py compare events.json [--json result.json]
 
 `run` trains a few steps, empties the cache, uses a side stream and trains again, while PyTorch keeps the history of its
-allocator from the very first byte. `compare` gives the same requests to replayer/memory/caching_allocator.py and compares,
+allocator from the very first byte. `compare` gives the same requests to replayer/device/caching_allocator.py and compares,
 after each, the segment and the offset of the block; which segments were taken; and at the end all statistics. The settings
 of PYTORCH_ALLOC_CONF under which it ran are kept too: run it once more with expandable_segments:True.
 """
@@ -20,9 +20,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from replayer.memory.blocks import Block, ExpandablePool  # noqa: E402
-from replayer.memory.caching_allocator import DeviceMemory  # noqa: E402
-from replayer.memory.settings import parse_settings  # noqa: E402
+from replayer.memory.device.blocks import Block, ExpandablePool  # noqa: E402
+from replayer.memory.device.caching_allocator import DeviceMemory  # noqa: E402
+from replayer.memory.device.settings import parse_settings  # noqa: E402
 
 Place = tuple[int, int]  # (the number of the segment in order of taking, offset within it)
 

@@ -51,7 +51,7 @@ from replayer.gpu import VirtualGpu  # noqa: E402
 from replayer.surfaces import install_all  # noqa: E402
 from replayer.tensor.tensor import VirtualTensor  # noqa: E402
 from replayer.timing.clock import VirtualClock  # noqa: E402
-from replayer.timing.timeline_writer import TimelineWriter  # noqa: E402
+from replayer.timing.timeline.timeline_writer import TimelineWriter  # noqa: E402
 from tests.replayer.fakes import FakeGpu  # noqa: E402
 from traces.file import TraceStream, load  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402

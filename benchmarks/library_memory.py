@@ -3,7 +3,7 @@
     python benchmarks/library_memory.py [--all] [--networks resnet50,vgg16] [--json figures.json]
 
 Needs torchvision. For each network, `benchmarks/programs/torchvision_memory.py` is run on the virtual GPU at two batch sizes;
-the allocator then runs the requests of any batch size on any card (replayer/memory/fit.py). Once for each release of PyTorch
+the allocator then runs the requests of any batch size on any card (memory/rerun_requests.py). Once for each release of PyTorch
 that the library's cells name, for what autograd keeps changed in 1.11: MobileNetV2 needs 1.4 times as much since.
 
 Peaks are what `memory_allocated` was at any module's hook. Where a card is full was measured without hooks, by growing the
@@ -61,9 +61,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from replayer.memory.capacity import Capacity  # noqa: E402
-from replayer.memory.fit import ScaledRequests, largest_batch, run_requests  # noqa: E402
-from replayer.memory.request_log import REQUESTS, RequestKind, RequestLog  # noqa: E402
-from replayer.memory.settings import parse_settings  # noqa: E402
+from replayer.memory.device.request_log import REQUESTS, RequestKind, RequestLog  # noqa: E402
+from replayer.memory.device.settings import parse_settings  # noqa: E402
+from replayer.memory.rerun_requests import ScaledRequests, largest_batch, run_requests  # noqa: E402
 from traces.cards import Card, card_of  # noqa: E402
 from traces.configuration import ReplayConfig, ReplaySession  # noqa: E402
 from traces.file import save  # noqa: E402

@@ -27,9 +27,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from replayer.memory.caching_allocator import DeviceMemory  # noqa: E402
-from replayer.memory.settings import parse_settings  # noqa: E402
-from tests.replayer.memory.allocation_sequences import compare, steady_step  # noqa: E402
+from replayer.memory.device.caching_allocator import DeviceMemory  # noqa: E402
+from replayer.memory.device.settings import parse_settings  # noqa: E402
+from tests.replayer.memory.device.allocation_sequences import compare, steady_step  # noqa: E402
 from traces.file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
 from traces.order import in_order  # noqa: E402

@@ -38,7 +38,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.cost_tables import all_reduce_rows, efficiency, write_all_reduce  # noqa: E402
 from benchmarks.what_if_recordings import RecordedOp, ops_of, training_recording  # noqa: E402
-from replayer.cost_model import all_reduce, op_costs  # noqa: E402
+from replayer.cost_model import all_reduce_curve, op_costs  # noqa: E402
 from replayer.cost_model.collectives import CollectiveCosts  # noqa: E402
 from replayer.cost_model.efficiency import ELSEWHERE  # noqa: E402
 from replayer.prediction import parallel  # noqa: E402
@@ -264,7 +264,7 @@ def link_cases(args: argparse.Namespace, is_judged: Callable[[int, int], bool] =
 @contextlib.contextmanager
 def links_without(args: argparse.Namespace, is_hidden: Callable[[int, int], bool]) -> Iterator[None]:
     """The table of all-reduce as it would be without some rows: of (row, ranks)."""
-    installed, measured = all_reduce.TABLE, all_reduce_rows(args.published)
+    installed, measured = all_reduce_curve.TABLE, all_reduce_rows(args.published)
     for by_ranks in measured.values():
         for ranks, (sizes, times_ns) in list(by_ranks.items()):
             kept = np.array([not is_hidden(row, ranks) for row in range(len(sizes))])
@@ -272,12 +272,12 @@ def links_without(args: argparse.Namespace, is_hidden: Callable[[int, int], bool
             if not kept.any():
                 del by_ranks[ranks]
     with tempfile.TemporaryDirectory() as folder:
-        all_reduce.TABLE = Path(folder) / "all_reduce.json"
-        write_all_reduce(measured, all_reduce.TABLE)
-        all_reduce.forget()
+        all_reduce_curve.TABLE = Path(folder) / "all_reduce.json"
+        write_all_reduce(measured, all_reduce_curve.TABLE)
+        all_reduce_curve.forget()
         yield
-    all_reduce.TABLE = installed
-    all_reduce.forget()
+    all_reduce_curve.TABLE = installed
+    all_reduce_curve.forget()
 
 
 def link_rows(args: argparse.Namespace) -> list[Row]:

@@ -14,14 +14,15 @@ from torch.optim.optimizer import _foreach_supported_types
 from torch.utils.backend_registration import _DummyDeviceGuard
 
 from replayer import state
-from replayer.ops import autocast, cuda_decompositions, factories, gemm, losses, rnn
+from replayer.ops import autocast, factories, gemm
+from replayer.ops.composite import cuda_decompositions, losses, rnn
 from replayer.ops.copies import Copies
-from replayer.ops.cpu_compute import CpuCompute
+from replayer.ops.cpu.cpu_compute import CpuCompute
 from replayer.ops.data_dependent import DataDependentOps
 from replayer.ops.known_contents import KnownContents
 from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
-from replayer.tensor.plan_cache import PlanCache
+from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor, alias
 
 # PyTorch has a device type for other backends, refuses "cuda" for its name, and compares and prints names in lower case. So

@@ -21,14 +21,14 @@ import torch
 
 from replayer import backend, state
 from replayer.gpu import VirtualGpu
-from replayer.memory.request_log import REQUESTS
+from replayer.memory.device.request_log import REQUESTS
 from replayer.recording.cell_pace import CellPace
 from replayer.recording.replicas import devices_for
 from replayer.surfaces import builtins_open, install_all, nvidia_smi, sys_excepthook, torch_before_1_11, torch_utils_data
 from replayer.surfaces.time import PatchedTime
 from replayer.tensor.node_numbers import node_numbers
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
-from replayer.timing.timeline_writer import TimelineWriter
+from replayer.timing.timeline.timeline_writer import TimelineWriter
 from traces.configuration import ReplayConfig, ReplaySession
 from traces.deferred_signals import at_exit
 from traces.file import TraceStream, load

@@ -49,28 +49,28 @@ from replayer.cost_model.collectives import CollectiveCosts, GroupOperation, Tim
 from replayer.cost_model.copies import Copy, CopyCosts
 from replayer.errors import NotEmulated
 from replayer.memory import cudnn_workspaces
-from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.capacity import capacity_of
 from replayer.memory.cublas_workspaces import BlasWorkspaces
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.request_log import RequestLog
 from replayer.memory.op_places import OpPlaces
-from replayer.memory.request_log import RequestLog
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
-from replayer.recording.assumed_values import AssumedValues
 from replayer.recording.cell_pace import CellPace
 from replayer.recording.kept_workspaces import keeps_workspaces
-from replayer.recording.output_sizes import RecordedOutputSizes
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.replicas import add_devices
-from replayer.recording.values import RecordedValues
+from replayer.recording.values.assumed_values import AssumedValues
+from replayer.recording.values.output_sizes import RecordedOutputSizes
+from replayer.recording.values.recorded_values import RecordedValues
 from replayer.recording.workspaces import Workspaces, WorkspaceSequence
 from replayer.timing.clock import Clock
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
-from replayer.timing.data_parallel import OpenRegion
-from replayer.timing.host_ranges import NAMED
 from replayer.timing.host_threads import Caller, HostThread, HostThreads
 from replayer.timing.simulator import Simulator
+from replayer.timing.steps.data_parallel import OpenRegion
 from replayer.timing.stream import VirtualEvent, VirtualStream
+from replayer.timing.timeline.host_ranges import NAMED
 from traces.cards import known_properties
 from traces.machine import DeviceProperties
 from traces.model import NONE, Column, Device, DeviceKind, Origin, Shape, Thread, Trace
@@ -80,7 +80,7 @@ from traces.steps import Optimizers
 from traces.workload_observer import WorkloadObserver
 
 if TYPE_CHECKING:
-    from replayer.timing.timeline_writer import LoaderWait, TimelineWriter
+    from replayer.timing.timeline.timeline_writer import LoaderWait, TimelineWriter
 
 # Phases entered by name whose time a cell of the library holds; see Note [The host's time in a cell].
 _OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})
@@ -167,7 +167,7 @@ class VirtualGpu:
         `devices` are what the script sees, if that is not what `rank` was recorded with; or `gpus` is how many of them. Copies
         between them go at `link_gbps` (0: as recorded, else by the kind of device). `optimizers` are the script's. `cells`
         tell the times where `trace` has none.
-        With `keep_requests` each device's memory has a log of its requests (memory/request_log.py). `step_ended` is told how
+        With `keep_requests` each device's memory has a log of its requests (device/request_log.py). `step_ended` is told how
         many training steps, and how many of both kinds, have ended, as soon as that is known. `improving`: values that were
         not recorded are those of a run that makes progress. `node_number` gives autograd's numbers of the op under way
         (tensor/node_numbers.py); see Note [Numbered steps].

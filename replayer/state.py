@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replayer.memory.page_locks import PageLocks
-from replayer.memory.pinned import HostMemory
+from replayer.memory.pinned.host_memory import HostMemory
+from replayer.memory.pinned.page_locks import PageLocks
 from replayer.recording.rank import Rank
 from traces.steps import Optimizers
 

@@ -19,7 +19,7 @@ batch_norm
     through the dispatcher, and without the reserved space that C++ makes for other backends.
 compiled_keys
     The key of a call in the plan cache, read by an expression compiled for the op, in place of a loop over its schema
-    (tensor/plan_keys.py).
+    (tensor/planning/plan_keys.py).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from replayer.memory.fit import Outcome
+from replayer.memory.rerun_requests import Outcome
 from traces.cards import Card
 from traces.library.limits import MeasuredLimit
 from traces.workload import WorkloadSignature

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.cost_model.all_reduce import BASE_LATENCY_NS, AllReduceCurve, wire_share
+from replayer.cost_model.all_reduce_curve import BASE_LATENCY_NS, AllReduceCurve, wire_share
 from traces.cards import card_of
 from traces.communication import communication_kernels
 from traces.measure import step_windows

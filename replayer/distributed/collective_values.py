@@ -20,8 +20,8 @@ import torch.distributed as dist
 from replayer.distributed.store_exchange import RankMessage
 from replayer.state import computing
 from replayer.tensor.allocation import Uniform, host_keeps
-from replayer.tensor.known_values import known_values, payload_of, view_of
 from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.values.known_values import known_values, payload_of, view_of
 
 
 @dataclass

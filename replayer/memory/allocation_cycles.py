@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.caching_allocator import DeviceMemory, Layout
+from replayer.memory.device.caching_allocator import DeviceMemory, Layout
 from traces.model import Column
 
 _MAX_STEPS = 4  # of a cycle

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from replayer.memory.blocks import Block, UsedStream
+from replayer.memory.device.blocks import Block, UsedStream
 
 
 class HandleOwner(Protocol):

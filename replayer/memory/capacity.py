@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replayer.memory.oom import oom_text_of
+from replayer.memory.device.oom import oom_text_of
 from traces.cards import card_of
 from traces.machine import Machine
 from traces.model import Device

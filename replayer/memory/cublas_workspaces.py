@@ -28,7 +28,7 @@ from collections.abc import Sequence
 import torch
 
 from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.oom import OutOfMemory
+from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from traces.cublas_workspace import keeps_workspaces, workspace_bytes
 from traces.machine import Machine

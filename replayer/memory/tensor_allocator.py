@@ -24,11 +24,11 @@ import numpy as np
 
 from replayer.memory.allocation_cycles import NO_REQUEST, AllocationCycle, CycleDetector, Event, Expected, memory_rows
 from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.blocks import UsedStream
-from replayer.memory.caching_allocator import DeviceMemory
-from replayer.memory.oom import OutOfMemory
+from replayer.memory.device.blocks import UsedStream
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.device.request_log import RequestKind
 from replayer.memory.op_places import OpPlaces, PlacedOps
-from replayer.memory.request_log import RequestKind
 from traces.model import Column
 
 USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save

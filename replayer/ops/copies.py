@@ -31,7 +31,10 @@ from replayer.ops.layouts import moved
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import gpu, host_memory
 from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, host_keeps, make
-from replayer.tensor.known_values import (
+from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.planning.shape_inference import on_device
+from replayer.tensor.tensor_meta import OURS, TensorMeta
+from replayer.tensor.values.known_values import (
     fills_allocation,
     host_values,
     in_dtype,
@@ -39,11 +42,8 @@ from replayer.tensor.known_values import (
     set_known_values,
     writable_values,
 )
-from replayer.tensor.plan_cache import PlanCache
-from replayer.tensor.script_branches import answer_without_error
-from replayer.tensor.shape_inference import on_device
-from replayer.tensor.tensor_meta import OURS, TensorMeta
-from replayer.tensor.value_rules import hold_the_same
+from replayer.tensor.values.script_branches import answer_without_error
+from replayer.tensor.values.value_rules import hold_the_same
 from traces.layouts import memory_layout
 from traces.model import READ_LIMIT
 
@@ -286,7 +286,7 @@ class Copies:
 
 
 def _known_or_assumed(tensor: Any) -> torch.Tensor | float | int | bool:
-    """The values that the host knows, else one for all elements: see recording/assumed_values.py."""
+    """The values that the host knows, else one for all elements: see recording/values/assumed_values.py."""
     known = known_values(tensor)
     assumed = gpu().assumed
     meta: TensorMeta = tensor.meta

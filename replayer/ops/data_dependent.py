@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from replayer.op_signature import OpSignature
-from replayer.recording.output_sizes import NONZERO, REPEAT_INTERLEAVE
+from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
-from replayer.tensor.assumed_sizes import assumed_size
-from replayer.tensor.known_values import known_values, set_known_values
-from replayer.tensor.plan_cache import PlanCache
+from replayer.tensor.planning.assumed_sizes import assumed_size
+from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.values.known_values import known_values, set_known_values
 from traces.model import Shape
 
 aten = torch.ops.aten
@@ -111,7 +111,7 @@ class DataDependentOps:
     def _count_set(self, op: str, mask: Any, shape: Shape) -> int:
         """How many elements of `mask`, broadcast to `shape`, are set: as the host knows, else as recorded.
 
-        See Note [Sizes that nobody knows] in tensor/assumed_sizes.py for what neither tells.
+        See Note [Sizes that nobody knows] in tensor/planning/assumed_sizes.py for what neither tells.
         """
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if type(mask) is self._tensor_class else mask

@@ -21,9 +21,9 @@ from replayer import state
 from replayer.ops.copies import Copies
 from replayer.tensor.allocation import Uniform, allocate, make
 from replayer.tensor.device_args import index_of
-from replayer.tensor.known_values import in_dtype, set_known_values
-from replayer.tensor.plan_cache import PlanCache
+from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import BACKEND
+from replayer.tensor.values.known_values import in_dtype, set_known_values
 
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
 SPARSE_FACTORIES = {"Sparse": ("empty.memory_format", "_sparse_coo_tensor_with_dims"), "SparseCsr": ("empty.memory_format",)}

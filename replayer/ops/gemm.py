@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from replayer.state import gpu
-from replayer.tensor.plan_cache import PlanCache
+from replayer.tensor.planning.plan_cache import PlanCache
 
 aten = torch.ops.aten
 

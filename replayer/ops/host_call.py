@@ -15,11 +15,11 @@ import torch
 
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import Allocation, allocate, make, make_view
-from replayer.tensor.call_arguments import CallArguments
-from replayer.tensor.known_values import bytes_of, known_values, payload_of, set_known_values
 from replayer.tensor.plan import Where
-from replayer.tensor.plan_cache import PlanCache
-from replayer.tensor.shape_inference import no_such_tensor
+from replayer.tensor.planning.call_arguments import CallArguments
+from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.planning.shape_inference import no_such_tensor
+from replayer.tensor.values.known_values import bytes_of, known_values, payload_of, set_known_values
 
 
 class HostCall(CallArguments):

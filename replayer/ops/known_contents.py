@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
-from replayer.tensor.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
-from replayer.tensor.plan_cache import PlanCache
+from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
-from replayer.tensor.value_rules import EXACT_DTYPES
+from replayer.tensor.values.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
+from replayer.tensor.values.value_rules import EXACT_DTYPES
 
 aten = torch.ops.aten
 

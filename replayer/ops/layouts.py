@@ -23,11 +23,11 @@ from replayer.op_signature import OpSignature
 from replayer.ops.host_call import HostCall
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import Allocation, allocate
-from replayer.tensor.known_values import bytes_of
-from replayer.tensor.plan_cache import PlanCache
-from replayer.tensor.shape_inference import writes_of
+from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.planning.shape_inference import writes_of
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
+from replayer.tensor.values.known_values import bytes_of
 
 aten, prim = torch.ops.aten, torch.ops.prim
 _wrap: Any = torch.Tensor._make_wrapper_subclass

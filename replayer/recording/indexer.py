@@ -26,7 +26,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from replayer.cost_model.copies import directions_of
-from replayer.recording.dp_regions import recorded_regions
+from replayer.recording.data_parallel_stages import recorded_regions
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.communication import communication_kernels

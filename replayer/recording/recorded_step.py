@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.recording.dp_regions import RecordedRegion
+from replayer.recording.data_parallel_stages import RecordedRegion
 from traces.model import NONE, Column, Origin, Shape, StepKind
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from replayer.ops.rnn import MODES
+from replayer.ops.composite.rnn import MODES
 from traces.patching import patch
 
 

@@ -1,7 +1,7 @@
 """torch.cuda.memory: how much device memory is used, how much is left, and the allocator's statistics.
 
 torch's own Python calls C functions (`torch._C._cuda_memoryStats`...), which are replaced: they answer from
-`DeviceMemory` (memory/caching_allocator.py). The four figures that training loops print at each step are answered directly, for
+`DeviceMemory` (device/caching_allocator.py). The four figures that training loops print at each step are answered directly, for
 torch's Python builds and sorts the whole table of statistics for each of them.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
@@ -20,10 +20,10 @@ from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.caching_allocator import DeviceMemory
-from replayer.memory.oom import OutOfMemory
-from replayer.memory.request_log import RequestKind
-from replayer.memory.settings import parse_settings
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.device.request_log import RequestKind
+from replayer.memory.device.settings import parse_settings
 from replayer.state import gpu
 from replayer.surfaces.patching import refusal, refuse, refuse_construction
 from traces.patching import patch

@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
-from replayer.memory.history import ACTIONS, Frame, History
-from replayer.memory.settings import VARIABLES
-from replayer.memory.snapshot import settings_dict
+from replayer.memory.device.history import ACTIONS, Frame, History
+from replayer.memory.device.settings import VARIABLES
+from replayer.memory.device.snapshot import settings_dict
 from replayer.state import gpu
 from traces.patching import patch
 

@@ -35,8 +35,8 @@ from torch.utils._pytree import tree_map
 from replayer.cost_model.collectives import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
 from replayer.state import STATE, gpu, rank, started
-from replayer.tensor.known_values import known_values
 from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.values.known_values import known_values
 from traces.patching import around, patch, patch_around, patch_everywhere, replaced
 
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()

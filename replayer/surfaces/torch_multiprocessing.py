@@ -26,8 +26,8 @@ from replayer.recording.rank import Rank
 from replayer.state import STATE, computing
 from replayer.tensor.allocation import Allocation, Uniform, make
 from replayer.tensor.device_args import checked_index
-from replayer.tensor.known_values import bytes_of, payload
 from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.values.known_values import bytes_of, payload
 from traces.patching import patch_around
 
 

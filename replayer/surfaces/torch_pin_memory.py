@@ -4,7 +4,7 @@
     torch.empty(128, 3, 224, 224, pin_memory=True)    # 128 MiB more in VmLck
     torch.cuda.host_memory_stats()["allocated_bytes.current"]
 
-The memory is that of memory/pinned.py. `DataLoader(pin_memory=True)` needs nothing here: its thread calls `Tensor.pin_memory`.
+The memory is that of host_memory.py. `DataLoader(pin_memory=True)` needs nothing here: its thread calls `Tensor.pin_memory`.
 """
 
 from __future__ import annotations

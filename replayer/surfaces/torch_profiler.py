@@ -25,7 +25,7 @@ import numpy as np
 from replayer.errors import NotEmulated
 from replayer.state import gpu, started
 from replayer.timing.clock import machine_unix_ns
-from replayer.timing.profile_window import OUR_DISPATCH, WindowOp, merged, nested, window_ops
+from replayer.timing.timeline.profile_window import OUR_DISPATCH, WindowOp, merged, nested, window_ops
 from traces.model import NONE, Column
 from traces.patching import patch, patch_around
 from traces.python_calls import scripts_calls

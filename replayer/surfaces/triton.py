@@ -24,8 +24,8 @@ from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
 from replayer.surfaces.patching import when_imported
-from replayer.tensor.known_values import payload_of
 from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.values.known_values import payload_of
 from traces.patching import patch_around, replaced
 
 _LAST = "triton.runtime"  # when this has been executed, all that is patched is there

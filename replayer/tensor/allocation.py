@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.oom import OutOfMemory
+from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.state import STATE
 from replayer.tensor.tensor_meta import TensorMeta
@@ -52,7 +52,7 @@ def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
 
 
 class Uniform(NamedTuple):
-    """Content of which every element is `value`. `assumed`: or would be in a healthy run; recording/assumed_values.py."""
+    """Content of which every element is `value`. `assumed`: or would be in a healthy run; values/assumed_values.py."""
 
     value: float | int | bool
     dtype: torch.dtype

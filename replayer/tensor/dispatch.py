@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from replayer import state
-from replayer.memory.oom import OutOfMemory
+from replayer.memory.device.oom import OutOfMemory
 from replayer.state import STATE
 from replayer.tensor.allocation import Allocation, make_view, wrapper
 from replayer.tensor.plan import OutcomeKind
-from replayer.tensor.plan_cache import PlanCache
-from replayer.tensor.shape_inference import run_elsewhere
-from replayer.tensor.value_rules import forget_at_replays
+from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.planning.shape_inference import run_elsewhere
+from replayer.tensor.values.value_rules import forget_at_replays
 
 Dispatch = Callable[..., Any]
 

@@ -17,7 +17,7 @@ from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform, allocate
 from replayer.tensor.device_args import index_of
-from replayer.tensor.known_values import bytes_of
+from replayer.tensor.values.known_values import bytes_of
 
 
 class VirtualStorage(torch.UntypedStorage):

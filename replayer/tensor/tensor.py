@@ -38,7 +38,7 @@ from replayer.tensor.tensor_meta import TensorMeta
 from traces.patching import replaced
 
 if TYPE_CHECKING:
-    from replayer.tensor.plan_cache import PlanCache
+    from replayer.tensor.planning.plan_cache import PlanCache
     from replayer.timing.stream import VirtualStream
 
 _data: Any = torch._C.TensorBase.data

@@ -26,7 +26,7 @@ from replayer.timing.placement import host_times, queue_ends
 from replayer.timing.remainder_schedule import WORK, work_rows_of
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
-from replayer.timing.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
+from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
 from traces.model import Column, Origin
 
 LEAST_CALLS = 8  # fewer are played faster one by one

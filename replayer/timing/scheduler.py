@@ -19,9 +19,9 @@ from replayer.timing.clock import Clock
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import StepMatcher
 from replayer.timing.remainder_schedule import RemainderSchedule
-from replayer.timing.stats import ReplayStats
 from replayer.timing.stream import VirtualStream
-from replayer.timing.timeline_writer import TimelineWriter
+from replayer.timing.timeline.stats import ReplayStats
+from replayer.timing.timeline.timeline_writer import TimelineWriter
 from traces.equivalents import canonical_op
 from traces.model import NONE, DeviceKind, Origin, Shape
 

@@ -28,15 +28,15 @@ from replayer.timing.matcher import MatchHistory, SegmentMatcher
 from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule, PhaseGrainBatch
 from replayer.timing.placement import call_start, host_times
 from replayer.timing.scheduler import StreamScheduler
-from replayer.timing.stats import ReplayStats
-from replayer.timing.step_tracker import StepTracker
+from replayer.timing.steps.step_tracker import StepTracker
 from replayer.timing.stream import VirtualStream
+from replayer.timing.timeline.stats import ReplayStats
 from traces.model import NONE, Column, DeviceKind, Origin
 from traces.phases import PLAIN
 from traces.steps import Optimizers
 
 if TYPE_CHECKING:
-    from replayer.timing.timeline_writer import TimelineWriter
+    from replayer.timing.timeline.timeline_writer import TimelineWriter
 
 # How far the host's virtual present may run ahead of the wall clock before it is held back, and to what distance. Between two
 # points where the host really waits (for the device, for data, at a step's end) nobody can tell, but for a script that

@@ -1,6 +1,6 @@
 """Tests of patched torch run in forks of one warm interpreter that has the surfaces installed: see warm.py.
 
-These are all tests in the folders of `WARM_FOLDERS`, and those marked `warm`.
+These are all tests below the folders of `WARM_FOLDERS`, and those marked `warm`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-WARM_FOLDERS = {HERE / "surfaces", HERE / "tensor", HERE / "ops"}
+WARM_FOLDERS = (HERE / "surfaces", HERE / "tensor", HERE / "ops")
 
 
 class Warm:
@@ -56,7 +56,7 @@ def warm() -> Iterator[Warm]:
 
 
 def _is_warm(item: pytest.Function) -> bool:
-    return item.path.parent in WARM_FOLDERS or item.get_closest_marker("warm") is not None
+    return any(item.path.is_relative_to(folder) for folder in WARM_FOLDERS) or item.get_closest_marker("warm") is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from replayer import state
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.stream import VirtualEvent, VirtualStream
-from replayer.timing.timeline_writer import LoaderWait
+from replayer.timing.timeline.timeline_writer import LoaderWait
 from tests.replayer.fakes import FakeGpu
 from traces.cards import known_properties
 from traces.machine import DeviceProperties, Machine

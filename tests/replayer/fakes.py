@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from replayer.memory.caching_allocator import DeviceMemory
 from replayer.memory.cublas_workspaces import BlasWorkspaces
+from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
-from replayer.recording.assumed_values import AssumedValues
+from replayer.recording.values.assumed_values import AssumedValues
 from replayer.recording.workspaces import WorkspaceSequence
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.stream import VirtualStream

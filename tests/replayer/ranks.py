@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import FileStore
 from replayer import state
 from replayer.gpu import VirtualGpu
 from replayer.timing.clock import Clock, VirtualClock
-from replayer.timing.timeline_writer import TimelineWriter
+from replayer.timing.timeline.timeline_writer import TimelineWriter
 from tests.replayer.recordings import Op, make_recording
 from traces.file import TraceStream, load
 from traces.model import Device, Trace

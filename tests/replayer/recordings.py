@@ -13,10 +13,10 @@ import numpy as np
 from replayer.memory.op_places import PlacedOps
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.recorded_run import RecordedRun
-from replayer.timing.host_ranges import HostRanges
 from replayer.timing.host_threads import HostThread
 from replayer.timing.simulator import Simulator
-from replayer.timing.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, LoaderWait, put_together
+from replayer.timing.timeline.host_ranges import HostRanges
+from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, LoaderWait, put_together
 from traces.model import (
     NONE,
     Column,

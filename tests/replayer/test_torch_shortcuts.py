@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from replayer import torch_shortcuts
-from replayer.tensor.plan_keys import Keyer, keyer
+from replayer.tensor.planning.plan_keys import Keyer, keyer
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import SurfaceGpu, use
 

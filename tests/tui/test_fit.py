@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from replayer.memory.request_log import LogEntry, RequestKind, RequestLog
+from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
 from traces.file import save
 from traces.launch import ChildResult
 from traces.model import Trace, TraceError

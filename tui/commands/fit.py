@@ -4,7 +4,7 @@
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
 One run says what the script requests of memory; a second one, at another batch size, how each request grows with the batch. The
-allocator then runs these requests with the memory of each card (replayer/memory/fit.py), which takes a moment, so twenty cards
+allocator then runs these requests with the memory of each card (memory/rerun_requests.py), which takes a moment, so many cards
 cost no more runs than one. `--verify` runs the script once more at each limit that was found.
 """
 
@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from replayer.memory.capacity import Capacity
-from replayer.memory.fit import MAX_BATCH, ScaledRequests, largest_batch, run_requests
-from replayer.memory.oom import DEFAULT_OOM_TEXT
-from replayer.memory.request_log import REQUESTS, RequestKind, RequestLog
+from replayer.memory.device.oom import DEFAULT_OOM_TEXT
+from replayer.memory.device.request_log import REQUESTS, RequestKind, RequestLog
+from replayer.memory.rerun_requests import MAX_BATCH, ScaledRequests, largest_batch, run_requests
 from traces.cards import CARDS, Card, find_card
 from traces.configuration import ReplayConfig, ReplaySession
 from traces.file import save

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.cost_model.all_reduce import AllReduceCurve
+from replayer.cost_model.all_reduce_curve import AllReduceCurve
 from replayer.cost_model.collectives import CollectiveCosts, kernel_label, wire_bytes
 from traces.model import NONE, Collectives, Device, Ending, Origin, Steps, Trace
 

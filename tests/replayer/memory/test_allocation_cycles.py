@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from replayer.memory import tensor_allocator
 from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.blocks import Block
-from replayer.memory.caching_allocator import DeviceMemory
-from replayer.memory.oom import OutOfMemory
+from replayer.memory.device.blocks import Block
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.op_places import PlacedOps, host_rows
 from replayer.memory.tensor_allocator import TensorAllocator
 from traces.model import Column

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replayer.memory.capacity import capacity_of
-from replayer.memory.oom import DEFAULT_OOM_TEXT
+from replayer.memory.device.oom import DEFAULT_OOM_TEXT
 from traces.machine import Machine
 from traces.model import Device
 

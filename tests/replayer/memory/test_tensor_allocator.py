@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replayer.memory import caching_allocator
 from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.blocks import Block
-from replayer.memory.caching_allocator import DeviceMemory
-from replayer.memory.history import History
-from replayer.memory.oom import OutOfMemory
-from replayer.memory.settings import AllocatorSettings, parse_settings
+from replayer.memory.device import caching_allocator
+from replayer.memory.device.blocks import Block
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.history import History
+from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.device.settings import AllocatorSettings, parse_settings
 from replayer.memory.tensor_allocator import TensorAllocator
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from replayer.errors import NotEmulated
-from replayer.timing.profile_window import with_launches
+from replayer.timing.timeline.profile_window import with_launches
 from tests.replayer.ranks import run_ranks
 from traces import read_kineto
 from traces.measure import op_of

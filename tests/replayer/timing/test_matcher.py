@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.values import RecordedValues
+from replayer.recording.values.recorded_values import RecordedValues
 from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
 from traces.equivalents import canonical_op, canonical_shapes

@@ -1,0 +1,524 @@
+"""PyTorch's caching allocator, re-implemented for one device: which block a request gets, and when memory runs out.
+
+No memory is reserved on this machine; blocks carry addresses that a real device could have returned. The rules are those
+of c10/cuda/CUDACachingAllocator.cpp (2.6 to 2.15).
+
+    memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
+    block = memory.malloc(3 << 20, stream=0)
+    block.size_bytes, memory.reserved_bytes  # (3145728, 20971520): a segment of 20 MiB, split
+    memory.free(block)
+
+Tensors do not call it themselves: they go through tensor_allocator.py, whose `free` may be called from a finalizer.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from replayer.errors import NotEmulatedWarning
+from replayer.memory.device.blocks import Block, Pool, UsedStream, link
+from replayer.memory.device.expandable_segments import ExpandableSegments, best_fit, expandable_fits_first
+from replayer.memory.device.history import History
+from replayer.memory.device.oom import DEFAULT_OOM_TEXT, Figures, OomObserver, OutOfMemory
+from replayer.memory.device.request_log import RequestKind, RequestLog
+from replayer.memory.device.segments import Segments
+from replayer.memory.device.settings import BLOCK_BYTES, MIB, UNLIMITED, AllocatorSettings, settings_of_environment
+from replayer.memory.device.snapshot import mapped_ranges, segment_dict
+from replayer.memory.device.stats import MemoryStats
+from traces.run import MemoryUse
+
+SMALL_BYTES = MIB  # the largest block of the small pools
+SMALL_SEGMENT_BYTES = 2 * MIB
+OWN_SEGMENT_BYTES = 10 * MIB  # blocks of at least this size get a segment of their own size
+_LOCK_TIMEOUT_S = 10
+
+Layout = tuple[tuple[int, int, bool, int], ...]
+
+
+def _always_done() -> int:
+    return UNLIMITED
+
+
+def _never_waits(time_ns: int) -> None:
+    pass
+
+
+class DeviceMemory:
+    """The memory of one device. Safe to call from several threads.
+
+    Args:
+        device: index, for messages and addresses.
+        capacity_bytes: the device's total memory.
+        outside_bytes: what the process holds on the device outside of PyTorch's allocator: CUDA context, NCCL buffers.
+        oom_text: an out-of-memory message of the recorded PyTorch, the template of ours (oom.py).
+        host_now_ns: the calling thread's virtual time. Asked only while blocks wait for a second stream that used them; by
+            default that stream's work has always ended.
+        wait_until_ns: blocks the calling thread until a virtual time, as cudaEventSynchronize does.
+        settings: read from the environment at the first allocation, as PyTorch does, if not given.
+    """
+
+    def __init__(
+        self,
+        device: int,
+        capacity_bytes: int,
+        outside_bytes: int = 0,
+        oom_text: str = DEFAULT_OOM_TEXT,
+        *,
+        host_now_ns: Callable[[], int] = _always_done,
+        wait_until_ns: Callable[[int], None] = _never_waits,
+        settings: AllocatorSettings | None = None,
+    ) -> None:
+        self.device = device
+        self.history: History | None = None  # records every action while set
+        self.requests: RequestLog | None = None  # notes every request while set
+        self.oom_observers: list[OomObserver] = []
+        self._oom_text = oom_text
+        self._host_now_ns = host_now_ns
+        self._wait_until_ns = wait_until_ns
+        self.counts = MemoryStats()
+        self._outside_bytes = outside_bytes
+        self._segments = Segments(device, capacity_bytes, outside_bytes)
+        self._expandable = ExpandableSegments(self._segments, self._note_segment)
+        self.private: set[int] = set()  # "streams" of CUDA graphs that live: what they freed, their replays still use
+        self._small: dict[int, Pool] = {}  # by stream
+        self._large: dict[int, Pool] = {}
+        self._waiting: list[tuple[int, Block]] = []  # freed, but in use by other streams until that time
+        self._first_ready_ns = 0  # the earliest of those times
+        self._collects_garbage = False  # the settings have a threshold, and the process a limit
+        self._large_searches = 0  # counted only while garbage is collected
+        self._lock = threading.Lock()
+        self._settings: AllocatorSettings | None = None
+        self._expands = False  # new memory comes in expandable segments
+        self._max_split_bytes = UNLIMITED  # blocks of at least this size are "oversize"
+        self.returns_pieces = False  # Note [A batch that is known to fit], in recording/cell_pace.py
+        if settings is not None:
+            self.apply(settings)
+
+    # --- allocating and freeing
+
+    def malloc(self, size_bytes: int, stream: int) -> Block | None:
+        """The smallest free block that fits, split if too large; None for 0 bytes, whose pointer is null.
+
+        Raises OutOfMemory.
+        """
+        if size_bytes <= 0:
+            return None
+        if not self._lock.acquire(True, _LOCK_TIMEOUT_S):
+            raise RuntimeError("device memory is stuck: did a finalizer ask for memory in the middle of an allocation?")
+        try:
+            if self._waiting:
+                self._free_waiting(self._host_now_ns())
+            size = (self._settings or self.settings).round_up(size_bytes)
+            pool = (self._small if size <= SMALL_BYTES else self._large).get(stream) or self._new_pool(size, stream)
+            if not pool.small and self._collects_garbage:
+                self._large_searches += 1
+            block = self._cut(self._find_free(pool, size) or self._reserve(pool, size), size)
+            block.in_use = True
+            block.requested_bytes = size_bytes
+            stats = pool.stats
+            stats.blocks.add(1)
+            stats.blocks_bytes.add(block.size_bytes)
+            stats.requested_bytes.add(size_bytes)
+            if self._waiting:
+                self.counts.note_active()
+            if block.size_bytes >= self._max_split_bytes:
+                self.counts.oversize_blocks.add(1)
+            if self.history is not None:
+                self.history.alloc(block)
+            if self.requests is not None:
+                self.requests.request(block)
+            return block
+        finally:
+            self._lock.release()
+
+    def free(self, block: Block) -> None:
+        """Free a block; other streams that used it (`record_stream`) are waited for before it is allocated again."""
+        with self._lock:
+            if not block.in_use:
+                raise ValueError(f"device memory at {block.address:#x} was freed twice")
+            block.in_use = False
+            stats = block.pool.stats
+            stats.blocks.now -= 1
+            stats.blocks_bytes.now -= block.size_bytes
+            if block.size_bytes >= self._max_split_bytes:
+                self.counts.oversize_blocks.now -= 1
+            if self.history is not None:
+                self.history.free_requested(block)
+            if block.users:
+                self._wait_for_users(block)
+            else:
+                self._put_back(block)
+
+    def record_stream(self, block: Block, stream: UsedStream) -> None:
+        """`stream` uses the block too: once freed, it waits for the work that is queued there at that moment."""
+        if stream.number != block.pool.stream:
+            if block.users is None:
+                block.users = {}
+            block.users[stream.number] = stream
+
+    def _find_free(self, pool: Pool, size: int) -> Block | None:
+        """The best fit among the free blocks, if max_split_size allows it. Reference: get_free_block."""
+        if self._expands and pool.expandable is not None:
+            block = best_fit(pool, size)
+        else:
+            at = pool.best_fit(size)
+            block = pool.blocks[at] if at < len(pool.blocks) else None
+        if block is None:
+            return None
+        if size < self._max_split_bytes:
+            return block if block.size_bytes < self._max_split_bytes else None
+        return block if block.size_bytes < size + self.settings.max_non_split_rounding_bytes else None
+
+    def _cut(self, block: Block, size: int) -> Block:
+        """Take a free block out of its pool; what it has beyond `size` is split off and stays, if that is enough for a block.
+
+        Reference: should_split and alloc_found_block.
+        """
+        pool, stats = block.pool, block.pool.stats
+        was_split = block.prev is not None or block.next is not None
+        pool.remove(block)
+        left_bytes = block.size_bytes - size
+        if left_bytes < pool.min_split_bytes or (size >= self._max_split_bytes and not self._expands):
+            if was_split:
+                stats.split_free.now -= 1
+                stats.split_free_bytes.now -= block.size_bytes
+            return block
+        rest, block = block, Block(block.address, size, pool)
+        rest.address += size
+        rest.size_bytes = left_bytes
+        link(rest.prev, block)
+        link(block, rest)
+        pool.add(rest)
+        if was_split:
+            stats.split_free_bytes.now -= size
+        else:
+            stats.split_free.add(1)
+            stats.split_free_bytes.add(left_bytes)
+        return block
+
+    def _put_back(self, block: Block) -> None:
+        """Merge a block with its free neighbours and file the result in its pool. Reference: free_block."""
+        if self.history is not None:
+            self.history.free_completed(block)
+        if self.requests is not None:
+            self.requests.free(block)
+        pool, stats = block.pool, block.pool.stats
+        stats.requested_bytes.now -= block.requested_bytes
+        freed_bytes, merged = block.size_bytes, pool.merge(block)
+        if block.next is None:
+            self._segments.tails[block.address + block.size_bytes] = block
+        pool.add(block)
+        block.freed_at = self._large_searches
+        if block.is_split:
+            stats.split_free.change(1 - merged)
+            stats.split_free_bytes.add(freed_bytes)
+        else:
+            stats.split_free.now -= merged
+            stats.split_free_bytes.now -= block.size_bytes - freed_bytes
+
+    def _new_pool(self, size: int, stream: int) -> Pool:
+        if size <= SMALL_BYTES:
+            pool = self._small[stream] = Pool(self.counts.small, stream, BLOCK_BYTES, small=True)
+        else:
+            pool = self._large[stream] = Pool(self.counts.large, stream, self._min_large_split_bytes)
+        return pool
+
+    @property
+    def _min_large_split_bytes(self) -> int:
+        """Large blocks keep a remainder of up to 1 MiB, unless they lie in expandable segments."""
+        return BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
+
+    # --- blocks that other streams use
+
+    def _wait_for_users(self, block: Block) -> None:
+        ready_ns = max(stream.ready_ns for stream in (block.users or {}).values())
+        block.users = None
+        self._first_ready_ns = min(self._first_ready_ns, ready_ns) if self._waiting else ready_ns
+        self._waiting.append((ready_ns, block))
+        block.pool.stats.waiting.now += 1
+        block.pool.stats.waiting_bytes.now += block.size_bytes
+
+    def _free_waiting(self, now_ns: int) -> None:
+        """Put back the blocks that no other stream uses any more at `now_ns`."""
+        if now_ns < self._first_ready_ns:
+            return
+        waiting, self._waiting = self._waiting, []
+        for ready_ns, block in waiting:
+            if ready_ns > now_ns:
+                self._waiting.append((ready_ns, block))
+                continue
+            block.pool.stats.waiting.now -= 1
+            block.pool.stats.waiting_bytes.now -= block.size_bytes
+            self._put_back(block)
+        self._first_ready_ns = min((ready_ns for ready_ns, _ in self._waiting), default=0)
+
+    # --- taking memory from the device, and returning it
+
+    def _reserve(self, pool: Pool, size: int) -> Block:
+        """A free block of new memory; cached segments are returned to the device first if there is no room.
+
+        Raises OutOfMemory.
+        """
+        settings = self.settings
+        if size <= SMALL_BYTES:
+            segment = SMALL_SEGMENT_BYTES
+        elif size < OWN_SEGMENT_BYTES:
+            segment = settings.large_segment_bytes
+        else:
+            segment = (size + SMALL_SEGMENT_BYTES - 1) // SMALL_SEGMENT_BYTES * SMALL_SEGMENT_BYTES
+        if self._collects_garbage:
+            self._collect_garbage(settings.garbage_collection_threshold)
+        block = self._take(pool, size, segment)
+        if block is None and self._release_oversize(pool, size):
+            block = self._take(pool, size, segment)
+        if block is None:
+            self._release_cached()
+            self.counts.retries += 1
+            block = self._take(pool, size, segment)
+        if block is None and self.returns_pieces:
+            self._release_pieces()
+            block = self._take(pool, size, segment)
+        if block is None:
+            self.counts.ooms += 1
+            if self.history is not None:
+                self.history.oom(size, pool.stream, self.free_bytes)
+            raise self._out_of_memory(segment)
+        return block
+
+    def _take(self, pool: Pool, size: int, segment: int) -> Block | None:
+        """New memory, if there is room. The memory fraction applies to a whole segment, even where only a page is mapped."""
+        if not self._segments.allows(segment):
+            return None
+        if self._expands:
+            page_bytes = SMALL_SEGMENT_BYTES if pool.small else self.settings.large_segment_bytes
+            return self._expandable.allocate(pool, size, page_bytes)
+        block = self._segments.take(segment, pool)
+        if block is not None:
+            if segment >= self._max_split_bytes:
+                self.counts.oversize_segments.add(1)
+            self._note_segment("segment_alloc", block.address, segment, pool.stream)
+            pool.add(block)
+        return block
+
+    def _release(self, block: Block) -> None:
+        """Return a whole segment."""
+        self._note_segment("segment_free", block.address, block.size_bytes, block.pool.stream)
+        self._segments.give_back(block)
+        if block.size_bytes >= self._max_split_bytes:
+            self.counts.oversize_segments.now -= 1
+
+    def _release_cached(self) -> None:
+        """Return all segments, and pages of expandable ones, without a block in use.
+
+        Waits for streams that still use freed blocks. Reference: release_cached_blocks.
+        """
+        self.counts.stream_syncs += 1
+        if self._waiting:
+            last_ns = max(ready_ns for ready_ns, _ in self._waiting)
+            self._wait_until_ns(last_ns)
+            self._free_waiting(last_ns)
+        for pool in (*self._large.values(), *self._small.values()):
+            if pool.stream in self.private:
+                continue
+            for block in pool.whole_segments():
+                self._release(block)
+            if pool.expandable is not None:
+                self._expandable.release(pool.expandable)
+
+    def _release_pieces(self) -> None:
+        """Return the free pieces of segments in use, which the driver cannot. See Note [A batch that is known to fit]."""
+        for pool in (*self._large.values(), *self._small.values()):
+            if pool.stream not in self.private:
+                for block in pool.blocks[:]:
+                    pool.stats.split_free.now -= 1
+                    pool.stats.split_free_bytes.now -= block.size_bytes
+                    self._note_segment("segment_free", block.address, block.size_bytes, pool.stream)
+                    self._segments.give_back(block)
+
+    def _release_oversize(self, pool: Pool, size: int) -> bool:
+        """Return the smallest oversize block that is large enough, else the largest ones until they sum up to `size`.
+
+        If the smallest lies in an expandable segment, it cannot be returned alone, and the second choice applies to the others.
+        Reference: release_available_cached_blocks.
+        """
+        if self._max_split_bytes == UNLIMITED:
+            return False
+        size = max(size, self._max_split_bytes)
+        at = pool.best_fit(size)
+        if at < len(pool.blocks) and not expandable_fits_first(pool, size):
+            self._release(pool.blocks[at])
+            return True
+        released_bytes = 0
+        for block in reversed(pool.blocks[:at]):
+            if released_bytes >= size or block.size_bytes < self._max_split_bytes:
+                break
+            released_bytes += block.size_bytes
+            self._release(block)
+        return released_bytes >= size
+
+    def _collect_garbage(self, threshold: float) -> None:
+        """Return cached large segments, those of at least average age first, until reserved memory is below the threshold.
+
+        A pass over the segments is always completed. Reference: garbage_collect_cached_blocks.
+        """
+        surplus_bytes = self._segments.reserved_bytes - int(threshold * (self._segments.allowed_bytes or 0))
+        cached = [block for pool in self._large.values() for block in pool.whole_segments()]
+        while surplus_bytes > 0 and cached:
+            average_age = sum(self._large_searches - block.freed_at for block in cached) / len(cached)
+            young = []
+            for block in cached:
+                if self._large_searches - block.freed_at >= average_age:
+                    surplus_bytes -= block.size_bytes
+                    self._release(block)
+                else:
+                    young.append(block)
+            cached = young
+
+    def _out_of_memory(self, segment: int) -> OutOfMemory:
+        segments = self._segments
+        figures = Figures(
+            device=self.device,
+            asked_bytes=segment,
+            capacity_bytes=segments.capacity_bytes,
+            free_bytes=segments.free_bytes,
+            process_bytes=segments.outside_bytes + segments.reserved_bytes,
+            allowed_bytes=segments.allowed_bytes,
+            allocated_bytes=self.allocated_bytes,
+            reserved_bytes=segments.reserved_bytes,
+        )
+        return OutOfMemory(figures, self._oom_text, self.oom_observers)
+
+    def _note_segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
+        if self.history is not None:
+            self.history.segment(action, address, size_bytes, stream)
+
+    # --- settings
+
+    @property
+    def settings(self) -> AllocatorSettings:
+        """The settings in force; read from the environment if nothing has been allocated yet."""
+        return self._settings or self.apply(settings_of_environment())
+
+    def apply(self, settings: AllocatorSettings) -> AllocatorSettings:
+        """Use `settings` from now on; allocated blocks stay as they are."""
+        self._settings = settings
+        self._expands = settings.expandable_segments
+        self._max_split_bytes = settings.max_split_bytes
+        for pool in self._large.values():
+            pool.min_split_bytes = self._min_large_split_bytes
+        for line in settings.not_emulated:
+            warnings.warn(line, NotEmulatedWarning, stacklevel=2)
+        if settings.memory_fraction is not None:
+            self.set_memory_fraction(settings.memory_fraction)
+        self._collects_garbage = settings.garbage_collection_threshold > 0 and self._segments.allowed_bytes is not None
+        return settings
+
+    def limit_to(self, size_bytes: int | None) -> None:
+        """All but `size_bytes` of the device is in use outside of PyTorch's allocator; None: what it was told at first."""
+        segments = self._segments
+        if size_bytes is not None and size_bytes < segments.reserved_bytes:
+            self.empty_cache()
+        outside = self._outside_bytes if size_bytes is None else segments.capacity_bytes - size_bytes
+        segments.outside_bytes = max(outside, self._outside_bytes)
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        """The process may reserve this fraction of the device's capacity."""
+        self._segments.allowed_bytes = int(fraction * self.capacity_bytes)
+        self._collects_garbage = self._settings is not None and self._settings.garbage_collection_threshold > 0
+
+    @property
+    def memory_fraction(self) -> float:
+        allowed_bytes = self._segments.allowed_bytes
+        return 1.0 if allowed_bytes is None else allowed_bytes / self.capacity_bytes
+
+    def empty_cache(self) -> None:
+        """Return every segment without a block in use (torch.cuda.empty_cache)."""
+        with self._lock:
+            if self.requests is not None:
+                self.requests.note(RequestKind.EMPTY_CACHE)
+            self._release_cached()
+
+    # --- statistics
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.counts.quantities["blocks_bytes"].now
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self._segments.reserved_bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.counts.quantities["blocks_bytes"].peak
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.counts.quantities["reserved_bytes"].peak
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._segments.capacity_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """Free memory of the device, as cudaMemGetInfo returns it."""
+        return self._segments.free_bytes
+
+    @property
+    def driver_calls(self) -> int:
+        """How often memory was taken from or returned to the device so far."""
+        return self._segments.taken + self._segments.returned
+
+    def stats(self) -> dict[str, Any]:
+        """What torch._C._cuda_memoryStats returns in torch 2.13: one dictionary per quantity, and plain counts."""
+        with self._lock:
+            return {
+                **self.counts.as_dict(),
+                "max_split_size": -1 if self._max_split_bytes == UNLIMITED else self._max_split_bytes,
+                "num_device_alloc": self._segments.taken,
+                "num_device_free": self._segments.returned,
+            }
+
+    def usage_of_run(self) -> MemoryUse:
+        """Capacity, peaks and failed allocations of the whole run, for the report, whatever the script has reset."""
+        return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self.counts.of_run())
+
+    def reset_peak(self) -> None:
+        with self._lock:
+            self.counts.reset_peaks()
+
+    def reset_accumulated(self) -> None:
+        with self._lock:
+            self.counts.reset_accumulated()
+            self._segments.taken = self._segments.returned = 0
+
+    # --- blocks
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """All segments by address, in torch's form."""
+        with self._lock:
+            ranges = [blocks for tail in self._tails() for blocks in mapped_ranges(tail)]
+            ranges.sort(key=lambda blocks: blocks[0].address)
+            return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
+
+    def layout(self) -> Layout | None:
+        """All that decides which blocks later requests get: address, size, whether in use, and request of each block.
+
+        None where that does not decide it, or each request is to be seen: with a history or a log of requests, with settings by
+        age or size, or while blocks wait for streams.
+        """
+        with self._lock:
+            if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:
+                return None
+            found = [block for tail in self._tails() for blocks in mapped_ranges(tail) for block in blocks]
+            if any(block.users or not (block.in_use or block.in_pool) for block in found):
+                return None
+            return tuple(sorted((of.address, of.size_bytes, of.in_use, of.requested_bytes if of.in_use else 0) for of in found))
+
+    def _tails(self) -> list[Block]:
+        """The last block of each segment."""
+        return [*self._segments.tails.values(), *self._expandable.tails()]

@@ -1,0 +1,187 @@
+"""Expandable segments: one range of addresses per stream and kind of pool, which gets memory page by page as it grows.
+
+With `PYTORCH_ALLOC_CONF=expandable_segments:True` neighbouring free blocks can be merged whatever their sizes, and pages
+without a block in use are returned to the device one by one. The rules are those of c10/cuda/CUDACachingAllocator.cpp, its
+Note [Expandable Segments].
+
+    expandable = ExpandableSegments(segments, note)
+    block = expandable.allocate(pool, 30 << 20)     # free, of at least this size, in pool.expandable; None: no room
+    expandable.release(pool.expandable)             # return the empty pages
+
+A range is a linked list of blocks like any segment; where it has no memory, the block is an `Unmapped`. The last one always
+is, since a range has an eighth more addresses than the device has memory.
+
+Private pools, which would have ranges of their own, are refused (surfaces/torch_cuda_memory.py).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator
+
+from replayer.memory.device.blocks import Block, ExpandablePool, Pool, Reservation, Unmapped, absorb, link
+from replayer.memory.device.segments import Segments
+
+Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap", address, bytes, stream
+
+
+def best_fit(plain: Pool, size: int) -> Block | None:
+    """The free block for `size` bytes, of the stream's expandable pool or of `plain` itself; None if none is large enough.
+
+    A block that can grow counts with the size it can grow to, so a larger one between others goes before the range's end.
+    Reference: get_free_block.
+    """
+    candidates = _by_size(plain, size)
+    found = next(candidates, None)
+    if found is None:
+        return None
+    for other in candidates:
+        if _reach_bytes(other) >= _reach_bytes(found):
+            break
+        found = other
+    return found
+
+
+def expandable_fits_first(plain: Pool, size: int) -> bool:
+    """Whether the smallest free block with `size` bytes lies in an expandable segment."""
+    if plain.expandable is None:
+        return False
+    first = next(_by_size(plain, size), None)
+    return first is not None and first.pool is not plain
+
+
+def _by_size(plain: Pool, size: int) -> Iterator[Block]:
+    """The free blocks of both pools with at least `size` bytes, by size and address."""
+    expandable = plain.expandable
+    assert expandable is not None
+    i, j = plain.best_fit(size), expandable.best_fit(size)
+    while i < len(plain.keys) or j < len(expandable.keys):
+        if j == len(expandable.keys) or (i < len(plain.keys) and plain.keys[i] < expandable.keys[j]):
+            yield plain.blocks[i]
+            i += 1
+        else:
+            yield expandable.blocks[j]
+            j += 1
+
+
+def _reach_bytes(block: Block) -> int:
+    after = block.next
+    return block.size_bytes + after.size_bytes if type(after) is Unmapped else block.size_bytes
+
+
+class ExpandableSegments:
+    """The ranges of one device. `note` is called for what is mapped and unmapped."""
+
+    def __init__(self, segments: Segments, note: Note) -> None:
+        self._segments = segments
+        self._note = note
+        self._pools: list[ExpandablePool] = []
+
+    def tails(self) -> list[Block]:
+        """The last block of each range."""
+        return [reservation.tail for pool in self._pools for reservation in pool.reservations]
+
+    def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
+        """A free block of at least `size` bytes, grown from the range's lowest place where it fits; None without memory.
+
+        What was mapped before memory ran out stays mapped. Reference: try_allocate_expandable_block.
+        """
+        pool = plain.expandable
+        if pool is None:
+            pool = plain.expandable = ExpandablePool(plain)
+            self._pools.append(pool)
+        block: Block | None = self._place(pool, size, page_bytes)
+        if isinstance(block, Unmapped):
+            block = self._map(pool, block, min(block.size_bytes, size))
+        while block is not None and block.size_bytes < size:
+            after = block.next
+            assert isinstance(after, Unmapped)
+            block = self._map(pool, after, min(size - block.size_bytes, after.size_bytes))
+        return block
+
+    def release(self, pool: ExpandablePool) -> None:
+        """Return all empty pages, and the addresses of ranges without any pages. Reference: release_blocks."""
+        for block in list(pool.blocks):
+            unmapped = self._unmap(pool, block)
+            if unmapped is not None and unmapped.prev is None and unmapped.next is None:
+                pool.unmapped.remove(unmapped)
+                pool.reservations.remove(pool.reservation_of(unmapped))
+                self._segments.unreserve(unmapped.address, unmapped.size_bytes)
+
+    def _place(self, pool: ExpandablePool, size: int, page_bytes: int) -> Block:
+        """The first block of the lowest run of free and unmapped blocks that has room. Reference: find_expandable_block."""
+        for unmapped in pool.unmapped:
+            first = unmapped.prev if unmapped.prev is not None and unmapped.prev.in_pool else unmapped
+            room_bytes, block = 0, first
+            while block is not None and room_bytes < size and (block.in_pool or type(block) is Unmapped):
+                room_bytes += block.size_bytes
+                block = block.next  # type: ignore[assignment]
+            if room_bytes >= size:
+                return first
+        return self._reserve(pool, page_bytes)
+
+    def _reserve(self, pool: ExpandablePool, page_bytes: int) -> Unmapped:
+        capacity_bytes = self._segments.capacity_bytes
+        size_bytes = -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
+        whole = Unmapped(self._segments.reserve(size_bytes), size_bytes, pool)
+        insort(pool.reservations, Reservation(whole.address, size_bytes, page_bytes, whole), key=lambda one: one.address)
+        _add_unmapped(pool, whole)
+        return whole
+
+    def _map(self, pool: ExpandablePool, unmapped: Unmapped, size: int) -> Block | None:
+        """Map the first `size` bytes of an unmapped block, up to the end of the page: a free block, merged with its neighbours.
+
+        None if the device has no room. Reference: map_block.
+        """
+        reservation = pool.reservation_of(unmapped)
+        size_bytes = reservation.page_end(unmapped.address + size) - unmapped.address
+        if not self._segments.map(size_bytes, pool.stats):
+            return None
+        self._note("segment_map", unmapped.address, size_bytes, pool.stream)
+        block = Block(unmapped.address, size_bytes, pool)
+        if size_bytes < unmapped.size_bytes:
+            link(unmapped.prev, block)
+            link(block, unmapped)
+            unmapped.address += size_bytes
+            unmapped.size_bytes -= size_bytes
+        else:
+            link(unmapped.prev, block)
+            link(block, unmapped.next)
+            pool.unmapped.remove(unmapped)
+        pool.merge(block)
+        pool.add(block)
+        return block
+
+    def _unmap(self, pool: ExpandablePool, block: Block) -> Unmapped | None:
+        """Return the whole pages within a free block, if it has any. Reference: unmap_block."""
+        reservation = pool.reservation_of(block)
+        start, end = reservation.page_end(block.address), reservation.page_start(block.address + block.size_bytes)
+        if start >= end:
+            return None
+        pool.remove(block)
+        unmapped = Unmapped(start, end - start, pool)
+        before, after = block.prev, block.next
+        if start > block.address:
+            before = Block(block.address, start - block.address, pool)
+            link(block.prev, before)
+            pool.add(before)
+        if block.address + block.size_bytes > end:
+            after = Block(end, block.address + block.size_bytes - end, pool)
+            link(after, block.next)
+            pool.add(after)
+        link(before, unmapped)
+        link(unmapped, after)
+        self._segments.unmap(unmapped.size_bytes, pool.stats)
+        self._note("segment_unmap", unmapped.address, unmapped.size_bytes, pool.stream)
+        for neighbour in (unmapped.prev, unmapped.next):
+            if isinstance(neighbour, Unmapped):
+                pool.unmapped.remove(neighbour)
+                absorb(unmapped, neighbour)
+                if neighbour is reservation.tail:
+                    reservation.tail = unmapped
+        _add_unmapped(pool, unmapped)
+        return unmapped
+
+
+def _add_unmapped(pool: ExpandablePool, unmapped: Unmapped) -> None:
+    insort(pool.unmapped, unmapped, key=lambda one: one.address)

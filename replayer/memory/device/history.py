@@ -1,0 +1,123 @@
+"""The allocator's history, kept once a script calls `torch.cuda.memory._record_memory_history`.
+
+Entries have the keys and values of torch's own (torch/csrc/cuda/Module.cpp), so that its viewers read them.
+
+    memory.history = history = History("all")
+    memory.malloc(3 << 20, stream=0)
+    list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]
+
+Frames are Python frames only. A free has the frames of the moment in which the script freed the tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Container
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from replayer.memory.device.blocks import Block
+
+Frame = dict[str, Any]  # filename, line, name
+
+ACTIONS = frozenset(
+    {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
+    | {"oom", "snapshot"}
+)
+_OURS = f"{Path(__file__).parents[2]}/"
+
+
+class History:
+    """The actions of one device.
+
+    Args:
+        context: which frames are kept: None, "state" (of live blocks), "alloc" (of allocations too), "all" (of frees too).
+        max_entries: how many entries are kept, the last ones.
+        skipped: actions without entries.
+    """
+
+    def __init__(self, context: str | None, max_entries: int = sys.maxsize, skipped: Container[str] = ()) -> None:
+        self.context = context
+        self.skipped = skipped
+        self.metadata = ""  # torch.cuda.memory._set_memory_metadata
+        self.entries: deque[dict[str, Any]] = deque(maxlen=min(max_entries, sys.maxsize))
+        self._of_block: dict[int, list[Frame]] = {}  # by address, of blocks that are in use
+        self._of_free: dict[int, list[Frame]] = {}  # by address, of blocks whose free is queued
+        self._known: dict[tuple[CodeType, int], Frame] = {}
+
+    def carry_on(self, before: History, *, with_entries: bool) -> None:
+        """Take over the state of an earlier history."""
+        self.metadata = before.metadata
+        self._of_block = before._of_block
+        if with_entries:
+            self.entries.extend(before.entries)
+
+    def alloc(self, block: Block) -> None:
+        frames = self._frames()
+        if frames:
+            self._of_block[block.address] = frames
+        own_frames = [] if self.context == "state" else frames
+        self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
+
+    def free_queued(self, address: int) -> None:
+        """The script frees a block; `free_requested` follows when the free is executed."""
+        if self.context == "all":
+            self._of_free[address] = self._frames()
+
+    def free_requested(self, block: Block) -> None:
+        frames = self._of_free.pop(block.address, [])
+        self._of_block.pop(block.address, None)
+        self._note("free_requested", block.address, block.requested_bytes, block.pool.stream, frames)
+
+    def free_completed(self, block: Block) -> None:
+        self._note("free_completed", block.address, block.requested_bytes, block.pool.stream, [])
+
+    def segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
+        """ "segment_alloc" or "segment_free"; "segment_map" or "segment_unmap" for a part of an expandable one."""
+        self._note(action, address, size_bytes, stream, self._frames())
+
+    def oom(self, size_bytes: int, stream: int, free_bytes: int) -> None:
+        self._note("oom", free_bytes, size_bytes, stream, self._frames())
+
+    def snapshot(self) -> None:
+        self._note("snapshot", 0, 0, 0, self._frames())
+
+    def frames_at(self, address: int) -> list[Frame]:
+        """The frames that allocated the live block at this address; empty if unknown."""
+        return self._of_block.get(address, [])
+
+    def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:
+        if action in self.skipped:
+            return
+        self.entries.append(
+            {
+                "action": action,
+                "device_free" if action == "oom" else "addr": address,
+                "size": size_bytes,
+                "stream": stream,
+                "time_us": time.time_ns() // 1000,
+                "compile_context": "N/A",
+                "user_metadata": self.metadata,
+                "frames": frames,
+            }
+        )
+
+    def _frames(self) -> list[Frame]:
+        """The calling Python frames, innermost first, without those of the replayer."""
+        if self.context is None:
+            return []
+        frames = []
+        frame = sys._getframe(1)
+        while frame is not None:
+            code, line = frame.f_code, frame.f_lineno
+            if not code.co_filename.startswith(_OURS):
+                known = self._known.get((code, line))
+                if known is None:
+                    known = {"filename": code.co_filename, "line": line, "name": code.co_name}
+                    self._known[code, line] = known
+                frames.append(known)
+            frame = frame.f_back  # type: ignore[assignment]
+        return frames

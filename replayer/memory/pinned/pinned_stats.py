@@ -1,0 +1,115 @@
+"""The pinned memory statistics, those of `torch.cuda.host_memory_stats`.
+
+    stats = HostStats()
+    stats.block_added(1 << 20, took_ns=300_000, locked=True)
+    stats.allocated(1 << 20)
+    stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
+
+As in PyTorch, active blocks are counted per block size, and their peak is the sum of the peaks of all sizes, which is an upper
+bound of the true peak.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from replayer.memory.device.stats import Count, Quantity
+
+
+def _count() -> Count:
+    """Of a quantity without pools; a Count lives as long as what it is a part of."""
+    return Quantity().large
+
+
+@dataclass(slots=True)
+class Durations:
+    """Calls into the system, in microseconds as PyTorch counts them."""
+
+    total: int = 0
+    max: int = 0
+    min: int = 0
+    count: int = 0
+
+    def add(self, took_ns: int) -> None:
+        took_us = took_ns // 1_000
+        self.total += took_us
+        self.max = max(self.max, took_us)
+        self.min = min(self.min, took_us) if self.min else took_us
+        self.count += 1
+
+    def reset_accumulated(self) -> None:
+        self.total = self.count = 0
+
+    def reset_peak(self) -> None:
+        self.max = self.min = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "total": self.total,
+            "max": self.max,
+            "min": self.min,
+            "count": self.count,
+            "avg": self.total / self.count if self.count else 0,
+        }
+
+
+@dataclass(slots=True)
+class HostStats:
+    """`owned`: got from the system; `active`: allocated by the script. PyTorch has no `locked_bytes`: those of `owned`."""
+
+    owned: Count = field(default_factory=_count)
+    owned_bytes: Count = field(default_factory=_count)
+    active: dict[int, Count] = field(default_factory=dict)  # allocated blocks, by their size
+    alloc_time: Durations = field(default_factory=Durations)
+    free_time: Durations = field(default_factory=Durations)
+    locked_bytes: int = 0
+
+    def block_added(self, size_bytes: int, took_ns: int, locked: bool) -> None:
+        self.owned.add(1)
+        self.owned_bytes.add(size_bytes)
+        self.alloc_time.add(took_ns)
+        self.locked_bytes += size_bytes if locked else 0
+
+    def block_removed(self, size_bytes: int, took_ns: int, locked: bool) -> None:
+        self.owned.now -= 1
+        self.owned_bytes.now -= size_bytes
+        self.free_time.add(took_ns)
+        self.locked_bytes -= size_bytes if locked else 0
+
+    def allocated(self, size_bytes: int) -> None:
+        self.active.setdefault(size_bytes, _count()).add(1)
+
+    def freed(self, size_bytes: int) -> None:
+        self.active[size_bytes].now -= 1
+
+    def reset_accumulated(self) -> None:
+        for each in self._all():
+            each.reset_accumulated()
+
+    def reset_peak(self) -> None:
+        for each in self._all():
+            each.reset_peak()
+
+    def _all(self) -> list[Quantity | Durations]:
+        counts = (self.owned, self.owned_bytes, *self.active.values())
+        return [*(count.quantity for count in counts), self.alloc_time, self.free_time]
+
+    def as_dict(self) -> dict[str, Any]:
+        owned = self.owned.as_dict()
+        blocks = dict.fromkeys(owned, 0)
+        sizes = dict(blocks)
+        for size_bytes, amount in self.active.items():
+            for name, value in amount.as_dict().items():
+                blocks[name] += value
+                sizes[name] += value * size_bytes
+        return {
+            "allocations": owned,
+            "allocated_bytes": self.owned_bytes.as_dict(),
+            "active_requests": blocks,
+            "active_bytes": sizes,
+            "host_alloc_time": self.alloc_time.as_dict(),
+            "host_free_time": self.free_time.as_dict(),
+            "num_host_alloc": owned["allocated"],
+            "num_host_free": owned["freed"],
+        }

@@ -1,0 +1,132 @@
+"""Would it fit? Runs the requests of a script against the memory of a card, for any card and any batch size.
+
+    outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
+    scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script that differ in their batch size
+    scaled.at(100)                                          # the requests at batch 100, run by nobody
+    largest_batch(scaled, capacity)                         # 117: 118 does not fit
+
+It is the allocator itself that decides (device/caching_allocator.py), with its segments, splits and retries, so fragmentation
+counts as it does on the card. No torch is needed.
+
+Note [Requests are linear in the batch]
+    Each tensor is as large as a constant plus so much per sample: weights, activations, gradients. Two runs whose requests come
+    in the same order give both for each request. Where the order differs with the batch, they say nothing of a third batch, and
+    that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from replayer.memory.capacity import Capacity
+from replayer.memory.device.blocks import Block
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
+from replayer.memory.device.settings import AllocatorSettings
+
+_SIZED = (RequestKind.REQUEST, RequestKind.OPTIONAL)
+MAX_BATCH = 1 << 24  # more samples than any script takes at once
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the requests: peaks until the end, or until memory ran out."""
+
+    fits: bool
+    peak_bytes: int  # allocated
+    reserved_bytes: int  # the most that was reserved at a time
+    retries: int  # how often cached memory had to be returned to the device first
+    steps: int  # training steps that ended
+    asked_bytes: int = 0  # of the request that found no memory
+    seen_bytes: int = 0  # the most that was allocated whenever the script asked
+
+
+def run_requests(
+    log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
+) -> Outcome:
+    """Give the requests to a device of this capacity, until one finds no memory; the optional ones only with `has_optional`."""
+    memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
+    free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
+    step, look = RequestKind.STEP, RequestKind.LOOK
+    blocks: list[Block | None] = []
+    given_up: set[int] = set()  # Note [A convolution that found no workspace], in workspaces.py
+    steps, asked_bytes, seen_bytes, fits = 0, 0, 0, True
+    for kind, value, stream, use in log.entries:
+        if kind is free:
+            block = blocks[value]
+            if block is not None:
+                memory.free(block)
+        elif kind is optional and (not has_optional or use in given_up):
+            blocks.append(None)
+        elif kind is request or kind is optional:
+            try:
+                blocks.append(memory.malloc(value, stream))
+            except OutOfMemory:
+                if kind is request:
+                    asked_bytes, fits = value, False
+                    break
+                given_up.add(use)
+                blocks.append(None)
+        elif kind is step:
+            steps += 1
+        elif kind is look:
+            seen_bytes = max(seen_bytes, memory.allocated_bytes)
+        else:
+            memory.empty_cache()
+    peaks = memory.peak_allocated_bytes, memory.peak_reserved_bytes
+    return Outcome(fits, *peaks, memory.counts.retries, steps, asked_bytes, seen_bytes)
+
+
+class ScaledRequests:
+    """The requests of a script at any batch size. See Note [Requests are linear in the batch]."""
+
+    def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
+        """`per_sample` are the bytes by which each entry's value grows with the batch."""
+        self._kinds = [entry.kind for entry in log.entries]
+        self._streams = [entry.stream for entry in log.entries]
+        self._uses = [entry.use for entry in log.entries]
+        values = [entry.value for entry in log.entries]
+        self._values, self._batch, self._per_sample = np.array(values, np.int64), batch, np.array(per_sample)
+
+    @classmethod
+    def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
+        """From two runs that differ in their batch size alone; None if their requests come in different orders."""
+        a, b = first.entries, second.entries
+        if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):
+            return None
+        samples = second_batch - first_batch
+        return cls(first, first_batch, [(of_b.value - of_a.value) / samples for of_a, of_b in zip(a, b, strict=True)])
+
+    def at(self, batch: int) -> RequestLog:
+        """The requests at this batch size."""
+        grown = np.ceil(self._values + (batch - self._batch) * self._per_sample).astype(np.int64)
+        values = np.where(self._per_sample != 0, np.maximum(grown, 1), self._values).tolist()
+        return RequestLog(list(map(LogEntry, self._kinds, values, self._streams, self._uses)))
+
+
+def _alike(a: LogEntry, b: LogEntry) -> bool:
+    return a.kind == b.kind and a.stream == b.stream and (a.kind in _SIZED or a.value == b.value)
+
+
+def largest_batch(fits: Callable[[int], bool], start: int) -> int:
+    """The batch size that fits while the next one does not, looked for from `start` on; 0 if not even 1 fits.
+
+    MAX_BATCH if nothing stops it: the requests do not grow with the batch.
+    """
+    if fits(start):
+        low, step = start, max(1, start // 2)
+        while low < MAX_BATCH and fits(min(low + step, MAX_BATCH)):
+            low, step = min(low + step, MAX_BATCH), step * 2
+        if low >= MAX_BATCH:
+            return MAX_BATCH
+        high = min(low + step, MAX_BATCH)
+    else:
+        low, high = 0, start
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

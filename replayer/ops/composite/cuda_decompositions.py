@@ -1,0 +1,162 @@
+# mypy: allow-untyped-calls
+"""Choices that CUDA makes above the dispatcher: which kernels a composite op means on this device.
+
+They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for AutogradLazy:
+attention, RMS norm, softmax, CTC, observed quantization. cuDNN's RNNs are in rnn.py.
+
+    F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from replayer import state
+from replayer.tensor.planning.plan_cache import PlanCache
+
+aten = torch.ops.aten
+
+_MASK_STEP = 8  # elements
+
+
+FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
+
+
+def attention_kernel(query: Any, key: Any, value: Any, mask: Any, capability: tuple[int, int], grouped: bool = False) -> str:
+    """Which of PyTorch's attention kernels CUDA takes (ATen/native/transformers/cuda/sdp_utils.cpp, in its order).
+
+    `grouped`: several heads of the query may share one of key and value.
+    """
+    if query.dim() != 4:
+        return MATH
+    size = query.size(-1)
+    same = key.size(-1) == size and value.size(-1) == size
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    groups_match = key.size(1) == value.size(1) and query.size(1) % key.size(1) == 0
+    heads_match = query.size(1) == key.size(1) == value.size(1)
+    packed = all(tensor.stride(-1) == 1 for tensor in (query, key, value))
+    if (
+        torch.backends.cuda.flash_sdp_enabled()
+        and half
+        and mask is None
+        and same
+        and size <= 256
+        and capability >= (8, 0)
+        and (heads_match or (grouped and groups_match))
+        and packed
+    ):
+        return FLASH
+    step = 16 // query.element_size() if capability >= (8, 0) else 64 // query.element_size() // 4
+    aligned = size % step == 0 and value.size(-1) % step == 0 if half else True
+    if (
+        torch.backends.cuda.mem_efficient_sdp_enabled()
+        and (half or query.dtype is torch.float32)
+        and not (query.dtype is torch.bfloat16 and capability < (8, 0))
+        and capability >= (5, 0)
+        and heads_match
+        and packed
+        and aligned
+        and not (mask is not None and mask.requires_grad and not aligned)
+    ):
+        return EFFICIENT
+    return MATH
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """`F.scaled_dot_product_attention` as CUDA decomposes it."""
+    capability = torch.cuda.get_device_capability(query.get_device())
+    chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa)
+    if chosen == FLASH:
+        size = query.size(-1)
+        rest = -size % 8
+        if rest:
+            query, key, value = (torch.nn.functional.pad(tensor, (0, rest)) for tensor in (query, key, value))
+            scale = size**-0.5 if scale is None else scale
+        out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+        return out[..., :size] if rest else out
+    if chosen == EFFICIENT:
+        if attn_mask is not None:
+            if attn_mask.dtype is torch.bool:
+                attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+            if attn_mask.stride(-1) != 1 or any(stride % _MASK_STEP for stride in attn_mask.stride()[:-1]):
+                columns = attn_mask.size(-1)  # rows must begin at multiples; the surplus is cut off again
+                attn_mask = torch.nn.functional.pad(attn_mask, (0, _MASK_STEP - columns % _MASK_STEP))[..., :columns]
+            attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+        saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, attn_mask, saved, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+    """`torch.softmax`: CUDA's kernel reads half precision and writes float32 by itself (ATen/native/SoftMax.cpp)."""
+    return aten._softmax(*_to_softmax(input, dim, dtype))
+
+
+def log_softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+    """`torch.log_softmax`, as `softmax`."""
+    return aten._log_softmax(*_to_softmax(input, dim, dtype))
+
+
+def _to_softmax(input: Any, dim: int, dtype: torch.dtype | None) -> tuple[Any, int, bool]:
+    half_to_float = input.dtype is torch.float16 and dtype is torch.float32
+    return input if dtype is None or half_to_float else input.to(dtype), dim, half_to_float
+
+
+def ctc_loss(
+    log_probs: Any, targets: Any, inputs: Any, lengths: Any, blank: int = 0, reduction: int = 1, zero_infinity: bool = False
+) -> Any:
+    """`torch.ctc_loss` reads the lengths on the host, as on CUDA; for tensor subclasses C++ would leave them where they are."""
+    return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
+
+
+def observed_fake_quantization(
+    x: Any, observes: Any, quantizes: Any, low: Any, high: Any, scale: Any, zero: Any, *how: Any
+) -> Any:
+    """`torch.fused_moving_avg_obs_fake_quant`: its kernels give the buffers of channels their size at the first call
+    (native/quantized/cuda/FusedObsFakeQuant.cu)."""
+    *_, axis, per_channel, _symmetric = how
+    if per_channel and not low.numel():
+        for buffer in (low, high, scale, zero):
+            buffer.resize_(x.size(axis))
+        low.fill_(float("inf"))
+        high.fill_(float("-inf"))
+    return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
+
+
+def _never_called(*args: Any) -> Any:
+    raise AssertionError("a virtual tensor's ops end in __torch_dispatch__")
+
+
+def register(plans: PlanCache) -> None:
+    """Register the choices; in inference mode they are asked for by the ops' routes."""
+    library = torch.library.Library("aten", "IMPL")
+    for op, choice in (
+        (aten.ctc_loss.Tensor, ctc_loss),
+        (aten.softmax.int, softmax),
+        (aten.log_softmax.int, log_softmax),
+        (aten.fused_moving_avg_obs_fake_quant.default, observed_fake_quantization),
+        (aten.scaled_dot_product_attention.default, scaled_dot_product_attention),
+    ):
+        library.impl(op, choice, "AutogradLazy")
+        plans.composites[op] = choice
+    # Composite but for CUDA, which has a kernel (native/cuda/layer_norm_kernel.cu). With a kernel of its own the device takes
+    # autograd's formula of the op, not those of the ops it is made of.
+    library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
+    plans.with_kernel.add(aten._fused_rms_norm.default)
+    state.STATE.kept.append(library)

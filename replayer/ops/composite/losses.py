@@ -1,0 +1,42 @@
+# mypy: allow-untyped-calls
+"""Losses that reach the device as other ops: their call begins the loss, as it does in a recording.
+
+    F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
+
+PyTorch takes a composite op apart before the device hears of it. A recording knows its name (traces/phases.py, LOSS_OPS); so
+each is registered for AutogradLazy, says so, and is then taken apart as before.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from replayer import state
+from replayer.tensor.planning.plan_cache import PlanCache
+from traces.phases import LOSS_OPS
+
+aten = torch.ops.aten
+
+# The first op that these are made of is a loss itself.
+_TOLD_BY_THEIR_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
+_COMPOSITE = "CompositeImplicitAutograd"
+
+
+def register(plans: PlanCache) -> None:
+    """Register them; in inference mode they are asked for by the ops' routes."""
+    library = torch.library.Library("aten", "IMPL")
+    for name in sorted(LOSS_OPS - _TOLD_BY_THEIR_OPS):
+        op = getattr(getattr(aten, name, None), "default", None)
+        if op is not None and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
+            plans.composites[op] = loss = partial(_call_loss, op)
+            library.impl(op, loss, "AutogradLazy")
+    state.STATE.kept.append(library)
+
+
+def _call_loss(op: Any, *args: Any, **kwargs: Any) -> Any:
+    if (gpu := state.started()) is not None:
+        gpu.loss_called()
+    return op.decompose(*args, **kwargs)

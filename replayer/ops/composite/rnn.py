@@ -1,0 +1,180 @@
+# mypy: allow-untyped-calls
+"""Recurrent layers as CUDA runs them: one call of cuDNN for all layers, directions and time steps.
+
+C++ takes this path only for tensors that it sees on CUDA, so it is taken here: `torch.lstm`, `gru`, `rnn_tanh` and `rnn_relu`
+become `aten::_cudnn_rnn`, with the one buffer of all weights that `flatten_parameters` makes. What cuDNN does not accept runs
+cell by cell (rnn_cells.py).
+
+    nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
+    pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device
+
+Rules: ATen/native/cudnn/RNN.cpp and, for autocast, ATen/cudnn/AutocastRNN.cpp.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from replayer import state
+from replayer.op_signature import OpSignature
+from replayer.ops.composite import rnn_cells
+from replayer.ops.composite.rnn_cells import LayerOptions
+from replayer.state import gpu
+from replayer.tensor.allocation import adopt, allocate, make
+from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.tensor import VirtualTensor
+
+aten = torch.ops.aten
+
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
+_WITHOUT_FUSED_CELL = (MODES["rnn_relu"], MODES["rnn_tanh"])
+
+# What C++ does without cuDNN and without fused cells. (`op.decompose` would take PyTorch's tracing rules instead.)
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+_NOT_ONE_BUFFER = (
+    "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted at every "
+    "call, possibly greatly increasing memory usage. To compact weights again call flatten_parameters()."
+)
+
+
+def _cudnn_accepts(data: Any) -> bool:
+    """Whether cuDNN takes this input; bfloat16 since Ampere."""
+    if not torch._C._get_cudnn_enabled() or not data.numel():
+        return False
+    if data.dtype is torch.bfloat16:
+        return torch.cuda.get_device_capability(data.get_device()) >= (8, 0)
+    return data.dtype in (torch.float16, torch.float32, torch.float64)
+
+
+def _weight_buffer(weights: list[Any]) -> Any:
+    """The buffer that all weights are consecutive views of (1-D), or None."""
+    first = weights[0].meta
+    at = first.offset
+    for weight in weights:
+        meta = weight.meta
+        if weight.allocation is not weights[0].allocation or meta.offset != at or meta.dtype is not first.dtype:
+            return None
+        at += meta.numel
+    meta = VirtualTensor.plan_cache.metas.of((at - first.offset,), (1,), first.offset, first.dtype, first.index)
+    return make(meta, weights[0].allocation)
+
+
+def _run(mode: int, data: Any, sizes: list[int], hidden: list[Any], weights: list[Any], how: LayerOptions) -> tuple[Any, ...]:
+    """`_cudnn_impl`: output, hy, cy."""
+    hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
+    size, projected = hx.size(2), 0
+    if cx is not None and cx.size(2) != size:
+        size, projected = cx.size(2), size
+    buffer = _weight_buffer(weights)
+    if buffer is None:
+        warnings.warn(_NOT_ONE_BUFFER, stacklevel=3)
+    per_layer = (4 if how.biases else 2) + bool(projected)
+    options = (mode, size, projected, how.layers, False, how.dropout, how.train, how.bidirectional, sizes, None)
+    result: tuple[Any, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *options)
+    return result[:3]
+
+
+def _implementation(mode: int, data: Any) -> Callable[..., tuple[Any, ...]] | None:
+    """What runs such layers on this input under CUDA; None: C++'s composite op."""
+    if _cudnn_accepts(data):
+        return partial(_run, mode)
+    return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
+
+
+def _layer(op: Any, mode: int, packed: bool, data: Any, *args: Any) -> Any:
+    """A padded batch, or a packed sequence, whose batch sizes lie on the host; `hx` is a list for LSTM, a tensor otherwise."""
+    run = _implementation(mode, data)
+    if run is None:
+        return op._op_dk(_COMPOSITE, data, *args)
+    sizes, hx, weights, *options = (args[0].tolist(), *args[1:]) if packed else ([], *args)
+    batch_first = not packed and options.pop()
+    hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    out, *states = run(data.transpose(0, 1) if batch_first else data, sizes, hidden, list(weights), LayerOptions(*options))
+    return (out.transpose(0, 1) if batch_first else out, *states[: len(hidden)])
+
+
+def _buffer_for(weights: Sequence[Any], dtype: torch.dtype) -> Any:
+    """A tensor that all weights fit into, one after the other."""
+    index = weights[0].meta.index
+    meta = VirtualTensor.plan_cache.metas.contiguous((sum(weight.meta.numel for weight in weights),), dtype, index)
+    return make(meta, allocate(gpu(), index, meta.extent_bytes))
+
+
+def _views(buffer: Any, weights: Sequence[Any]) -> Iterator[Any]:
+    """Of each weight a tensor of its shape, one after the other in the buffer."""
+    metas, offset, dtype = VirtualTensor.plan_cache.metas, 0, buffer.meta.dtype
+    for weight in weights:
+        packed = metas.contiguous(weight.meta.shape, dtype, weight.meta.index)
+        yield make(metas.of(packed.shape, packed.stride, offset, dtype, packed.index), buffer.allocation)
+        offset += packed.numel
+
+
+def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
+    """Half precision, whatever autocast's own dtype is; the weights are cast into one new buffer, which autograd sees."""
+    half = torch.float16
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
+        if weights[0].dtype is torch.float32:
+            buffer = _buffer_for(weights, half)
+            weights = [view.copy_(weight) for view, weight in zip(_views(buffer, weights), weights, strict=True)]
+        data, hx, cx = (x.to(half) if x is not None and x.dtype is torch.float32 else x for x in (data, hx, cx))
+        return aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *rest)
+
+
+def handlers(run: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+    """Of ops without a meta kernel: packed sequences, whose shape depends on lengths on the host, and cuDNN's buffer for all
+    weights. `run` runs an op from its plan."""
+
+    def backward(*args: Any) -> Any:
+        """The gradients of all weights are views of one buffer, as the weights are."""
+        data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
+        return data, hx, cx, list(_views(flat[0], args[1])) if flat else []
+
+    return {
+        aten._pack_padded_sequence.default: _pack,
+        aten._cudnn_rnn_flatten_weight.default: _flatten,
+        aten._cudnn_rnn_backward.default: backward,
+    }
+
+
+def _pack(padded: Any, lengths: torch.Tensor, batch_first: bool) -> tuple[Any, torch.Tensor]:
+    """(rows, features) on the device and the batch sizes on the host; `lengths` must lie on the host, as for CUDA.
+
+    The CPU's kernel, run on zeros of one feature, says how many rows there are.
+    """
+    meta = padded.meta
+    rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
+    packed = VirtualTensor.plan_cache.metas.contiguous((rows.size(0), *meta.shape[2:]), meta.dtype, meta.index)
+    made = make(packed, allocate(gpu(), meta.index, packed.extent_bytes))
+    shapes, dtypes = (meta.shape, tuple(lengths.shape)), (meta.dtype_name, "int64")
+    gpu().launch(OpSignature("aten::_pack_padded_sequence", shapes, dtypes, (packed.shape,)), meta.index)
+    return made, batch_sizes
+
+
+def _flatten(weights: list[Any], *_rnn: Any) -> Any:
+    """One buffer for all weights, which become views of it; the memory that they had before is freed."""
+    buffer = _buffer_for(weights, weights[0].meta.dtype)
+    for weight, view in zip(weights, _views(buffer, weights), strict=True):
+        shape, name = view.meta.shape, view.meta.dtype_name
+        gpu().launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.meta.index)
+        adopt(weight, view)
+    return buffer
+
+
+def register(plans: PlanCache) -> None:
+    """Register the layers, and cuDNN's under autocast."""
+    library = torch.library.Library("aten", "IMPL")
+    layers = {aten.lstm_cell.default: rnn_cells.lstm_cell, aten.gru_cell.default: rnn_cells.gru_cell}
+    for name, mode in MODES.items():
+        packet = getattr(aten, name)
+        layers |= {of: partial(_layer, of, mode, of is packet.data) for of in (packet.input, packet.data)}
+    for op, layer in layers.items():
+        library.impl(op, layer, "AutogradLazy")
+        plans.composites[op] = layer
+    library.impl("_cudnn_rnn", _under_autocast, "AutocastPrivateUse1")
+    state.STATE.kept.append(library)

@@ -1,0 +1,1 @@
+"""`--values compute`: ops run on payloads that are kept on the CPU."""

@@ -1,0 +1,249 @@
+# mypy: allow-untyped-calls
+"""`--values compute`: tensors whose values lie in host memory, and ops that compute them there.
+
+Devices, streams, memory and time are the virtual GPU's as ever; but before an op is handed to it, the CPU runs
+the same op on the payloads. So losses are true, and so are sizes that depend on values. A replay takes as long as the CPU does.
+
+    x = torch.rand(4, device="cuda")
+    x[x > 0.5].sum().item()     # as on the CPU with the same seed
+
+Note [Computed twice]
+    What a CUDA graph captures is not run, but its results have shapes, which may depend on nothing but shapes, and payloads.
+    So it is computed while it is captured, and what it has written to memory from before is put back at the end of the
+    capture, random states too. At each replay the same ops are computed on the same payloads, into the payloads of the
+    results that they had then.
+
+Note [Payloads]
+    An allocation's payload is a storage of the host as large as the allocation, kept where a payload-less replay keeps what
+    the host happens to know (`Allocation.known`). A tensor's values are a view of that storage by its metadata, so views share
+    them, and what the CPU did to storages (views, in place, resized, set) is what the op did to the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from replayer.errors import NotEmulated
+from replayer.op_signature import OpSignature
+from replayer.ops.copies import Copies
+from replayer.ops.cpu.cpu_kernels import FORMS
+from replayer.ops.gemm import PRODUCTS, use_workspace
+from replayer.ops.host_call import HostCall
+from replayer.state import gpu
+from replayer.tensor.allocation import adopt, allocate, make, make_view
+from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
+from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.values.known_values import bytes_of, payload_of
+from replayer.timing.cuda_graph import GraphCapture
+from traces.layouts import memory_layout
+
+aten = torch.ops.aten
+
+# Ops that take tensors of the host beside those of the device.
+_TAKE_HOST = frozenset(
+    {
+        aten.index.Tensor,
+        aten.index_put_.default,
+        aten._index_put_impl_.default,
+        aten._pack_padded_sequence.default,
+        aten._ctc_loss.Tensor,
+    }
+)
+_BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})  # namespaces of ops
+_LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}  # which of an op's results CUDA leaves on the host
+
+
+class ComputedCopies(Copies):
+    """Copies and reads that move numbers too."""
+
+    def _on_device(self, target: Any, source: Any) -> None:
+        self._fill(target, payload_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
+
+    def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
+        copy = super()._to_device
+        self._fill(target, source.detach(), lambda: copy(target, source, non_blocking))
+
+    def _fill(self, target: Any, values: torch.Tensor, copy: Callable[[], None]) -> None:
+        """Run `copy`, which takes its time on the device, and copy the values; the payload stays what is known."""
+        into = payload_of(target)
+        kept = target.allocation.known
+        copy()
+        target.allocation.known = kept
+        _now_or_at_replays(partial(_copy, into, values), into, target.meta.index)
+
+    def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
+        copy = super()._to_host_memory
+        _now_or_at_replays(lambda: copy(target, values, device), target, device)
+
+    def _values(self, source: Any, signature: OpSignature) -> torch.Tensor:
+        meta: TensorMeta = source.meta
+        gpu().read(signature, meta.index, meta.dtype_name, meta.numel)  # waits for the device
+        return payload_of(source)
+
+
+def _copy(into: torch.Tensor, values: torch.Tensor) -> None:
+    into.copy_(values)
+
+
+def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], Any]:
+    """A call that gives the storage the contents back that it has now."""
+    return partial(storage.copy_, storage.clone())
+
+
+def _capturing(device: int) -> GraphCapture | None:
+    """The CUDA graph that captures what is computed now on `device`, if any."""
+    here = gpu()
+    return here.capture if here.capture is not None and here.is_capturing(here.current_stream(device)) else None
+
+
+def _in_capture(capture: GraphCapture, compute: Callable[[], Any], written: list[torch.Tensor]) -> Any:
+    """What `compute` gives, of which nothing remains when the capture has ended. See Note [Computed twice]."""
+    for tensor in written:
+        capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
+    random = torch.get_rng_state()
+    result = compute()
+    torch.set_rng_state(random)
+    return result
+
+
+def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, device: int) -> None:
+    """Run `compute`, which writes; where a graph captures, at each of its replays."""
+    capture = _capturing(device)
+    if capture is None:
+        compute()
+    else:
+        _in_capture(capture, compute, [written])
+        capture.note_computing(compute)
+
+
+def _request(func: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Allocate on the GPU what this op results in, for the error that a GPU raises where it does not fit."""
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": "meta"}
+    results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
+    for result in tree_leaves(results):
+        allocate(gpu(), gpu().current_device(), result.untyped_storage().nbytes())
+
+
+def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("meta")
+
+
+class CpuCompute:
+    """The `__torch_dispatch__` of tensors with payload."""
+
+    def __init__(self, plans: PlanCache) -> None:
+        self._plans, self._tensor_class = plans, plans.tensor_class
+        self.copies = ComputedCopies(plans)
+        own = self.copies.handlers()
+        self._handlers = {op: own[op] for op in (aten.copy_.default, aten._to_copy.default, aten._local_scalar_dense.default)}
+        for op in (aten.alias.default, aten.index_put.default, aten._nested_tensor_from_mask_left_aligned.default):
+            self._handlers[op] = plans.specials[op]
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is aten.detach.default:
+            return make_view(args[0].meta, args[0])
+        handler = self._handlers.get(func)
+        if handler is None and func.namespace in _BETWEEN_PROCESSES:
+            handler = self._plans.specials.get(func)  # what processes send each other goes through the host
+        if handler is None and func not in FORMS:
+            handler = self._plans.composite(func)
+        if handler is not None:
+            return handler(*args, **(kwargs or {}))
+        if len(types) > 1 and not all(issubclass(each, self._tensor_class) for each in types):
+            return NotImplemented
+        return self._compute(func, args, kwargs or {})
+
+    def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        here = gpu()
+        call = _PayloadCall(self._plans)
+        host_args = [call.of(value) for value in args]
+        host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
+        index = call.device(here.current_device(), takes_host=func in _TAKE_HOST)
+        compute = partial(self._on_host, func, host_args, host_kwargs)
+        capture = _capturing(index)
+        if capture is None:
+            result = compute()
+        else:
+            places = {**dict(enumerate(host_args)), **host_kwargs}
+            result = _in_capture(capture, compute, tree_leaves([places[at] for at, _ in writes_of(func, args, kwargs)]))
+        if self._plans.leaves_device(kwargs):
+            return result
+        if "device" in kwargs:
+            index = on_device(kwargs["device"], index)
+        call.settle()
+        stay = _LEAVE_ON_HOST.get(func, ())
+        if isinstance(result, (list, tuple)):
+            made: Any = [x if i in stay else call.back(x, index) for i, x in enumerate(result)]
+        else:
+            made = call.back(result, index)
+        if func in PRODUCTS:
+            use_workspace(made)
+        if capture is not None:
+            capture.note_computing(partial(self._compute_again, compute, call.results_in(made)))
+        does_something = bool(call.outputs or writes_of(func, args, kwargs))
+        outputs, layout = tuple(call.outputs), memory_layout(call.placed)
+        signature = self._plans.signature_of(
+            ("computed", func, tuple(call.seen), outputs, layout),
+            lambda: call.signature(func._schema.name, outputs, launches(func, does_something)),
+        )
+        here.launch(signature, index)
+        if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+            here.synchronize_stream(here.current_stream(index))
+        return made
+
+    def _on_host(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        clock = gpu().clock
+        clock.pause()  # on the virtual clock, computing takes no time
+        try:
+            return FORMS.get(func, func)(*args, **kwargs)
+        except NotImplementedError as missing:
+            name = func._schema.name
+            raise NotEmulated(f"{name} under --values compute", "it has no CPU form; use --values recorded") from missing
+        except RuntimeError as error:
+            if "DefaultCPUAllocator" not in str(error):
+                raise
+            _request(func, args, kwargs)  # what this machine has no room for may be too much for the GPU as well
+            name = func._schema.name
+            raise NotEmulated(f"{name} under --values compute", "it lacks memory here; use --values recorded") from error
+        finally:
+            clock.resume()
+
+    def _compute_again(self, compute: Callable[[], Any], results: list[torch.Tensor | None]) -> None:
+        for value, into in zip(tree_leaves(compute()), results, strict=True):
+            if into is not None:
+                into.copy_(value)
+
+
+class _PayloadCall(HostCall):
+    """A call on payloads. See Note [Payloads]."""
+
+    def settle(self) -> None:
+        """Give arguments that the op resized, or set to another's storage, the same metadata and memory."""
+        for tensor, view in self.given:
+            meta: TensorMeta = tensor.meta
+            storage = view.untyped_storage()
+            allocation = self.allocations.get(storage._cdata)
+            now = self.plans.metas.like(view, meta.index)
+            if allocation is None:
+                allocation = self.allocations[storage._cdata] = self.holding(storage, meta.index)
+            elif storage.nbytes() != allocation.size_bytes:
+                allocation.exchange(allocate(gpu(), meta.index, storage.nbytes()))
+                allocation.known = bytes_of(storage)
+            if now is not meta or allocation is not tensor.allocation:
+                adopt(tensor, make(now, allocation))
+
+    def results_in(self, made: Any) -> list[torch.Tensor | None]:
+        """The payload of each result that lies in new memory, None of all others."""
+        given = [tensor.allocation for tensor, _ in self.given]
+
+        def is_new(leaf: Any) -> bool:
+            return type(leaf) is self.tensor_class and leaf.allocation not in given  # type: ignore[attr-defined]
+
+        return [payload_of(leaf) if is_new(leaf) else None for leaf in tree_leaves(made)]

@@ -1,0 +1,301 @@
+# mypy: allow-untyped-calls
+"""How `--values compute` does on the CPU what only CUDA has an op for: attention kernels, recurrent layers and
+what SyncBatchNorm is made of.
+
+Each form takes and returns what the op does, on plain tensors. Where backward needs to know what forward drew at random, it
+finds the generator's state in a tensor that the op hands over anyway: a seed, or cuDNN's reserve.
+
+    FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from replayer.tensor.planning.shape_rules import require_training
+
+aten = torch.ops.aten
+
+
+def _attention_weights(q: Any, k: Any, bias: Any, causal: bool, scale: float) -> Any:
+    scores = (q @ k.transpose(-2, -1)) * scale
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    return scores.softmax(-1)
+
+
+def _kept(weights: Any, dropout_p: float, seed: Any) -> Any:
+    """What dropout multiplies the weights with."""
+    drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(seed)), device="cpu")
+    return (drawn >= dropout_p).to(weights.dtype) / (1 - dropout_p)
+
+
+def _grouped(q: Any, k: Any) -> int:
+    """How many heads of the query share one of key and value."""
+    return int(q.size(1) // k.size(1))
+
+
+def _attention(q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None, seed: Any) -> Any:
+    times = _grouped(q, k)
+    wide_k, wide_v = (x.float().repeat_interleave(times, 1) for x in (k, v))
+    weights = _attention_weights(q.float(), wide_k, bias, causal, q.size(-1) ** -0.5 if scale is None else scale)
+    return ((weights * _kept(weights, dropout_p, seed) if dropout_p else weights) @ wide_v).to(q.dtype)
+
+
+def _attend(q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None) -> tuple[Any, Any, Any]:
+    """Output, logsumexp and seed."""
+    seed = torch.randint(1 << 62, (), device="cpu") if dropout_p else torch.zeros((), dtype=torch.int64, device="cpu")
+    out = _attention(q, k, v, bias, dropout_p, causal, scale, seed)
+    return out.transpose(1, 2).contiguous().transpose(1, 2), q.new_zeros(q.shape[:3], dtype=torch.float32), seed
+
+
+def _attend_backward(
+    grad: Any, q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None, seed: Any
+) -> list[Any]:
+    """Gradients of query, key, value and, if there is one, of the bias before it was summed over what it was expanded to."""
+
+    def forward(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
+        return [_attention(q, k, v, bias, dropout_p, causal, scale, seed)]
+
+    return _gradients(forward, [q, k, v] if bias is None else [q, k, v, bias], [grad])
+
+
+def _gradients(forward: Callable[..., Any], inputs: list[Any], gradients: Any) -> list[Any]:
+    """Those of the inputs, by the forward once more, now under autograd. Some `gradients` of its results may be None.
+
+    Ops arrive here below autograd, so its keys are excluded; this lets them in again.
+    """
+    keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
+    for key in (keys.AutogradCPU, keys.ADInplaceOrView):
+        excluded = excluded.remove(key)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        pairs = [(y, g) for y, g in zip(forward(*leaves), gradients, strict=False) if g is not None]
+        return list(
+            torch.autograd.grad([y for y, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True, materialize_grads=True)
+        )
+
+
+def _flash(q: Any, k: Any, v: Any, p: float = 0.0, causal: bool = False, debug: bool = False, *, scale: Any = None) -> Any:
+    out, logsumexp, seed = _attend(q, k, v, None, p, causal, scale)
+    nothing = q.new_zeros((), dtype=torch.int64)
+    return out, logsumexp, None, None, q.size(2), k.size(2), seed, nothing, q.new_empty((0,))
+
+
+def _flash_backward(
+    grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, cq: Any, ck: Any, mq: Any, mk: Any, p: float, causal: bool,
+    seed: Any, offset: Any, *, scale: Any = None
+) -> Any:  # fmt: skip
+    return _attend_backward(grad, q, k, v, None, p, causal, scale, seed)[:3]
+
+
+def _efficient(
+    q: Any, k: Any, v: Any, bias: Any, saved: bool, p: float = 0.0, causal: bool = False, *, scale: Any = None
+) -> Any:
+    out, logsumexp, seed = _attend(q, k, v, bias, p, causal, scale)
+    return out, logsumexp, seed, seed.clone()
+
+
+def _efficient_backward(
+    grad: Any, q: Any, k: Any, v: Any, bias: Any, out: Any, lse: Any, seed: Any, offset: Any, p: float, mask: Any,
+    causal: bool = False, *, scale: Any = None
+) -> Any:  # fmt: skip
+    *of_inputs, of_bias = [*_attend_backward(grad, q, k, v, bias, p, causal, scale, seed), None][:4]
+    return *of_inputs, of_bias if mask[3] else None
+
+
+_LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # by cudnnRNNMode_t
+
+
+def _layers(data: Any, weights: Any, per_layer: int, hx: Any, cx: Any, options: Any) -> tuple[Any, ...]:
+    """Output, hy and, of an LSTM, cy. `options`: mode, ..., as `_cudnn_rnn` takes them after cx."""
+    mode, _, _, layers, batch_first, dropout, train, bidirectional, sizes, *_ = options
+    hidden = hx if cx is None else [hx, cx]
+    shared = (weights, per_layer >= 4, layers, dropout, train, bidirectional)
+    if sizes:
+        result = _LAYERS[mode].data(data, torch.tensor(sizes, device="cpu"), hidden, *shared)
+    else:
+        result = _LAYERS[mode].input(data, hidden, *shared, batch_first)
+    made: tuple[Any, ...] = result
+    return made
+
+
+def _cudnn_rnn(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, *options: Any) -> Any:
+    reserve = torch.get_rng_state() if options[6] else data.new_empty((0,), dtype=torch.uint8)
+    out, hy, *cy = _layers(data, weights, per_layer, hx, cx, options)
+    if buffer is None:
+        buffer = torch.cat([weight.reshape(-1) for weight in weights])
+    return out, hy, cy[0] if cy else hx.new_empty((0,)), reserve, buffer
+
+
+def _cudnn_rnn_backward(
+    data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, out: Any, grad: Any, grad_hy: Any, grad_cy: Any,
+    *rest: Any
+) -> Any:  # fmt: skip
+    """The forward once more, now under autograd, drawing what it drew."""
+    *options, reserve, mask = rest
+    require_training(options[6])
+    now = torch.get_rng_state()
+    torch.set_rng_state(reserve.clone())
+    states = [hx] if cx is None else [hx, cx]
+
+    def forward(data: Any, hx: Any, *rest: Any) -> Any:
+        cx, weights = (None, rest) if len(states) == 1 else (rest[0], rest[1:])
+        return _layers(data, list(weights), per_layer, hx, cx, options)
+
+    gradients = _gradients(forward, [data, *states, *weights], (grad, grad_hy, grad_cy))
+    torch.set_rng_state(now)
+    flat = torch.cat([g.reshape(-1) for g in gradients[1 + len(states) :]])
+    of_weights = [part.view_as(w) for part, w in zip(flat.split([w.numel() for w in weights]), weights, strict=True)]
+    return gradients[0], gradients[1], gradients[2] if cx is not None else None, of_weights if mask[3] else []
+
+
+def _flatten(weights: Any, *_rnn: Any) -> Any:
+    """One buffer, which the weights become views of."""
+    flat = torch.cat([weight.reshape(-1) for weight in weights])
+    at = 0
+    for weight in weights:
+        aten.set_.source_Tensor_storage_offset(weight, flat, at, weight.shape, list(weight.contiguous().stride()))
+        at += weight.numel()
+    return flat
+
+
+def _gates(of_input: Any, of_hidden: Any, biases: Any) -> Any:
+    """The sums of a cell's gates, before what makes them gates."""
+    for bias in biases:
+        of_input = of_input if bias is None else of_input + bias
+    return of_input + of_hidden
+
+
+def _lstm_cell(of_input: Any, of_hidden: Any, cx: Any, *biases: Any) -> Any:
+    i, f, g, o = _gates(of_input, of_hidden, biases).chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx + i * g
+    return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
+
+
+def _lstm_cell_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, gates: Any, has_bias: bool) -> Any:
+    i, f, g, o = gates.chunk(4, 1)
+    known = cy.tanh()
+    of_cell = torch.zeros_like(cy) if grad_cy is None else grad_cy
+    of_o = torch.zeros_like(cy)
+    if grad_hy is not None:
+        of_cell = of_cell + grad_hy * o * (1 - known**2)
+        of_o = grad_hy * known * o * (1 - o)
+    of_gates = torch.cat([of_cell * g * i * (1 - i), of_cell * cx * f * (1 - f), of_cell * i * (1 - g**2), of_o], 1)
+    return of_gates, of_cell * f, of_gates.sum(0) if has_bias else None
+
+
+def _gru_cell(of_input: Any, of_hidden: Any, hx: Any, of_ih: Any = None, of_hh: Any = None) -> Any:
+    of_input, of_hidden = _gates(of_input, 0, (of_ih,)), _gates(of_hidden, 0, (of_hh,))
+    (ir, iz, candidate), (hr, hz, hidden) = of_input.chunk(3, 1), of_hidden.chunk(3, 1)
+    r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
+    n = (candidate + r * hidden).tanh()
+    return n + z * (hx - n), torch.cat([r, z, n, hx, hidden], 1)
+
+
+def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
+    r, z, n, hx, hidden = workspace.chunk(5, 1)
+    of_n = grad * (1 - z) * (1 - n**2)
+    of_r, of_z = of_n * hidden * r * (1 - r), grad * (hx - n) * z * (1 - z)
+    of_input, of_hidden = torch.cat([of_r, of_z, of_n], 1), torch.cat([of_r, of_z, of_n * r], 1)
+    biases = (of_input.sum(0), of_hidden.sum(0)) if has_bias else (None, None)
+    return of_input, of_hidden, grad * z, *biases
+
+
+def _per_channel(values: Any, data: Any) -> Any:
+    return values.view(1, -1, *[1] * (data.dim() - 2))
+
+
+def _but_channels(data: Any) -> list[int]:
+    return [dim for dim in range(data.dim()) if dim != 1]
+
+
+def _widened(data: Any) -> Any:
+    return data if data.dtype is torch.float64 else data.float()
+
+
+def _batch_norm_stats(data: Any, eps: float) -> Any:
+    variance, mean = torch.var_mean(_widened(data), _but_channels(data), correction=0)
+    return mean, (variance + eps).rsqrt()
+
+
+def _batch_norm_gather_stats(
+    data: Any, means: Any, invstds: Any, running_mean: Any, running_var: Any, momentum: float, eps: float, counts: Any
+) -> Any:
+    """The statistics over all ranks from those of each, (ranks, channels); `counts` are the ranks' elements per channel."""
+    counts = torch.as_tensor(counts, dtype=means.dtype, device="cpu").reshape(-1).expand(means.size(0))
+    share = (counts / counts.sum()).view(-1, 1)
+    mean = (means * share).sum(0)
+    variance = ((invstds.pow(-2) - eps + (means - mean) ** 2) * share).sum(0)
+    if running_mean is not None:
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        unbiased = variance * counts.sum() / (counts.sum() - 1)
+        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    return mean, (variance + eps).rsqrt()
+
+
+def _batch_norm_elemt(data: Any, weight: Any, bias: Any, mean: Any, invstd: Any, eps: float) -> Any:
+    result = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd, data)
+    if weight is not None:
+        result = result * _per_channel(weight, data) + _per_channel(bias, data)
+    return torch.empty_like(data).copy_(result)
+
+
+def _batch_norm_backward_reduce(grad: Any, data: Any, mean: Any, invstd: Any, weight: Any, *wanted: bool) -> Any:
+    over, wide = _but_channels(data), _widened(grad)
+    of_sum = wide.sum(over)
+    of_product = (wide * (_widened(data) - _per_channel(mean, data))).sum(over)
+    dtype = mean.dtype if weight is None else weight.dtype
+    found = (of_sum, of_product, (of_product * invstd).to(dtype), of_sum.to(dtype))
+    return tuple(x if want else None for x, want in zip(found, (wanted[0], *wanted), strict=True))
+
+
+def _batch_norm_backward_elemt(
+    grad: Any, data: Any, mean: Any, invstd: Any, weight: Any, of_sum: Any, of_product: Any, counts: Any
+) -> Any:
+    total = counts.sum()
+    centred = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd**2 * of_product / total, data)
+    scale = invstd if weight is None else invstd * weight
+    result = (_widened(grad) - _per_channel(of_sum / total, data) - centred) * _per_channel(scale, data)
+    return torch.empty_like(data).copy_(result)
+
+
+def _rms_norm_backward(grad: Any, source: Any, shape: Any, rstd: Any, weight: Any, mask: Any) -> tuple[Any, Any]:
+    """Gradients of the input and of the weight, each None where `mask` does not ask for it."""
+    wide, dims = grad.float(), tuple(range(-len(shape), 0))
+    normed = source.float() * rstd
+    scaled = wide if weight is None else wide * weight.float()
+    of_source = (scaled - normed * (scaled * normed).mean(dims, keepdim=True)) * rstd
+    of_weight = None
+    if mask[1] and weight is not None:
+        of_weight = (wide * normed).reshape(-1, *shape).sum(0).to(weight.dtype)
+    return (of_source.to(source.dtype) if mask[0] else None), of_weight
+
+
+FORMS: dict[Any, Callable[..., Any]] = {
+    aten._scaled_dot_product_flash_attention.default: _flash,
+    aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    aten._scaled_dot_product_efficient_attention.default: _efficient,
+    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+    aten._cudnn_rnn.default: _cudnn_rnn,
+    aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
+    aten._cudnn_rnn_flatten_weight.default: _flatten,
+    aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+    aten._thnn_fused_gru_cell.default: _gru_cell,
+    aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    aten.batch_norm_stats.default: _batch_norm_stats,
+    aten.batch_norm_gather_stats.default: _batch_norm_gather_stats,
+    aten.batch_norm_gather_stats_with_counts.default: _batch_norm_gather_stats,
+    aten.batch_norm_elemt.default: _batch_norm_elemt,
+    aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
+    aten.batch_norm_backward_elemt.default: _batch_norm_backward_elemt,
+    aten._fused_rms_norm_backward.default: _rms_norm_backward,
+}

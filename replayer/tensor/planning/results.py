@@ -1,0 +1,167 @@
+"""How a call's results are made where that is more than one new tensor, a view or an argument.
+
+    complete(plan, func, workspaces)
+    plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
+
+A plan is completed once, when it is learned; the functions here close over what does not change from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.workspaces import ScratchScope, use_scratch
+from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view, new_tensor, wrapper
+from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
+from replayer.tensor.values.value_rules import forget_written, value_rule
+
+if TYPE_CHECKING:
+    from replayer.gpu import VirtualGpu
+    from replayer.timing.host_threads import Caller
+
+Results = Callable[[Any, Any, Any, Any], Any]
+Workspaces = tuple[tuple[int, ...], ...]  # as recording/workspaces.py gives them: sizes before the first output and after each
+
+
+def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:
+    """Decide how the plan's results are made. `workspaces` is the memory that the op takes for itself."""
+    rule = value_rule(func, plan)
+    written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
+    if rule is not None or len(written) < len(plan.writes):
+        plan.written = ()
+        plan.set_values = rule or (lambda made, args, kwargs: forget_written(plan, args, kwargs))
+    elif written:
+        plan.written = written
+    if plan.kind != OutcomeKind.OTHER and not workspaces:
+        return
+    outputs = _new_tensors(plan.outcome)
+    if outputs is None or plan.reshaped or not all(map(_freed_at_once, workspaces)):
+        plan.make_by(_general(plan, workspaces))
+    elif workspaces:
+        plan.make_by(_new_with_workspaces(plan, outputs, workspaces))
+    else:
+        plan.make_by(_several_new(plan.device, outputs))
+
+
+def _new_tensors(outcome: Outcome) -> tuple[New | None, ...] | None:
+    """The tensors of an outcome of one or several new tensors, or None among several; None for another outcome."""
+    if isinstance(outcome, New):
+        return (outcome,)
+    if not isinstance(outcome, Several):
+        return None
+    if not all(isinstance(part, New) or (isinstance(part, Constant) and part.value is None) for part in outcome.parts):
+        return None
+    return tuple(part if isinstance(part, New) else None for part in outcome.parts)
+
+
+def _freed_at_once(sizes: tuple[int, ...]) -> bool:
+    """Whether each workspace is freed (negative) before the next is allocated."""
+    return len(sizes) % 2 == 0 and all(taken == -freed for taken, freed in zip(sizes[::2], sizes[1::2], strict=True))
+
+
+def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
+    """Several new tensors, or None among them: `new_tensor` for each, without calls for each."""
+    new = [one for one in outputs if one is not None]
+    metas, sizes_bytes = [one.meta for one in new], [one.size_bytes for one in new]
+    none_at = [at for at, one in enumerate(outputs) if one is None]
+
+    def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> list[Any]:
+        try:
+            blocks = gpu.devices[device].allocator.malloc_several(sizes_bytes, caller.stream.number)
+        except OutOfMemory as full:
+            raise full.to_torch() from None
+        made: list[Any] = []
+        for block in blocks:
+            meta = metas[len(made)]
+            allocation = Allocation()
+            allocation.block = block
+            allocation.known = None
+            tensor = wrapper(*meta.wrapping)
+            tensor.__dict__ = {"meta": meta, "allocation": allocation}  # Note [A dictionary at once]
+            made.append(tensor)
+        for at in none_at:
+            made.insert(at, None)
+        return made
+
+    return results
+
+
+def _new_with_workspaces(plan: Plan, outputs: tuple[New | None, ...], workspaces: Workspaces) -> Results:
+    """New tensors of an op that frees each workspace before it allocates anything else."""
+    device, op, only_one = plan.device, plan.signature.op, isinstance(plan.outcome, New)
+    sizes = (taken[::2] for taken in workspaces)
+    before = [next(sizes, ()), *[() if new is None else next(sizes, ()) for new in outputs]]
+    *between, after = before
+    steps = tuple(zip(between, outputs, strict=True))
+    last = (*after, *(size for rest in sizes for size in rest))
+
+    def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> Any:
+        allocator, stream = gpu.devices[device].allocator, caller.stream.number
+        made: list[Any] = []
+        try:
+            for needed, new in steps:
+                for size_bytes in needed:
+                    use_scratch(allocator, stream, op, size_bytes)
+                made.append(None if new is None else new_tensor(new[0], new[1], allocator, stream))
+            for size_bytes in last:
+                use_scratch(allocator, stream, op, size_bytes)
+        except OutOfMemory as full:
+            raise full.to_torch() from None
+        return made[0] if only_one else made
+
+    return results
+
+
+def _general(plan: Plan, workspaces: Workspaces) -> Results:
+    """Any outcome, with any workspaces; arguments are reshaped."""
+    device, outcome, op = plan.device, plan.outcome, plan.signature.op
+
+    def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> Any:
+        for change in plan.reshaped:
+            _reshape(gpu, change, args, kwargs)
+        if workspaces:
+            scratch = ScratchScope(gpu.devices[device].allocator, caller.stream.number, op, workspaces)
+            try:
+                scratch.after_output()
+                result = _build(outcome, gpu, device, args, kwargs, scratch)
+                scratch.end()
+            except OutOfMemory as full:
+                raise full.to_torch() from None
+            finally:
+                scratch.close()
+        else:
+            result = _build(outcome, gpu, device, args, kwargs, None)
+        return result
+
+    return results
+
+
+def _build(outcome: Any, gpu: VirtualGpu, device: int, args: Any, kwargs: Any, scratch: ScratchScope | None) -> Any:
+    kind = type(outcome)
+    if kind is New:
+        made = make(outcome.meta, allocate(gpu, device, outcome.size_bytes))
+        if scratch is not None:
+            scratch.after_output()
+        return made
+    if kind is View:
+        return make_view(outcome.meta, argument_at(outcome.of, args, kwargs))
+    if kind is Same:
+        return argument_at(outcome.of, args, kwargs)
+    if kind is Constant:
+        return outcome.value
+    return [_build(part, gpu, device, args, kwargs, scratch) for part in outcome.parts]
+
+
+def _reshape(gpu: VirtualGpu, change: Reshaped, args: Any, kwargs: Any) -> None:
+    tensor = argument_at(change.of, args, kwargs)
+    if change.rebound is not None:
+        allocation = argument_at(change.rebound, args, kwargs).allocation
+    elif change.size_bytes > tensor.allocation.size_bytes:
+        allocation = allocate(gpu, change.meta.index, change.size_bytes)
+    else:
+        allocation = tensor.allocation
+    adopt(tensor, make(change.meta, allocation))

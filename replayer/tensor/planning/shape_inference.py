@@ -1,0 +1,252 @@
+"""What an op will do, asked of PyTorch's meta kernels: the slow half of the plan cache.
+
+Note [Aliasing is observed]
+Each virtual argument is passed as a meta tensor with a storage of its own, as large as the argument's allocation. A result that
+shares its storage with one of them is a view of that argument (or the argument itself, if it is the same object); one whose
+shape or storage changed was resized (`resize_`, out variants) or rebound (`set_`). So aliasing is observed, not declared.
+
+    infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map, tree_map_only
+
+from replayer.errors import DataDependentShape, NotEmulated
+from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
+from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
+from replayer.tensor.planning.call_arguments import CallArguments
+from replayer.tensor.planning.shape_rules import RULES
+from replayer.tensor.tensor_meta import TensorMeta, TensorMetaTable
+
+aten = torch.ops.aten
+
+
+def infer(
+    metas: TensorMetaTable, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], current: int
+) -> Plan:
+    """What the meta kernel of `func` says about this call. `current` is the device of ops without tensor argument."""
+    _refuse_unknown_shape(func, args)
+    arguments = _MetaArguments(metas.tensor_class)
+    meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
+    meta_kwargs = {name: arguments.of(value, (name, -1)) for name, value in kwargs.items()}
+    device = arguments.device(current)
+    if "device" in kwargs:
+        device = on_device(kwargs["device"], device)
+    results, kept = _run(func, meta_args, meta_kwargs), True
+    if results is _ASKS_FOR_SIZES:
+        results, kept = run_shape_rule(func, meta_args, meta_kwargs), False
+    outcome = _outcome(metas, results, arguments, device)
+    reshaped = tuple(_reshaped(metas, arguments))
+    writes = tuple(writes_of(func, args, kwargs))
+    outputs = tuple(_new_shapes(outcome))
+    signature = arguments.signature(func._schema.name, outputs, launches(func, bool(writes or outputs)))
+    plan = Plan(signature, device, outcome, writes, reshaped)
+    plan.kept = kept
+    return plan
+
+
+def run_elsewhere(tensor_class: type, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a call whose `device` argument names another kind of device: `zeros_like(x, device="cpu")`."""
+    return func(*map(_MetaArguments(tensor_class).of, args), **kwargs)
+
+
+def writes_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, bool]]:
+    found: list[tuple[int | str, bool]] = []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            listed = "List" in str(argument.type)
+            if i < len(args) and args[i] is not None:
+                found.append((i, listed))
+            elif kwargs.get(argument.name) is not None:
+                found.append((argument.name, listed))
+    return found
+
+
+class OtherLayout(Exception):
+    """The op makes a tensor that is not strided: ops/layouts.py runs it."""
+
+
+def no_such_tensor(made: torch.Tensor) -> NotEmulated:
+    """The refusal of a result that virtual tensors cannot hold."""
+    return NotEmulated(*(_NESTED if made.is_nested else _QUANTISED))
+
+
+_NESTED = ("a nested tensor of layout torch.strided", "make it with layout=torch.jagged")
+_QUANTISED = ("a quantised tensor", "use torch.fake_quantize_per_tensor_affine, or quantise a copy on the CPU")
+
+
+def _outcome(metas: TensorMetaTable, result: Any, arguments: _MetaArguments, device: int) -> Outcome:
+    if isinstance(result, torch.Tensor):
+        if result.is_nested or str(result.dtype).startswith(("torch.q", "torch.quint")):
+            raise no_such_tensor(result)
+        if result.layout is not torch.strided:
+            raise OtherLayout
+        where = arguments.objects.get(id(result))
+        if where is not None:
+            return Same(where)
+        meta = metas.like(result, device)
+        owner = arguments.storages.get(result.untyped_storage()._cdata)
+        if owner is not None:
+            return View(meta, owner)
+        return New(meta, result.untyped_storage().nbytes())
+    if isinstance(result, (list, tuple)):
+        parts = tuple([_outcome(metas, part, arguments, device) for part in result])
+        return Several(parts)
+    return Constant(result)
+
+
+def _reshaped(metas: TensorMetaTable, arguments: _MetaArguments) -> list[Reshaped]:
+    changed = []
+    for where, before, meta_tensor, storage, size_bytes in arguments.made:
+        now = metas.like(meta_tensor, before.index)
+        owner = meta_tensor.untyped_storage()._cdata
+        rebound = arguments.storages.get(owner) if owner != storage else None
+        new_bytes = meta_tensor.untyped_storage().nbytes()
+        if now is not before or rebound is not None or new_bytes > size_bytes or owner != storage:
+            changed.append(Reshaped(where, now, new_bytes, rebound))
+    return changed
+
+
+class _MetaArguments(CallArguments):
+    """A call's arguments as meta tensors, and what was seen while making them. See Note [Aliasing is observed]."""
+
+    device_type = "meta"
+
+    def __init__(self, tensor_class: type) -> None:
+        super().__init__(tensor_class)
+        self.objects: dict[int, Where] = {}  # id of a meta tensor -> argument
+        self.storages: dict[int, Where] = {}  # its storage -> argument
+        self.made: list[tuple[Where, TensorMeta, torch.Tensor, int, int]] = []
+
+    def of(self, value: Any, where: Where = (0, -1)) -> Any:
+        return None if isinstance(value, torch.Generator) else super().of(value, where)  # meta kernels draw nothing
+
+    def virtual(self, value: Any, where: Where) -> torch.Tensor:
+        meta: TensorMeta = value.meta
+        size_bytes = max(value.allocation.size_bytes, meta.extent_bytes + meta.offset * meta.itemsize)
+        base = torch.empty(-(-size_bytes // meta.itemsize), dtype=meta.dtype, device="meta")
+        meta_tensor = base.as_strided(meta.shape, meta.stride, meta.offset)
+        storage = meta_tensor.untyped_storage()
+        self.objects[id(meta_tensor)] = where
+        self.storages[storage._cdata] = where
+        self.made.append((where, meta, meta_tensor, storage._cdata, storage.nbytes()))
+        return meta_tensor
+
+    def plain(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device="meta")
+
+
+def on_device(device: torch.device | None, otherwise: int) -> int:
+    """The index of a cuda device given as an argument."""
+    return otherwise if device is None or device.index is None else device.index
+
+
+def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> None:
+    """Raise DataDependentShape if the result's shape depends on values; that of indexing by integers does not."""
+    by_mask = func is not aten.index.Tensor or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    if torch.Tag.dynamic_output_shape in func.tags and func not in RULES and by_mask:
+        raise DataDependentShape(func._schema.name)
+
+
+_ASKS_FOR_SIZES = object()  # see assumed_sizes.py
+
+
+def _run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    rule = RULES.get(func)
+    if rule is not None:
+        return rule(*args, **kwargs)
+    if func._schema.name.startswith("aten::quantize_per"):  # its meta kernel makes a plain tensor of that dtype
+        raise NotEmulated(*_QUANTISED)
+    try:
+        return func(*args, **kwargs)
+    except NotImplementedError as missing:
+        if not func._schema.returns:
+            return None  # it only writes into its arguments, whose shapes are known (_fused_sgd_)
+        try:
+            return _shapes_on_cpu(func, args, kwargs)
+        except NotEmulated:
+            raise
+        except (RuntimeError, NotImplementedError, OverflowError):
+            advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
+            raise NotEmulated(func._schema.name, advice) from missing
+    except RuntimeError as refused:
+        if asks_for_sizes(refused):
+            return _ASKS_FOR_SIZES
+        if "nested" in func._schema.name:
+            raise NotEmulated(*_NESTED) from None
+        error = _cpu_kernel_error(func, args, kwargs) or refused
+        if any(internal in str(error) for internal in _INTERNAL):
+            advice = "PyTorch has no shape rule for this call; use other arguments or do it on the CPU"
+            raise NotEmulated(func._schema.name, advice) from None
+        raise error from None
+
+
+_INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")  # words of errors that are none of the script's
+
+
+_TRIED_ELEMENTS = 1 << 20  # of an argument; calls with larger ones are not repeated on the CPU
+
+
+def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The results of an op without a meta kernel, as meta tensors: those of the CPU's kernel for tensors of ones.
+
+    Raises OverflowError for large arguments, and RuntimeError where CPU and values do not tell.
+    """
+    if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
+        raise RuntimeError(func._schema.name)
+
+    def on_meta(value: torch.Tensor) -> torch.Tensor:
+        if value.layout is not torch.strided:
+            raise OtherLayout
+        if value.is_quantized or value.is_nested:
+            raise no_such_tensor(value)
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    return tree_map_only(torch.Tensor, on_meta, func(*_ones_on_host(args), **_ones_on_host(kwargs)))
+
+
+def _ones_on_host(arguments: Any) -> Any:
+    """Arguments on the CPU in place of those on "meta"."""
+
+    def on_host(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return torch.device("cpu") if isinstance(value, torch.device) else value
+        if value.numel() > _TRIED_ELEMENTS:
+            raise OverflowError
+        return torch.ones(value.shape, dtype=value.dtype, device="cpu")
+
+    return tree_map(on_host, arguments)
+
+
+def _cpu_kernel_error(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError | None:
+    """The error that the CPU's kernel raises for these arguments: some meta kernels word theirs otherwise."""
+
+    try:
+        func(*_ones_on_host(args), **_ones_on_host(kwargs))
+    except (RuntimeError, OverflowError) as error:
+        return error if type(error) is RuntimeError else None
+    return None
+
+
+# Ops that allocate a tensor without writing into it, or only change metadata.
+IDLE = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
+    " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel".split()
+)
+
+
+def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
+    """Whether the op runs kernels; `does_something`: it writes, or makes what is new."""
+    return does_something and func._schema.name.rpartition("::")[2] not in IDLE
+
+
+def _new_shapes(outcome: Outcome) -> list[tuple[int, ...]]:
+    if isinstance(outcome, New):
+        return [outcome.meta.shape]
+    if isinstance(outcome, Several):
+        return [shape for part in outcome.parts for shape in _new_shapes(part)]
+    return []

@@ -1,0 +1,1 @@
+"""What the host knows of the values of virtual tensors, and which results follow from it."""

@@ -1,0 +1,363 @@
+"""Which ops have results whose values the host sets: computed where it knows what they read, else assumed as in a healthy run.
+
+    rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
+    rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
+
+Rules for what is not known, where the recording's own values are no help:
+
+* a float that is all of its tensor (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each training step;
+* nothing is NaN or infinite; what is compared with itself or its clone is equal; bounds of floats hold for all elements, if
+  that is asked (`(x > 0).all()`), while a single comparison reads as False, or so that no error follows (script_branches.py);
+* of the elements of any other comparison, `AssumedValues.share` hold, if their sum or mean is asked.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from replayer.state import gpu
+from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches, Truth, Uniform
+from replayer.tensor.plan import Constant, New, Plan, Several
+from replayer.tensor.values.known_values import Folding, fills_allocation, in_dtype, known_values
+from replayer.tensor.values.script_branches import calling_place
+
+if TYPE_CHECKING:
+    from replayer.timing.stream import VirtualStream
+
+EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+FLOATS_LIMIT = 256  # elements of a float tensor that is computed: numbers that steer, not a network's
+LISTED_LIMIT = 64  # tensors that an op takes in lists
+
+Rule = Callable[[Any, Any, Any], None]
+Assume = Callable[[Any, Any], Any]  # of (result, arguments): what is known of it, or None
+
+aten = torch.ops.aten
+
+
+def _with_either(*names: str) -> frozenset[torch._ops.OpOverload]:
+    """The overloads of these ops whose second operand is a number, or a tensor."""
+    return frozenset(getattr(getattr(aten, name), kind) for name in names for kind in ("Scalar", "Tensor"))
+
+
+_INEQUALITIES = _with_either("lt", "le", "gt", "ge")
+_EQUAL = frozenset({aten.eq.Tensor, aten.le.Tensor, aten.ge.Tensor})
+_COMPARISONS = _INEQUALITIES | {aten.eq.Tensor, aten.eq.Scalar, aten.ne.Tensor, aten.ne.Scalar}
+_INVALID = tuple(getattr(aten, name).default for name in ("isnan", "isinf", "isposinf", "isneginf"))
+_AND = frozenset({aten.logical_and.default, aten.mul.Tensor}) | _with_either("bitwise_and", "bitwise_and_", "__iand__")
+_OR = frozenset({aten.logical_or.default}) | _with_either("bitwise_or", "bitwise_or_", "__ior__")
+_SAME_OF_ALL = frozenset(
+    {aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.mean.default, aten.mean.dim}
+)
+_EMPTY = frozenset({aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default})
+_SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
+
+
+def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
+    """What sets the values after calls of this plan; then it also has to forget those that the op overwrites."""
+    outcome = plan.outcome
+    if func in _EMPTY and isinstance(outcome, New) and outcome.meta.dtype in EXACT_DTYPES and outcome.meta.numel <= KNOWN_LIMIT:
+        return _zeros
+    if not plan.signature.launches or plan.reshaped:
+        return None
+    if func is aten._foreach_add_.Scalar:
+        return _count_all
+    assume = _assumption(func, plan)
+    folding = Folding(func, plan.writes) if _is_small(func, plan) else None
+    uniform = None
+    if isinstance(outcome, New) and folding is None and outcome.meta.dtype in EXACT_DTYPES and torch.Tag.pointwise in func.tags:
+        uniform = func
+    if func is aten.add_.Tensor and folding is not None:
+        return _counting(_rule(plan, folding, assume, None))
+    if assume is None and folding is None and uniform is None:
+        return None
+    return _rule(plan, folding, assume, uniform)
+
+
+def _rule(plan: Plan, folding: Folding | None, assume: Assume | None, uniform: Any) -> Rule:
+    writes, checks = plan.writes, plan.signature.op in ("aten::_is_all_true", "aten::_is_any_true")
+
+    def rule(made: Any, args: Any, kwargs: Any) -> None:
+        if folding is not None and folding.fold(made, args, kwargs) and not (checks and folding.assumed):
+            return
+        if uniform is not None:
+            made.allocation.known = _uniform(uniform, made, args, kwargs)
+            if made.allocation.known is not None:
+                return
+        known = None if assume is None else assume(made, args)
+        forget_written(plan, args, kwargs)
+        if known is not None and (not writes or fills_allocation(made)):
+            made.allocation.known = known
+
+    return rule
+
+
+def forget_written(plan: Plan, args: Any, kwargs: Any) -> None:
+    """What a call of this plan writes into is not known any more."""
+    for allocation in _written(plan, args, kwargs):
+        allocation.known = None
+
+
+def forget_at_replays(plan: Plan, args: Any, kwargs: Any, stream: VirtualStream) -> None:
+    """As `forget_written`, while a CUDA graph captures; `stream` is the one of this call.
+
+    A capture writes nothing: if it takes the call, what was known before is known again at its end, until a replay. Of what a
+    graph computes again and again the host knows nothing.
+    """
+    capture = gpu().capture
+    for allocation in _written(plan, args, kwargs):
+        if capture is not None and stream in capture:
+            there = weakref.ref(allocation)
+            capture.put_back(id(allocation), partial(_as_known, there, allocation.known))
+            capture.note_computing(partial(_set_known, there, None))
+        allocation.known = None
+
+
+def _written(plan: Plan, args: Any, kwargs: Any) -> Iterator[Allocation]:
+    for at, listed in plan.writes:
+        value = kwargs[at] if type(at) is str else args[at]
+        for tensor in value if listed else (value,):
+            yield tensor.allocation
+
+
+def _as_known(there: weakref.ref[Allocation], known: Any) -> Callable[[], None]:
+    """A call that makes `known` again what is known of an allocation, if that is still there."""
+    return partial(_set_known, there, known.clone() if isinstance(known, torch.Tensor) else known)
+
+
+def _set_known(there: weakref.ref[Allocation], known: Any) -> None:
+    allocation = there()
+    if allocation is not None:
+        allocation.known = known
+
+
+def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
+    """Whether calls read and make no more than is computed on the side, and draw nothing at random."""
+    made = plan.outcome.parts if isinstance(plan.outcome, Several) else (plan.outcome,)
+    new = [one for one in made if isinstance(one, New)]
+    if torch.Tag.nondeterministic_seeded in func.tags or not (new or plan.writes) or (new and plan.writes):
+        return False
+    if not plan.writes and len(new) != sum(not (isinstance(one, Constant) and one.value is None) for one in made):
+        return False
+    sizes = [(one.meta.numel, one.meta.dtype_name) for one in new]
+    sizes += [(math.prod(shape), dtype) for shape, dtype in zip(plan.signature.shapes, plan.signature.dtypes, strict=True)]
+    return len(sizes) <= LISTED_LIMIT and all(
+        numel <= (KNOWN_LIMIT if getattr(torch, dtype) in EXACT_DTYPES else FLOATS_LIMIT) for numel, dtype in sizes
+    )
+
+
+# -- what is assumed ---------------------------------------------------------------------------------------------------------
+
+
+def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
+    if func in _COMPARISONS:
+        return _comparison(func)
+    if func in _AND:
+        if _all_bool(plan):
+            return _and
+        return _nothing if all(getattr(torch, dtype) in EXACT_DTYPES for dtype in plan.signature.dtypes) else None
+    if func in _OR and _all_bool(plan):
+        return _or
+    if func in _SUMS or func in _SAME_OF_ALL:
+        return _reduction(func, plan)
+    if func in _ASSUMED:
+        return _ASSUMED[func]
+    outcome = plan.outcome
+    if isinstance(outcome, New) and not outcome.meta.shape and outcome.meta.dtype.is_floating_point:
+        return _loss
+    return None
+
+
+def _loss(made: Any, args: Any) -> Uniform:
+    return Uniform(gpu().assumed.loss(calling_place()), made.meta.dtype, assumed=True)
+
+
+def _comparison(func: torch._ops.OpOverload) -> Assume:
+    name = func._schema.name.rpartition("::")[2]
+    below, above = name in ("lt", "le", "ne"), name in ("gt", "ge", "ne")
+
+    def assume(made: Any, args: Any) -> Any:
+        one, other = args[0], args[1]
+        if isinstance(other, float) and math.isinf(other) and one.dtype.is_floating_point:
+            return Uniform(below if other > 0 else above, torch.bool)
+        if isinstance(other, torch.Tensor) and hold_the_same(one, other):
+            return Uniform(func in _EQUAL, torch.bool)
+        if func in _INEQUALITIES and one.dtype.is_floating_point:
+            return Truth.IN_RANGE
+        return _matches(made, one, other) if name == "eq" else Truth.ZERO_OR_ONE
+
+    return assume
+
+
+def _matches(made: Any, one: Any, other: Any) -> Any:
+    """Of a broadcast operand (`top5 == labels.expand_as(top5)`) each element is found at most once."""
+    if not isinstance(other, torch.Tensor):
+        return Truth.ZERO_OR_ONE
+    least = min(_distinct(one), _distinct(other))
+    return Matches(least) if 1 < least < made.meta.numel else Truth.ZERO_OR_ONE
+
+
+def _distinct(tensor: Any) -> int:
+    """Elements, those that are repeated by a stride of 0 counted once."""
+    return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+
+
+def hold_the_same(one: Any, other: Any) -> bool:
+    """Whether two tensors hold the same, whatever it is."""
+    mine, theirs = getattr(one, "allocation", None), getattr(other, "allocation", None)
+    if mine is None or theirs is None or one.meta is not other.meta:
+        return False
+    return mine is theirs or (type(mine.known) is Content and mine.known is theirs.known)
+
+
+def _all_bool(plan: Plan) -> bool:
+    """Arguments and result; `mask | 2` has integers."""
+    made = plan.outcome.meta.dtype if isinstance(plan.outcome, New) else torch.bool
+    return made is torch.bool and set(plan.signature.dtypes) == {"bool"}
+
+
+def _and(made: Any, args: Any) -> Any:
+    if any(_all_are(argument, False) for argument in args[:2]):
+        return Uniform(False, torch.bool)
+    in_range = all(_is_in_range(argument) or _all_are(argument, True) for argument in args[:2])
+    return Truth.IN_RANGE if in_range else Truth.ZERO_OR_ONE
+
+
+def _nothing(made: Any, args: Any) -> Uniform | None:
+    """Integers: nothing of whatever is nothing, as in `unfinished & ~stopped`."""
+    is_nothing = any(_all_are(argument, False) for argument in args[:2])
+    return Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype) if is_nothing else None
+
+
+def _or(made: Any, args: Any) -> Any:
+    if any(_all_are(argument, True) for argument in args[:2]):
+        return Uniform(True, torch.bool)
+    bounds = [_is_in_range(argument) for argument in args[:2]]
+    return Truth.EQUAL_OR_IN_RANGE if sum(bounds) == 1 else Truth.ZERO_OR_ONE  # torch.isclose ors an equality with a bound
+
+
+def _all_are(operand: Any, value: bool) -> bool:
+    """Whether all elements are known to be that, as conditions; the operand may be a number."""
+    known = known_values(operand) if hasattr(operand, "allocation") else operand if type(operand) is bool else None
+    if isinstance(known, torch.Tensor):
+        return bool((known.bool() == value).all())
+    return known is not None and bool(known) is value
+
+
+def _is_in_range(operand: Any) -> bool:
+    return hasattr(operand, "allocation") and operand.allocation.known is Truth.IN_RANGE
+
+
+def _all(made: Any, args: Any) -> Uniform | None:
+    known = args[0].allocation.known
+    holds = type(known) is Truth and known is not Truth.ZERO_OR_ONE
+    return Uniform(True, torch.bool) if holds else _of_uniform(made, args)
+
+
+def _any(made: Any, args: Any) -> Uniform | None:
+    return Uniform(False, torch.bool) if args[0].allocation.known is Truth.IN_RANGE else _of_uniform(made, args)
+
+
+def _of_uniform(made: Any, args: Any) -> Uniform | None:
+    """Any reduction that gives of equal elements one of them."""
+    value = known_values(args[0])
+    if value is None or isinstance(value, torch.Tensor):
+        return None
+    return Uniform(bool(value) if made.meta.dtype is torch.bool else value, made.meta.dtype)
+
+
+def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
+    adds = func in _SUMS
+
+    def assume(made: Any, args: Any) -> Uniform | None:
+        source = args[0]
+        known = source.allocation.known
+        elements = source.meta.numel // max(made.meta.numel, 1)
+        compared = type(known) is Truth and known is not Truth.IN_RANGE
+        if type(known) is Matches or compared or (known is None and source.meta.dtype is torch.bool):
+            share = gpu().assumed.share()
+            value = int(share * elements + 0.5) if adds else share
+            if type(known) is Matches:
+                at_most = known.at_most / max(made.meta.numel, 1)
+                value = min(value, int(at_most + 0.5) if adds else at_most / max(elements, 1))
+        else:
+            equal = _of_uniform(made, args)
+            if equal is None:
+                return _loss(made, args) if not made.meta.shape and made.meta.dtype.is_floating_point else None
+            value = equal.value * elements if adds else equal.value
+        return Uniform(float(value) if made.meta.dtype.is_floating_point else value, made.meta.dtype)
+
+    return assume
+
+
+def _clone(made: Any, args: Any) -> Any:
+    allocation = args[0].allocation
+    if made.meta is not args[0].meta or not fills_allocation(args[0]):
+        return allocation.known if isinstance(allocation.known, Truth | Matches | Uniform) else None
+    if allocation.known is None:
+        allocation.known = Content()
+    return None if isinstance(allocation.known, torch.Tensor) else allocation.known
+
+
+_ASSUMED: dict[torch._ops.OpOverload, Assume] = {
+    **dict.fromkeys((*_INVALID, aten._is_any_true.default), lambda made, args: Uniform(False, torch.bool)),
+    aten._is_all_true.default: lambda made, args: Uniform(True, torch.bool),  # these two are asked by checks only
+    **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _all),
+    **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),
+    aten.clone.default: _clone,
+}
+
+
+def _zeros(made: Any, args: Any, kwargs: Any) -> None:
+    """Of memory that nothing has written to: so is known what is scattered into it, such as the inverse of a permutation."""
+    made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
+
+
+# -- what is reckoned without a kernel of the CPU ----------------------------------------------------------------------------
+
+
+def _uniform(func: Any, made: Any, args: Any, kwargs: Any) -> Uniform | None:
+    """The result of an elementwise op on tensors of equal elements."""
+
+    def one(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        known = known_values(value) if hasattr(value, "allocation") else (None if value.dim() else value.item())
+        if known is None or isinstance(known, torch.Tensor):
+            raise LookupError
+        return torch.full((), known, dtype=value.dtype, device="cpu")
+
+    try:
+        return Uniform(func(*map(one, args), **kwargs).item(), made.meta.dtype)
+    except LookupError:
+        return None
+
+
+def _counting(otherwise: Rule) -> Rule:
+    """`steps.add_(1)`, as batch norm counts."""
+
+    def rule(made: Any, args: Any, kwargs: Any) -> None:
+        counter = args[0]
+        allocation, meta = counter.allocation, counter.meta
+        known = allocation.known
+        counts = type(known) is Uniform and type(args[1]) is int and not kwargs and known.dtype is torch.int64
+        if counts and meta.dense and meta.extent_bytes == allocation.size_bytes:  # `fills_allocation`, without its frame
+            allocation.known = tuple.__new__(Uniform, (known.value + args[1], known.dtype, False))  # quicker
+        else:
+            otherwise(made, args, kwargs)
+
+    return rule
+
+
+def _count_all(made: Any, args: Any, kwargs: Any) -> None:
+    """`torch._foreach_add_(steps, 1)`, as fused optimizers count."""
+    for tensor in args[0]:
+        allocation = tensor.allocation
+        known = allocation.known
+        kept = type(known) is Uniform and fills_allocation(tensor)
+        allocation.known = Uniform(known.value + args[1], known.dtype) if kept else None

@@ -1,0 +1,443 @@
+"""Tracks which step and phase the script is in, and which recorded ones drive their times.
+
+When a segment of the script ends, the unmatched remainder of the recorded segment is charged: device time that no op has
+matched, in launch order, and the rest of the recorded host time.
+
+    tracker.enter(thread, "backward")
+    tracker.leave(thread, "backward")
+    tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
+
+The script is cut into segments and steps by `traces/script_cut.py`, as in the recorder.
+
+Note [What drives an evaluation step]
+    Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. Which kind the current
+    step is, is known only when a module is called, after its batch was loaded and copied; until then it is taken to be of the
+    same kind as the last one. If it is not, the rest of the step is driven by a step of the other kind, as if that had driven
+    it from the start; what was played so far stays as it was played. Without recorded evaluation
+    steps those phases of a training step that the script enters stand in, and nothing else of that step is charged.
+
+Note [Another call of the recorded step]
+    What a recording of inference calls a step may hold many calls of the model: all tokens of a generation. Of a script whose
+    calls are the recorded ones (four fifths of the last call's ops were matched at their own shapes), the recorded step holds
+    another one if the same ops, as often, are left of it; the script's step then goes on as well.
+
+Note [Waits between phases]
+    The recorder takes what a script does after it left a phase for a part of the next one: `torch.cuda.synchronize()` after
+    `backward()`, say. So where a recording tells phases alone, the next phase's time began when the last one was left.
+
+Note [Cells]
+    Where the library's cells tell the times (`RecordedRun.cells`), there is no recorded step: what a phase takes on the device
+    is asked for when it begins, that of the forward pass when the script calls its model. Nothing is known of the host's pace,
+    so the host goes on at this machine's; it may be one step ahead of the device, about what CUDA's launch queue allows.
+    Where loss and zero_grad were measured with backward as one figure, what they take here, up to a tenth of that, is taken off
+    backward.
+"""
+
+from __future__ import annotations
+
+from replayer.recording.cell_pace import COUNTED_ELSEWHERE_NS, CellPace
+from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.recorded_step import RecordedSegment, RecordedStep
+from replayer.timing.clock import machine_unix_ns
+from replayer.timing.host_threads import HostThread
+from replayer.timing.matcher import ForwardLikeness, Histories, SegmentMatcher, StepMatcher
+from replayer.timing.scheduler import StreamScheduler
+from replayer.timing.steps.data_parallel import DataParallelTracker, OpenRegion
+from replayer.timing.steps.phase_remainder import PhaseRemainder
+from replayer.timing.timeline.timeline_writer import LoaderWait
+from traces.model import NONE, Origin, StepKind
+from traces.phases import LOSS, PLAIN
+from traces.script_cut import CutStep, ScriptCut
+from traces.steps import Optimizers
+from traces.workload import Likeness, compare_workloads
+from traces.workload_observer import WorkloadObserver
+
+
+class StepTracker:
+    """Where the script is: `step` matches ops with the recorded step that drives it, `segment` with its current phase."""
+
+    def __init__(
+        self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
+    ) -> None:
+        self._recording = recording
+        self._scheduler = scheduler
+        self._strict = strict
+        self._pad_loader = pad_loader
+        self._script = ScriptCut[HostThread](self, optimizers)
+        self._regions = DataParallelTracker(scheduler)
+        self.remainder = PhaseRemainder(scheduler, strict=strict)
+        self._evaluates = False  # the current step is driven as an evaluation step
+        self._histories: Histories = {}
+        self.step = self._matcher(recording.step(0))
+        self.segment: SegmentMatcher | None = None
+        self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
+        self.trained = self._evaluated = 0  # training and evaluation steps that have ended
+        self._follows = True  # training and evaluation steps came in the recorded order so far
+        self._same_workload = True
+        self._uses_gpu = False  # the script has called ops so far
+        self._step_start_ns = NONE
+        self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
+        self._begun_ns = self._begun_device_ns = 0
+        self._by_phases = recording.trace.grain == "phase" and recording.cells is None
+        self._left_ns = NONE  # when the host left the phase under way, or the step before; see Note [Waits between phases]
+        self._wall_ns = scheduler.clock.now_ns()  # when the step's own host work began
+        self._loader_ns = 0
+        self._stands_in_loader = False  # the clock is paused, for the loader under way
+        self._asked_ns: dict[int, tuple[int, int]] = {}  # by thread, when it asked for a batch: as LoaderWait has it
+        # At the last call of the model in this step: the segment, and how many ops had been called in it.
+        self._at_call: tuple[SegmentMatcher | None, int] = None, 0
+        self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment, from the step of that kind before
+        self._cells = recording.cells
+        self._of_cells: dict[str, RecordedSegment] = {}  # by phase, with what it takes this time; see Note [Cells]
+        self._before_backward_ns = 0  # in phases whose time backward's figure holds, since the forward pass
+        self._step_done_ns = 0  # when the device was done with the step before, where cells tell the times
+
+    def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
+        """An op is called where `turns` says that it begins another segment: that segment.
+
+        `now_ns` is when it was called, by the wall clock; it may be played later.
+        """
+        self._script.op(thread, phase_class, now_ns)
+        self.turns = self._script.turns
+        segment = self.segment
+        if segment is None:  # the first op after a step that ended within a phase entered by name, or another thread's
+            segment = self._begin(thread, self._script.current or "other")
+        return segment
+
+    def loss_called(self, thread: HostThread) -> None:
+        """The script calls a loss, whatever ops that is made of."""
+        if self.turns[LOSS]:
+            self.op(thread, LOSS, self._scheduler.clock.now_ns())
+
+    def _matcher(self, step: RecordedStep) -> StepMatcher:
+        return StepMatcher(step, self._recording.keys, self._histories)
+
+    @property
+    def workload(self) -> WorkloadObserver:
+        """Notes what the script trains, until it is known."""
+        return self._script.workload
+
+    @property
+    def number(self) -> int:
+        """How many steps have ended."""
+        return self.trained + self._evaluated
+
+    @property
+    def recorded_step_number(self) -> int:
+        """Which of the recorded rank's steps drives the current one, from 0."""
+        return self._recording.number_of(self.step.step)
+
+    @property
+    def row_of_values(self) -> int:
+        """The recorded step whose values the host reads in the current step: the one at the same position of the recording."""
+        if self._follows and self.number < len(self._recording.steps):
+            return self._recording.steps[self.number].row
+        count = self._evaluated if self._evaluates else self.trained
+        return self._recording.number_of_kind(count, self._evaluates).row
+
+    def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
+        """The script calls an outermost module."""
+        self._script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
+        self.turns = self._script.turns
+        if self._cells is not None:
+            self._charge_call(thread, self._cells)
+
+    def module_returned(self) -> None:
+        """The outermost module has returned."""
+        self._script.module_returned()
+
+    def loader_exhausted(self, thread: HostThread) -> None:
+        """The loader that the script left last had no batch for it."""
+        self._script.loader_exhausted(thread)
+
+    def enter(self, thread: HostThread, name: str) -> None:
+        """The script enters a phase by name."""
+        self._script.enter(thread, name, self._scheduler.clock.now_ns())
+        self.turns = self._script.turns
+        if name == "loader":
+            self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
+
+    def leave(self, thread: HostThread, name: str) -> None:
+        """The script leaves a phase by name; without effect unless it is the one under way."""
+        if name == "loader" and self._stands_in_loader:  # in any case: a clock that never resumes would hang the script
+            self._stands_in_loader = False
+            self._scheduler.clock.resume()
+        self._script.leave(thread, name, self._scheduler.clock.now_ns())
+        self.turns = self._script.turns
+        if name == "loader" and (asked := self._asked_ns.pop(thread.row, None)):
+            own_ns, recorded_ns = asked
+            wait = LoaderWait(own_ns, machine_unix_ns(), recorded_ns, self._present_ns(thread))
+            self._scheduler.timeline.loader_wait(wait)
+
+    def _present_ns(self, thread: HostThread) -> int:
+        return max(self._scheduler.clock.now_ns(), thread.host_ns)
+
+    def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
+        """An optimizer's step has returned; that of the first one ends a training step."""
+        self._script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
+        self.turns = self._script.turns
+
+    # --- what ScriptCut reports (traces/script_cut.py)
+
+    def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
+        """One segment ends and another begins."""
+        self._finish(thread, now_ns)
+        self._begin(thread, name)
+        if name == "loader" and self._pad_loader and not self._stands_in_loader:
+            self._stands_in_loader = True
+            self._scheduler.clock.pause()  # by a clock that can, the recorded wait and nothing else
+
+    def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:
+        """The host's time in a loader is real."""
+        if name == "loader":
+            self._leave_loader(thread, now_ns)
+        elif self._by_phases:
+            self._left_ns = thread.host_ns
+
+    def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
+        """What came before the first batch is not part of the first step."""
+        self._finish(thread, now_ns)
+        if self._cells is not None:
+            self._cells.set_up_ends()
+        self.remainder.forget()
+        self.step = self._matcher(self._recording.step(0))
+        self._scheduler.stats.restart()
+        self._step_start_ns = NONE
+        self._done.clear()
+        self._regions.clear()
+
+    def step_evaluates(self, is_evaluation: bool) -> None:
+        """See Note [What drives an evaluation step]."""
+        if is_evaluation == self._evaluates:
+            return
+        self._evaluates = is_evaluation
+        chosen = self._recording.evaluation(self._evaluated) if is_evaluation else self._recording.step(self.trained)
+        driven_by = self.step.step
+        stands_in = is_evaluation and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
+        if stands_in or chosen is driven_by:
+            return  # one training step is as good as the other
+        step = self._matcher(chosen)
+        self.segment = step.instead_of(self.step, self.segment)
+        self._regions.switch_segment(self.segment)
+        self.step = step
+
+    def more_recorded(self) -> bool | None:
+        """See Note [Another call of the recorded step]."""
+        step, segment = self.step.step, self.segment
+        if step.kind != StepKind.EVALUATION or not step.has_kernels or segment is None or segment.recorded is None:
+            return None
+        (of, calls), self._at_call = self._at_call, (segment, segment.calls)
+        return segment.has_as_much_left(calls if of is segment else 0)
+
+    def step_ends(self, thread: HostThread, step: CutStep) -> None:
+        """Charge what is left of the recorded step, let the time pass, and write the step."""
+        scheduler, evaluation = self._scheduler, step.is_evaluation
+        self.step_evaluates(evaluation)
+        self._finish(thread, step.end_ns)
+        self._charge_unvisited(thread)
+        row = self.step.step.row
+        if self._cells is not None:
+            row = self._cells.step_ended(trained=not evaluation)
+            thread.host_ns = max(thread.host_ns, self._step_done_ns)
+            self._step_done_ns = scheduler.mark(thread.host_ns)
+        scheduler.wait(thread.host_ns)
+        first_ns = self._done[0][1] if self._done else thread.host_ns
+        for part in self._regions.take():
+            scheduler.timeline.part(*part)
+        for done in self._done:
+            scheduler.timeline.phase(*done)
+        self._done.clear()
+        self._at_call = None, 0
+        driven_by = self.step.step
+        if evaluation:
+            kind = StepKind.EVALUATION
+        else:  # the first one fills the plan cache, as a GPU's first one tunes and loads kernels
+            kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
+        start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
+        scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
+        self._step_start_ns = thread.host_ns
+        self._left_ns = thread.host_ns if self._by_phases else NONE
+        self._count(keep=self.number > 0 and not (evaluation and self.trained))
+        recorded = self._recording.steps[self.number :][:1]
+        self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation
+        if evaluation:
+            self._evaluated += 1
+            self.step = self._matcher(self._recording.evaluation(self._evaluated))
+        else:
+            self.trained += 1
+            self.step = self._matcher(self._recording.step(self.trained))
+
+    def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
+        """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` a shorter one is prolonged.
+
+        A virtual clock stands still meanwhile, for the loader's workers do not have the time that it skips.
+        """
+        segment = self.segment
+        self._loader_ns += ended_ns - self._begun_ns
+        if segment is not None and segment.recorded is not None:
+            segment.position_ns = segment.recorded.host_ns
+            due_ns = self._begun_ns + segment.recorded.wait_ns
+            if self._pad_loader and due_ns > ended_ns:
+                self._scheduler.wait(due_ns)
+                ended_ns = due_ns
+        thread.host_ns = max(thread.host_ns, ended_ns)
+
+    def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
+        if name == "loader":  # from here on the script's own time is real
+            self._scheduler.wait(thread.host_ns)
+        self.step.of_same_program = self.remainder.likeness is ForwardLikeness.SAME
+        self.segment = self.step.segment(name, same_workload=self._is_same_workload())
+        if self._cells is not None and (told := self._cells.phase(name)) is not None:
+            device_ns, origin = told
+            if name == "backward":
+                device_ns -= min(self._before_backward_ns, device_ns // 10)
+                self._before_backward_ns = 0
+            self.segment.recorded = self._of_cell(name, device_ns, origin)
+        self._begun_ns = thread.host_ns if self._left_ns == NONE or self.segment.recorded is None else self._left_ns
+        self._left_ns = NONE
+        self._begun_device_ns = self._scheduler.mark(self._begun_ns)
+        self._regions.enter(self.segment, self._begun_ns, self._begun_device_ns)
+        if self._step_start_ns == NONE:
+            self._step_start_ns = self._begun_ns
+            self._scheduler.stats.restart()
+        self.segment.charged_before_ns = sum(self._scheduler.stats.charged_ns.values())
+        return self.segment
+
+    def _of_cell(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:
+        """One object per phase: what is kept of a segment is kept by it."""
+        recorded = self._of_cells.setdefault(name, RecordedSegment(name))
+        recorded.device_ns, recorded.origin = device_ns, origin
+        return recorded
+
+    def _charge_call(self, thread: HostThread, cells: CellPace) -> None:
+        """The script has called its model: the segment under way takes that much longer. See Note [Cells]."""
+        call = cells.take_call()
+        if call is None:
+            return
+        cells.called(call)
+        segment = self.segment or self._begin(thread, "forward")
+        before_ns = self._scheduler.mark(max(thread.host_ns, self._scheduler.clock.now_ns())) - self._begun_device_ns
+        if segment.recorded is not None:  # another call of the same phase
+            before_ns = max(before_ns, segment.recorded.device_ns)
+        segment.recorded = self._of_cell(segment.name, max(before_ns, 0) + max(call.phases_ns["forward"], 1), call.origin)
+
+    def _is_same_workload(self) -> bool:
+        """Whether the script trains what was recorded, as far as their workload signatures tell by now."""
+        recorded, script = self._recording.trace.workload, self.workload
+        if script.is_open and recorded is not None and (seen := script.so_far) is not None:
+            self._same_workload = compare_workloads(recorded, seen).likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)
+        return self._same_workload
+
+    def _finish(self, thread: HostThread, now_ns: int) -> None:
+        """The current segment ends: charge the remainder of the recorded one, on the device and on the host."""
+        segment, self.segment = self.segment, None
+        if segment is None:
+            return
+        self._drop_if_another(segment)
+        scheduler, recorded = self._scheduler, segment.recorded
+        thread.host_ns = max([thread.host_ns, *(lane.thread.host_ns for lane in segment.lanes.values() if lane.thread)])
+        due_ns, left_ns = thread.host_ns, NONE
+        self._uses_gpu |= segment.ops > 0
+        if recorded is not None and self._uses_gpu:  # a script without GPU work gets none of the recorded time
+            if recorded.phase_grained or (self._by_phases and segment.name != "loader"):  # its host time includes waiting
+                self._top_up(segment, 1.0)
+                if self._left_ns != NONE:
+                    left_ns = max(self._left_ns, self._begun_ns + recorded.host_ns)
+                due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
+            else:
+                self.remainder.charge(segment, thread)
+                if not self.remainder.other:
+                    due_ns += max(recorded.host_ns - segment.position_ns, 0)
+                    due_ns = max(due_ns, self._begun_ns + recorded.least_host_ns)
+        if segment.name == "loader":  # what the script has done since the batch was there is real, as the loading was
+            self._loader_ns += max(now_ns - thread.host_ns, 0)
+            if self._pad_loader and recorded is not None:
+                due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
+        elif now_ns > due_ns and recorded is not None:
+            in_time_ns = due_ns if self._cells is None else max(due_ns, self._begun_device_ns + recorded.device_ns)
+            scheduler.stats.lag_ns += max(now_ns - in_time_ns, 0)
+        thread.host_ns = max(due_ns, now_ns)
+        self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops
+        self._regions.leave(len(self._done))
+        self._left_ns = left_ns
+        end_ns = thread.host_ns if left_ns == NONE else left_ns
+        mark_ns = scheduler.mark(end_ns)
+        origin = recorded.origin if recorded is not None and recorded.phase_grained else Origin.EXACT
+        if recorded is not None and recorded.device_ns == COUNTED_ELSEWHERE_NS:
+            self._before_backward_ns += mark_ns - self._begun_device_ns
+        elif segment.name == "forward":
+            self._before_backward_ns = 0
+        self._done.append((segment.name, self._begun_ns, end_ns, self._begun_device_ns, mark_ns, int(origin)))
+
+    def _drop_if_another(self, segment: SegmentMatcher) -> None:
+        """What the script trains may have become known since the phase began: at the call of its model."""
+        if segment.recorded is not None and segment.recorded.phase_grained and not self._is_same_workload():
+            segment.recorded = None
+
+    def _top_up(self, segment: SegmentMatcher, share: float) -> None:
+        """Bring a phase-grained segment's device time up to `share` of the recorded duration."""
+        recorded = segment.recorded
+        if recorded is None:
+            return
+        for device in {self._scheduler.home, *segment.ops_on}:  # it was timed on one; replicas do the same at the same time
+            until_ns = self._begun_device_ns + int(recorded.device_ns * share)
+            self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
+
+    def settle(self, thread: HostThread) -> None:
+        """Before the host waits for or queries the device within a phase: charge what the recorded host had launched by now.
+
+        In a phase-grained recording that is the share that the ops so far have among those of the step before.
+        """
+        segment = self.segment
+        if segment is not None:
+            self._drop_if_another(segment)
+        if segment is None or segment.recorded is None:
+            return
+        if not segment.recorded.phase_grained:
+            self.remainder.settle(segment, thread)
+            return
+        if self._regions.charge_so_far():
+            return
+        expected = self._ops_in.get((self._evaluates, segment.name, segment.count), 0)
+        self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
+
+    def begin_part(self, thread: HostThread, name: str, device: int) -> OpenRegion:
+        """The script enters a region of nn.DataParallel on a device, which may begin a forward pass."""
+        if self.turns[PLAIN]:
+            self.op(thread, PLAIN, self._scheduler.clock.now_ns())
+        return self._regions.begin(thread, name, device)
+
+    def end_part(self, thread: HostThread, part: OpenRegion) -> None:
+        """The script leaves the region."""
+        self._regions.end(thread, part)
+
+    def _charge_unvisited(self, thread: HostThread) -> None:
+        """Recorded segments that the script did not enter are charged if it has entered that phase before in this step.
+
+        Where the recorder itself has cut a step in phases, one backward pass less is another program: it gets none of them.
+        """
+        if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
+            return  # a training step stands in
+        unvisited = self.step.unvisited()
+        goes_back_less = any(recorded.phase_grained and recorded.name == "backward" for recorded, _ in unvisited)
+        for recorded, name_visited in unvisited:
+            if name_visited and not goes_back_less:
+                self._begin(thread, recorded.name)
+                self._finish(thread, self._scheduler.clock.now_ns())
+            else:
+                self._scheduler.stats.uncharged_ns += recorded.work_ns or recorded.device_ns
+
+    def _count(self, *, keep: bool) -> None:
+        stats, now_ns = self._scheduler.stats, self._scheduler.clock.now_ns()
+        stats.end_step(now_ns - self._wall_ns - stats.waited_ns - self._loader_ns, keep=keep)
+        self._wall_ns = now_ns
+        self._loader_ns = 0
+
+    def stop(self, thread: HostThread) -> None:
+        """The script ends: an unfinished training step is dropped, and the host waits for the device, as at exit."""
+        unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0  # no time to refuse anything
+        if not unplayed:
+            self._script.stop(thread, self._scheduler.clock.now_ns())
+        if self.segment is not None or self.number:
+            self._scheduler.block(thread, self._scheduler.mark(thread.host_ns))
+        self.segment = None

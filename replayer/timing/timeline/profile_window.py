@@ -1,0 +1,419 @@
+"""What a script's own torch.profiler would have seen of the GPU: the timeline's rows between two moments, as Kineto tells them.
+
+    window, next_ops = timeline.watched()           # a Trace of the ops, kernels and memory events since timeline.watch()
+    merged(kineto_json, window, shift_ns, ends, waits)  # the same file with the virtual GPU in it
+
+Kineto has noted what the host did, by this machine's clock; the virtual GPU when it did it, in recorded time. An op that both
+know (the k-th of its name in its thread) ties the two clocks together, and so do the ends of the profile and the script's waits
+for a batch, which last as long as the recording or this machine says: what Kineto noted between two such moments is moved to
+lie between them in recorded time. Of ops that both know the timeline's row is taken,
+which its kernels belong to.
+
+Note [Ops of one instant]
+    Where the clock stands still between ops (`--clock recorded` and `virtual`, in what the recording does not tell), they
+    take no time, and a reader that tells by times which op a launch lies in would put all of them into one. So each is given
+    a nanosecond per launch at least, and begins when the one before it has ended. Of Python functions that ran no op, those
+    that took no time then are left out: nothing would tell which lies in which.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from replayer.timing.placement import queue_ends
+from replayer.timing.timeline.timeline_writer import LoaderWait
+from traces.chrome_events import RankEvents
+from traces.kineto.nesting import nesting_order, parents
+from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
+from traces.python_calls import holding, scripts_calls
+
+Event = dict[str, Any]
+
+_CALLS = {
+    DeviceKind.KERNEL: "cudaLaunchKernel",
+    DeviceKind.MEMCPY: "cudaMemcpyAsync",
+    DeviceKind.MEMSET: "cudaMemsetAsync",
+}
+# How Kineto sees our way of dispatching, which is no op of the script.
+OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
+_OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # which tell what was called with gradient
+_CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"  # Kineto's words for calls
+_NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # from the outside in, where two have the same times
+_ON_HOST = ("cpu_op", "cuda_runtime", "cpu_instant_event")
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_OF_LOADER = "enumerate(DataLoader)#"  # how torch names the range around a wait for a batch
+_BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
+
+
+def with_launches(trace: Trace) -> Trace:
+    """`trace`, whose kernels point at ops, with a runtime call under the op for each of them."""
+    takes_ns = _tell_apart(trace)
+    host, device = trace.host, trace.device
+    linked = np.flatnonzero(device.launch >= 0)
+    ops = device.launch[linked].astype(np.int64)
+    _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
+    turn = np.arange(len(ops)) - first[of]  # kernels of an op come one after another
+    share_ns = takes_ns[ops] // (counts[of] + 1)
+    # A call that copies from or to pageable memory waits for its copy as long as it lasts: the op's own time comes before it.
+    pageable = np.array(["Pageable" in trace.strings[name] for name in device.name[linked].tolist()], bool)
+    call_ns = np.where(pageable, np.minimum(share_ns, 1), share_ns)
+    names = {int(kind): trace.strings.add(name) for kind, name in _CALLS.items()}
+    calls = HostSpans.of(
+        thread=host.thread[ops],
+        kind=np.full(len(ops), HostKind.RUNTIME),
+        name=np.array([names.get(kind, NONE) for kind in device.kind[linked].tolist()], np.int64),
+        start_ns=host.start_ns[ops] + share_ns * (turn + 1) - call_ns,
+        duration_ns=call_ns,
+        parent=ops,
+    )
+    launch = device.launch.astype(np.int64)
+    launch[linked] = len(host) + np.arange(len(linked))
+    columns = device.columns() | {"launch": launch}
+    trace.host, trace.device = HostSpans.concatenated([host, calls]), DeviceSpans.of(**columns)
+    return trace
+
+
+def _tell_apart(trace: Trace) -> Column:
+    """Lay the ops of each thread one after another; returns what each takes beside its waits, ns.
+
+    See Note [Ops of one instant]. A wait that begins before its op has ended, or as it ends, belongs to it (a blocking copy):
+    it comes after the op's launches, and the op lasts as long.
+    """
+    host = trace.host
+    launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
+    takes_ns: Column = np.maximum(host.duration_ns, launches + 1)
+    for thread in np.unique(host.thread):
+        ops, waits = (np.flatnonzero((host.thread == thread) & (host.kind == kind)) for kind in (HostKind.OP, HostKind.RUNTIME))
+        if not len(ops):
+            continue
+        starts_ns, lasts_ns = host.start_ns[ops], takes_ns[ops]
+        of = np.searchsorted(starts_ns, host.start_ns[waits], "right") - 1  # the op that began last before each
+        held = (of >= 0) & (host.start_ns[waits] <= (starts_ns + lasts_ns)[of])
+        waits, of = waits[held], of[held]
+        begin_ns = np.maximum(host.start_ns[waits], (starts_ns + lasts_ns)[of])
+        end_ns = np.maximum(host.start_ns[waits] + host.duration_ns[waits], begin_ns)
+        np.maximum.at(lasts_ns, of, end_ns - starts_ns[of])
+        later_ns = queue_ends(starts_ns + lasts_ns, lasts_ns, int(starts_ns[0])) - lasts_ns - starts_ns
+        host.start_ns[ops], host.duration_ns[ops] = starts_ns + later_ns, lasts_ns
+        host.start_ns[waits], host.duration_ns[waits] = begin_ns + later_ns[of], end_ns - begin_ns
+    return takes_ns
+
+
+class _Clocks:
+    """This machine's clock and recorded time (us), at the ends of the profile and at the ops of one thread that both know."""
+
+    def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
+        self.tie(own_us, recorded_us)
+        self._alone_us = np.zeros((0, 2))
+
+    def tie(self, own_us: list[float], recorded_us: list[float]) -> None:
+        order = np.argsort(own_us, kind="stable")
+        self._own = np.array(own_us)[order]
+        self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
+
+    def tie_between(self, others: list[tuple[list[float], list[float]]]) -> None:
+        """Ties of other threads, for where this one waits for them: `backward()` lasts while autograd's thread works."""
+        own = np.array([time for times, _ in others for time in times])
+        recorded = np.array([time for _, times in others for time in times])
+        inside = (own > self._own[0]) & (own < self._own[-1])
+        after = np.searchsorted(self._own, own[inside])
+        kept = np.clip(recorded[inside], self._recorded[after - 1], self._recorded[after])
+        self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
+
+    def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
+        """Ops (start, end) that the virtual GPU alone knows: nothing else begins or ends within them, in recorded time."""
+        self._alone_us = np.array(sorted(ops_us))
+
+    def recorded(self, own_us: float) -> float:
+        told_us = self._between_ties(own_us)
+        op = np.searchsorted(self._alone_us[:, 0], told_us, "left") - 1
+        return told_us if op < 0 else max(told_us, float(self._alone_us[op, 1]))
+
+    def _between_ties(self, own_us: float) -> float:
+        if own_us <= self._own[0]:
+            return float(self._recorded[0] - (self._own[0] - own_us))
+        if own_us >= self._own[-1]:
+            return float(self._recorded[-1] + (own_us - self._own[-1]))
+        return float(np.interp(own_us, self._own, self._recorded))
+
+
+def merged(
+    kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
+) -> dict[str, Any]:
+    """Kineto's file with the virtual GPU's part in it; `shift_ns` turns the window's times into Unix times.
+
+    `ends` are two moments, when the profile began and ended: this machine's Unix time and recorded time, both in ns.
+    `waits` are those for batches meanwhile.
+    """
+    for table in (window.host, window.device, window.memory):
+        start = "time_ns" if table is window.memory else "start_ns"
+        setattr(table, start, getattr(table, start) + shift_ns)
+    base_ns = int(kineto.get("baseTimeNanoseconds", 0))
+    ours = RankEvents(with_launches(window), window.ranks[0])
+    later_us = (ours.base_ns - base_ns) / 1000  # of our stamps, to Kineto's
+    rows = [event for event in ours if _is_of_gpu(event)]
+    rows_by_name = _by_name(rows)
+    virtual, ours_alone = _virtual_and_ours(kineto["traceEvents"], {name for name, _ in rows_by_name})
+    events, idle_calls = _scripts_calls([event for event in kineto["traceEvents"] if id(event) not in ours_alone])
+    own = _by_name(events)
+    taken: set[int] = set()
+    ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops: given out on entry, they tell who encloses whom
+    pairs: dict[Any, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    alone: dict[Any, list[tuple[float, float]]] = defaultdict(list)
+    threads: dict[Any, Any] = {}
+    for (name, thread), found in rows_by_name.items():
+        there = own.get((name, thread)) or next((own[key] for key in own if key[0] == name), [])
+        for event, row in _paired(there, found, virtual):
+            taken.update((id(event), id(row)))
+            args, told = row.setdefault("args", {}), event.get("args", {})
+            ids[args.get("External id")] = told.get("External id")
+            args |= {name: told[name] for name in _OF_AUTOGRAD if name in told}
+            threads.setdefault(row["tid"], event["tid"])
+            pairs[event["tid"]][0].extend((event["ts"], event["ts"] + event["dur"]))
+            pairs[event["tid"]][1].extend((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
+    for event, wait in _waits_paired(events, waits, base_ns):
+        pairs[event["tid"]][0].extend((event["ts"], event["ts"] + event["dur"]))
+        pairs[event["tid"]][1].extend((ns + shift_ns - base_ns) / 1000 for ns in (wait.start_ns, wait.end_ns))
+    ends_own = [(own_ns - base_ns) / 1000 for own_ns, _ in ends]
+    ends_recorded = [(recorded_ns + shift_ns - base_ns) / 1000 for _, recorded_ns in ends]
+    clocks: dict[Any, _Clocks] = defaultdict(lambda: _Clocks(ends_own, ends_recorded))
+    for tid, (own_us, recorded_us) in pairs.items():
+        clocks[tid].tie([*ends_own, *own_us], [*ends_recorded, *recorded_us])
+    for row in rows:
+        if row.get("cat") == "cpu_op" and id(row) not in taken:
+            alone[threads.get(row["tid"])].append((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
+    for tid, ops_us in alone.items():
+        clocks[tid].pass_over(ops_us)
+    for tid in pairs:
+        clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
+    host = os.getpid()
+    on_host = [row for row in rows if row.get("cat") in _ON_HOST or row.get("ph") == "s"]
+    for tid in dict.fromkeys(row["tid"] for row in on_host):  # Kineto sees no thread that began meanwhile
+        threads.setdefault(tid, max((host, *threads.values())) + 1 if threads else host)
+    for row in on_host:
+        row["pid"], row["tid"] = host, threads[row["tid"]]
+    result = [_moved(event, clocks[event.get("tid")]) for event in events if id(event) not in taken]
+    result = [event for event in result if id(event) not in idle_calls or event["dur"]]  # see Note [Ops of one instant]
+    for row in rows:
+        if "ts" in row:
+            row["ts"] = round(row["ts"] + later_us, 3)
+        args = row.get("args")
+        if isinstance(args, dict) and "External id" in args:
+            kept = ids.get(args["External id"])
+            args["External id"] = args["External id"] + _BEYOND if kept is None else kept
+        result.append(row)
+    result += _ranges_on_gpu(result)
+    devices = [{"id": device.index, "name": device.name} for device in window.devices]
+    return kineto | {"traceEvents": result, "deviceProperties": devices}
+
+
+def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
+    """As Kineto has them, the script's ranges (`record_function`, the profiler's steps) on each stream that was given work in
+    them: from the beginning of the first to the end of the last."""
+    work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
+    launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)  # by thread: when, and the work
+    for event in events:
+        if event.get("cat") == "cuda_runtime" and (found := work.get(event.get("args", {}).get("correlation"))) is not None:
+            launches[event["tid"]].append((event["ts"], found))
+    for of_thread in launches.values():
+        of_thread.sort(key=itemgetter(0))
+    for event in _spans(events, "user_annotation"):
+        there = launches[event["tid"]]
+        first, last = (bisect_left(there, at_us, key=itemgetter(0)) for at_us in (event["ts"], event["ts"] + event["dur"]))
+        spans: dict[tuple[Any, Any], tuple[float, float]] = {}
+        for _, row in there[first:last]:
+            stream, end_us = (row["pid"], row["tid"]), row["ts"] + row["dur"]
+            begin_us, until_us = spans.get(stream, (row["ts"], end_us))
+            spans[stream] = min(begin_us, row["ts"]), max(until_us, end_us)
+        for (device, stream), (begin_us, end_us) in spans.items():
+            told = {name: value for name, value in event.get("args", {}).items() if name == "External id"}
+            took_us = round(end_us - begin_us, 3)
+            at = {"pid": device, "tid": stream, "ts": begin_us, "dur": took_us, "args": told}
+            yield {"ph": "X", "cat": "gpu_user_annotation", "name": event["name"], **at}
+
+
+class WindowOp(NamedTuple):
+    """An op of the window. `name` is "" for what was launched outside of all ops."""
+
+    thread: int  # row of `window.threads`, or NONE
+    name: str
+    start_ns: int
+    kernels: list[tuple[str, int, int, int]]  # name, device, start and duration (ns)
+    allocated_bytes: int  # of device memory, less what was freed, in the op and what it calls
+
+
+def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
+    """The ops of the virtual GPU as they began, and last what belongs to none. `next_ops` as `watched` has it."""
+    strings, kernels = window.strings, defaultdict(list)
+    device = window.device
+    for launch, name, row, start_ns, took_ns in zip(
+        *(getattr(device, column).tolist() for column in ("launch", "name", "device", "start_ns", "duration_ns")), strict=True
+    ):
+        kernels[launch].append((strings[name], window.devices[row].index, start_ns, took_ns))
+    host = window.host
+    ops = np.flatnonzero(host.kind == HostKind.OP).tolist()  # ranges Kineto has noted too
+    allocated = _allocated_bytes(window, next_ops)
+    for op in ops:
+        name = strings[host.name[op]]
+        yield WindowOp(int(host.thread[op]), name, int(host.start_ns[op]), kernels.get(op, []), allocated[op])
+    yield WindowOp(NONE, "", 0, kernels.get(NONE, []), allocated[NONE])
+
+
+def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
+    """Of device memory, by op and all ops around it; NONE: outside of all ops.
+
+    What is allocated before an op is its own; what is freed there too, if it was allocated there, else it lies between two ops.
+    """
+    parent = window.host.parent.tolist()
+    allocated: dict[int, int] = defaultdict(int)
+    own: dict[int, int] = {}  # by address, the op that allocated it
+    memory = window.memory
+    for op, device, address, size_bytes in zip(
+        next_ops.tolist(), memory.device.tolist(), memory.address.tolist(), memory.bytes.tolist(), strict=True
+    ):
+        if device == NONE:
+            continue
+        if size_bytes > 0:
+            own[address] = op
+        elif own.pop(address, NONE) != op:
+            op = NONE
+        allocated[op] += size_bytes
+        while op != NONE and (op := parent[op]) != NONE:
+            allocated[op] += size_bytes
+    return allocated
+
+
+def _is_of_gpu(event: Event) -> bool:
+    """Not the tracks that an export of ours has beside Kineto's, and no name of the host's process, which Kineto has named."""
+    if event["ph"] == "M":
+        return bool(str(event.get("args", {}).get("name", "")).startswith(("GPU", "stream")))
+    return event.get("cat") not in ("Trace", "user_annotation")
+
+
+def _is_our_dispatch(event: Event) -> bool:
+    return str(event.get("name", "")).startswith(OUR_DISPATCH)
+
+
+def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
+    """The events of these categories that have a duration."""
+    return [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
+
+
+def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
+    """Of Kineto's ops, by `id`: those that our dispatching ran in, which are the virtual GPU's, unless a shortcut took them;
+    and our dispatching with all ops within ops of these names: what a virtual op runs to know its result's shape and values.
+    """
+    virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
+    ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
+    within = [False] * len(ops)
+    for row, at in enumerate(parent):
+        within[row] = at != NONE and (within[at] or ops[at]["name"] in names)
+        if within[row]:
+            ours.add(id(ops[row]))
+        if _is_our_dispatch(ops[row]):
+            while at != NONE and _is_our_dispatch(ops[at]):
+                at = parent[at]
+            virtual.update([id(ops[at])] if at != NONE else [])
+    return virtual, ours
+
+
+def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
+    """Without the Python functions of the virtual GPU, which the profiler's stacks have among the script's; and which of the
+    calls that are left ran no op, by `id`."""
+    spans, above = _in_nesting_order(_spans(events, *_NESTED))
+    is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
+    if not is_call.any():
+        return events, set()
+    gone = np.flatnonzero(~scripts_calls(parent, is_call, [str(event["name"]) for event in spans])).tolist()
+    idle = np.flatnonzero(~holding(parent, ~is_call)).tolist()
+    callers = {spans[row]["args"].get(_ID): spans[row]["args"].get(_CALLER) for row in gone}
+    for event in spans:
+        while event["cat"] == _CALL and (caller := event["args"].get(_CALLER)) in callers:
+            event["args"][_CALLER] = callers[caller]
+    dropped = {id(spans[row]) for row in gone}
+    return [event for event in events if id(event) not in dropped], {id(spans[row]) for row in idle}
+
+
+def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
+    """Spans of `_NESTED` from the outside in, and of each the row of the one around it, or NONE."""
+    start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
+    outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
+    entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans], np.int64)
+    order, parent = nested([event["tid"] for event in spans], start_ns, took_ns, outer, entry)
+    return [spans[place] for place in order.tolist()], parent.tolist()
+
+
+def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
+    """The order of events in which outer ones come first, and of each in that order the row of the one around it, or NONE.
+
+    Each argument has an entry per event; threads by anything that tells them apart, the rest as `nesting_order` takes it.
+    """
+    numbers: dict[Any, int] = {}
+    thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
+    order = nesting_order(thread, start_ns, took_ns, outer, entry)
+    parent, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order])
+    return order, parent
+
+
+def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
+    found = defaultdict(list)
+    for event in _spans(events, "cpu_op"):
+        found[event["name"], event["tid"]].append(event)
+    for of_name in found.values():
+        of_name.sort(key=lambda event: event["ts"])
+    return dict(found)
+
+
+def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
+    """Which events of a name are which, as far as that is known: where not all are in both, the k-th of the same operands; of
+    what is left (ops of the host have the same names) the k-th that came to the virtual GPU, by `id`."""
+    if len(there) == len(found):
+        yield from zip(there, found, strict=True)
+        return
+    kinds: dict[str, tuple[list[Event], list[Event]]] = defaultdict(lambda: ([], []))
+    for side, events in enumerate((there, found)):
+        for event in events:
+            kinds[_operands(event)][side].append(event)
+    left: tuple[list[Event], list[Event]] = [], []
+    for alike, rows in kinds.values():
+        if len(alike) == len(rows):
+            yield from zip(alike, rows, strict=True)
+        else:
+            left[0].extend(event for event in alike if id(event) in virtual)
+            left[1].extend(rows)
+    if len(left[0]) == len(left[1]):
+        yield from zip(*(sorted(events, key=lambda event: event["ts"]) for events in left), strict=True)
+
+
+def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
+    """torch's own range around each wait for a batch, and the wait in whose midst it lies."""
+    for event in events:
+        if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
+            middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)
+            wait = next((wait for wait in waits if wait.own_start_ns <= middle_ns <= wait.own_end_ns), None)
+            if wait is not None:
+                yield event, wait
+
+
+def _operands(event: Event) -> str:
+    """Shapes and dtypes of the tensors, those without dimensions left out; empty where they were not recorded."""
+    args = event.get("args", {})
+    shapes, dtypes = args.get("Input Dims", ()), args.get("Input type", ())
+    return repr([pair for pair in zip(shapes, dtypes, strict=False) if pair[0]])
+
+
+def _moved(event: Event, clocks: _Clocks) -> Event:
+    """A host event of Kineto's in recorded time."""
+    if "ts" in event and event.get("ph") != "M":
+        start_ns = round(clocks.recorded(event["ts"]) * 1000)
+        if "dur" in event:  # by ends, so that what ends or begins at one moment still does
+            event["dur"] = max(round(clocks.recorded(event["ts"] + event["dur"]) * 1000) - start_ns, 0) / 1000
+        event["ts"] = start_ns / 1000
+    return event

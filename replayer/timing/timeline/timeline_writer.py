@@ -1,0 +1,420 @@
+"""The replay's own recording: what the script did on the virtual GPU, written as a trace while it runs.
+
+Rows are gathered as plain integers and handed to the stream file some ten thousand at a time, or once a second, by a thread
+of their own, so that neither time nor memory per step grows with the length of the run.
+
+    timeline = TimelineWriter(TraceStream(path), recorded)
+    row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
+    timeline.work(device, stream, kind, name, start_ns, duration_ns, row, size_bytes, origin)
+    timeline.close(header)
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
+from typing import NamedTuple
+
+import numpy as np
+
+from replayer.memory.op_places import PlacedOps, host_rows
+from replayer.op_signature import KeptBySignature, OpSignature
+from replayer.timing.timeline.host_ranges import HostRanges, TakenRanges
+from traces.file import TraceStream
+from traces.model import (
+    NONE,
+    Collectives,
+    Column,
+    Device,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    MemoryEvents,
+    Parts,
+    Phases,
+    Steps,
+    Strings,
+    Table,
+    Thread,
+    Trace,
+    shapes_text,
+)
+
+# Rows are handed over when so many of a table have gathered, some fifty steps of a large model, or so long after the last ones.
+# Not sooner: while rows are put together, whatever lets go of the interpreter's lock (each op of torch does) has to wake the
+# thread that does it.
+_FLUSH_ROWS = 65_536
+_FLUSH_NS = 1_000_000_000
+_MOST_ROWS = 4 * _FLUSH_ROWS  # of a module's call that goes on: its range ends there, as far as the timeline tells
+
+_OP = int(HostKind.OP)
+_RANGE = int(HostKind.ANNOTATION)
+_CALL = int(HostKind.RUNTIME)
+
+# Of a row of a host op, of device work, and of a part of a phase.
+HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes", "layout")
+WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
+PART_COLUMNS = ("phase", "name", "thread", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")
+
+_DEVICE, _TIME = 0, 1  # of a row of the memory table
+
+# The columns that each table's rows give, in order; the others take their defaults.
+_GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
+    "host": (HostSpans, HOST_COLUMNS),
+    "device": (DeviceSpans, WORK_COLUMNS),
+    "memory": (MemoryEvents, ("device", "time_ns", "bytes", "address", "allocated_bytes", "reserved_bytes")),
+    "phases": (Phases, ("step", "name", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")),
+    "parts": (Parts, PART_COLUMNS),
+    "collectives": (Collectives, ("name", "dtype", "group", "group_size", "backend", "bytes", "start_ns", "duration_ns")),
+    "steps": (Steps, ("rank", "number", "start_ns", "duration_ns", "kind", "recorded_step")),
+}
+
+
+@dataclass(slots=True, frozen=True)
+class DeferredRows:
+    """So many rows of a table, made by the thread that writes them."""
+
+    count: int
+    make: Callable[[], Column]
+
+    @classmethod
+    def of(cls, template: Column, written: dict[int, Column | int]) -> DeferredRows:
+        """Rows as in `template`, which nobody changes any more, with other values in some columns."""
+        return cls(len(template), partial(_written_over, template, written))
+
+
+def _written_over(template: Column, written: dict[int, Column | int]) -> Column:
+    table = template.copy(order="K")
+    for column, values in written.items():
+        table[:, column] = values
+    return table
+
+
+def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
+    """One table of all of them."""
+    whole = np.concatenate([table.make() if isinstance(table, DeferredRows) else table for table in tables])
+    return whole.astype(np.int64, copy=False)
+
+
+class BufferedRows:
+    """Rows of one table in the order in which they came: `loose` ones, flat, after whole `tables` of them.
+
+    Tables are kept as they are given, and put together by the thread that writes them: copied to the end of one long array,
+    rows of a step would move in memory some ten times.
+    """
+
+    __slots__ = ("_in_tables", "_tables", "_width", "loose")
+
+    def __init__(self, width: int) -> None:
+        self.loose: array[int] = array("q")
+        self._tables: list[Column | DeferredRows] = []
+        self._in_tables = 0
+        self._width = width
+
+    def __len__(self) -> int:
+        return self._in_tables + len(self.loose) // self._width
+
+    def add(self, table: Column | DeferredRows) -> int:
+        """Add rows, which nobody changes any more; returns how many."""
+        if self.loose:
+            self._bind()
+        self._tables.append(table)
+        count = table.count if isinstance(table, DeferredRows) else len(table)
+        self._in_tables += count
+        return count
+
+    def _bind(self) -> None:
+        self._tables.append(np.array(self.loose, dtype=np.int64).reshape(-1, self._width))
+        self._in_tables += len(self.loose) // self._width
+        del self.loose[:]
+
+    def take(self) -> list[Column | DeferredRows]:
+        """All of them, as tables; none are left."""
+        if self.loose:
+            self._bind()
+        taken, self._tables, self._in_tables = self._tables, [], 0
+        return taken
+
+
+def _time_memory(table: Column, ops: Column, start_ns: Column) -> None:
+    """Rows of the memory table come when the op begins that they come before, counted among those that begin at `start_ns`."""
+    there = (ops >= 0) & (ops < len(start_ns))
+    table[there, _TIME] = start_ns[ops[there]]
+
+
+def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
+    """No row of the memory table is earlier than the one before it on its device."""
+    for device in np.unique(table[:, _DEVICE]).tolist():
+        rows = np.flatnonzero(table[:, _DEVICE] == device)
+        times = np.maximum.accumulate(np.maximum(table[rows, _TIME], latest_ns.get(device, table[rows[0], _TIME])))
+        table[rows, _TIME] = times
+        latest_ns[device] = int(times[-1])
+
+
+class LoaderWait(NamedTuple):
+    """The script's wait for a batch: when by this machine's clock, since 1970, and when in recorded time; ns."""
+
+    own_start_ns: int
+    own_end_ns: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True, frozen=True)
+class _HandedOver:
+    """What the writing thread gets."""
+
+    strings: list[str]
+    tables: dict[str, list[Column | DeferredRows]]
+    first: int  # the number of the first host row
+    ranges: TakenRanges
+    nodes: array[int]  # as `TimelineWriter.nodes`
+    memory_ops: list[PlacedOps]
+
+    def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
+        """The rows of each table as they were gathered.
+
+        `memory_ns` has the time of each device's latest memory event, which is kept up to date: totals go by their order.
+        """
+        tables = {name: put_together(tables) for name, tables in self.tables.items()}
+        if "memory" in tables and "host" in tables:
+            start_ns = tables["host"][:, HOST_COLUMNS.index("start_ns")]
+            _time_memory(tables["memory"], self.next_ops() - self.first, start_ns)
+        if "memory" in tables:
+            _put_in_order(tables["memory"], memory_ns)
+        return tables
+
+    def next_ops(self) -> Column:
+        """Per row of the memory table the number of the host row that begins next."""
+        return host_rows(self.memory_ops)
+
+    def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
+        """The tables by name, those of host ops with their ranges and autograd's numbers. `memory_ns` as in `matrices`."""
+        tables = self.matrices(memory_ns)
+        columns = {name: dict(zip(_GATHERED[name][1], matrix.T, strict=True)) for name, matrix in tables.items()}
+        if len(self.ranges) or self.nodes:
+            columns["host"] = self._host(columns.get("host") or {name: np.empty(0, np.int64) for name in HOST_COLUMNS})
+        return {name: _GATHERED[name][0].of(**values) for name, values in columns.items()}
+
+    def _host(self, ops: dict[str, Column]) -> dict[str, Column]:
+        start_ns = ops["start_ns"]
+        more, parent = self.ranges.rows(ops["thread"], start_ns, start_ns + ops["duration_ns"], self.first)
+        row, sequence, forward = np.array(self.nodes, np.int64).reshape(-1, 3).T
+        columns = {name: np.append(ops[name], more[:, i]) for i, name in enumerate(HOST_COLUMNS[: more.shape[1]])}
+        for name in ("shapes", "dtypes", "layout"):
+            columns[name] = np.append(ops[name], np.full(len(more), NONE))
+        for name, values in (("sequence", sequence), ("forward_thread", forward)):
+            columns[name] = np.full(len(parent), NONE)
+            columns[name][self.ranges.rows_of(row) - self.first] = values
+        return columns | {"parent": parent}
+
+
+class TimelineWriter:
+    """Gathers rows and streams them out. `strings` starts as the recording's, so recorded names keep their index.
+
+    Where somebody watches (`live`), each step's rows are in the file soon after its end.
+    """
+
+    def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
+        """`devices` are those of the replay, if it has others than the recording."""
+        self._stream = stream
+        self._live = live
+        # Rows name devices and the first thread from the start; what else there is to say comes last, in `close`.
+        stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
+        self.strings = Strings(list(recorded.strings.texts))
+        self.strings_of = KeptBySignature(self._strings_of)  # name, shapes, dtypes, layout
+        self._host_rows = KeptBySignature(self._host_row_of)  # but for thread and time
+        self._written_strings = 0
+        self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
+        self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
+        self._host = self._rows["host"].loose.extend
+        self.host_rows = 0
+        self.ranges = HostRanges()
+        self.nodes = array("q")  # of the backward pass: per op its host row, sequence number and forward thread
+        self._memory_ops: list[PlacedOps] = []  # per row of the memory table the host row that comes next
+        self._memory_ns: dict[int, int] = {}  # by device: the time of the latest row written
+        self._first_row = 0  # of the host rows that have not been handed over
+        self._watched: list[_HandedOver] | None = None  # what somebody wants too
+        self.loader_waits: list[LoaderWait] = []  # since `watch`
+        self._due_ns = perf_counter_ns() + _FLUSH_NS
+        self.step_rows = 0
+        self.phase_rows = 0
+        self.home = 0  # the device whose marks the phases have
+        self._queue: queue.SimpleQueue[_HandedOver | None] = queue.SimpleQueue()
+        self._failure: BaseException | None = None
+        self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
+        self._writer.start()
+
+    def _strings_of(self, signature: OpSignature) -> tuple[int, int, int, int]:
+        add = self.strings.add
+        dtypes = ";".join(dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape)
+        layout = add(signature.layout) if signature.layout else NONE
+        return add(signature.op), add(shapes_text(signature.shapes)), add(dtypes), layout
+
+    def _host_row_of(self, signature: OpSignature) -> bytes:
+        name, *arguments = self.strings_of[signature]
+        return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
+
+    def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
+        """Their rows of the host table, of ops that take no time, but for thread and start. To be read only."""
+        rows = map(self._host_rows.__getitem__, signatures)
+        return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
+
+    def work_rows(self, table: Column | DeferredRows) -> None:
+        """Add rows of the device table, as `work` does one: int64, one column per column of it."""
+        self._rows["device"].add(table)
+
+    def memory(self, untimed: Column, ops: PlacedOps, now_ns: int) -> None:
+        """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes.
+
+        Nobody changes `untimed` any more. Each comes when the host row of its op begins, or at `now_ns` where that one is not
+        there yet.
+        """
+        self._memory_ops.append(ops)
+        self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
+
+    def op(self, thread: int, strings: tuple[int, int, int, int], start_ns: int, end_ns: int) -> int:
+        """Add a host op; returns its row."""
+        name, shapes, dtypes, layout = strings
+        self._host((thread, _OP, name, start_ns, end_ns - start_ns, shapes, dtypes, layout))
+        self.host_rows = row = self.host_rows + 1
+        return row - 1
+
+    def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
+        """Add a range that the script has named."""
+        self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
+        self.host_rows += 1
+
+    def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
+        """Add a call in which the host waits for the device: who reads the timeline must not take that for the host's work."""
+        self._host((thread, _CALL, self.strings.add("cudaStreamSynchronize"), start_ns, end_ns - start_ns, NONE, NONE, NONE))
+        self.host_rows += 1
+
+    def op_rows(self, table: Column | DeferredRows) -> int:
+        """Add host ops, as `op` does one: int64, one column per column of them; returns the first one's row."""
+        row = self.host_rows
+        self.host_rows += self._rows["host"].add(table)
+        return row
+
+    def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
+        """Add a phase of the step under way, which will be row `step_rows`."""
+        self.phase_rows += 1
+        row = (self.step_rows, self.strings.add(name), start_ns, end_ns - start_ns)
+        self._rows["phases"].loose.extend((*row, self.home, device_start_ns, device_end_ns, origin))
+
+    def part(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
+        """Add a part of the step under way, whose phases are added after its parts; `phase` counts them from 0. `on_device` are
+        the columns from `device` on."""
+        row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
+        self._rows["parts"].loose.extend((*row, *on_device))
+
+    def collective(
+        self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, start_ns: int, duration_ns: int
+    ) -> None:
+        """Add an operation between ranks; `dtype` may be empty."""
+        add = self.strings.add
+        texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
+        self._rows["collectives"].loose.extend((*texts, size_bytes, start_ns, duration_ns))
+
+    def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
+        """Add the step whose phases were added since the last one."""
+        self._rows["steps"].loose.extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
+        self.step_rows += 1
+        if self._live:
+            self._hand_over()
+        else:
+            self.relieve()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether rows are to be handed over now: not in the midst of a module's call, as long as they are not many."""
+        most = max(map(len, self._rows.values()))
+        if self.ranges.under_way:
+            return most >= _MOST_ROWS
+        return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
+
+    def watch(self) -> None:
+        """Keep the rows that come from now on, besides writing them, until `watched`."""
+        self._hand_over()
+        self._watched, self.loader_waits = [], []
+
+    def loader_wait(self, wait: LoaderWait) -> None:
+        """The script has waited for a batch, which is of interest while somebody watches."""
+        if self._watched is not None:
+            self.loader_waits.append(wait)
+
+    def watched(self, header: Trace) -> tuple[Trace, Column]:
+        """`header` with the ops, device work and memory events since `watch`, and per memory event the host row that begins
+        next, or NONE. No profiler tells calls of modules by itself."""
+        self._hand_over()
+        watched, self._watched = self._watched or [], None
+        memory_ns: dict[int, int] = {}
+        matrices = [handed_over.matrices(memory_ns) for handed_over in watched]
+        tables: dict[str, dict[str, Column]] = {}
+        for name in ("host", "device", "memory"):
+            none = np.empty((0, len(_GATHERED[name][1])), np.int64)
+            matrix = np.concatenate([none, *(found[name] for found in matrices if name in found)])
+            tables[name] = {column: matrix[:, i].copy() for i, column in enumerate(_GATHERED[name][1])}
+        places, row = np.full(self.host_rows + 1, NONE), 0  # NONE for ops before the window, too
+        for handed_over, found in zip(watched, matrices, strict=True):
+            count = len(found.get("host", ()))
+            places[handed_over.first : handed_over.first + count] = np.arange(row, row + count)
+            row += count
+        tables["device"]["launch"] = places[tables["device"]["launch"]]
+        host = tables["host"]
+        host["thread"] = np.maximum(host["thread"], 0)
+        header.strings = Strings(list(self.strings.texts))
+        header.host, header.device = HostSpans.of(**host), DeviceSpans.of(**tables["device"])
+        header.memory = MemoryEvents.of(**tables["memory"])
+        next_ops = np.concatenate([np.empty(0, np.int64), *(handed_over.next_ops() for handed_over in watched)])
+        return header, places[next_ops]
+
+    def relieve(self) -> None:
+        """Hand the rows over if enough have gathered, or if it is time."""
+        if self.is_due:
+            self._hand_over()
+
+    def close(self, header: Trace) -> None:
+        """Write what is left and the final header (a trace without tables), and end the file.
+
+        Raises OSError or TraceError if writing failed now or earlier.
+        """
+        self._hand_over()
+        self._queue.put(None)
+        self._writer.join()
+        if self._failure is not None:
+            raise self._failure
+        self._stream.header(header)
+        self._stream.close()
+
+    def _hand_over(self) -> None:
+        self._due_ns = perf_counter_ns() + _FLUSH_NS
+        new_strings = self.strings.texts[self._written_strings :]
+        self._written_strings = len(self.strings)
+        full = {name: rows.take() for name, rows in self._rows.items() if len(rows)}
+        first = self._first_row
+        ranges, nodes, self.nodes = self.ranges.take(self.host_rows), self.nodes, array("q")
+        memory_ops, self._memory_ops = self._memory_ops, []
+        begun = len(ranges)
+        self._first_row = self.host_rows = self.host_rows + begun
+        if full or new_strings or begun:
+            handed_over = _HandedOver(new_strings, full, first, ranges, nodes, memory_ops)
+            if self._watched is not None:
+                self._watched.append(handed_over)
+            self._queue.put(handed_over)
+
+    def _write(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if self._failure is not None:
+                continue  # a full disk must not stop the script; close() reports it
+            try:
+                if item.strings:
+                    self._stream.add_strings(item.strings)
+                self._stream.add_tables(item.written(self._memory_ns))
+            except Exception as failure:  # handed to close(), which raises it in the caller's thread
+                self._failure = failure

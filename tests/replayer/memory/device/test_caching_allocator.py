@@ -1,0 +1,419 @@
+"""The caching allocator, rule by rule (c10/cuda/CUDACachingAllocator.cpp)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from replayer.memory.device.blocks import Block
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.oom import OutOfMemory, size_text
+from replayer.memory.device.settings import MIB, AllocatorSettings, parse_settings
+from replayer.timing.stream import VirtualStream
+
+GIB = 1 << 30
+KIB = 1 << 10
+
+
+def memory_of(capacity_bytes: int = 16 * GIB, settings: str = "", outside_bytes: int = 0) -> DeviceMemory:
+    return DeviceMemory(0, capacity_bytes, outside_bytes, settings=parse_settings(settings))
+
+
+def take(memory: DeviceMemory, size_bytes: int, stream: int = 0) -> Block:
+    block = memory.malloc(size_bytes, stream)
+    assert block is not None
+    return block
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "block_bytes"), [(1, 512), (512, 512), (513, 1024), (MIB - 1, MIB), (MIB + 1, MIB + 512)]
+)
+def test_requests_are_rounded_up_to_512_bytes(request_bytes: int, block_bytes: int) -> None:
+    assert take(memory_of(), request_bytes).size_bytes == block_bytes
+
+
+def test_no_bytes_are_a_null_pointer() -> None:
+    memory = memory_of()
+    assert memory.malloc(0, 0) is None
+    assert memory.reserved_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "segment_bytes"),
+    [
+        (512, 2 * MIB),
+        (MIB, 2 * MIB),
+        (MIB + 1, 20 * MIB),
+        (10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB),
+        (10 * MIB + 1, 12 * MIB),
+        (33 * MIB, 34 * MIB),
+    ],
+)
+def test_segments_have_the_sizes_of_their_class(request_bytes: int, segment_bytes: int) -> None:
+    memory = memory_of()
+    assert take(memory, request_bytes).address % (2 * MIB) == 0
+    assert memory.reserved_bytes == segment_bytes
+
+
+def test_small_and_large_blocks_never_share_a_segment() -> None:
+    memory = memory_of()
+    take(memory, 2 * MIB)
+    take(memory, 512)
+    assert memory.reserved_bytes == 22 * MIB
+
+
+def test_streams_never_share_a_segment() -> None:
+    memory = memory_of()
+    memory.free(take(memory, 512, stream=0))
+    take(memory, 512, stream=7)
+    assert memory.reserved_bytes == 4 * MIB
+
+
+@pytest.mark.parametrize(("left_bytes", "block_bytes"), [(MIB, 20 * MIB), (MIB + 512, 19 * MIB - 512)])
+def test_large_blocks_are_split_only_if_more_than_1_mib_is_left(left_bytes: int, block_bytes: int) -> None:
+    """GIVEN a cached segment of 20 MiB WHEN all but 1 MiB is asked for THEN that stays with the block."""
+    memory = memory_of()
+    memory.free(take(memory, 2 * MIB))
+    block = take(memory, 20 * MIB - left_bytes)
+    assert block.size_bytes == block_bytes
+    assert memory.allocated_bytes == block_bytes
+    assert memory.reserved_bytes == 20 * MIB
+
+
+def test_small_blocks_are_split_down_to_512_bytes() -> None:
+    memory = memory_of()
+    first, last = take(memory, MIB), take(memory, MIB - 512)
+    tail = take(memory, 512)
+    assert (last.address, tail.address) == (first.address + MIB, first.address + 2 * MIB - 512)
+    assert memory.reserved_bytes == 2 * MIB
+
+
+def test_the_best_fit_is_the_least_size_then_the_least_address() -> None:
+    memory = memory_of()
+    blocks = [take(memory, size) for size in (4096, 512, 2048, 512, 1024, 512, 1024, 512)]
+    addresses = [block.address for block in blocks]
+    for at in (6, 4, 2, 0):
+        memory.free(blocks[at])
+    assert take(memory, 1000).address == addresses[4]
+    assert take(memory, 1024).address == addresses[6]
+    assert take(memory, 513).address == addresses[2]
+
+
+def test_free_neighbours_are_merged_on_both_sides() -> None:
+    memory = memory_of()
+    left, middle, right, _ = (take(memory, 512) for _ in range(4))
+    for block in (left, right, middle):
+        memory.free(block)
+    assert take(memory, 1536).address == left.address
+    assert memory.stats()["inactive_split"]["all"]["current"] == 1
+
+
+def test_a_segment_that_is_free_again_is_one_block() -> None:
+    memory = memory_of()
+    blocks = [take(memory, 100 * KIB) for _ in range(5)]
+    for at in (1, 3, 0, 4, 2):
+        memory.free(blocks[at])
+    assert memory.stats()["inactive_split_bytes"]["all"]["current"] == 0
+    memory.empty_cache()
+    assert memory.reserved_bytes == 0
+
+
+def test_emptying_the_cache_keeps_segments_in_use() -> None:
+    memory = memory_of()
+    kept, dropped = take(memory, 4 * MIB), take(memory, 64 * MIB)
+    take(memory, 4 * MIB)
+    memory.free(kept)
+    memory.free(dropped)
+    memory.empty_cache()
+    assert memory.reserved_bytes == 20 * MIB
+
+
+def test_freed_segments_give_their_addresses_back() -> None:
+    memory = memory_of()
+    first = take(memory, 10 * MIB)
+    assert first.address == 0x7F00_0000_0000
+    memory.free(first)
+    memory.empty_cache()
+    assert take(memory, 10 * MIB).address == 0x7F00_0000_0000
+
+
+def test_a_full_device_returns_cached_segments_and_tries_again() -> None:
+    memory = memory_of(100 * MIB)
+    memory.free(take(memory, 60 * MIB))
+    take(memory, 80 * MIB)
+    stats = memory.stats()
+    assert (stats["num_alloc_retries"], stats["num_ooms"], stats["num_device_free"]) == (1, 0, 1)
+    assert memory.reserved_bytes == 80 * MIB
+
+
+def test_what_is_known_to_fit_does_not_fail_for_memory_in_pieces() -> None:
+    memory = memory_of(100 * MIB)
+    large = take(memory, 90 * MIB)
+    memory.free(large)
+    kept = take(memory, 40 * MIB)  # splits it
+    with pytest.raises(OutOfMemory):
+        memory.malloc(60 * MIB, 0)
+    memory.returns_pieces = True
+    assert take(memory, 60 * MIB).size_bytes == 60 * MIB and memory.reserved_bytes == 100 * MIB
+    with pytest.raises(OutOfMemory):
+        memory.malloc(MIB, 0)
+    memory.free(kept)
+    memory.empty_cache()
+    assert memory.reserved_bytes == 60 * MIB
+
+
+def test_what_lies_beside_a_piece_that_was_returned_are_segments() -> None:
+    memory = memory_of(100 * MIB)
+    memory.free(take(memory, 90 * MIB))
+    low, middle, high = (take(memory, 30 * MIB) for _ in range(3))
+    memory.free(middle)
+    memory.returns_pieces = True
+    take(memory, 40 * MIB)
+    assert (memory.stats()["segment"]["all"]["current"], memory.reserved_bytes) == (3, 100 * MIB)
+    assert sorted(len(segment["blocks"]) for segment in memory.snapshot()) == [1, 1, 1]
+    memory.free(low)
+    memory.free(high)
+    memory.empty_cache()
+    assert (memory.stats()["segment"]["all"]["current"], memory.reserved_bytes) == (1, 40 * MIB)
+
+
+def test_out_of_memory_names_the_segment_and_every_figure() -> None:
+    memory = memory_of(40 * MIB, outside_bytes=10 * MIB)
+    take(memory, 2 * MIB)
+    with pytest.raises(OutOfMemory) as caught:
+        memory.malloc(3 * MIB + 20 * MIB, 0)
+    assert str(caught.value) == (
+        "CUDA out of memory. Tried to allocate 24.00 MiB. GPU 0 has a total capacity of 40.00 MiB of which 10.00 MiB is"
+        " free. Including non-PyTorch memory, this process has 30.00 MiB memory in use. Of the allocated memory"
+        " 2.00 MiB is allocated by PyTorch, and 18.00 MiB is reserved by PyTorch but unallocated. If reserved but"
+        " unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation. "
+        " See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+    )
+    assert (memory.stats()["num_ooms"], memory.stats()["num_alloc_retries"]) == (1, 1)
+    assert take(memory, 4 * MIB).address, "the allocator works on after it was full"
+
+
+def test_a_request_of_3_mib_fails_for_the_20_mib_of_its_segment() -> None:
+    with pytest.raises(OutOfMemory, match=r"Tried to allocate 20\.00 MiB\."):
+        memory_of(10 * MIB).malloc(3 * MIB, 0)
+
+
+def test_a_memory_fraction_limits_this_process() -> None:
+    memory = memory_of(GIB)
+    memory.set_memory_fraction(0.25)
+    take(memory, 256 * MIB)
+    with pytest.raises(OutOfMemory, match=r"memory in use\. 256\.00 MiB allowed; Of the allocated") as caught:
+        memory.malloc(512, 0)
+    assert caught.value.figures.free_bytes == 768 * MIB
+    assert memory.memory_fraction == 0.25
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (1024, "1024 bytes"), (1025, "1.00 KiB"), (MIB, "1024.00 KiB"), (GIB + 1, "1.00 GiB")],
+)
+def test_sizes_are_written_as_pytorch_writes_them(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+class Times:
+    """A host whose present is set by hand, and which notes how long it was made to wait."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.memory = DeviceMemory(
+            0, 100 * MIB, host_now_ns=lambda: self.now_ns, wait_until_ns=self.wait, settings=AllocatorSettings()
+        )
+
+    def wait(self, time_ns: int) -> None:
+        self.now_ns = max(self.now_ns, time_ns)
+
+
+def test_a_block_that_another_stream_used_is_free_when_that_stream_is_done() -> None:
+    times = Times()
+    side = VirtualStream(0, 1)
+    side.wait(1_000)
+    block = take(times.memory, 512)
+    times.memory.record_stream(block, side)
+    times.memory.free(block)
+    side.wait(5_000)  # work that is queued after the block was let go of does not count
+    assert times.memory.allocated_bytes == 0
+    assert times.memory.stats()["active_bytes"]["all"]["current"] == 512
+    times.now_ns = 999
+    assert take(times.memory, 512).address == block.address + 512
+    times.now_ns = 1_000
+    assert take(times.memory, 512).address == block.address
+
+
+def test_using_a_block_on_its_own_stream_changes_nothing() -> None:
+    times = Times()
+    own = VirtualStream(0, 0)
+    own.wait(1_000)
+    block = take(times.memory, 512)
+    address = block.address
+    times.memory.record_stream(block, own)
+    times.memory.free(block)
+    assert take(times.memory, 512).address == address
+
+
+def test_the_peak_of_active_bytes_counts_blocks_that_wait() -> None:
+    times = Times()
+    side = VirtualStream(0, 1)
+    side.wait(1_000)
+    block = take(times.memory, 30 * MIB)
+    times.memory.record_stream(block, side)
+    times.memory.free(block)
+    take(times.memory, 20 * MIB)
+    stats = times.memory.stats()
+    assert stats["active_bytes"]["all"]["peak"] == 50 * MIB
+    assert stats["allocated_bytes"]["all"]["peak"] == 30 * MIB
+    times.now_ns = 1_000
+    times.memory.free(take(times.memory, 512))
+    times.memory.reset_peak()
+    assert times.memory.stats()["active_bytes"]["all"] == {
+        "current": 20 * MIB, "peak": 20 * MIB, "allocated": 50 * MIB + 512, "freed": 30 * MIB + 512
+    }  # fmt: skip
+
+
+def test_a_full_device_makes_the_host_wait_for_blocks_that_other_streams_use() -> None:
+    times = Times()
+    side = VirtualStream(0, 1)
+    side.wait(7_000)
+    block = take(times.memory, 60 * MIB)
+    times.memory.record_stream(block, side)
+    times.memory.free(block)
+    take(times.memory, 80 * MIB)
+    assert times.now_ns == 7_000
+    assert times.memory.stats()["num_sync_all_streams"] == 1
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_oversize_blocks_are_neither_split_nor_given_to_small_requests() -> None:
+    memory = memory_of(settings="max_split_size_mb:32")
+    big = take(memory, 40 * MIB)
+    memory.free(big)
+    small = take(memory, 12 * MIB)
+    assert small.address != big.address
+    assert take(memory, 36 * MIB).address == big.address, "20 MiB too large at most"
+    stats = memory.stats()
+    assert (stats["max_split_size"], stats["oversize_allocations"]["current"]) == (32 * MIB, 1)
+
+
+def test_an_oversize_block_that_would_waste_20_mib_is_not_taken() -> None:
+    memory = memory_of(settings="max_split_size_mb:32")
+    memory.free(take(memory, 60 * MIB))
+    take(memory, 40 * MIB)
+    assert memory.reserved_bytes == 100 * MIB
+
+
+def test_a_full_device_first_returns_just_enough_oversize_blocks() -> None:
+    memory = memory_of(200 * MIB, settings="max_split_size_mb:32")
+    for block in [take(memory, size * MIB) for size in (40, 60, 90)]:
+        memory.free(block)
+    take(memory, 32 * MIB + 512)  # the 40 MiB block
+    take(memory, 62 * MIB + 512 - 20 * MIB)  # the 60 MiB block
+    take(memory, 110 * MIB - 20 * MIB)
+    assert memory.reserved_bytes == 190 * MIB
+    with pytest.raises(OutOfMemory):
+        memory.malloc(34 * MIB, 0)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "block_bytes"), [(1200 * MIB, 1280 * MIB), (GIB, GIB), (1700, 2048), (5 * MIB + 1, 6 * MIB)]
+)
+def test_powers_of_two_are_divided_into_steps(request_bytes: int, block_bytes: int) -> None:
+    memory = memory_of(settings="roundup_power2_divisions:4")
+    assert memory.settings.round_up(request_bytes) == block_bytes
+
+
+def test_garbage_is_collected_before_the_limit_is_reached_oldest_first() -> None:
+    """GIVEN a threshold of 100 MiB WHEN a segment is needed beyond it THEN old cached ones are returned first."""
+    memory = memory_of(200 * MIB, settings="garbage_collection_threshold:0.5,per_process_memory_fraction:1.0")
+    old, young = take(memory, 60 * MIB), take(memory, 50 * MIB)
+    memory.free(old)
+    for _ in range(10):
+        memory.free(young)
+        young = take(memory, 50 * MIB)
+    memory.free(young)
+    take(memory, 70 * MIB)
+    assert memory.reserved_bytes == 120 * MIB
+    assert memory.stats()["num_alloc_retries"] == 0
+
+
+# -- whoever calls, whenever -------------------------------------------------------------------------------------------
+
+
+def test_a_block_cannot_be_freed_twice() -> None:
+    memory = memory_of()
+    block = take(memory, 512)
+    memory.free(block)
+    with pytest.raises(ValueError, match="0x7f0000000000 was freed twice"):
+        memory.free(block)
+
+
+def test_threads_share_one_allocator() -> None:
+    """GIVEN threads that allocate and free at once WHEN they are done THEN nothing is lost and nothing is left."""
+    memory = memory_of()
+
+    def work(turn: Callable[[], Block]) -> None:
+        for _ in range(300):
+            blocks = [turn() for _ in range(5)]
+            for block in blocks:
+                memory.free(block)
+
+    sizes = (512, 7000, 3 * MIB, 21 * MIB)
+    threads = [threading.Thread(target=work, args=(partial(take, memory, size),)) for size in sizes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stats = memory.stats()
+    assert stats["allocated_bytes"]["all"]["current"] == stats["inactive_split_bytes"]["all"]["current"] == 0
+    assert stats["allocation"]["all"]["allocated"] == 4 * 300 * 5
+    memory.empty_cache()
+    assert memory.reserved_bytes == 0
+
+
+def test_nothing_grows_over_many_steps() -> None:
+    memory = memory_of()
+    for _ in range(3):
+        for block in [take(memory, size) for size in (512, 3 * MIB, 64 * MIB, 700 * KIB)]:
+            memory.free(block)
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(200):
+        for block in [take(memory, size) for size in (512, 3 * MIB, 64 * MIB, 700 * KIB)]:
+            memory.free(block)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 50
+
+
+def test_statistics_restart_where_they_are_told_to() -> None:
+    memory = memory_of()
+    first, second = take(memory, 3 * MIB), take(memory, 100)
+    memory.free(first)
+    memory.reset_peak()
+    memory.reset_accumulated()
+    memory.free(second)
+    stats = memory.stats()
+    assert stats["allocated_bytes"]["all"] == {"current": 0, "peak": 512, "allocated": 0, "freed": 512}
+    assert stats["requested_bytes"]["small_pool"] == {"current": 0, "peak": 100, "allocated": 0, "freed": 100}
+    assert stats["allocation"]["large_pool"] == {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+
+
+def test_settings_come_from_the_environment_of_the_first_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = DeviceMemory(0, GIB)
+    monkeypatch.setitem(os.environ, "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    take(memory, 512)
+    assert memory.stats()["max_split_size"] == 64 * MIB

@@ -1,0 +1,260 @@
+"""Expandable segments, rule by rule (c10/cuda/CUDACachingAllocator.cpp, Note [Expandable Segments]), worked out by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from replayer.memory.device.blocks import Block
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.history import History
+from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.device.settings import MIB, parse_settings
+from replayer.memory.tensor_allocator import TensorAllocator
+from replayer.timing.stream import VirtualStream
+
+GIB = 1 << 30
+ON, OFF = "expandable_segments:True", ""
+
+
+def memory_of(capacity_bytes: int = 16 * GIB, settings: str = ON, outside_bytes: int = 0) -> DeviceMemory:
+    return DeviceMemory(0, capacity_bytes, outside_bytes, settings=parse_settings(settings))
+
+
+def take(memory: DeviceMemory, size_bytes: int, stream: int = 0) -> Block:
+    block = memory.malloc(size_bytes, stream)
+    assert block is not None
+    return block
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "mapped_bytes"),
+    [(512, 2 * MIB), (MIB, 2 * MIB), (MIB + 1, 20 * MIB), (10 * MIB, 20 * MIB), (20 * MIB + 1, 40 * MIB), (41 * MIB, 60 * MIB)],
+)
+def test_memory_comes_in_pages_of_2_and_20_mib(request_bytes: int, mapped_bytes: int) -> None:
+    memory = memory_of()
+    take(memory, request_bytes)
+    assert memory.reserved_bytes == mapped_bytes
+    assert memory.stats()["segment"]["all"]["current"] == 0  # they are no segments of cudaMalloc
+
+
+def test_blocks_lie_side_by_side_and_only_the_shortfall_is_mapped() -> None:
+    """GIVEN 15 of 20 MiB in use WHEN 10 are asked for THEN 5 of the page and a page more serve them."""
+    memory = memory_of()
+    first, second = take(memory, 15 * MIB), take(memory, 10 * MIB)
+    assert second.address == first.address + 15 * MIB
+    assert memory.reserved_bytes == 40 * MIB
+    assert memory.stats()["num_device_alloc"] == 2
+
+
+def test_large_blocks_are_split_down_to_512_bytes() -> None:
+    memory = memory_of()
+    block = take(memory, 20 * MIB - 512)
+    assert block.size_bytes == 20 * MIB - 512
+    assert memory_of(settings=OFF).malloc(20 * MIB - 512, 0).size_bytes == 20 * MIB  # type: ignore[union-attr]
+
+
+def growing_lengths(settings: str) -> DeviceMemory:
+    """Sequences that get longer from batch to batch: no freed block is large enough for its successor."""
+    memory = memory_of(settings=settings)
+    for length in range(100, 200, 5):
+        batch = [take(memory, length * size) for size in (512 << 10, 128 << 10, 300 << 10)]
+        for block in batch:
+            memory.free(block)
+    return memory
+
+
+def test_growing_sequences_reserve_less_than_with_plain_segments() -> None:
+    """GIVEN batches that grow WHEN each is freed before the next THEN one range grows with the largest batch, 195 x 940 KiB in
+    pages of 20 MiB; plain segments pile up."""
+    expandable, plain = growing_lengths(ON), growing_lengths(OFF)
+    assert expandable.peak_allocated_bytes == 195 * (940 << 10) <= plain.peak_allocated_bytes
+    assert expandable.reserved_bytes == 180 * MIB
+    assert plain.reserved_bytes > 5 * expandable.reserved_bytes
+
+
+def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only() -> None:
+    """GIVEN two freed blocks of 20 MiB, 2 MiB in use in the first WHEN 38 MiB are asked for THEN one range has them side by
+    side; of two plain segments one can go back to the device, which is 20 MiB."""
+    for settings, fits in ((ON, True), (OFF, False)):
+        memory = memory_of(capacity_bytes=60 * MIB, settings=settings)
+        first, second, _ = (take(memory, 20 * MIB) for _ in range(3))
+        memory.free(first)
+        memory.free(second)
+        take(memory, 2 * MIB)
+        if fits:
+            assert take(memory, 38 * MIB).size_bytes == 38 * MIB
+        else:
+            with pytest.raises(OutOfMemory, match=r"Tried to allocate 38\.00 MiB"):
+                memory.malloc(38 * MIB, 0)
+
+
+def test_the_best_fit_counts_what_a_block_can_grow_to() -> None:
+    """GIVEN a free end of 1.5 MiB that can grow and a free block of 3 MiB that cannot WHEN 1.2 MiB are asked for THEN the end,
+    though the tighter fit, is kept for what is larger."""
+    memory = memory_of()
+    first = take(memory, 3 * MIB)
+    start = first.address
+    take(memory, 15 * MIB + MIB // 2)
+    memory.free(first)
+    assert take(memory, MIB + MIB // 5).address == start
+    assert memory.reserved_bytes == 20 * MIB
+
+
+def test_empty_pages_go_back_one_by_one_and_holes_are_filled_first() -> None:
+    """GIVEN three pages, the last in use WHEN the cache is emptied THEN two go back, and are mapped again where they were."""
+    memory = memory_of()
+    first, last = take(memory, 45 * MIB), take(memory, 10 * MIB)
+    memory.free(first)
+    memory.empty_cache()
+    assert memory.reserved_bytes == 20 * MIB  # 40 to 60 MiB, with 5 MiB free before the block
+    parts = memory.snapshot()
+    assert [(part["address"], part["total_size"]) for part in parts] == [(first.address + 40 * MIB, 20 * MIB)]
+    assert take(memory, 41 * MIB).address == first.address
+    assert memory.reserved_bytes == 60 * MIB
+    assert len(memory.snapshot()) == 1
+    memory.free(last)
+
+
+def test_a_range_without_any_page_is_given_up() -> None:
+    memory = memory_of()
+    block = take(memory, 3 * MIB)
+    address = block.address
+    memory.free(block)
+    memory.empty_cache()
+    assert memory.reserved_bytes == 0 and memory.snapshot() == []
+    assert memory.stats()["num_device_free"] == 1
+    assert take(memory, 30 * MIB, stream=5).address == address
+
+
+def test_streams_and_sizes_have_ranges_of_their_own() -> None:
+    memory = memory_of()
+    blocks = [take(memory, size, stream) for size in (512, 2 * MIB) for stream in (0, 7)]
+    assert memory.reserved_bytes == 44 * MIB
+    starts = sorted(block.address for block in blocks)
+    assert all(after - before >= 18 * GIB for before, after in pairwise(starts))  # 9/8 of the device
+
+
+def test_what_is_short_is_taken_from_other_streams_empty_pages() -> None:
+    """GIVEN pages cached for one stream WHEN another one needs them THEN they are unmapped and mapped anew: a retry."""
+    memory = memory_of(capacity_bytes=100 * MIB)
+    memory.free(take(memory, 70 * MIB))
+    take(memory, 60 * MIB, stream=7)
+    assert memory.reserved_bytes == 60 * MIB
+    assert memory.stats()["num_alloc_retries"] == 1
+
+
+def test_running_out_leaves_what_was_mapped_and_says_the_segment() -> None:
+    """GIVEN 100 MiB of which 10 are others' WHEN more than 80 are asked for THEN it fails, in the words of a plain segment."""
+    memory = memory_of(capacity_bytes=100 * MIB, outside_bytes=10 * MIB)
+    kept = take(memory, 78 * MIB)
+    with pytest.raises(OutOfMemory, match=r"Tried to allocate 20.00 MiB"):
+        memory.malloc(3 * MIB, 0)
+    assert memory.reserved_bytes == 80 * MIB and memory.stats()["num_ooms"] == 1
+    take(memory, 2 * MIB)
+    memory.free(kept)
+    assert memory.reserved_bytes == 80 * MIB
+
+
+def test_a_fraction_is_asked_for_a_whole_segment() -> None:
+    """GIVEN a free end of the last page WHEN 30 MiB are allowed and 20 mapped THEN growing by a little fails all the same."""
+    memory = memory_of(capacity_bytes=100 * MIB)
+    memory.set_memory_fraction(0.3)
+    take(memory, 19 * MIB)
+    with pytest.raises(OutOfMemory, match=r"30.00 MiB allowed"):
+        memory.malloc(2 * MIB, 0)
+    assert take(memory, 512).size_bytes == 512  # a segment of 2 MiB is allowed
+
+
+def test_oversize_blocks_of_a_range_are_split_but_not_given_to_small_requests() -> None:
+    """GIVEN max_split_size WHEN a free block of a range is above it THEN a smaller request gets other memory."""
+    memory = memory_of(settings="expandable_segments:True,max_split_size_mb:40")
+    memory.free(take(memory, 60 * MIB))
+    before = memory.reserved_bytes
+    small = take(memory, 5 * MIB)
+    assert memory.reserved_bytes == before  # the end of the range is where it grows: what is free there serves
+    assert small.size_bytes == 5 * MIB
+    assert memory.stats()["oversize_allocations"]["allocated"] == 1
+
+
+def test_garbage_is_collected_from_plain_segments_only() -> None:
+    memory = memory_of(capacity_bytes=100 * MIB, settings="expandable_segments:True,garbage_collection_threshold:0.1")
+    memory.set_memory_fraction(1.0)
+    memory.free(take(memory, 30 * MIB))
+    take(memory, 50 * MIB)
+    assert memory.stats()["num_device_free"] == 0
+
+
+def test_it_can_be_switched_off_for_a_while() -> None:
+    """GIVEN a free expandable block WHEN it is switched off THEN requests get plain segments, and that block when it is on."""
+    memory = memory_of()
+    memory.free(take(memory, 5 * MIB))
+    memory.apply(parse_settings("expandable_segments:False"))
+    plain = take(memory, 5 * MIB)
+    assert [part["is_expandable"] for part in memory.snapshot()] == [True, False]
+    memory.apply(parse_settings("expandable_segments:True"))
+    memory.free(plain)
+    take(memory, 5 * MIB)
+    assert memory.reserved_bytes == 40 * MIB
+    memory.empty_cache()
+    assert memory.reserved_bytes == 20 * MIB
+
+
+def test_the_history_tells_what_was_mapped_and_unmapped() -> None:
+    memory = memory_of()
+    memory.history = History(None)
+    first = take(memory, 15 * MIB)
+    second = take(memory, 10 * MIB)
+    memory.free(second)
+    memory.empty_cache()
+    told = [(e["action"], e["addr"] - first.address, e["size"]) for e in memory.history.entries if "segment" in e["action"]]
+    page = 20 * MIB
+    assert told == [("segment_map", 0, page), ("segment_map", page, page), ("segment_unmap", page, page)]
+
+
+def test_a_steady_program_becomes_a_cycle() -> None:
+    """GIVEN an allocator over expandable segments WHEN steps repeat THEN each has the first's addresses, and totals rise."""
+    memory = memory_of()
+    allocator = TensorAllocator(memory)
+    seen = []
+    for _ in range(12):
+        handles = [allocator.malloc(size, 0) for size in (3 * MIB, 700, 30 * MIB)]
+        seen.append([handle.address for handle in handles if handle is not None])
+        for handle in handles:
+            assert handle is not None
+            allocator.free(handle)
+        allocator.end_step()
+    assert allocator._cycle is not None
+    assert seen == [seen[0]] * 12
+    assert allocator.flush().stats()["allocation"]["all"]["allocated"] == 36
+
+
+def test_large_pages_are_reserved_at_the_call_that_needs_them() -> None:
+    """GIVEN pages of 64 MiB on a device of 100 WHEN two streams ask for a little THEN the second runs out at its own call."""
+    for settings in ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64"):
+        allocator = TensorAllocator(memory_of(capacity_bytes=100 * MIB, settings=settings))
+        assert allocator.malloc(2 * MIB, 0) is not None
+        with pytest.raises(OutOfMemory):
+            allocator.malloc(2 * MIB, 7)
+
+
+def test_a_block_that_waits_for_a_stream_is_not_grown_over() -> None:
+    now = [0]
+    memory = DeviceMemory(0, GIB, host_now_ns=lambda: now[0], settings=parse_settings(ON))
+    side = VirtualStream(0, 1)
+    side.push(0, 0, 0, 1_000)
+    block = take(memory, 19 * MIB)
+    start = block.address
+    memory.record_stream(block, side)
+    memory.free(block)
+    assert take(memory, 19 * MIB).address == start + 19 * MIB
+    now[0] = 2_000
+    assert take(memory, 10 * MIB).address == start
+
+
+def test_addresses_run_out_after_many_streams() -> None:
+    memory = memory_of(capacity_bytes=1 << 40)
+    with pytest.raises(RuntimeError, match="no 1,236,950,581,248 bytes of addresses are left"):
+        for stream in range(10):
+            memory.malloc(512, stream)

@@ -1,0 +1,131 @@
+"""Allocator settings: what torch accepts is accepted, what torch refuses is refused."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from replayer.errors import NotEmulated, NotEmulatedWarning
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.settings import (
+    IGNORED,
+    MIB,
+    NOT_EMULATED,
+    AllocatorSettings,
+    SettingsError,
+    parse_settings,
+    settings_of_environment,
+)
+
+TEXTS = [
+    "max_split_size_mb:20",
+    "max_split_size_mb:19",
+    "max_split_size_mb:abc",
+    "max_non_split_rounding_mb:10",
+    "large_segment_size_mb:30,max_split_size_mb:29",
+    "large_segment_size_mb:10",
+    "garbage_collection_threshold:0.8",
+    "garbage_collection_threshold:1.0",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:3",
+    "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+    "roundup_power2_divisions:[256:1,500:2]",
+    "roundup_power2_divisions:[64:0,128:2,>:2], max_split_size_mb : 128",
+    "expandable_segments:False",
+    "expandable_segments:True",
+    "expandable_segments:yes",
+    "pinned_use_background_threads:True",
+    "pinned_use_background_threads:1",
+    "pinned_max_round_threshold_mb:64",
+    "pinned_max_cached_size_mb:x",
+    "max_split_size_mb",
+]
+
+
+def test_torch_accepts_and_refuses_the_same() -> None:
+    """GIVEN spellings right and wrong WHEN torch's own parser reads them THEN it accepts those that ours accepts.
+
+    In a child process: torch keeps what it has read.
+    """
+    judge = (
+        "import sys, torch\n"
+        "for text in sys.argv[1:]:\n"
+        "    try: torch._C._accelerator_setAllocatorSettings(text); print(1)\n"
+        "    except (RuntimeError, ValueError): print(0)\n"
+    )
+    # large_segment_size_mb comes last, for it changes what is accepted after it
+    texts = sorted(TEXTS, key=lambda text: "large_segment_size_mb:30" in text)
+    judged = subprocess.run([sys.executable, "-c", judge, *texts], capture_output=True, text=True, check=True)
+    for text, verdict in zip(texts, judged.stdout.split(), strict=True):
+        assert accepts(text) == (verdict == "1"), text
+
+
+def accepts(text: str) -> bool:
+    try:
+        parse_settings(text)
+    except SettingsError:
+        return False
+    return True
+
+
+def test_intervals_start_at_one_mebibyte() -> None:
+    divisions = parse_settings("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]").power2_divisions
+    assert divisions == (1,) * 9 + (2, 4) + (8,) * 5
+
+
+def test_the_first_variable_that_is_set_counts() -> None:
+    both = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}
+    assert settings_of_environment(both).max_split_bytes == 64 * MIB
+    assert settings_of_environment({}) == AllocatorSettings()
+
+
+def test_settings_add_to_those_in_force() -> None:
+    before = parse_settings("max_split_size_mb:64")
+    assert parse_settings("garbage_collection_threshold:0.5", before).max_split_bytes == 64 * MIB
+
+
+@pytest.mark.parametrize("key", NOT_EMULATED)
+def test_what_has_no_effect_is_said_once_it_is_used(key: str) -> None:
+    value = {"throw_on_cudamalloc_oom": "True", "expandable_segments_reserve_by_class": "[serving:0.25]"}.get(key, "64")
+    with pytest.warns(NotEmulatedWarning, match=rf"{key}:.* has no effect on the virtual GPU: {NOT_EMULATED[key][:30]}"):
+        DeviceMemory(0, 1 << 30, settings=parse_settings(f"{key}:{value}"))
+
+
+def test_what_changes_nothing_here_is_taken_in_silence() -> None:
+    """GIVEN keys of no consequence WHEN they are set THEN nothing is said, nothing changes, and a typo is an error."""
+    for key in IGNORED:
+        assert parse_settings(f"{key}:True") == AllocatorSettings()
+        with pytest.raises(SettingsError, match=f"'True' or 'False' for {key}"):
+            parse_settings(f"{key}:yes")
+    assert parse_settings("pinned_num_register_threads:8,throw_on_cudamalloc_oom:False") == AllocatorSettings()
+    for wrong in ("pinned_num_register_threads:6", "pinned_num_register_threads:256", "pinned_reserve_segment_size_mb:0"):
+        assert not accepts(wrong)
+
+
+def test_torch_knows_every_key_that_is_named_here() -> None:
+    """GIVEN the keys in torch's header WHEN they are set THEN each is known; others are of later releases."""
+    header = Path(torch.__file__).parent / "include" / "c10" / "cuda" / "CUDAAllocatorConfig.h"
+    listed = header.read_text().partition("keys{")[2].partition("}")[0]
+    keys = re.findall(r'"(\w+)"', re.sub(r'"\s+"', "", re.sub(r"//.*", "", listed)))
+    assert "throw_on_cudamalloc_oom" in keys and "release_lock_on_cudamalloc" in keys
+    values = dict.fromkeys(("throw_on_cudamalloc_oom", *IGNORED), "True")
+    values |= {"backend": "native", "per_process_memory_fraction": "0.5"}
+    for key in keys:
+        assert accepts(f"{key}:{values.get(key, '8')}"), key
+
+
+def test_another_backend_is_refused_by_name() -> None:
+    with pytest.raises(NotEmulated, match="backend:cudaMallocAsync"):
+        parse_settings("backend:cudaMallocAsync")
+    with pytest.raises(SettingsError, match="options are native and cudaMallocAsync"):
+        parse_settings("backend:mine")
+
+
+def test_an_unknown_key_is_named() -> None:
+    with pytest.raises(SettingsError, match="'max_splt_size_mb'"):
+        parse_settings("max_splt_size_mb:128")

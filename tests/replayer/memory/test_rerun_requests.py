@@ -1,0 +1,166 @@
+"""Whether requests fit, on any card and at any batch size."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from replayer.memory.capacity import Capacity
+from replayer.memory.device.blocks import Block
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
+from replayer.memory.device.settings import parse_settings
+from replayer.memory.rerun_requests import MAX_BATCH, ScaledRequests, largest_batch, run_requests
+from replayer.memory.tensor_allocator import TensorAllocator
+from replayer.timing.stream import VirtualStream
+
+MIB = 1 << 20
+PLAIN = parse_settings("")
+
+
+def capacity(mib: int, outside_mib: int = 0) -> Capacity:
+    return Capacity(mib * MIB, outside_mib * MIB, "")
+
+
+def logged(mib: int = 1 << 20) -> tuple[DeviceMemory, RequestLog]:
+    memory = DeviceMemory(0, mib * MIB, settings=PLAIN)
+    memory.requests = log = RequestLog()
+    return memory, log
+
+
+def train(batch: int, steps: int = 3) -> RequestLog:
+    """A network of ten layers: weights, activations by sample, gradients; and an optimizer's state from the first step on."""
+    memory, log = logged()
+    sizes = [random.Random(7).randrange(1_000, 3_000_000) for _ in range(10)]
+    weights = [memory.malloc(size, 0) for size in sizes]
+    state: list[Block] = []
+    for _ in range(steps):
+        activations = [memory.malloc(700 + size * batch // 2, 0) for size in sizes]
+        for activation, size in zip(reversed(activations), sizes, strict=True):
+            gradient = memory.malloc(size, 0)
+            assert activation is not None and gradient is not None
+            memory.free(activation)
+            if len(state) < len(weights):
+                state.append(gradient)
+            else:
+                memory.free(gradient)
+        log.note(RequestKind.STEP)
+    return log
+
+
+def test_optional_requests_are_left_out_where_the_card_makes_none() -> None:
+    entries = [LogEntry(RequestKind.REQUEST, 4 * MIB), LogEntry(RequestKind.OPTIONAL, 30 * MIB)]
+    log = RequestLog([*entries, LogEntry(RequestKind.FREE, 1), LogEntry(RequestKind.FREE, 0)])
+    assert run_requests(log, capacity(100), PLAIN).reserved_bytes == 50 * MIB
+    assert run_requests(log, capacity(100), PLAIN, has_optional=False).reserved_bytes == 20 * MIB
+
+
+def test_the_requests_alone_give_the_figures_of_the_run() -> None:
+    chance = random.Random(1)
+    memory, log = logged()
+    memory.requests = log
+    held: list[Block] = []
+    for _ in range(2_000):
+        if held and chance.random() < 0.45:
+            memory.free(held.pop(chance.randrange(len(held))))
+        else:
+            block = memory.malloc(chance.choice([200, 5_000, 900_000, 3 * MIB, 30 * MIB]), chance.randrange(2))
+            assert block is not None
+            held.append(block)
+        if chance.random() < 0.01:
+            memory.empty_cache()
+    outcome = run_requests(RequestLog.from_json(log.to_json()), capacity(1 << 20), PLAIN)
+    assert outcome.fits
+    assert outcome.peak_bytes == memory.peak_allocated_bytes and outcome.reserved_bytes == memory.peak_reserved_bytes
+
+
+def test_a_smaller_card_fails_where_the_script_would_have() -> None:
+    log = train(batch=64)
+    enough = run_requests(log, capacity(1 << 20), PLAIN)
+    assert enough.fits and enough.steps == 3 and enough.retries == 0
+    for mib in (150, 250, 400):
+        outcome = run_requests(log, capacity(mib, outside_mib=50), PLAIN)
+        memory, blocks = DeviceMemory(0, mib * MIB, 50 * MIB, settings=PLAIN), []
+        with pytest.raises(OutOfMemory):
+            for kind, value, stream, _ in log.entries:
+                if kind == RequestKind.REQUEST:
+                    blocks.append(memory.malloc(value, stream))
+                elif kind == RequestKind.FREE:
+                    memory.free(blocks[value])  # type: ignore[arg-type]
+        assert not outcome.fits and outcome.asked_bytes > 0 and outcome.peak_bytes == memory.peak_allocated_bytes
+
+
+def test_two_runs_tell_of_any_batch_size() -> None:
+    scaled = ScaledRequests.of(train(16), 16, train(32), 32)
+    assert scaled is not None
+    for batch in (1, 7, 100):
+        told, real = (run_requests(log, capacity(1 << 20), PLAIN) for log in (scaled.at(batch), train(batch)))
+        assert told == real
+    limit = largest_batch(lambda batch: run_requests(scaled.at(batch), capacity(2_000), PLAIN).fits, 16)
+    assert run_requests(train(limit), capacity(2_000), PLAIN).fits
+    assert not run_requests(train(limit + 1), capacity(2_000), PLAIN).fits
+
+
+def test_runs_whose_requests_come_in_another_order_tell_of_no_third() -> None:
+    assert ScaledRequests.of(train(16), 16, train(32, steps=2), 32) is None
+    assert ScaledRequests.of(train(16), 16, train(16), 16) is None
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 15, 16, 17, 1_000, 123_456])
+@pytest.mark.parametrize("start", [1, 16, 4_000])
+def test_the_largest_batch_is_the_last_that_fits(limit: int, start: int) -> None:
+    assert largest_batch(lambda batch: batch <= limit, start) == limit
+
+
+def test_requests_that_do_not_grow_have_no_limit() -> None:
+    assert largest_batch(lambda batch: True, 32) == MAX_BATCH
+
+
+def test_a_workspace_that_an_op_can_do_without_is_left_out_where_there_is_no_room() -> None:
+    memory, log = logged()
+    allocator = TensorAllocator(memory)
+    kept = allocator.malloc(30 * MIB, 0)
+    scratch = allocator.try_malloc(200 * MIB, 0, "conv")
+    assert kept is not None and scratch is not None
+    allocator.free(scratch)
+    allocator.malloc(10 * MIB, 0)
+    allocator.end_step()
+    kinds = [entry.kind.name for entry in log.entries]
+    assert kinds == ["REQUEST", "OPTIONAL", "FREE", "REQUEST", "STEP"]
+    assert run_requests(log, capacity(1_000), PLAIN).reserved_bytes == 230 * MIB
+    outcome = run_requests(log, capacity(100), PLAIN)
+    assert outcome.fits and outcome.peak_bytes == 40 * MIB
+    assert log.sizes_by_step() == [[30 * MIB, 200 * MIB, 10 * MIB]]
+
+
+def test_a_workspace_that_found_no_room_once_is_not_requested_again() -> None:
+    """PyTorch keeps the algorithm that ran, also where there would be room later; cached memory is then not returned for it."""
+    memory, log = logged()
+    allocator = TensorAllocator(memory)
+    for _ in range(3):
+        kept = allocator.malloc(60 * MIB, 0)
+        assert kept is not None
+        for use in ("narrow", "wide"):
+            scratch = allocator.try_malloc((30 if use == "narrow" else 80) * MIB, 0, use)
+            assert scratch is not None
+            allocator.free(scratch)
+        allocator.free(kept)
+        allocator.malloc(5 * MIB, 0)
+        allocator.end_step()
+    assert [entry.use for entry in log.entries if entry.kind is RequestKind.OPTIONAL] == [0, 1] * 3
+    assert RequestLog.from_json(log.to_json()).entries == log.entries
+    assert run_requests(log, capacity(120), PLAIN).retries == 1  # 80 MiB beside 60 fail in the first step alone
+    assert run_requests(log, capacity(1_000), PLAIN).retries == 0
+
+
+def test_a_block_that_another_stream_uses_is_free_when_that_has_ended() -> None:
+    memory, log = logged()
+    block = memory.malloc(MIB, 0)
+    assert block is not None
+    memory.record_stream(block, VirtualStream(0, 3))
+    memory.free(block)
+    assert log.entries == [LogEntry(RequestKind.REQUEST, MIB)]
+    memory.malloc(MIB, 0)  # by default all streams have ended
+    assert [entry.kind for entry in log.entries] == [RequestKind.REQUEST, RequestKind.FREE, RequestKind.REQUEST]

@@ -1,0 +1,123 @@
+# mypy: allow-untyped-calls
+"""The plan cache: what its keys tell apart, that it stays small, and that what it remembers is what would be learned again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from replayer.tensor.planning.results import complete
+from replayer.tensor.planning.shape_inference import infer
+from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import TensorMetaTable
+from tests.replayer.fake_gpu import use
+from tests.replayer.tensor import test_tensor_ops
+
+
+def _plans_of(op: Any) -> int:
+    return len(VirtualTensor.plan_cache.route(op).plans)
+
+
+def test_specs_are_interned() -> None:
+    metas = TensorMetaTable(torch.Tensor)
+    one = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
+    assert metas.of((2, 3), (3, 1), 0, torch.float32, 0) is one
+    assert metas.of((2, 3), (3, 1), 0, torch.float32, 1) is not one
+    assert (one.numel, one.extent_bytes, one.dense) == (6, 24, True)
+    assert metas.of((2, 2), (3, 1), 0, torch.float32, 0).dense is False
+    assert metas.of((0, 2), (2, 1), 5, torch.float32, 0).extent_bytes == 0
+    assert metas.contiguous((2, 3), torch.float32, 0) is one
+
+
+def test_changing_scalars_do_not_grow_the_cache() -> None:
+    use()
+    x = torch.rand(3, device="cuda")
+    ops = (torch.ops.aten.mul_.Tensor, torch.ops.aten.add_.Tensor, torch.ops.aten.addcdiv_.default)
+    for i in range(20):
+        x.mul_(0.5 + i).add_(x, alpha=0.1 * i)
+        x.addcdiv_(x, x, value=-0.01 * i)
+    assert [_plans_of(op) for op in ops] == [1, 1, 1]
+    for i in range(20):
+        x.add_(i)
+    assert _plans_of(torch.ops.aten.add_.Tensor) == 2
+
+
+def test_true_one_and_one_point_zero_differ() -> None:
+    use()
+    x = torch.ones(3, dtype=torch.bool, device="cuda")
+    dtypes = [(x + scalar).dtype for scalar in (True, 1, 1.0, True, 1, 1.0)]
+    assert dtypes == [torch.bool, torch.int64, torch.float32] * 2
+    y = torch.ones(3, 3, device="cuda")
+    assert [tuple(y.sum(1, keepdim=keep).shape) for keep in (True, False, True)] == [(3, 1), (3,), (3, 1)]
+    assert [len(torch.arange(n, device="cuda")) for n in (3, 5, 3)] == [3, 5, 3]
+    assert [torch.arange(n, device="cuda").dtype for n in (3, 3.0, 3)] == [torch.int64, torch.float32, torch.int64]
+    assert [tuple(y.new_zeros(size).shape) for size in ((2,), (2, 1), (2,))] == [(2,), (2, 1), (2,)]
+
+
+def test_a_dtype_by_name_and_the_default_dtype() -> None:
+    use()
+    x = torch.ones(3, dtype=torch.int64, device="cuda")
+    assert [x.sum(dtype=dtype).dtype for dtype in (torch.float32, torch.float64, None)] == [
+        torch.float32,
+        torch.float64,
+        torch.int64,
+    ]
+    before = (x / 2).dtype
+    torch.set_default_dtype(torch.float64)
+    assert (before, (x / 2).dtype) == (torch.float32, torch.float64)
+
+
+def test_what_is_looked_up_is_what_would_be_learned() -> None:
+    """Every plan that the other test's ops find in the cache is inferred once more and compared."""
+    gpu = use()
+    plans = VirtualTensor.plan_cache
+    compared = 0
+
+    def watching(find: Any, func: Any) -> Any:
+        def watched(args: Any, kwargs: Any) -> Any:
+            nonlocal compared
+            plan = find(args, kwargs)
+            if plan is not None:
+                compared += 1
+                fresh = infer(plans.metas, func, args, kwargs, 0)
+                complete(fresh, func, gpu.workspaces_of(fresh.signature))
+                for field in ("outcome", "writes", "reshaped", "device", "kind", "meta", "size_bytes", "at"):
+                    assert getattr(fresh, field) == getattr(plan, field), (func, field)
+            return plan
+
+        return watched
+
+    def run_all() -> None:
+        for op, shapes in test_tensor_ops.OPS.values():
+            op(*[torch.rand(shape, device="cuda") for shape in shapes])
+
+    run_all()
+    for route in plans.routes.values():
+        route.finders = [watching(find, route.func) for find in route.finders]
+    run_all()
+    assert compared > len(test_tensor_ops.OPS)
+
+
+def test_one_plan_serves_equal_calls() -> None:
+    gpu = use()
+    x = torch.rand(2, 3, 8, 8, device="cuda")
+    w = torch.rand(4, 3, 3, 3, device="cuda")
+    for _ in range(3):
+        F.conv2d(x, w)
+    assert _plans_of(torch.ops.aten.convolution.default) == 1
+    signatures = [signature for signature, _ in gpu.launches if signature.op == "aten::convolution"]
+    assert len(signatures) == 3 and len({id(signature) for signature in signatures}) == 1
+    assert signatures[0].shapes == ((2, 3, 8, 8), (4, 3, 3, 3)) and signatures[0].outputs == ((2, 4, 6, 6),)
+
+
+def test_what_launches_and_what_does_not() -> None:
+    gpu = use()
+    x = torch.rand(4, 6, device="cuda")
+    gpu.launches.clear()
+    x.view(-1), x.t(), x[1:], x.detach(), x.expand(2, 4, 6), x.unsqueeze_(0), torch.empty_like(x), x.new_empty(3)
+    x.split(2, 1), x.chunk(2), torch.empty(3, device="cuda"), x.as_strided((2,), (1,)), x.resize_(3)
+    assert gpu.launched == []
+    x.add_(1), x.clone(), x.zero_(), torch.zeros(3, device="cuda"), x.sum()
+    assert gpu.launched == ["add_", "clone", "zero_", "zero_", "sum"]

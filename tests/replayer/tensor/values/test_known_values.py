@@ -1,0 +1,123 @@
+# mypy: allow-untyped-calls
+"""Whole numbers that follow from what the host knows: scripts decide by them, so they are computed beside the virtual op."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replayer.tensor.allocation import KNOWN_LIMIT
+from replayer.tensor.values.known_values import Folding
+from tests.replayer.fake_gpu import use
+
+_OPS = {
+    "compare": lambda x: x > 2,
+    "sum": lambda x: x.sum(-1),
+    "cumsum": lambda x: x.cumsum(0),
+    "diff": lambda x: torch.diff(x, dim=0),
+    "all": lambda x: (x >= 0).all(),
+    "column": lambda x: x[:, :1] + 1,
+    "transposed": lambda x: x.t().contiguous() * 2,
+    "cat": lambda x: torch.cat([x, x.flip(0)]),
+    "cast": lambda x: x.bool().long() - x.int(),
+    "where": lambda x: torch.where(x.eq(1), x, -x),
+    "sorted": lambda x: x.argsort(1).clone(),
+    "positions": lambda x: torch.arange(x.size(0), device=x.device).unsqueeze(1) + x,
+    "indexed": lambda x: x[torch.arange(x.size(0), device=x.device) % 2],
+    "rows found": lambda x: torch.tensor(x[x[:, 0] > 1].shape),
+}
+
+
+def test_what_follows_from_known_numbers_is_known() -> None:
+    use()
+
+    @settings(max_examples=30, deadline=None)
+    @given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=2, max_size=4))
+    def check(rows: list[list[int]]) -> None:
+        host = torch.tensor(rows)
+        for name, op in _OPS.items():
+            assert op(host.cuda()).tolist() == op(host).tolist(), name
+
+    check()
+
+
+def test_what_is_drawn_or_written_over_is_not_known_nor_what_is_large_and_varied() -> None:
+    use()
+    x = torch.ones(3, dtype=torch.int64, device="cuda")
+    assert (x + 1).tolist() == [2] * 3
+    x.add_(torch.randint(5, (3,), device="cuda"))
+    assert (x + 1).tolist() == [0] * 3  # the placeholder
+    assert torch.bernoulli(torch.ones(3, device="cuda")).long().tolist() == [0] * 3
+    assert (torch.rand(3, device="cuda") >= 0).tolist() == [False] * 3
+    large = torch.zeros(KNOWN_LIMIT + 1, dtype=torch.int64, device="cuda")
+    assert (large == 0).tolist()[:2] == [True] * 2 and bool((large == 0).all())
+    assert (torch.arange(KNOWN_LIMIT + 1, device="cuda") >= 0).tolist()[:2] == [False] * 2
+    assert (torch.arange(KNOWN_LIMIT, device="cuda") >= 0).tolist()[:2] == [True] * 2
+
+
+def test_an_attention_mask_that_hides_nothing_is_seen_through() -> None:
+    """As scripts do it, to take a kernel without mask: the launched kernel is flash."""
+    gpu = use(name="NVIDIA A100-SXM4-40GB")
+    q = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.float16)
+    given_mask = torch.ones(2, 8, dtype=torch.int64).cuda()
+    F.scaled_dot_product_attention(q, q, q, attn_mask=None if given_mask.bool().all() else given_mask[:, None, None])
+    assert gpu.launched[-1] == "_scaled_dot_product_flash_attention"
+
+
+def test_heads_that_share_keys_take_flash() -> None:
+    gpu = use(name="NVIDIA A100-SXM4-40GB")
+    q = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.float16, requires_grad=True)
+    k = torch.rand(2, 2, 8, 16, device="cuda", dtype=torch.float16, requires_grad=True)
+    F.scaled_dot_product_attention(q, k, k, enable_gqa=True, is_causal=True).sum().backward()
+    assert k.grad is not None and k.grad.shape == k.shape and q.grad is not None
+    assert "_scaled_dot_product_flash_attention_backward" in gpu.launched
+
+
+def test_a_mask_of_odd_width_is_padded_for_the_efficient_kernel() -> None:
+    gpu = use(name="Tesla V100-SXM2-16GB", major=7, minor=0)
+    q = torch.rand(2, 4, 5, 16, device="cuda")
+    gpu.launches.clear()
+    F.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(5, 5, device="cuda"))
+    assert gpu.launched[-2:] == ["constant_pad_nd", "_scaled_dot_product_efficient_attention"]
+
+
+def test_what_an_unknown_operand_cannot_change_is_known() -> None:
+    use()
+    # GIVEN a condition and a count of which nothing is known, as in a loop that generates tokens
+    unknown, unfinished = torch.rand(2, device="cuda") > 0.3, torch.randint(0, 2, (2,), device="cuda")
+    stopped = torch.full((2,), True, device="cuda")
+    # THEN True stays true, by tensors and by plain numbers, and nothing of what is left is nothing
+    assert (unknown | stopped).tolist() == (unknown | True).tolist() == (True | unknown).tolist() == [True, True]
+    assert (unknown & False).tolist() == (unknown & ~stopped).tolist() == [False, False]
+    assert (unfinished & ~stopped).tolist() == (unfinished * ~stopped).tolist() == [0, 0]
+    assert ((unfinished & ~(unknown | True)).max() == 0).item() is True
+    unfinished &= ~stopped
+    assert unfinished.tolist() == [0, 0]
+    # and whole numbers made of conditions are no conditions
+    assert (unknown | 2).dtype is torch.int64 and (unknown | 2).tolist() != [True, True]
+
+
+def test_a_few_numbers_are_computed_by_one_thread_and_the_scripts_setting_stays() -> None:
+    """GIVEN a script with several threads WHEN known numbers are computed THEN no thread waits for another, and the script's
+    own ops have as many as before, also after an op that the CPU cannot compute."""
+    use()
+    seen: list[int] = []
+
+    def add(*args: Any, **kwargs: Any) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        raise NotImplementedError
+
+    add._schema = torch.ops.aten.add.Tensor._schema  # type: ignore[attr-defined]
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        x = torch.arange(4).cuda()
+        assert not Folding(cast(Any, add), ()).fold(x, (x, 1), {})
+        assert seen == [1] and torch.get_num_threads() == 3
+        assert (x + 1).tolist() == [1, 2, 3, 4] and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

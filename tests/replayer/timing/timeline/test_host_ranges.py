@@ -1,0 +1,127 @@
+"""Ranges of modules lie around the ops called in them, whenever these are played and handed over: against a stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.timing.timeline.host_ranges import NAMED, HostRanges
+from traces.model import NONE, HostKind
+
+# What the script does: calls a module of some name, returns from one, calls an op; and when ops are played, directly or from
+# the pending ones, and rows handed over.
+_DONE = st.lists(st.one_of(st.integers(1, 3), st.sampled_from(["return", "op", "op", "op", "copy", "play", "hand over"])))
+
+
+@dataclass
+class Called:
+    """A range as the model has it: rows are numbered through the run."""
+
+    name: int
+    parent: int
+    ops: list[int] = field(default_factory=list)  # rows, also of the calls within
+
+
+class Model:
+    """Plays ops one by one: op `row` lasts from 10 * row to 10 * row + 5."""
+
+    def __init__(self) -> None:
+        self.stack: list[int] = []
+        self.calls: list[Called] = []
+        self.parents: dict[int, int] = {}  # of op rows: a call, or NONE
+
+    def op(self, row: int) -> None:
+        self.parents[row] = self.stack[-1] if self.stack else NONE
+        for call in self.stack:
+            self.calls[call].ops.append(row)
+
+
+@given(_DONE)
+def test_ranges_against_a_stack(done: list[int | str]) -> None:
+    ranges, model = HostRanges(), Model()
+    marks, pending = ranges.of_thread(4), list[int]()
+    waiting: list[tuple[str, int]] = []  # what the model does when the pending ops are played: their rows are known then
+    first = row = 0
+
+    def play() -> None:
+        nonlocal row
+        ranges.place(row, len(pending) // 3)
+        pending.clear()
+        for what, name in waiting:
+            if what == "op":
+                model.op(row)
+                row += 1
+            elif what == "begin":
+                model.calls.append(Called(name, model.stack[-1] if model.stack else NONE))
+                model.stack.append(len(model.calls) - 1)
+            elif model.stack:
+                model.stack.pop()
+        waiting.clear()
+
+    def hand_over() -> None:
+        nonlocal first, row
+        play()
+        taken = ranges.take(row)
+        count, own = row - first, sorted(model.parents)
+        start_ns = 10 * np.arange(first, row)
+        thread = np.full(count, 4)
+        made, parent = taken.rows(thread, start_ns, start_ns + 5, first)
+        assert own == list(range(first, row)) and len(taken) == len(made) == len(model.calls)
+        expected = [model.parents[r] for r in own] + [call.parent for call in model.calls]
+        assert parent.tolist() == [NONE if call == NONE else row + call for call in expected]
+        for call, (of, kind, name, begin_ns, took_ns) in zip(model.calls, made.tolist(), strict=True):
+            assert (of, kind, name) == (4, HostKind.ANNOTATION, call.name)
+            if call.ops:
+                assert (begin_ns, begin_ns + took_ns) == (10 * call.ops[0], 10 * call.ops[-1] + 5)
+            else:
+                assert took_ns == 0
+        first = row = row + len(made)
+        model.calls.clear()
+        model.stack.clear()
+        model.parents.clear()
+
+    for what in done:
+        if isinstance(what, int):
+            marks.append((what + 1) * NAMED + len(pending))
+            waiting.append(("begin", what))
+        elif what == "return":
+            marks.append(~len(pending))
+            waiting.append(("end", 0))
+        elif what == "op":
+            pending += [0, 0, 0]
+            waiting.append(("op", 0))
+        elif what == "hand over":
+            hand_over()
+        else:
+            play()
+            if what == "copy":  # played by itself, when nothing is pending
+                model.op(row)
+                row += 1
+    hand_over()
+
+
+def test_ops_of_several_streams_are_played_in_another_order_than_they_were_called() -> None:
+    ranges = HostRanges()
+    marks = ranges.of_thread(0)
+    # GIVEN ops 0 to 3, of which 1 and 2 are called within a module, played as 0 2 1 3
+    marks.extend((8 * NAMED + 3, ~9))
+    ranges.place(0, 4)
+    ranges.reordered(0, [0, 2, 1, 3])
+    start_ns = np.array([0, 20, 10, 30])
+    made, parent = ranges.take(4).rows(np.zeros(4, np.int64), start_ns, start_ns + 5, 0)
+    assert made.tolist() == [[0, HostKind.ANNOTATION, 7, 10, 15]]
+    assert parent.tolist() == [NONE, 4, 4, NONE, NONE]
+
+
+def test_each_thread_has_its_own_calls() -> None:
+    ranges = HostRanges()
+    ranges.of_thread(0).append(8 * NAMED)
+    ranges.of_thread(1).append(9 * NAMED + 3)
+    ranges.place(0, 4)
+    threads, start_ns = np.array([0, 1, 0, 1]), np.arange(4) * 10
+    made, parent = ranges.take(4).rows(threads, start_ns, start_ns + 5, 0)
+    assert made.tolist() == [[0, HostKind.ANNOTATION, 7, 0, 25], [1, HostKind.ANNOTATION, 8, 10, 25]]
+    assert parent.tolist() == [4, 5, 4, 5, NONE, NONE]

@@ -1,0 +1,75 @@
+"""What a script's own profile shows of the virtual GPU: the timeline's ops among those that Kineto has noted."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from replayer.timing.timeline.profile_window import merged
+from replayer.timing.timeline.timeline_writer import LoaderWait
+from traces.model import Device, DeviceSpans, HostKind, HostSpans, Thread, Trace
+
+
+def test_ops_that_kineto_has_not_seen_lie_in_the_calls_around_them_or_in_a_thread_of_their_own() -> None:
+    """GIVEN an op that both know, one that the virtual GPU alone knows, and one of a thread that began meanwhile WHEN a call of
+    Kineto's begins or ends within the second THEN it does so at its end; the third is in no thread of Kineto's."""
+    window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main"), Thread(0, 1, "replica")])
+    names = [window.strings.add(name) for name in ("aten::mm", "aten::copy_", "aten::relu")]
+    window.host = HostSpans.of(
+        thread=[0, 0, 1], kind=[HostKind.OP] * 3, name=names, start_ns=[100_000, 130_000, 140_000],
+        duration_ns=[20_000, 40_000, 10_000],
+    )  # fmt: skip
+    window.device = DeviceSpans.of(device=[], stream=[], kind=[], name=[], start_ns=[], duration_ns=[], launch=[])
+    pid = os.getpid()
+
+    def span(name: str, category: str, start_us: float, took_us: float) -> dict[str, Any]:
+        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": pid, "ts": start_us, "dur": took_us, "args": {}}
+
+    kineto = {
+        "traceEvents": [
+            span("aten::mm", "cpu_op", 1000.0, 10.0),
+            span("scatter", "user_annotation", 1012.0, 20.0),  # ends within the copy
+            span("gather", "user_annotation", 1034.0, 40.0),  # begins within it
+        ],
+        "baseTimeNanoseconds": 0,
+    }
+    told = merged(kineto, window, 0, [(990_000, 90_000), (1_090_000, 200_000)])
+    spans = {event["name"]: event for event in told["traceEvents"] if event.get("ph") == "X"}
+    ends = {name: round(event["ts"] + event["dur"], 3) for name, event in spans.items()}
+    assert (spans["aten::mm"]["ts"], ends["aten::mm"]) == (100.0, 120.0)
+    assert (spans["aten::copy_"]["ts"], ends["aten::copy_"]) == (130.0, 170.0)
+    assert 120.0 <= spans["scatter"]["ts"] <= 130.0 and ends["scatter"] == 170.0 == spans["gather"]["ts"]
+    assert spans["aten::relu"]["tid"] != pid == spans["aten::copy_"]["tid"]
+
+
+def test_a_wait_for_a_batch_lasts_as_long_as_in_recorded_time() -> None:
+    """GIVEN a loader that took 2 us here and 70 us in recorded time WHEN Kineto has noted torch's range around it THEN that
+    has the recorded times, what came before it and after it keeps its own, and a range of a loader of whose wait nothing is
+    known is moved as anything else."""
+    window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
+    name = window.strings.add("aten::mm")
+    window.host = HostSpans.of(thread=[0], kind=[HostKind.OP], name=[name], start_ns=[100_000], duration_ns=[20_000])
+    pid = os.getpid()
+
+    def span(name: str, category: str, start_us: float, took_us: float) -> dict[str, Any]:
+        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": pid, "ts": start_us, "dur": took_us, "args": {}}
+
+    loading = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    kineto = {
+        "traceEvents": [
+            span("aten::mm", "cpu_op", 1000.0, 10.0),
+            span(loading, "user_annotation", 1012.5, 1.5),
+            span("aten::stack", "cpu_op", 1013.0, 0.5),
+            span("of another process", "user_annotation", 1014.0, 0.0),
+            span(loading + "2", "user_annotation", 1080.0, 2.0),
+        ],
+        "baseTimeNanoseconds": 0,
+    }
+    waits = [LoaderWait(1_012_000, 1_014_500, 120_500, 190_500)]
+    told = merged(kineto, window, 0, [(990_000, 90_000), (1_090_000, 200_000)], waits)
+    spans = {
+        event["name"]: (event["ts"], event["ts"] + event["dur"]) for event in told["traceEvents"] if event.get("ph") == "X"
+    }
+    assert spans[loading] == (120.5, 190.5)
+    assert 120.5 < spans["aten::stack"][0] < spans["aten::stack"][1] < 190.5
+    assert spans["of another process"][0] == 190.5 < spans[loading + "2"][0] < 200.0
