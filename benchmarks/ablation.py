@@ -39,7 +39,7 @@ _WORTH = 0.03
 
 
 def _set(place: str, value: Any) -> Callable[[], None]:
-    """Give the module or class attribute that `place` names ("replayer.gpu:_BATCH") another value."""
+    """Give the module or class attribute that `place` names ("replayer.gpu.launches:_BATCH") another value."""
     module, _, path = place.partition(":")
     *owners, name = path.split(".")
 
@@ -63,7 +63,7 @@ def _none_at_once(*_arguments: object) -> int:
 
 # By name: what it is, and what switches it off.
 OURS: dict[str, tuple[str, Callable[[], None]]] = {
-    "op_queue": ("ops are noted, and played some hundred at a time", _set("replayer.gpu:_BATCH", 1)),
+    "op_queue": ("ops are noted, and played some hundred at a time", _set("replayer.gpu.launches:_BATCH", 1)),
     "match_history": (
         "what a step's calls were given is kept for the next time",
         _set("replayer.timing.matcher:_REMEMBERED", 0),

@@ -47,7 +47,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 import resnet  # noqa: E402
 from benchmarks.transformers_plain import GPT2, ViT  # noqa: E402
 from replayer import backend, state  # noqa: E402
-from replayer.gpu import VirtualGpu  # noqa: E402
+from replayer.gpu.virtual_gpu import VirtualGpu  # noqa: E402
 from replayer.surfaces import install_all  # noqa: E402
 from replayer.tensor.tensor import VirtualTensor  # noqa: E402
 from replayer.timing.clock import VirtualClock  # noqa: E402
@@ -70,7 +70,7 @@ class IdleGpu(FakeGpu):
     def copy(self, signature: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
         pass
 
-    def read(self, signature: Any, device: int, dtype: str, count: int) -> list[float] | None:
+    def read(self, signature: Any, device: int, count: int) -> list[float] | None:
         return None
 
     def is_capturing(self, stream: Any) -> bool:
@@ -233,7 +233,7 @@ def start_replaying(recording: Path, folder: Path) -> int:
     if trace.grain == "phase":
         trace.workload = None  # its phases are charged whatever is trained: that is the path to be measured
     timeline = TimelineWriter(TraceStream(folder / "timeline.msgpack"), trace)
-    gpu = VirtualGpu(trace, min(trace.ranks), VirtualClock(), timeline, strict=False, pad_loader=False)
+    gpu = VirtualGpu(trace, min(trace.ranks), VirtualClock(), timeline)
     state.start(lambda: gpu)
     return len(trace.steps)
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from replayer import backend, state
-from replayer.gpu import VirtualGpu
+from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
 from replayer.memory.device.request_log import REQUESTS
 from replayer.recording.cell_pace import CellPace
 from replayer.recording.replicas import devices_for
@@ -124,22 +124,26 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
         rank=rank.recorded(trace.ranks),
         clock=_clock(config, patched_time),
         timeline=TimelineWriter(TraceStream(path), trace, devices=devices_for(devices, config.gpus), live=session.live),
-        strict=config.strict,
-        pad_loader=config.loader == "recorded",
-        memory_bytes=config.gpu_memory_bytes,
-        devices=devices,
-        gpus=config.gpus,
-        link_gbps=config.link_gbps,
-        optimizers=state.STATE.optimizers,
-        cells=None if session.cells is None else CellPace(session.cells, state.STATE.optimizers),
-        keep_requests=config.steps > 0,
-        step_ended=step_ended if config.steps else None,
-        improving=config.values != "constant",
-        node_number=node_numbers(torch),
+        options=GpuOptions(
+            strict=config.strict,
+            pad_loader=config.loader == "recorded",
+            memory_bytes=config.gpu_memory_bytes,
+            devices=devices,
+            gpus=config.gpus,
+            link_gbps=config.link_gbps,
+            keep_requests=config.steps > 0,
+            improving=config.values != "constant",
+        ),
+        links=ScriptLinks(
+            optimizers=state.STATE.optimizers,
+            cells=None if session.cells is None else CellPace(session.cells, state.STATE.optimizers),
+            step_ended=step_ended if config.steps else None,
+            node_number=node_numbers(torch),
+        ),
     )
     at_exit(lambda: _finish(gpu, trace, session))
     if patched_time is not None:
-        patched_time.come_to_present = gpu.come_to_present
+        patched_time.come_to_present = gpu.streams.come_to_present
     if gpu.machine.is_before(1, 11):
         torch_before_1_11.install(torch)
     return gpu
@@ -161,7 +165,7 @@ def _leave(session: ReplaySession) -> NoReturn:
 
 def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
     """Write the timeline's end."""
-    gpu.stop()
+    gpu.steps.stop()
     try:
         if session.config.steps:
             logs = [device.memory.requests.to_json() for device in gpu.devices if device.memory.requests is not None]
@@ -192,11 +196,11 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
     return Trace(
         grain=trace.grain,
         devices=gpu.recording.devices,
-        threads=gpu.threads,
+        threads=gpu.current.threads,
         machines={rank: gpu.machine},
         runs={rank: Run(source=REPLAY, replay=notes)},
         provenance={"recorded": {"source": trace.run_of(rank).source, **trace.provenance}},
-        workload=gpu.workload.signature,
+        workload=gpu.steps.workload.signature,
         lacks=["stacks", "runtime calls"],
     )
 

@@ -1,6 +1,6 @@
 """What the matcher sees of a call: the op, with its shapes and dtypes.
 
-The plan cache makes one `OpSignature` per plan and hands the same object to `VirtualGpu.launch` at every call. So what others
+The plan cache makes one `OpSignature` per plan and launches the same object at every call. So what others
 work out about it (the matcher's keys, the timeline's rows) they keep by its identity, in a `KeptBySignature` of their own.
 """
 

@@ -21,7 +21,8 @@ from replayer.recording.rank import Rank
 from traces.steps import Optimizers
 
 if TYPE_CHECKING:
-    from replayer.gpu import VirtualGpu
+    from replayer.gpu.steps import ScriptSteps
+    from replayer.gpu.virtual_gpu import VirtualGpu
 
 
 class _AskedClass(threading.local):
@@ -74,6 +75,12 @@ def started() -> VirtualGpu | None:
     return STATE.gpu
 
 
+def script_steps() -> ScriptSteps | None:
+    """Where hooks report what the script does; None until the script uses the virtual GPU."""
+    made = STATE.gpu
+    return None if made is None else made.steps
+
+
 def in_bad_fork() -> bool:
     """Whether this process was forked from one that had already used the GPU."""
     return STATE.forked_in_use
@@ -109,7 +116,7 @@ def host_memory() -> HostMemory:
         if STATE.host_memory is None:
             STATE.host_memory = HostMemory(
                 PageLocks(STATE.run_folder),
-                has_passed=lambda time_ns: STATE.gpu is None or STATE.gpu.has_passed(time_ns),
+                has_passed=lambda time_ns: STATE.gpu is None or STATE.gpu.streams.has_passed(time_ns),
             )
         return STATE.host_memory
 

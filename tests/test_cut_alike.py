@@ -94,7 +94,7 @@ class Replay:
                 self._op(thread, "copy_", "h2d")
             tracker.leave(thread, phase)
             if name == "exhausted":
-                tracker.loader_exhausted(thread)
+                tracker.script.loader_exhausted(thread)
             elif name.endswith("step"):
                 tracker.optimizer_stepped(thread, name == "step")
         elif name.startswith("call"):

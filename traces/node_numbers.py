@@ -1,7 +1,7 @@
 """Autograd's numbers for steps whose ops are those of a step that has them.
 
 A replay notes in its first training steps only which forward op made the node that an op of backward belongs to (Note [Numbered
-steps] in replayer/gpu.py). Steps repeat: one with the same ops in the same order on the same threads has the same graph.
+steps] in replayer/gpu/steps.py). Steps repeat: one with the same ops in the same order on the same threads has the same graph.
 
     trace = with_node_numbers(trace)
 """

@@ -243,7 +243,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         return self._run("recv", [], tensors, combine, pair=(source, self._rank), like=tensors)
 
     def barrier(self, opts: Any = None) -> Any:
-        work = self._run("barrier", [], [], None, device=gpu().current_device())
+        work = self._run("barrier", [], [], None, device=gpu().current.device())
         work.blocks_host = True
         return work
 
@@ -288,13 +288,13 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         comm_stream = self._comm_streams.get((channel, device))
         if comm_stream is None:
             comm_stream = self._comm_streams[channel, device] = CommStream(device)
-        call_ns = here.host_now_ns()
-        arrived_ns = call_ns if device == NONE else here.arrival_ns(device)
+        call_ns = here.streams.host_now_ns()
+        arrived_ns = call_ns if device == NONE else here.ranks.arrival_ns(device)
         message = values.message_of(name, arrived_ns, inputs, like, splits)
         pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
         tracker = here.simulator.tracker
         steps = tracker.number, tracker.recorded_step_number
-        place = here.collective_costs.place(name, message.size_bytes, self._size, *steps)
+        place = here.ranks.costs.place(name, message.size_bytes, self._size, *steps)
         work = VirtualWork(self._play, comm_stream, Called(call_ns, message, place), pending, outputs, combine)
         values.clear_known_values(outputs)
         comm_stream.in_flight.append(work)
@@ -320,11 +320,11 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         stream = comm_stream.stream
         if stream is None:
             return all_arrived_ns
-        transfer = here.collective_costs.next(message.operation, size_bytes, self._size, called.place)
+        transfer = here.ranks.costs.next(message.operation, size_bytes, self._size, called.place)
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
         times_ns = Times(called.call_ns, message.arrived_ns, end_ns)
-        here.communicate(stream, call, transfer, kernel_label(message.operation), times_ns)
+        here.ranks.communicate(stream, call, transfer, kernel_label(message.operation), times_ns)
         return end_ns
 
 

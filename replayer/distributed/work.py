@@ -107,9 +107,9 @@ class VirtualWork(_Awaited):
         here = gpu()
         device = self._comm_stream.device
         if device != NONE:
-            here.current_stream(device).wait(end_ns)
+            here.current.stream(device).wait(end_ns)
         if device == NONE or self.blocks_host:
-            here.simulator.scheduler.block(here.thread(), end_ns)
+            here.simulator.scheduler.block(here.current.thread(), end_ns)
         self._outputs = []  # the stream's order protects their memory from here on
         return True
 
@@ -150,7 +150,7 @@ class CommStream:
 
     def __init__(self, device: int) -> None:
         self.device = device
-        self.stream: VirtualStream | None = gpu().new_stream(device) if device != NONE else None
+        self.stream: VirtualStream | None = gpu().streams.new(device) if device != NONE else None
         self.in_flight: list[VirtualWork] = []
 
     def settle_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from traces.model import Column
 
-_PER_OP = 3  # entries of `VirtualGpu._pending`
+_PER_OP = 3  # entries of `ScriptLaunches.pending`
 
 
 class OpPlaces:

@@ -14,7 +14,7 @@ Note [What the host waits for]
     result in pinned memory.
 
 Note [Where values come from]
-In this order: what the recording holds for this read (`VirtualGpu.read`); what the host knows the memory to contain
+In this order: what the recording holds for this read (`ReadValues.read`); what the host knows the memory to contain
 (`Allocation.known`, after `zeros`, `fill_`, a small copy to the device or what follows from them); what is assumed
 (`AssumedValues`).
 """
@@ -76,7 +76,7 @@ class Copies:
         elif type(source) is self._tensor_class:
             self._on_device(target, source)
         else:
-            with gpu().copying():
+            with gpu().launches.copying():
                 self._to_device(target, source, non_blocking)
         return target
 
@@ -105,10 +105,10 @@ class Copies:
         if source.layout is not torch.strided:
             return moved(source.to(dtype=options["dtype"]), device, self._plans.wrap_other_layout)
         if type(source) is self._tensor_class:
-            index = source.meta.index if device is None else on_device(device, gpu().current_device())
+            index = source.meta.index if device is None else on_device(device, gpu().current.device())
             return self.copy_(self._empty_like(source, index, options), source, non_blocking)
-        with gpu().copying():
-            target = self._empty_like(source, on_device(device, gpu().current_device()), options)
+        with gpu().launches.copying():
+            target = self._empty_like(source, on_device(device, gpu().current.device()), options)
             self._to_device(target, source, non_blocking)
         return target
 
@@ -129,9 +129,9 @@ class Copies:
         if here.index == there.index:
             signature = self._signature(here, there)
             if target.allocation is not source.allocation or here is not there:
-                gpu().launch(signature, here.index)
+                gpu().launches.launch(signature, here.index)
             return
-        gpu().copy_to_peer(self._signature(here, there, "p2p"), here.size_bytes, there.index, here.index)
+        gpu().launches.copy_to_peer(self._signature(here, there, "p2p"), here.size_bytes, there.index, here.index)
 
     def _carry_values(self, target: Any, source: Any) -> None:
         """What the host knows of `target` after a copy from `source`, both on the device."""
@@ -170,12 +170,13 @@ class Copies:
         pinned = is_pinned(source)
         signature = self._signature(meta, self._plans.metas.like(source, meta.index), "h2d")
         waits = not non_blocking or not (pinned or meta.size_bytes <= STAGED_AT_ONCE_BYTES)
-        gpu().copy(signature, "h2d", meta.size_bytes, meta.index, waits, pinned)
-        gpu().assumed.note_data()
+        gpu().launches.copy(signature, "h2d", meta.size_bytes, meta.index, waits, pinned)
+        gpu().values.assumed.note_data()
         if pinned and non_blocking:
-            host_memory().use(source.data_ptr(), gpu().current_stream(meta.index))
+            host_memory().use(source.data_ptr(), gpu().current.stream(meta.index))
         if temporary is not None:
-            gpu().launch(self._signature(meta, self._plans.metas.contiguous(meta.shape, meta.dtype, meta.index)), meta.index)
+            packed = self._plans.metas.contiguous(meta.shape, meta.dtype, meta.index)
+            gpu().launches.launch(self._signature(meta, packed), meta.index)
         kept = host_keeps(meta.shape, meta.dtype) and type(source) in (torch.Tensor, torch.nn.Parameter)
         if kept and meta.numel == 1 and fills_allocation(target):
             allocation.known = Uniform(source.detach().to(meta.dtype).item(), meta.dtype)
@@ -198,7 +199,7 @@ class Copies:
             dtype = there.dtype if converted else meta.dtype
             packed = self._plans.metas.contiguous(meta.shape, dtype, meta.index)
             temporary = allocate(gpu(), meta.index, packed.size_bytes)
-            gpu().launch(self._signature(packed, meta), meta.index)
+            gpu().launches.launch(self._signature(packed, meta), meta.index)
         moved = meta.numel * (there.itemsize if converted else meta.itemsize)
         signature = self._signature(there, meta, "d2h")
         pinned = is_pinned(target)
@@ -206,9 +207,9 @@ class Copies:
         if waits and meta.numel <= READ_LIMIT:
             values = self._values(source, signature)  # a read is its own copy, and waits
         else:
-            gpu().copy(signature, "d2h", moved, meta.index, waits, pinned)
+            gpu().launches.copy(signature, "d2h", moved, meta.index, waits, pinned)
             if not waits:
-                host_memory().use(target.data_ptr(), gpu().current_stream(meta.index))
+                host_memory().use(target.data_ptr(), gpu().current.stream(meta.index))
             values = _known_or_assumed(source)
         del temporary
         with torch.no_grad():
@@ -224,7 +225,7 @@ class Copies:
     def _values(self, source: Any, signature: OpSignature) -> torch.Tensor | float | int | bool:
         """See Note [Where values come from]."""
         meta: TensorMeta = source.meta
-        recorded = gpu().read(signature, meta.index, meta.dtype_name, meta.numel)
+        recorded = gpu().values.read(signature, meta.index, meta.numel)
         if recorded is not None:
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return _known_or_assumed(source)
@@ -240,7 +241,7 @@ class Copies:
 
     def equal(self, one: Any, other: Any) -> bool:
         """`torch.equal`: a comparison on the device whose answer the host waits for."""
-        unknown = gpu().assumed.improving and answer_without_error() is True
+        unknown = gpu().values.assumed.improving and answer_without_error() is True
         return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: Any, other: Any, *tolerances: Any, **options: Any) -> bool:
@@ -249,15 +250,15 @@ class Copies:
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
             return torch.allclose(mine, theirs, *tolerances, **options)
 
-        return self._same("aten::allclose", one, other, close, unknown=gpu().assumed.improving)
+        return self._same("aten::allclose", one, other, close, unknown=gpu().values.assumed.improving)
 
     def _same(
         self, op: str, one: Any, other: Any, compare: Callable[[torch.Tensor, torch.Tensor], bool], *, unknown: bool
     ) -> bool:
         meta = one.meta if type(one) is self._tensor_class else other.meta
         signature = self._read_signature(op, meta)
-        gpu().launch(signature, meta.index)
-        recorded = gpu().read(signature, meta.index, "bool", 1)
+        gpu().launches.launch(signature, meta.index)
+        recorded = gpu().values.read(signature, meta.index, 1)
         if recorded is not None:
             return bool(recorded[0])
         if type(one) is not self._tensor_class or type(other) is not self._tensor_class:
@@ -288,7 +289,7 @@ class Copies:
 def _known_or_assumed(tensor: Any) -> torch.Tensor | float | int | bool:
     """The values that the host knows, else one for all elements: see recording/values/assumed_values.py."""
     known = known_values(tensor)
-    assumed = gpu().assumed
+    assumed = gpu().values.assumed
     meta: TensorMeta = tensor.meta
     if meta.dtype is torch.bool and meta.numel == 1 and (known is None or _is_assumed(tensor)):
         answer = answer_without_error() if assumed.improving else None

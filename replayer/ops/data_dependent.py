@@ -120,7 +120,7 @@ class DataDependentOps:
         if recorded is None and STATE.masks_are_full:
             return math.prod(shape)
         if recorded is None:
-            return assumed_size(op, lambda: gpu().assumed.count(math.prod(shape)))
+            return assumed_size(op, lambda: gpu().values.assumed.count(math.prod(shape)))
         return recorded
 
     # -- by distinct values and sums -----------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class DataDependentOps:
         meta: TensorMeta = source.meta
         compared = meta.numel if dim is None else meta.shape[dim]
         labels = dim is None and not meta.dtype.is_floating_point and not meta.dtype.is_complex
-        size = self._size(op, source, known, lambda: min(compared, 2) if labels else gpu().assumed.count(compared), dim)
+        size = self._size(op, source, known, lambda: min(compared, 2) if labels else gpu().values.assumed.count(compared), dim)
         values: Shape = (size,)
         inverse = meta.shape
         if dim is not None:
@@ -220,8 +220,8 @@ class DataDependentOps:
     def _recorded_size(self, op: str, shape: Shape) -> int | None:
         """The size that this call had in the recorded program, if that is known. The host waits for its stream."""
         here = gpu()
-        here.synchronize_stream(here.current_stream(here.current_device()))
-        return here.recorded_output_size(op, shape)
+        here.streams.synchronize(here.current.stream(here.current.device()))
+        return here.values.output_size(op, shape)
 
     def _new(self, shape: Shape, dtype: torch.dtype, beside: TensorMeta) -> TensorMeta:
         return self._plans.metas.contiguous(shape, dtype, beside.index)
@@ -235,7 +235,7 @@ class DataDependentOps:
             shapes, dtypes = tuple(meta.shape for meta in arguments), tuple(meta.dtype_name for meta in arguments)
             return OpSignature(op, shapes, dtypes, tuple(meta.shape for meta in metas))
 
-        gpu().launch(self._plans.signature_of((op, *metas, *arguments), signature), metas[0].index)
+        gpu().launches.launch(self._plans.signature_of((op, *metas, *arguments), signature), metas[0].index)
         return made
 
 

@@ -28,7 +28,7 @@ def use_workspace(result: Any) -> bool:
     here = gpu()
     if here.blas.kept and result.meta.numel:
         device = result.meta.index
-        here.blas.use(here.devices[device].allocator, device, here.current_stream(device).number)
+        here.blas.use(here.devices[device].allocator, device, here.current.stream(device).number)
     return here.blas.kept
 
 

@@ -2,7 +2,7 @@
 
     call = HostCall(plans)
     made = call.back(func(*[call.of(value) for value in args]), index)
-    gpu().launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
+    gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
 
 What the CPU did to storages (views, in place) is what the op did to the tensors: results find their memory by their storage.
 """

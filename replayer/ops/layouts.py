@@ -116,9 +116,9 @@ class Layouts:
                 raise NotEmulated(f"{func._schema.name} of a sparse tensor", advice) from missing
             if self._plans.leaves_device(kwargs):
                 return _to_host(args[0], host)
-            index = call.device(gpu().current_device(), takes_host=True)
+            index = call.device(gpu().current.device(), takes_host=True)
             result = call.back(host, index)
-        gpu().launch(call.signature(func._schema.name, tuple(call.outputs), bool(call.outputs or writes)), index)
+        gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), bool(call.outputs or writes)), index)
         return result
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
@@ -146,7 +146,7 @@ def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
         size_bytes = allocation.size_bytes
         if size_bytes:
             signature = OpSignature("aten::copy_", ((size_bytes,),) * 2, ("uint8",) * 2, direction="d2h")
-            gpu().copy(signature, "d2h", size_bytes, source.index, True)
+            gpu().launches.copy(signature, "d2h", size_bytes, source.index, True)
     return host.clone() if host is source.host else host
 
 

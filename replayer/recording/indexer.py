@@ -26,7 +26,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from replayer.cost_model.copies import directions_of
-from replayer.recording.data_parallel_stages import recorded_regions
+from replayer.recording.data_parallel_stages import recorded_stages
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.communication import communication_kernels
@@ -105,8 +105,8 @@ class RecordingIndexer:
             self.step_end = trace.steps.end_ns[rows]
             keep = np.isin(trace.phases.step, rows)
             phases = trace.phases.take(keep)
-            parts = recorded_regions(trace, self.device_ordinals)
-            self.phase_parts = [parts.get(int(row), []) for row in np.flatnonzero(keep)]
+            stages = recorded_stages(trace, self.device_ordinals)
+            self.phase_stages = [stages.get(int(row), []) for row in np.flatnonzero(keep)]
             self.phase_step = np.searchsorted(rows, phases.step)
             self.phase_name = [trace.strings[int(i)] for i in phases.name]
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
@@ -121,7 +121,7 @@ class RecordingIndexer:
         self.step_rows = np.full(len(self.step_start), NONE)
         self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
         self.phase_name = ["forward"] * len(self.step_rows)
-        self.phase_parts = [[] for _ in self.step_rows]
+        self.phase_stages = [[] for _ in self.step_rows]
         self.phase_device_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
@@ -264,7 +264,7 @@ class RecordingIndexer:
             for p in np.flatnonzero(self.phase_step == s).tolist():
                 name = self.phase_name[p]
                 host_ns = phase_end_active[p] - self.phase_start_active[p]
-                segment = RecordedSegment(name, host_ns, parts=self.phase_parts[p])
+                segment = RecordedSegment(name, host_ns, stages=self.phase_stages[p])
                 if name == "loader":
                     segment.wait_ns = max(batch_there_active[p] - self.phase_start_active[p], 0)
                 segments[name, counts.get(name, 0)] = by_phase[p] = segment

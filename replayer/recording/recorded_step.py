@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.recording.data_parallel_stages import RecordedRegion
+from replayer.recording.data_parallel_stages import RecordedStage
 from traces.model import NONE, Column, Origin, Shape, StepKind
 
 
@@ -61,7 +61,7 @@ class RecordedSegment:
     exact: dict[str, list[Instance]] = field(default_factory=dict)
     equivalent: dict[str, list[Instance]] = field(default_factory=dict)
     named: dict[str, list[Instance]] = field(default_factory=dict)
-    parts: list[RecordedRegion] = field(default_factory=list)  # of nn.DataParallel
+    stages: list[RecordedStage] = field(default_factory=list)  # of nn.DataParallel
     lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # what of it is on other devices than the first, by ordinal
     below_ops: set[int] = field(default_factory=set)  # its kernels that an op launched
     origin: Origin = Origin.PHASE  # of `device_ns`, where it was interpolated or estimated

@@ -22,7 +22,7 @@ def install(torch_module: ModuleType) -> None:
     def collect_all(collect: Callable[..., int], generation: int = 2) -> int:
         if generation != 2 or (gpu := started()) is None:
             return collect(generation)
-        with gpu.thawed():
+        with gpu.steps.thawed():
             return collect()
 
     patch_around(gc, collect=collect_all)

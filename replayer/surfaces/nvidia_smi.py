@@ -59,7 +59,7 @@ def _tell(facts: Path) -> None:
             "used_mib": (device.memory.capacity_bytes - device.memory.free_bytes) // _MIB,
             "capability": f"{device.properties.major or 0}.{device.properties.minor or 0}",
         }
-        for device in here.devices[: here.device_count()]
+        for device in here.devices[: len(here.devices)]
     ]
     told = {"driver": here.machine.driver or ASSUMED_DRIVER, "cuda": here.machine.cuda or "", "devices": devices}
     part = facts.with_suffix(f".{os.getpid()}")

@@ -51,7 +51,7 @@ class Handle:
     """A device, as `nvmlDeviceGetHandleByIndex` hands it out."""
 
     def __init__(self, index: int) -> None:
-        if not 0 <= index < gpu().device_count():
+        if not 0 <= index < len(gpu().devices):
             raise NVMLError(_INVALID_ARGUMENT)
         self.index = index
 
@@ -65,7 +65,7 @@ class _Utilization:
         self._asked_ns = self._work_ns = self._percent = 0
 
     def percent(self) -> int:
-        now_ns, work_ns = gpu().host_now_ns(), gpu().work_ns()
+        now_ns, work_ns = gpu().streams.host_now_ns(), gpu().launches.work_ns()
         passed_ns = now_ns - self._asked_ns
         if passed_ns >= self._LEAST_NS:
             busy = (work_ns - self._work_ns) / passed_ns if self._asked_ns else 0.0
@@ -96,7 +96,7 @@ def stand_in(utilization: _Utilization) -> Any:
         "nvmlInit": lambda: None,
         "nvmlInitWithFlags": lambda flags: None,
         "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: gpu().device_count(),
+        "nvmlDeviceGetCount": lambda: len(gpu().devices),
         "nvmlDeviceGetHandleByIndex": Handle,
         "nvmlDeviceGetIndex": lambda handle: handle.index,
         "nvmlDeviceGetName": lambda handle: gpu().devices[handle.index].name,

@@ -40,7 +40,7 @@ def install(torch_module: ModuleType) -> None:
         _accelerator_setDeviceIndex=lambda index: cuda.set_device(index),
         _accelerator_getDeviceCapability=device_capability,
         _accelerator_getStream=get_stream,
-        _accelerator_setStream=lambda stream: gpu().set_stream(stream.virtual),
+        _accelerator_setStream=lambda stream: gpu().current.set_stream(stream.virtual),
         _accelerator_synchronizeDevice=lambda index: cuda.synchronize(index) if cuda.is_initialized() else None,
         _accelerator_exchangeDevice=lambda index: cuda._exchange_device(index),
         _accelerator_maybeExchangeDevice=lambda index: cuda._maybe_exchange_device(index),

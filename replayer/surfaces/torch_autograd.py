@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from replayer.errors import NotEmulated
-from replayer.state import STATE, computing, started
+from replayer.state import STATE, computing, script_steps
 from replayer.tensor.tensor import VirtualTensor
 from traces.patching import around, patch, patch_everywhere
 from traces.script_hooks import ScriptHooks
@@ -19,7 +19,7 @@ from traces.script_hooks import ScriptHooks
 
 def install(torch: ModuleType) -> None:
     """Wrap the entries to the engine."""
-    ScriptHooks(torch, started, STATE.optimizers).backward()
+    ScriptHooks(torch, script_steps, STATE.optimizers).backward()
     guard = torch._C._InferenceMode
 
     def inference_mode(mode: bool) -> object:

@@ -97,7 +97,7 @@ class CudaDriver:
             return self._visible
         if in_bad_fork():
             return 0  # what CUDA finds in a forked child of a process that used it
-        recorded = gpu().device_count()
+        recorded = len(gpu().devices)
         listed = os.environ.get("CUDA_VISIBLE_DEVICES")
         if listed is None:
             return recorded
@@ -137,15 +137,15 @@ def install(torch_module: ModuleType) -> None:
         return known[index][1]
 
     def set_device(index: int) -> None:
-        gpu().set_device(checked_index(index))
+        gpu().current.set_device(checked_index(index))
 
     def exchange_device(index: int) -> int:
         """Make `index` current and return the one before; a negative index changes nothing and returns -1."""
         if index < 0:
             return -1
         checked_index(index)
-        before = gpu().current_device()
-        gpu().set_device(index)
+        before = gpu().current.device()
+        gpu().current.set_device(index)
         return before
 
     def maybe_exchange_device(index: int) -> int:
@@ -166,14 +166,14 @@ def install(torch_module: ModuleType) -> None:
         _cuda_init=driver.start,
         _cuda_isInBadFork=in_bad_fork,
         _cuda_getDeviceCount=driver.available_devices,
-        _cuda_getDevice=lambda: gpu().current_device(),
+        _cuda_getDevice=lambda: gpu().current.device(),
         _cuda_setDevice=set_device,
         _cuda_exchangeDevice=exchange_device,
         _cuda_maybeExchangeDevice=maybe_exchange_device,
         _cuda_hasPrimaryContext=lambda index: cuda.is_initialized(),
         _cuda_canDeviceAccessPeer=lambda device, peer: device != peer,
         _cuda_getArchFlags=arch_flags,
-        _cuda_synchronize=lambda: gpu().synchronize_device(gpu().current_device()),
+        _cuda_synchronize=lambda: gpu().streams.synchronize_device(gpu().current.device()),
         _cuda_set_sync_debug_mode=set_debug_mode,
         _cuda_get_sync_debug_mode=get_debug_mode,
         _CudaDeviceProperties=TorchDeviceProperties,

@@ -92,7 +92,7 @@ class Comm:
                 text = f"Input tensor at index {number} has invalid shape {list(tensor.shape)}, but expected {expected}"
                 raise RuntimeError(text)
         shape[dim] = sum(tensor.size(dim) for tensor in tensors)
-        device = self._on(gpu().current_device() if destination is None else destination)
+        device = self._on(gpu().current.device() if destination is None else destination)
         out = torch.empty(shape, dtype=first.dtype, device=device, memory_format=self._format(tensors))
         return self.gather_out(tensors, out, dim)
 

@@ -71,7 +71,7 @@ class VirtualGraph:
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
         here = gpu()
-        stream = here.current_stream(here.current_device())
+        stream = here.current.stream(here.current.device())
         if self._graph is not None:
             raise RuntimeError(
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -85,21 +85,21 @@ class VirtualGraph:
             raise RuntimeError(
                 "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + capture_error_mode
             )
-        if here.capture is not None:
+        if here.launches.capture is not None:
             raise not_permitted_in_capture()
         self._pool = pool or self._pools.handle()
         self._pools.keep(self._pool)
         self._drop_pool = weakref.finalize(self, self._pools.drop, self._pool)
         self._drop_pool.atexit = False
-        here.begin_capture(self._pool[1], everywhere=capture_error_mode == "global", refuse=not_permitted_in_capture)
+        here.launches.begin_capture(self._pool[1], everywhere=capture_error_mode == "global", refuse=not_permitted_in_capture)
         STATE.capturing = True
 
     def capture_end(self) -> None:
         here = gpu()
-        capture = here.capture
-        if capture is None or here.current_stream(here.current_device()) is not capture.origin:
+        capture = here.launches.capture
+        if capture is None or here.current.stream(here.current.device()) is not capture.origin:
             raise RuntimeError("Capture must end on the same stream it began on.")
-        graph = here.end_capture()
+        graph = here.launches.end_capture()
         STATE.capturing = False
         if capture.is_broken:
             raise broken_capture()
@@ -122,7 +122,7 @@ class VirtualGraph:
     def replay(self) -> None:
         if self._graph is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        gpu().replay_graph(self._graph)
+        gpu().launches.replay_graph(self._graph)
 
     def reset(self) -> None:
         self._graph = None
@@ -148,7 +148,7 @@ class VirtualGraph:
 
 def _is_capturing() -> bool:
     here = started()  # asking makes no context
-    return here is not None and here.is_capturing(here.current_stream(here.current_device()))
+    return here is not None and here.launches.is_capturing(here.current.stream(here.current.device()))
 
 
 def install(torch_module: ModuleType) -> None:

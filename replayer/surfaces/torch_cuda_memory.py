@@ -66,7 +66,7 @@ class RawBlocks:
     def allocate(self, size_bytes: int, stream: int) -> int:
         here = gpu()
         try:
-            handle = here.devices[here.current_device()].allocator.malloc(size_bytes, stream)
+            handle = here.devices[here.current.device()].allocator.malloc(size_bytes, stream)
         except OutOfMemory as full:
             raise full.to_torch() from None
         if handle is None:
@@ -135,7 +135,7 @@ def install(torch_module: ModuleType) -> None:
     def blas_bytes() -> int:
         """Of a workspace that is taken now on the current device."""
         here = gpu()
-        return here.blas.size_bytes(here.current_device())
+        return here.blas.size_bytes(here.current.device())
 
     for name, (call, advice) in REFUSED_C.items():
         patch(c, **{name: refusal(call, advice)})

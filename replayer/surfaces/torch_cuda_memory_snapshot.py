@@ -122,7 +122,7 @@ def set_metadata(text: str) -> None:
 
 
 def get_metadata() -> str:
-    history = gpu().devices[gpu().current_device()].memory.history
+    history = gpu().devices[gpu().current.device()].memory.history
     return history.metadata if history is not None else ""
 
 

@@ -29,7 +29,7 @@ _End = Callable[[str], None]
 
 def begun() -> _End | None:
     """A range in the timeline, if this process has one by now."""
-    return None if started() is None else gpu().begin_range()
+    return None if started() is None else gpu().profile.begin_range()
 
 
 def install(torch_module: ModuleType) -> None:

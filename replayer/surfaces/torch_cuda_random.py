@@ -125,7 +125,7 @@ class DefaultGenerators(Sequence[Generator]):
         self._made: dict[int, Generator] = {}
 
     def __len__(self) -> int:
-        return gpu().device_count()
+        return len(gpu().devices)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -142,7 +142,7 @@ def _any_generator(device: Any = "cpu") -> Any:
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if device.type != "cuda":
         return BaseGenerator(device)
-    return Generator(device.index if device.index is not None else gpu().current_device())
+    return Generator(device.index if device.index is not None else gpu().current.device())
 
 
 def install(torch_module: ModuleType) -> None:

@@ -32,7 +32,7 @@ from replayer.timing.stream import VirtualEvent, VirtualStream
 from traces.patching import patch
 
 if TYPE_CHECKING:
-    from replayer.gpu import VirtualGpu
+    from replayer.gpu.virtual_gpu import VirtualGpu
 
 POOL_STREAMS = 32
 _CUDA = 1  # c10::DeviceType::CUDA
@@ -68,7 +68,7 @@ class StreamPool:
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1
         if (device, stream_id) not in self._by_id:
-            stream = self.owner.new_stream(device, priority)
+            stream = self.owner.streams.new(device, priority)
             self._by_id[device, stream_id] = stream
             self._ids[stream] = stream_id
         return stream_id
@@ -123,7 +123,7 @@ class Stream(BaseStream):  # type: ignore[misc]
         event.wait(self)
 
     def wait_stream(self, stream: Any) -> None:
-        gpu().stream_wait_stream(self.virtual, stream.virtual)
+        gpu().streams.wait_stream(self.virtual, stream.virtual)
 
     def record_event(self, event: Any = None) -> Any:
         event = event if event is not None else Event()
@@ -131,23 +131,23 @@ class Stream(BaseStream):  # type: ignore[misc]
         return event
 
     def query(self) -> bool:
-        return gpu().query_stream(self.virtual)
+        return gpu().streams.query(self.virtual)
 
     def synchronize(self) -> None:
-        gpu().synchronize_stream(self.virtual)
+        gpu().streams.synchronize(self.virtual)
 
     def is_capturing(self) -> bool:
-        return gpu().is_capturing(self.virtual)
+        return gpu().launches.is_capturing(self.virtual)
 
     def __enter__(self) -> Self:
         """`with stream:` makes it current, and its device too."""
-        self._before += [gpu().current_stream(gpu().current_device()), gpu().current_stream(self.device_index)]
-        gpu().set_stream(self.virtual)
+        self._before += [gpu().current.stream(gpu().current.device()), gpu().current.stream(self.device_index)]
+        gpu().current.set_stream(self.virtual)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        gpu().set_stream(self._before.pop())
-        gpu().set_stream(self._before.pop())
+        gpu().current.set_stream(self._before.pop())
+        gpu().current.set_stream(self._before.pop())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and self.virtual is other.virtual
@@ -204,21 +204,21 @@ class Event(BaseEvent):  # type: ignore[misc]
         return ctypes.c_void_p(self.cuda_event)
 
     def record(self, stream: Any = None) -> None:
-        virtual = stream.virtual if stream is not None else gpu().current_stream(gpu().current_device())
+        virtual = stream.virtual if stream is not None else gpu().current.stream(gpu().current.device())
         if self.device_index is not None and self.device_index != virtual.device:
             raise RuntimeError(f"Event device {self.device_index} does not match recording stream's device {virtual.device}.")
         self.device_index = virtual.device
-        gpu().record_event(self.virtual, virtual)
+        gpu().streams.record_event(self.virtual, virtual)
 
     def wait(self, stream: Any = None) -> None:
-        virtual = stream.virtual if stream is not None else gpu().current_stream(gpu().current_device())
-        gpu().stream_wait_event(virtual, self.virtual)
+        virtual = stream.virtual if stream is not None else gpu().current.stream(gpu().current.device())
+        gpu().streams.wait_event(virtual, self.virtual)
 
     def query(self) -> bool:
-        return gpu().query_event(self.virtual)
+        return gpu().streams.query_event(self.virtual)
 
     def synchronize(self) -> None:
-        gpu().synchronize_event(self.virtual)
+        gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds to `end_event`. Raises ValueError or RuntimeError with CUDA's words where it cannot tell, as for events
@@ -231,7 +231,7 @@ class Event(BaseEvent):  # type: ignore[misc]
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         if self.device_index != end_event.device_index:
             raise invalid_resource_handle()
-        return gpu().elapsed_ms(self.virtual, end_event.virtual)
+        return gpu().streams.elapsed_ms(self.virtual, end_event.virtual)
 
     ipc_handle = refusal("torch.cuda.Event.ipc_handle", "synchronise processes by torch.distributed")
     from_ipc_handle = staticmethod(refusal("torch.cuda.Event.from_ipc_handle", "synchronise by torch.distributed"))
@@ -248,7 +248,7 @@ def _index(device: Any) -> int:
         raise ValueError(f"Expected a cuda device, but got: {device}")  # PyTorch's own words
     index = device.index if isinstance(device, torch.device) else getattr(device, "idx", device)
     if index is None or index < 0:
-        index = gpu().current_device()
+        index = gpu().current.device()
     return checked_index(index)
 
 
@@ -280,16 +280,16 @@ def install(torch_module: ModuleType) -> None:
         return pool().id_of(stream), stream.device, _CUDA
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
-        gpu().set_stream(pool().by_id(device_index, stream_id))
+        gpu().current.set_stream(pool().by_id(device_index, stream_id))
 
     def current_raw_stream(device_index: int) -> int:
-        stream_id, index, kind = named(gpu().current_stream(device_index))
+        stream_id, index, kind = named(gpu().current.stream(device_index))
         return Stream(stream_id=stream_id, device_index=index, device_type=kind).cuda_stream
 
     cuda: Any = torch_module.cuda
     patch(
         torch_module._C,
-        _cuda_getCurrentStream=lambda index: named(gpu().current_stream(checked_index(index))),
+        _cuda_getCurrentStream=lambda index: named(gpu().current.stream(checked_index(index))),
         _cuda_getDefaultStream=lambda index: named(gpu().devices[checked_index(index)].default_stream),
         _cuda_getCurrentRawStream=current_raw_stream,
         _cuda_setStream=set_stream,

@@ -113,7 +113,7 @@ def _new_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if isinstance(group, VirtualNccl):
         for backend in gloo:
             group.use_for_cpu(backend)
-        gpu().join(group.settle)
+        gpu().ranks.join(group.settle)
         atexit.register(lambda: group.leave(failed=hasattr(sys, "last_value")))
     else:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # see Note [Gloo's threads and the interpreter's lock]
@@ -189,13 +189,14 @@ def _host_communication(torch_module: ModuleType) -> None:
 
     def charge(group: Any, op: Any, size_bytes: int) -> None:
         here = gpu()
-        name, now_ns = op._schema.name.removeprefix("c10d::"), here.host_now_ns()
+        name, now_ns = op._schema.name.removeprefix("c10d::"), here.streams.host_now_ns()
         if name not in ("send", "recv_"):
             begin_ns = began_ns.setdefault(group.group_name, now_ns)
             passed_ns = torch_module.tensor([now_ns - begin_ns])
             group.allreduce([passed_ns], torch_module.distributed.ReduceOp.MAX).wait()
             now_ns = begin_ns + int(passed_ns)
-        here.simulator.scheduler.block(here.thread(), now_ns + gloo_ns(_NAMES.get(name, name), size_bytes, group.size()))
+        end_ns = now_ns + gloo_ns(_NAMES.get(name, name), size_bytes, group.size())
+        here.simulator.scheduler.block(here.current.thread(), end_ns)
 
     c10d = torch_module._C._distributed_c10d
     to_copy, copy_ = torch_module.ops.aten._to_copy.default, torch_module.ops.aten.copy_.default

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from replayer.state import STATE, started
+from replayer.state import STATE, script_steps, started
 from traces.patching import PhaseScope, patch_around
 from traces.script_hooks import ModuleCalls, ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
     """Patch torch.nn.Module."""
-    ScriptHooks(torch, started, STATE.optimizers).module_calls(ModuleCalls())
-    set_up = PhaseScope("other", started)  # its copies are no batches on their way to the device
+    ScriptHooks(torch, script_steps, STATE.optimizers).module_calls(ModuleCalls())
+    set_up = PhaseScope("other", script_steps)  # its copies are no batches on their way to the device
     future = torch.__future__
 
     def move(apply: Callable[..., Any], self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:

@@ -1,7 +1,7 @@
-"""torch.nn.parallel: reports the beginning and end of nn.DataParallel's parts to the virtual GPU.
+"""torch.nn.parallel: reports the beginning and end of nn.DataParallel's stages to the virtual GPU.
 
 nn.DataParallel's own Python runs: it scatters the batch, replicates the module, calls each replica in a thread of its own
-and gathers what they return; in backward autograd scatters the gradients and adds up those of the replicas. Its six parts
+and gathers what they return; in backward autograd scatters the gradients and adds up those of the replicas. Its six stages
 are the same as in a recording:
 
     loss = criterion(model(batch), target)  # scatter, replicate, parallel_apply for each replica, gather
@@ -26,31 +26,36 @@ from traces.data_parallel_hooks import DataParallelHooks
 from traces.patching import around, patch, patch_everywhere
 
 
-def _part(name: str, device: int | None) -> AbstractContextManager[None] | None:
+def _stage(name: str, device: int | None) -> AbstractContextManager[None] | None:
     """None where the script has not used the GPU: then wrappers are as if they were not there."""
     return None if started() is None else _on_device(name, device)
 
 
 @contextmanager
 def _on_device(name: str, device: int | None) -> Iterator[None]:
-    """A part on a device; on the current one where none, or none of ours, was named."""
-    known = device is not None and device < gpu().device_count()
-    part = gpu().begin_part(name, device if device is not None and known else gpu().current_device())
+    """A stage on a device; on the current one where none, or none of ours, was named."""
+    here = gpu()
+    tracker, looking = here.simulator.tracker, here.launches.looking
+    if device is None or device >= len(here.devices):
+        device = here.current.device()
+    with looking as thread:
+        stage = tracker.begin_stage(thread, name, device)
     try:
         yield
     finally:
-        gpu().end_part(part)
+        with looking as thread:
+            tracker.stages.end(thread, stage)
 
 
 def _replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) -> Any:
-    """`parallel_apply`, with the call of each replica as a part; see Note [Threads of replicas]."""
+    """`parallel_apply`, with the call of each replica as a stage; see Note [Threads of replicas]."""
     if started() is None:
         return call(modules, *args, **kwargs)
-    since_ns, ends_ns = gpu().present_ns(), [0] * len(modules)
+    since_ns, ends_ns = gpu().streams.present_ns(), [0] * len(modules)
     try:
         return call([_replica(i, m, since_ns, ends_ns) for i, m in enumerate(modules)], *args, **kwargs)
     finally:
-        gpu().await_thread(max(ends_ns, default=0))
+        gpu().current.await_thread(max(ends_ns, default=0))
 
 
 def _replica(number: int, module: Callable[..., Any], since_ns: int, ends_ns: list[int]) -> Callable[..., Any]:
@@ -58,19 +63,19 @@ def _replica(number: int, module: Callable[..., Any], since_ns: int, ends_ns: li
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         if threading.current_thread() is not maker:  # a single replica is called without a thread
-            gpu().begin_thread(f"replica {number}", since_ns)
+            gpu().current.begin_thread(f"replica {number}", since_ns)
         try:
             with _on_device("parallel_apply", None):
                 return module(*args, **kwargs)
         finally:
-            ends_ns[number] = gpu().present_ns()
+            ends_ns[number] = gpu().streams.present_ns()
 
     return apply
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the parts wherever torch keeps them."""
-    DataParallelHooks(torch, _part).install()
+    """Wrap the stages wherever torch keeps them."""
+    DataParallelHooks(torch, _stage).install()
     parallel_apply = torch.nn.parallel.parallel_apply
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: Any = sys.modules["torch.nn.parallel._functions"]

@@ -11,7 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from replayer.state import STATE, started
+from replayer.state import STATE, script_steps
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_shortcuts import without_override_lookup
@@ -27,7 +27,7 @@ def install(torch_module: ModuleType) -> None:
     foreach._foreach_supported_types.insert(0, VirtualTensor)  # found at once
     devices = foreach._get_foreach_kernels_supported_devices
     patch(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])
-    ScriptHooks(torch_module, started, STATE.optimizers).optimizers(
+    ScriptHooks(torch_module, script_steps, STATE.optimizers).optimizers(
         step=lambda step: without_overrides(step) if step.__module__.startswith("torch.optim.") else step,
         zero=without_overrides,
     )

@@ -49,15 +49,15 @@ def install(torch_module: ModuleType) -> None:
     def start_and_watch(start: Any, self: Any) -> None:
         start(self)
         if self.waits_for_device and self.enabled:
-            gpu().watch()
-            self.gpu_ends = [(machine_unix_ns(), gpu().host_now_ns())]
+            gpu().profile.watch()
+            self.gpu_ends = [(machine_unix_ns(), gpu().streams.host_now_ns())]
 
     def leave_after_device(leave: Any, self: Any, *error: Any) -> Any:
         if self.waits_for_device and self.enabled:
             torch_module.cuda.synchronize()
-            self.gpu_ends.append((machine_unix_ns(), gpu().host_now_ns()))
-            self.gpu_window, self.gpu_next_ops = gpu().watched()
-            self.gpu_loader_waits = gpu().loader_waits
+            self.gpu_ends.append((machine_unix_ns(), gpu().streams.host_now_ns()))
+            self.gpu_window, self.gpu_next_ops = gpu().profile.watched()
+            self.gpu_loader_waits = gpu().profile.loader_waits
             self.gpu_shift_ns = time.time_ns() - gpu().clock.now_ns()
         return leave(self, *error)
 

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch.utils.data.dataloader
 
-from replayer.state import STATE, started
+from replayer.state import STATE, script_steps
 from traces.patching import patch, patch_around
 from traces.script_hooks import ScriptHooks
 
@@ -28,7 +28,7 @@ from traces.script_hooks import ScriptHooks
 def install(torch_module: ModuleType) -> None:
     """Wrap `__next__`; an end of the data (StopIteration) leaves the phase as well."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
-    patch(base, __next__=ScriptHooks(torch_module, started, STATE.optimizers).loading(base.__next__))
+    patch(base, __next__=ScriptHooks(torch_module, script_steps, STATE.optimizers).loading(base.__next__))
 
 
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
@@ -37,7 +37,7 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     A loader of a stream, which has no length, gives it `at_most` times.
     """
     loader_class = torch_module.utils.data.DataLoader
-    hooks = ScriptHooks(torch_module, started, STATE.optimizers)
+    hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
     firsts: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()  # by loader: its first batch, or nothing
 
     class Repeated:

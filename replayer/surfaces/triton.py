@@ -35,10 +35,10 @@ class _TritonDriver:
     """What kernels' callers ask of `triton.runtime.driver.active`."""
 
     def get_current_device(self) -> int:
-        return gpu().current_device()
+        return gpu().current.device()
 
     def get_active_torch_device(self) -> Any:
-        return torch.device("cuda", gpu().current_device())
+        return torch.device("cuda", gpu().current.device())
 
     def get_device_interface(self) -> Any:
         return torch.cuda
@@ -66,7 +66,7 @@ def _patch(runtime: Any) -> None:
         if not tensors:
             return run(self, *args, grid=grid, warmup=warmup, **kwargs)
         name = self.fn.__name__
-        if computing() and gpu().capture is not None:
+        if computing() and gpu().launches.capture is not None:
             what = f"the Triton kernel {name} in a CUDA graph under --values compute"
             raise NotEmulated(what, "replay it with recorded values, the default")
         for hook in self.pre_run_hooks:
@@ -77,7 +77,7 @@ def _patch(runtime: Any) -> None:
             else:
                 for tensor in tensors:
                     tensor.allocation.known = None
-            gpu().launch(_signature(name, tensors), tensors[0].meta.index)
+            gpu().launches.launch(_signature(name, tensors), tensors[0].meta.index)
         return None
 
     def run_first(tune: Any, self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -33,7 +33,7 @@ from replayer.tensor.tensor_meta import TensorMeta
 from traces.model import Shape
 
 if TYPE_CHECKING:
-    from replayer.gpu import VirtualGpu
+    from replayer.gpu.virtual_gpu import VirtualGpu
 
 wrapper: Any = torch.Tensor._make_wrapper_subclass  # torch's own, which surfaces/torch_tensor_subclass.py replaces for scripts
 _inference_mode: Any = torch._C._InferenceMode
@@ -117,7 +117,7 @@ def allocation_of(block: AllocationHandle | None) -> Allocation:
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
     """Memory of `device` for its current stream. Raises torch.OutOfMemoryError in PyTorch's words."""
     try:
-        return allocation_of(gpu.devices[device].allocator.malloc(size_bytes, gpu.current_stream(device).number))
+        return allocation_of(gpu.devices[device].allocator.malloc(size_bytes, gpu.current.stream(device).number))
     except OutOfMemory as full:
         raise full.to_torch() from None
 

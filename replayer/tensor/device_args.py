@@ -31,7 +31,7 @@ def backend_device(device: Any) -> Any:
         device = torch.device("cuda", device)
     elif type(device) is not torch.device or device.type not in OURS:
         return device
-    index = gpu().current_device() if device.index is None else device.index
+    index = gpu().current.device() if device.index is None else device.index
     return _known_to_backend(checked_index(index))
 
 
@@ -55,8 +55,8 @@ def checked_index(index: int) -> int:
 def index_of(device: torch.device | None) -> int:
     """The index that a device means: the current device's where it has none. Raises as `checked_index`."""
     if device is None or device.index is None:
-        return gpu().current_device()
-    return device.index if 0 <= device.index < gpu().device_count() else checked_index(device.index)
+        return gpu().current.device()
+    return device.index if 0 <= device.index < len(gpu().devices) else checked_index(device.index)
 
 
 def invalid_device_ordinal() -> torch.AcceleratorError:

@@ -68,9 +68,9 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
             return result
         device = plan.device
         try:
-            caller = gpu.local.callers[device]
+            caller = gpu.current.local.callers[device]
         except (AttributeError, KeyError):  # this thread's first use
-            caller = gpu.caller(device)
+            caller = gpu.current.caller(device)
         if kind == new:
             try:
                 block = gpu.devices[device].allocator.malloc(plan.size_bytes, caller.stream.number)
@@ -97,7 +97,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
                     plan.set_values(result, args, kwargs)
         signature = plan.signature
         if signature.launches:
-            gpu.launch_by(caller, signature)
+            gpu.launches.launch_by(caller, signature)
         return result
 
     def run(func: Any, *args: Any, **kwargs: Any) -> Any:

@@ -85,7 +85,7 @@ class VirtualStorage(torch.UntypedStorage):
         """The bytes, copied to the host: those that are known, else zeros."""
         size_bytes = self.allocation.size_bytes
         if size_bytes:
-            gpu().copy(_copy_signature(size_bytes, "d2h"), "d2h", size_bytes, self._index, True)
+            gpu().launches.copy(_copy_signature(size_bytes, "d2h"), "d2h", size_bytes, self._index, True)
         known = self.allocation.known
         if isinstance(known, Uniform) and known.value:
             return torch.full((size_bytes // known.dtype.itemsize,), known.value, dtype=known.dtype).untyped_storage()
@@ -97,7 +97,7 @@ class VirtualStorage(torch.UntypedStorage):
         """Copy all bytes from a storage of the same size on the host."""
         size_bytes = self.allocation.size_bytes
         if size_bytes:
-            gpu().copy(_copy_signature(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
+            gpu().launches.copy(_copy_signature(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
         if host.device.type == "cpu" and (size_bytes <= KNOWN_LIMIT or computing()):
             self.allocation.known = bytes_of(host.clone())  # type: ignore[no-untyped-call]
 
@@ -153,7 +153,7 @@ class VirtualStorage(torch.UntypedStorage):
         known = self.allocation.known
         made.known = known.clone() if isinstance(known, torch.Tensor) else known
         if size_bytes:
-            gpu().launch(_copy_signature(size_bytes), self._index)
+            gpu().launches.launch(_copy_signature(size_bytes), self._index)
         return VirtualStorage.over(made, self._index)
 
     def _deepcopy_once(self, memo: dict[Any, Any]) -> Allocation:

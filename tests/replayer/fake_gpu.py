@@ -1,7 +1,7 @@
 """A fake GPU with streams, events and phases, for the surfaces: time stands still but for what a test adds.
 
 gpu = SurfaceGpu(devices=2)
-gpu.work(gpu.current_stream(0), 5_000_000)      # 5 ms of kernels
+gpu.work(gpu.stream(0), 5_000_000)      # 5 ms of kernels
 gpu.synchronize_device(0)                       # gpu.now_ns is 5_000_000
 """
 
@@ -43,7 +43,7 @@ class SurfaceGpu(FakeGpu):
         self.capture: GraphCapture | None = None
         self.worked_ns = 0
         self.replayed: list[CapturedGraph] = []
-        self.streams: list[VirtualStream] = []
+        self.made_streams: list[VirtualStream] = []
         for device in self.devices:
             recorded = Device(0, device.index, name, properties=DeviceProperties(**properties))
             device.name, device.properties = name, known_properties(recorded)
@@ -55,24 +55,24 @@ class SurfaceGpu(FakeGpu):
         self.set_device(stream.device)
         self.local.call_on(stream)
 
-    def new_stream(self, device: int, priority: int = 0) -> VirtualStream:
-        self.streams.append(VirtualStream(device, len(self.streams) + 1, priority))
-        return self.streams[-1]
+    def new(self, device: int, priority: int = 0) -> VirtualStream:
+        self.made_streams.append(VirtualStream(device, len(self.made_streams) + 1, priority))
+        return self.made_streams[-1]
 
     def record_event(self, event: VirtualEvent, stream: VirtualStream) -> None:
         event.device, event.time_ns = stream.device, max(stream.ready_ns, self.now_ns)
 
-    def stream_wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
+    def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
         if event.time_ns is not None:
             stream.wait(event.time_ns)
 
-    def stream_wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
+    def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
         stream.wait(other.ready_ns)
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Any) -> None:
         thread: Any = None
         self.capture = GraphCapture(
-            self.current_stream(self.current_device()), thread, pool, everywhere=everywhere, refuse=refuse
+            self.stream(self.device()), thread, pool, everywhere=everywhere, refuse=refuse
         )
 
     def end_capture(self) -> CapturedGraph:
@@ -113,19 +113,19 @@ class SurfaceGpu(FakeGpu):
     def query_event(self, event: VirtualEvent) -> bool:
         return event.time_ns is None or self.has_passed(event.time_ns)
 
-    def query_stream(self, stream: VirtualStream) -> bool:
+    def query(self, stream: VirtualStream) -> bool:
         return stream.ready_ns <= self.now_ns
 
     def synchronize_event(self, event: VirtualEvent) -> None:
         self.now_ns = max(self.now_ns, event.time_ns or 0)
 
-    def synchronize_stream(self, stream: VirtualStream) -> None:
+    def synchronize(self, stream: VirtualStream) -> None:
         self.now_ns = max(self.now_ns, stream.ready_ns)
 
     def synchronize_device(self, device: int) -> None:
-        for stream in [self.devices[device].default_stream, *self.streams]:
+        for stream in [self.devices[device].default_stream, *self.made_streams]:
             if stream.device == device:
-                self.synchronize_stream(stream)
+                self.synchronize(stream)
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
         assert start.time_ns is not None and end.time_ns is not None

@@ -32,15 +32,20 @@ class FakeDevice:
 
 
 class FakeGpu:
-    """`launches`, `copies` and `reads` are logs; `values` are what reads are answered with, by op name."""
+    """Stands for every part of a virtual GPU at once.
+
+    `launched_ops`, `copies` and `reads` are logs; `answers` are what reads are answered with, by op name.
+    """
 
     def __init__(self, devices: int = 1, capacity_bytes: int = 64 << 30) -> None:
+        self.current = self.launches = self.streams = self.values = self.steps = self
+        self.ranks = self.profile = self
         self.devices = [FakeDevice(i, capacity_bytes) for i in range(devices)]
         self.machine = Machine()
-        self.launches: list[tuple[OpSignature, int]] = []
+        self.launched_ops: list[tuple[OpSignature, int]] = []
         self.copies: list[tuple[OpSignature, str, int, int, bool]] = []
-        self.reads: list[tuple[OpSignature, int, str, int]] = []
-        self.values: dict[str, list[float]] = {}
+        self.reads: list[tuple[OpSignature, int, int]] = []
+        self.answers: dict[str, list[float]] = {}
         self.selections: dict[tuple[int, ...], int] = {}  # how much is found in a tensor of that shape
         self.assumed = AssumedValues(lambda: 0)
         self.blas = BlasWorkspaces(self.machine, [8] * devices)
@@ -50,16 +55,13 @@ class FakeGpu:
             thread.call_on(device.default_stream)
         self.local = thread
 
-    def device_count(self) -> int:
-        return len(self.devices)
-
-    def current_device(self) -> int:
+    def device(self) -> int:
         return self._current
 
     def set_device(self, index: int) -> None:
         self._current = index
 
-    def current_stream(self, device: int) -> VirtualStream:
+    def stream(self, device: int) -> VirtualStream:
         return self.caller(device).stream
 
     def caller(self, device: int) -> Caller:
@@ -70,7 +72,7 @@ class FakeGpu:
             self.launch_by(self.caller(device), signature)
 
     def launch_by(self, caller: Caller, signature: OpSignature) -> None:
-        self.launches.append((signature, caller.stream.device))
+        self.launched_ops.append((signature, caller.stream.device))
 
     def copying(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -83,18 +85,18 @@ class FakeGpu:
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
         self.copies.append((signature, "p2p", size_bytes, source, False))
 
-    def recorded_output_size(self, op: str, shape: tuple[int, ...]) -> int | None:
+    def output_size(self, op: str, shape: tuple[int, ...]) -> int | None:
         return self.selections.get(shape)
 
-    def synchronize_stream(self, stream: VirtualStream) -> None:
+    def synchronize(self, stream: VirtualStream) -> None:
         pass
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         return ()
 
-    def read(self, signature: OpSignature, device: int, dtype: str, count: int) -> list[float] | None:
-        self.reads.append((signature, device, dtype, count))
-        return self.values.get(signature.op)
+    def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
+        self.reads.append((signature, device, count))
+        return self.answers.get(signature.op)
 
     def loss_called(self) -> None:
         pass
@@ -135,7 +137,7 @@ class FakeGpu:
     @property
     def launched(self) -> list[str]:
         """The names of the launched ops, without namespace."""
-        return [signature.op.removeprefix("aten::") for signature, _ in self.launches]
+        return [signature.op.removeprefix("aten::") for signature, _ in self.launched_ops]
 
     def live_bytes(self, device: int = 0) -> int:
         """Bytes that tensors asked for and still hold."""

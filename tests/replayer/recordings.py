@@ -133,7 +133,7 @@ class Log:
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
         self.phases.append((name, start_ns, end_ns, device_start_ns, device_end_ns))
 
-    def part(self, *row: Any) -> None:
+    def stage(self, *row: Any) -> None:
         self.parts.append(row)
 
     def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from replayer import state
-from replayer.gpu import VirtualGpu
-from replayer.memory.oom import oom_text_of
+from replayer.gpu.virtual_gpu import VirtualGpu
+from replayer.memory.device.oom import oom_text_of
 from replayer.recording.kept_workspaces import keeps_workspaces
 from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, USUAL_WORKSPACE_BYTES, FakeTorch
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
@@ -47,7 +47,7 @@ def replayed(recorded_with: FakeTorch, devices: int = 1, error: BaseException | 
     with tempfile.TemporaryDirectory() as folder:
         save(trace, Path(folder) / "t.msgpack")
         trace = load(Path(folder) / "t.msgpack")
-    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), strict=False, pad_loader=False)  # type: ignore[arg-type]
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log())  # type: ignore[arg-type]
     state.start(lambda: gpu)
     return gpu
 

@@ -36,7 +36,7 @@ for _ in range(2):
     optimizer.zero_grad()
     model(torch.randn(5, 3, 8, 8, device="cuda")).sum().backward()
     optimizer.step()
-print([(signature.op, signature.shapes) for signature, _ in gpu.launches], gpu.phases)
+print([(signature.op, signature.shapes) for signature, _ in gpu.launched_ops], gpu.phases)
 """
 
 
@@ -177,7 +177,7 @@ def test_an_optimizer_that_fails_leaves_overrides_on() -> None:
 
 
 def _normed(gpu: SurfaceGpu, norm: Callable[..., torch.Tensor], x: torch.Tensor) -> tuple[list[str], object]:
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     x.grad = None
     result = norm(x)
     result.sum().backward()

@@ -38,5 +38,5 @@ def register(plans: PlanCache) -> None:
 
 def _call_loss(op: Any, *args: Any, **kwargs: Any) -> Any:
     if (gpu := state.started()) is not None:
-        gpu.loss_called()
+        gpu.steps.loss_called()
     return op.decompose(*args, **kwargs)

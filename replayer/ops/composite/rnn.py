@@ -152,7 +152,7 @@ def _pack(padded: Any, lengths: torch.Tensor, batch_first: bool) -> tuple[Any, t
     packed = VirtualTensor.plan_cache.metas.contiguous((rows.size(0), *meta.shape[2:]), meta.dtype, meta.index)
     made = make(packed, allocate(gpu(), meta.index, packed.extent_bytes))
     shapes, dtypes = (meta.shape, tuple(lengths.shape)), (meta.dtype_name, "int64")
-    gpu().launch(OpSignature("aten::_pack_padded_sequence", shapes, dtypes, (packed.shape,)), meta.index)
+    gpu().launches.launch(OpSignature("aten::_pack_padded_sequence", shapes, dtypes, (packed.shape,)), meta.index)
     return made, batch_sizes
 
 
@@ -161,7 +161,7 @@ def _flatten(weights: list[Any], *_rnn: Any) -> Any:
     buffer = _buffer_for(weights, weights[0].meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.meta.shape, view.meta.dtype_name
-        gpu().launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.meta.index)
+        gpu().launches.launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.meta.index)
         adopt(weight, view)
     return buffer
 

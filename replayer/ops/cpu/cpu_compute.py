@@ -83,7 +83,7 @@ class ComputedCopies(Copies):
 
     def _values(self, source: Any, signature: OpSignature) -> torch.Tensor:
         meta: TensorMeta = source.meta
-        gpu().read(signature, meta.index, meta.dtype_name, meta.numel)  # waits for the device
+        gpu().values.read(signature, meta.index, meta.numel)  # waits for the device
         return payload_of(source)
 
 
@@ -99,7 +99,8 @@ def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], Any]:
 def _capturing(device: int) -> GraphCapture | None:
     """The CUDA graph that captures what is computed now on `device`, if any."""
     here = gpu()
-    return here.capture if here.capture is not None and here.is_capturing(here.current_stream(device)) else None
+    capture = here.launches.capture
+    return capture if capture is not None and here.current.stream(device) in capture else None
 
 
 def _in_capture(capture: GraphCapture, compute: Callable[[], Any], written: list[torch.Tensor]) -> Any:
@@ -128,7 +129,7 @@ def _request(func: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         kwargs = {**kwargs, "device": "meta"}
     results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
     for result in tree_leaves(results):
-        allocate(gpu(), gpu().current_device(), result.untyped_storage().nbytes())
+        allocate(gpu(), gpu().current.device(), result.untyped_storage().nbytes())
 
 
 def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -165,7 +166,7 @@ class CpuCompute:
         call = _PayloadCall(self._plans)
         host_args = [call.of(value) for value in args]
         host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
-        index = call.device(here.current_device(), takes_host=func in _TAKE_HOST)
+        index = call.device(here.current.device(), takes_host=func in _TAKE_HOST)
         compute = partial(self._on_host, func, host_args, host_kwargs)
         capture = _capturing(index)
         if capture is None:
@@ -193,9 +194,9 @@ class CpuCompute:
             ("computed", func, tuple(call.seen), outputs, layout),
             lambda: call.signature(func._schema.name, outputs, launches(func, does_something)),
         )
-        here.launch(signature, index)
+        here.launches.launch(signature, index)
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
-            here.synchronize_stream(here.current_stream(index))
+            here.streams.synchronize(here.current.stream(index))
         return made
 
     def _on_host(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """Sizes of results that depend on values which neither the host nor the recording tells.
 
-    assumed_size("aten::nonzero", lambda: gpu().assumed.count(9))     # 5, and counted for the report
+    assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
 Note [Sizes that nobody knows]
     A script that trains something else than was recorded still has to run to its end. So such a size is assumed, by the rules
@@ -26,7 +26,7 @@ from replayer.state import gpu
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
     """What `assume` says, noted. Raises DataDependentShape where nothing is to be assumed."""
     here = gpu()
-    if not here.assumes_sizes:
+    if not here.values.assumes_sizes:
         raise DataDependentShape(op)
     here.simulator.stats.sizes_assumed += 1
     return assume()
@@ -40,7 +40,7 @@ class _SizeContext:
         self._rows = rows
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int:
-        size = assumed_size(self._op, lambda: gpu().assumed.count(self._rows))
+        size = assumed_size(self._op, lambda: gpu().values.assumed.count(self._rows))
         size = size if max is None or size < max else max
         return size if size > min else min
 

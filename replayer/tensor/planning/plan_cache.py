@@ -27,7 +27,7 @@ from replayer.tensor.planning.shape_inference import OtherLayout, infer
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
 
 if TYPE_CHECKING:
-    from replayer.gpu import VirtualGpu
+    from replayer.gpu.virtual_gpu import VirtualGpu
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")
@@ -134,12 +134,12 @@ class PlanCache:
         """
         key = route.key(args, kwargs)  # before it runs: some ops change the metadata of their arguments
         try:
-            plan = infer(self.metas, route.func, args, kwargs, gpu.current_device())
+            plan = infer(self.metas, route.func, args, kwargs, gpu.current.device())
             complete(plan, route.func, gpu.workspaces_of(plan.signature))
         except OtherLayout:
             run = self.run_other_layout
             signature = OpSignature(route.func._schema.name, (), (), launches=False)
-            plan = Plan(signature, gpu.current_device(), Constant(None), (), ())
+            plan = Plan(signature, gpu.current.device(), Constant(None), (), ())
             plan.make_by(lambda gpu, caller, args, kwargs: run(route.func, args, kwargs))
         if not plan.kept:
             return plan

@@ -20,7 +20,7 @@ from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Resh
 from replayer.tensor.values.value_rules import forget_written, value_rule
 
 if TYPE_CHECKING:
-    from replayer.gpu import VirtualGpu
+    from replayer.gpu.virtual_gpu import VirtualGpu
     from replayer.timing.host_threads import Caller
 
 Results = Callable[[Any, Any, Any, Any], Any]

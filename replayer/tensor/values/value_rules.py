@@ -109,7 +109,7 @@ def forget_at_replays(plan: Plan, args: Any, kwargs: Any, stream: VirtualStream)
     A capture writes nothing: if it takes the call, what was known before is known again at its end, until a replay. Of what a
     graph computes again and again the host knows nothing.
     """
-    capture = gpu().capture
+    capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
         if capture is not None and stream in capture:
             there = weakref.ref(allocation)
@@ -174,7 +174,7 @@ def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
 
 
 def _loss(made: Any, args: Any) -> Uniform:
-    return Uniform(gpu().assumed.loss(calling_place()), made.meta.dtype, assumed=True)
+    return Uniform(gpu().values.assumed.loss(calling_place()), made.meta.dtype, assumed=True)
 
 
 def _comparison(func: torch._ops.OpOverload) -> Assume:
@@ -280,7 +280,7 @@ def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
         elements = source.meta.numel // max(made.meta.numel, 1)
         compared = type(known) is Truth and known is not Truth.IN_RANGE
         if type(known) is Matches or compared or (known is None and source.meta.dtype is torch.bool):
-            share = gpu().assumed.share()
+            share = gpu().values.assumed.share()
             value = int(share * elements + 0.5) if adds else share
             if type(known) is Matches:
                 at_most = known.at_most / max(made.meta.numel, 1)

@@ -1,20 +1,20 @@
-"""Tracks nn.DataParallel's regions within a phase: scatter, replicas, gather, and their backward passes.
+"""Tracks nn.DataParallel's stages within a phase: scatter, replicas, gather, and their backward passes.
 
-Each region of the script becomes a row of the replay's timeline. In a phase-grained recording with regions, the recorded time
-of each region is charged when it ends, on its own device, and the time between two regions before the second one begins: so
+Each stage of the script becomes a row of the replay's timeline. In a phase-grained recording with stages, the recorded time
+of each stage is charged when it ends, on its own device, and the time between two stages before the second one begins: so
 the replay's phase is split as the recorded one.
 
-    parts.enter(segment, begun_ns, begun_device_ns)     # a phase begins
-    open_part = parts.begin(thread, "scatter", device=0)
-    parts.end(thread, open_part)                        # device 0 is busy until the recorded end of scatter
-    parts.leave(index)                                  # the phase ends
+    stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
+    open_stage = stages.begin(thread, "scatter", device=0)
+    stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
+    stages.leave(index)                                  # the phase ends
 
-Note [The k-th region]
-    Within a segment of a phase the k-th region of a name and device takes the time of the k-th recorded one. All of them end
-    at their recorded offset in the phase: a region that this machine's host makes longer shortens the next, as with phases.
+Note [The k-th stage]
+    Within a segment of a phase the k-th stage of a name and device takes the time of the k-th recorded one. All of them end
+    at their recorded offset in the phase: a stage that this machine's host makes longer shortens the next, as with phases.
 
 Note [Devices beside the first]
-    A phase is timed on one device. The time between regions is charged to each device that the script has used in this phase,
+    A phase is timed on one device. The time between stages is charged to each device that the script has used in this phase,
     for replicas do the same at the same time.
 """
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from replayer.recording.data_parallel_stages import RecordedRegion
+from replayer.recording.data_parallel_stages import RecordedStage
 from traces.model import Origin
 
 if TYPE_CHECKING:
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from replayer.timing.scheduler import StreamScheduler
 
 
-class OpenRegion(NamedTuple):
-    """A region that the script is in; `recorded` is the recorded one that it matches, if any."""
+class OpenStage(NamedTuple):
+    """A stage that the script is in; `recorded` is the recorded one that it matches, if any."""
 
     name: str
     device: int
     start_ns: int
     device_start_ns: int
-    ordinal: int  # 0-based, among the segment's regions of this name and device
-    ops: int  # of the segment on this device before the region began
-    recorded: RecordedRegion | None
+    ordinal: int  # 0-based, among the segment's stages of this name and device
+    ops: int  # of the segment on this device before the stage began
+    recorded: RecordedStage | None
     segment: SegmentMatcher | None  # in which it began
 
 
@@ -48,26 +48,26 @@ class OpenRegion(NamedTuple):
 Row = tuple[int, str, int, int, int, int, int, int, int]
 
 
-class DataParallelTracker:
-    """Where the script is among the regions of the current phase."""
+class DataParallelStages:
+    """Where the script is among the stages of the current phase."""
 
     def __init__(self, scheduler: StreamScheduler) -> None:
         self._scheduler = scheduler
         self._segment: SegmentMatcher | None = None
         self._begun_ns = self._begun_device_ns = 0
-        self._counts: dict[tuple[str, int], int] = {}  # regions begun in this segment, by name and device
-        self._open: list[OpenRegion] = []
-        self._began = self._ops = 0  # regions begun in this segment; its ops when the last one began or ended
-        self._ops_between: dict[tuple[str, int, int], int] = {}  # in the step before: by phase, its index, regions begun
-        self._ops_in: dict[tuple[str, int, int], int] = {}  # in the step before: by region, its device and index
+        self._counts: dict[tuple[str, int], int] = {}  # stages begun in this segment, by name and device
+        self._open: list[OpenStage] = []
+        self._began = self._ops = 0  # stages begun in this segment; its ops when the last one began or ended
+        self._ops_between: dict[tuple[str, int, int], int] = {}  # in the step before: by phase, its index, stages begun
+        self._ops_in: dict[tuple[str, int, int], int] = {}  # in the step before: by stage, its device and index
         self._rows: list[Row] = []  # of the current segment
         self._done: list[Row] = []  # of the step's ended segments
 
     @property
-    def recorded(self) -> list[RecordedRegion]:
-        """The recorded regions that split the current segment's time; none where kernels are known."""
+    def recorded(self) -> list[RecordedStage]:
+        """The recorded stages that split the current segment's time; none where kernels are known."""
         recorded = self._segment.recorded if self._segment is not None else None
-        return recorded.parts if recorded is not None and recorded.phase_grained else []
+        return recorded.stages if recorded is not None and recorded.phase_grained else []
 
     def enter(self, segment: SegmentMatcher, begun_ns: int, begun_device_ns: int) -> None:
         """A segment begins."""
@@ -87,65 +87,65 @@ class DataParallelTracker:
         self._done += [(index, *row[1:]) for row in self._rows]
         self._rows, self._segment = [], None
 
-    def begin(self, thread: HostThread, name: str, device: int) -> OpenRegion:
-        """The script enters a region of the current phase that is timed on this device."""
+    def begin(self, thread: HostThread, name: str, device: int) -> OpenStage:
+        """The script enters a stage of the current phase that is timed on this device."""
         key = (name, device)
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
-        alike = [part for part in self.recorded if (part.name, self._scheduler.script_device(part.device)) == key]
+        alike = [stage for stage in self.recorded if (stage.name, self._scheduler.script_device(stage.device)) == key]
         recorded = alike[count] if count < len(alike) else None
         if recorded is not None:
-            before = [part for part in self.recorded if part.begin_ns < recorded.begin_ns]
-            if recorded.begin_ns > max((part.end_ns for part in before), default=0):  # there is time between it and those
+            before = [stage for stage in self.recorded if stage.begin_ns < recorded.begin_ns]
+            if recorded.begin_ns > max((stage.end_ns for stage in before), default=0):  # there is time between it and those
                 self._note_ops()
-                filled_ns = max((part.device_end_ns for part in before), default=0)
+                filled_ns = max((stage.device_end_ns for stage in before), default=0)
                 for other in {device, *self._busy_devices()}:
                     self._fill(other, filled_ns, recorded.device_begin_ns)
             thread.host_ns = max(thread.host_ns, self._begun_ns + recorded.begin_ns)
         self._began += 1
         mark_ns = self._scheduler.mark(thread.host_ns, device)
-        part = OpenRegion(name, device, thread.host_ns, mark_ns, count, self._ops_on(device), recorded, self._segment)
-        self._open.append(part)
-        return part
+        stage = OpenStage(name, device, thread.host_ns, mark_ns, count, self._ops_on(device), recorded, self._segment)
+        self._open.append(stage)
+        return stage
 
-    def end(self, thread: HostThread, part: OpenRegion) -> None:
-        """The script leaves the region; if the phase in which it began is over, its time has been charged there."""
-        recorded = part.recorded
+    def end(self, thread: HostThread, stage: OpenStage) -> None:
+        """The script leaves the stage; if the phase in which it began is over, its time has been charged there."""
+        recorded = stage.recorded
         origin = Origin.EXACT
-        if part.segment is self._segment is not None:
-            self._open.remove(part)
-            self._ops_in[part.name, part.device, part.ordinal] = self._ops_on(part.device) - part.ops
+        if stage.segment is self._segment is not None:
+            self._open.remove(stage)
+            self._ops_in[stage.name, stage.device, stage.ordinal] = self._ops_on(stage.device) - stage.ops
             if recorded is not None:
                 origin = Origin.PHASE
-                self._fill(part.device, part.device_start_ns - self._begun_device_ns, recorded.device_end_ns, part.name)
+                self._fill(stage.device, stage.device_start_ns - self._begun_device_ns, recorded.device_end_ns, stage.name)
                 thread.host_ns = max(thread.host_ns, self._begun_ns + recorded.end_ns)
             self._note_ops(keep=False)
-        end_ns = self._scheduler.mark(thread.host_ns, part.device)
-        on_host, on_device = (part.start_ns, thread.host_ns), (part.device, part.device_start_ns, end_ns)
-        self._rows.append((0, part.name, thread.row, *on_host, *on_device, int(origin)))
+        end_ns = self._scheduler.mark(thread.host_ns, stage.device)
+        on_host, on_device = (stage.start_ns, thread.host_ns), (stage.device, stage.device_start_ns, end_ns)
+        self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Before the host waits for or queries a device: charge the share that the ops so far have in the open regions, or in
-        the time between two regions.
+        """Before the host waits for or queries a device: charge the share that the ops so far have in the open stages, or in
+        the time between two stages.
 
-        Returns False where the recording has no regions in the current phase.
+        Returns False where the recording has no stages in the current phase.
         """
-        parts = self.recorded
-        if not parts:
+        stages = self.recorded
+        if not stages:
             return False
-        for part in self._open:
-            ops = self._ops_on(part.device) - part.ops
-            expected = self._ops_in.get((part.name, part.device, part.ordinal), 0)
-            if ops and part.recorded is not None:
-                begin_ns, end_ns = part.recorded.device_begin_ns, part.recorded.device_end_ns
+        for stage in self._open:
+            ops = self._ops_on(stage.device) - stage.ops
+            expected = self._ops_in.get((stage.name, stage.device, stage.ordinal), 0)
+            if ops and stage.recorded is not None:
+                begin_ns, end_ns = stage.recorded.device_begin_ns, stage.recorded.device_end_ns
                 share = min(ops / expected, 1.0) if expected else 1.0
-                since_ns = part.device_start_ns - self._begun_device_ns
-                self._fill(part.device, since_ns, begin_ns + int((end_ns - begin_ns) * share), part.name)
+                since_ns = stage.device_start_ns - self._begun_device_ns
+                self._fill(stage.device, since_ns, begin_ns + int((end_ns - begin_ns) * share), stage.name)
         if not self._open:
             segment = self._segment
             assert segment is not None and segment.recorded is not None
-            from_ns = max((part.device_end_ns for part in parts[: self._began]), default=0)
-            to_ns = parts[self._began].device_begin_ns if self._began < len(parts) else segment.recorded.device_ns
+            from_ns = max((stage.device_end_ns for stage in stages[: self._began]), default=0)
+            to_ns = stages[self._began].device_begin_ns if self._began < len(stages) else segment.recorded.device_ns
             expected = self._ops_between.get((segment.name, segment.count, self._began), 0)
             share = min((segment.ops - self._ops) / expected, 1.0) if expected else 1.0
             for device in self._busy_devices():
@@ -174,7 +174,7 @@ class DataParallelTracker:
             self._scheduler.fill(device, begun_ns + since_ns, begun_ns + until_ns, name or self._segment.name)
 
     def _note_ops(self, *, keep: bool = True) -> None:
-        """Count the ops since a region last began or ended; `keep`: they lie between two regions."""
+        """Count the ops since a stage last began or ended; `keep`: they lie between two stages."""
         segment = self._segment
         if segment is None:
             return

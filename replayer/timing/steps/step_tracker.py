@@ -42,7 +42,7 @@ from replayer.timing.clock import machine_unix_ns
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import ForwardLikeness, Histories, SegmentMatcher, StepMatcher
 from replayer.timing.scheduler import StreamScheduler
-from replayer.timing.steps.data_parallel import DataParallelTracker, OpenRegion
+from replayer.timing.steps.data_parallel import DataParallelStages, OpenStage
 from replayer.timing.steps.phase_remainder import PhaseRemainder
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.model import NONE, Origin, StepKind
@@ -50,7 +50,6 @@ from traces.phases import LOSS, PLAIN
 from traces.script_cut import CutStep, ScriptCut
 from traces.steps import Optimizers
 from traces.workload import Likeness, compare_workloads
-from traces.workload_observer import WorkloadObserver
 
 
 class StepTracker:
@@ -63,8 +62,8 @@ class StepTracker:
         self._scheduler = scheduler
         self._strict = strict
         self._pad_loader = pad_loader
-        self._script = ScriptCut[HostThread](self, optimizers)
-        self._regions = DataParallelTracker(scheduler)
+        self.script = ScriptCut[HostThread](self, optimizers)
+        self.stages = DataParallelStages(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
         self._evaluates = False  # the current step is driven as an evaluation step
         self._histories: Histories = {}
@@ -97,11 +96,11 @@ class StepTracker:
 
         `now_ns` is when it was called, by the wall clock; it may be played later.
         """
-        self._script.op(thread, phase_class, now_ns)
-        self.turns = self._script.turns
+        self.script.op(thread, phase_class, now_ns)
+        self.turns = self.script.turns
         segment = self.segment
         if segment is None:  # the first op after a step that ended within a phase entered by name, or another thread's
-            segment = self._begin(thread, self._script.current or "other")
+            segment = self._begin(thread, self.script.current or "other")
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
@@ -111,11 +110,6 @@ class StepTracker:
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:
         return StepMatcher(step, self._recording.keys, self._histories)
-
-    @property
-    def workload(self) -> WorkloadObserver:
-        """Notes what the script trains, until it is known."""
-        return self._script.workload
 
     @property
     def number(self) -> int:
@@ -137,23 +131,15 @@ class StepTracker:
 
     def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
         """The script calls an outermost module."""
-        self._script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
-        self.turns = self._script.turns
+        self.script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
+        self.turns = self.script.turns
         if self._cells is not None:
             self._charge_call(thread, self._cells)
 
-    def module_returned(self) -> None:
-        """The outermost module has returned."""
-        self._script.module_returned()
-
-    def loader_exhausted(self, thread: HostThread) -> None:
-        """The loader that the script left last had no batch for it."""
-        self._script.loader_exhausted(thread)
-
     def enter(self, thread: HostThread, name: str) -> None:
         """The script enters a phase by name."""
-        self._script.enter(thread, name, self._scheduler.clock.now_ns())
-        self.turns = self._script.turns
+        self.script.enter(thread, name, self._scheduler.clock.now_ns())
+        self.turns = self.script.turns
         if name == "loader":
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
@@ -162,8 +148,8 @@ class StepTracker:
         if name == "loader" and self._stands_in_loader:  # in any case: a clock that never resumes would hang the script
             self._stands_in_loader = False
             self._scheduler.clock.resume()
-        self._script.leave(thread, name, self._scheduler.clock.now_ns())
-        self.turns = self._script.turns
+        self.script.leave(thread, name, self._scheduler.clock.now_ns())
+        self.turns = self.script.turns
         if name == "loader" and (asked := self._asked_ns.pop(thread.row, None)):
             own_ns, recorded_ns = asked
             wait = LoaderWait(own_ns, machine_unix_ns(), recorded_ns, self._present_ns(thread))
@@ -174,8 +160,8 @@ class StepTracker:
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
         """An optimizer's step has returned; that of the first one ends a training step."""
-        self._script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
-        self.turns = self._script.turns
+        self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
+        self.turns = self.script.turns
 
     # --- what ScriptCut reports (traces/script_cut.py)
 
@@ -204,7 +190,7 @@ class StepTracker:
         self._scheduler.stats.restart()
         self._step_start_ns = NONE
         self._done.clear()
-        self._regions.clear()
+        self.stages.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
         """See Note [What drives an evaluation step]."""
@@ -218,7 +204,7 @@ class StepTracker:
             return  # one training step is as good as the other
         step = self._matcher(chosen)
         self.segment = step.instead_of(self.step, self.segment)
-        self._regions.switch_segment(self.segment)
+        self.stages.switch_segment(self.segment)
         self.step = step
 
     def more_recorded(self) -> bool | None:
@@ -242,8 +228,8 @@ class StepTracker:
             self._step_done_ns = scheduler.mark(thread.host_ns)
         scheduler.wait(thread.host_ns)
         first_ns = self._done[0][1] if self._done else thread.host_ns
-        for part in self._regions.take():
-            scheduler.timeline.part(*part)
+        for row_of_stage in self.stages.take():
+            scheduler.timeline.stage(*row_of_stage)
         for done in self._done:
             scheduler.timeline.phase(*done)
         self._done.clear()
@@ -296,7 +282,7 @@ class StepTracker:
         self._begun_ns = thread.host_ns if self._left_ns == NONE or self.segment.recorded is None else self._left_ns
         self._left_ns = NONE
         self._begun_device_ns = self._scheduler.mark(self._begun_ns)
-        self._regions.enter(self.segment, self._begun_ns, self._begun_device_ns)
+        self.stages.enter(self.segment, self._begun_ns, self._begun_device_ns)
         if self._step_start_ns == NONE:
             self._step_start_ns = self._begun_ns
             self._scheduler.stats.restart()
@@ -323,7 +309,7 @@ class StepTracker:
 
     def _is_same_workload(self) -> bool:
         """Whether the script trains what was recorded, as far as their workload signatures tell by now."""
-        recorded, script = self._recording.trace.workload, self.workload
+        recorded, script = self._recording.trace.workload, self.script.workload
         if script.is_open and recorded is not None and (seen := script.so_far) is not None:
             self._same_workload = compare_workloads(recorded, seen).likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)
         return self._same_workload
@@ -358,7 +344,7 @@ class StepTracker:
             scheduler.stats.lag_ns += max(now_ns - in_time_ns, 0)
         thread.host_ns = max(due_ns, now_ns)
         self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops
-        self._regions.leave(len(self._done))
+        self.stages.leave(len(self._done))
         self._left_ns = left_ns
         end_ns = thread.host_ns if left_ns == NONE else left_ns
         mark_ns = scheduler.mark(end_ns)
@@ -396,20 +382,16 @@ class StepTracker:
         if not segment.recorded.phase_grained:
             self.remainder.settle(segment, thread)
             return
-        if self._regions.charge_so_far():
+        if self.stages.charge_so_far():
             return
         expected = self._ops_in.get((self._evaluates, segment.name, segment.count), 0)
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
 
-    def begin_part(self, thread: HostThread, name: str, device: int) -> OpenRegion:
-        """The script enters a region of nn.DataParallel on a device, which may begin a forward pass."""
+    def begin_stage(self, thread: HostThread, name: str, device: int) -> OpenStage:
+        """The script enters a stage of nn.DataParallel on a device, which may begin a forward pass. `stages.end` ends it."""
         if self.turns[PLAIN]:
             self.op(thread, PLAIN, self._scheduler.clock.now_ns())
-        return self._regions.begin(thread, name, device)
-
-    def end_part(self, thread: HostThread, part: OpenRegion) -> None:
-        """The script leaves the region."""
-        self._regions.end(thread, part)
+        return self.stages.begin(thread, name, device)
 
     def _charge_unvisited(self, thread: HostThread) -> None:
         """Recorded segments that the script did not enter are charged if it has entered that phase before in this step.
@@ -437,7 +419,7 @@ class StepTracker:
         """The script ends: an unfinished training step is dropped, and the host waits for the device, as at exit."""
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0  # no time to refuse anything
         if not unplayed:
-            self._script.stop(thread, self._scheduler.clock.now_ns())
+            self.script.stop(thread, self._scheduler.clock.now_ns())
         if self.segment is not None or self.number:
             self._scheduler.block(thread, self._scheduler.mark(thread.host_ns))
         self.segment = None

@@ -20,7 +20,7 @@ from traces.model import NONE, Column, HostKind
 
 NAMED = 1 << 16  # beyond all that may be pending, some hundred ops of each thread; small numbers are added fastest
 
-_PER_OP = 3  # entries of `VirtualGpu._pending`
+_PER_OP = 3  # entries of `ScriptLaunches.pending`
 
 
 class _ThreadMarks:

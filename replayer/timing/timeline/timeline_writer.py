@@ -307,9 +307,9 @@ class TimelineWriter:
         row = (self.step_rows, self.strings.add(name), start_ns, end_ns - start_ns)
         self._rows["phases"].loose.extend((*row, self.home, device_start_ns, device_end_ns, origin))
 
-    def part(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
-        """Add a part of the step under way, whose phases are added after its parts; `phase` counts them from 0. `on_device` are
-        the columns from `device` on."""
+    def stage(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
+        """Add a stage of nn.DataParallel in the step under way. `phase` counts the step's phases, which are added later;
+        `on_device` are the columns from `device` on."""
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
         self._rows["parts"].loose.extend((*row, *on_device))
 

@@ -32,7 +32,7 @@ def test_copies_to_the_device_block_unless_pinned_and_asked() -> None:
     large.pin_memory().to("cuda", non_blocking=True)
     large[1:].to("cuda", non_blocking=True)
     assert _copies(gpu) == [("h2d", 65_540, True), ("h2d", 65_540, False), ("h2d", 65_536, False)]
-    assert gpu.launches == []
+    assert gpu.launched_ops == []
     x.to("cuda", torch.float16)  # converted on the host
     assert _copies(gpu) == [("h2d", 24, True)]
     torch.ones(0).cuda()
@@ -52,7 +52,7 @@ def test_a_copy_is_recorded_with_its_shapes() -> None:
 def test_copies_to_the_host() -> None:
     gpu = use()
     x = torch.rand(100, 100, device="cuda")
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     host = x.cpu()
     assert type(host) is torch.Tensor and host.shape == x.shape and bool((host == 1).all())
     assert _copies(gpu) == [("d2h", 40_000, True)]
@@ -60,9 +60,9 @@ def test_copies_to_the_host() -> None:
     torch.empty(100, 100, pin_memory=True).copy_(x, non_blocking=True)
     assert x.to("cpu", non_blocking=True).is_pinned()
     assert _copies(gpu) == [("d2h", 40_000, True), ("d2h", 40_000, False), ("d2h", 40_000, False)]
-    assert gpu.launches == []
+    assert gpu.launched_ops == []
     x.t().cpu()
-    assert gpu.launches == []  # dense in another order: no temporary
+    assert gpu.launched_ops == []  # dense in another order: no temporary
     before = gpu.live_bytes()
     x[:, :64].cpu()
     assert gpu.launched == ["copy_"] and gpu.live_bytes() == before  # through a temporary, which is gone
@@ -73,7 +73,7 @@ def test_copies_to_the_host() -> None:
 def test_copies_on_and_between_devices() -> None:
     gpu = use(devices=2)
     x = torch.rand(4, device="cuda:0")
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     y = x.to("cuda:1")
     assert y.get_device() == 1 and _copies(gpu) == [("p2p", 16, False)]
     x.clone()
@@ -84,11 +84,11 @@ def test_copies_on_and_between_devices() -> None:
 
 def test_recorded_values_come_first() -> None:
     gpu = use()
-    gpu.values = {"aten::_local_scalar_dense": [2.5], "aten::copy_": [1.0, 2.0, 3.0]}
+    gpu.answers = {"aten::_local_scalar_dense": [2.5], "aten::copy_": [1.0, 2.0, 3.0]}
     x = torch.zeros(3, device="cuda")
     assert x.sum().item() == 2.5 and float(x[0]) == 2.5
     assert x.tolist() == [1.0, 2.0, 3.0]
-    assert [(signature.op, count) for signature, _, _, count in gpu.reads] == [
+    assert [(signature.op, count) for signature, _, count in gpu.reads] == [
         ("aten::_local_scalar_dense", 1),
         ("aten::_local_scalar_dense", 1),
         ("aten::copy_", 3),
@@ -162,5 +162,5 @@ def test_plain_tensors_stay_plain() -> None:
     x = torch.ones(3).to(torch.float64).to("cpu")
     assert type(x) is torch.Tensor and type(torch.tensor([1.0])) is torch.Tensor
     assert type(torch.zeros(2, device="meta")) is torch.Tensor
-    assert gpu.copies == [] and gpu.launches == []
+    assert gpu.copies == [] and gpu.launched_ops == []
     assert type(torch.ones(3).type_as(torch.ones(1, device="cuda"))) is VirtualTensor

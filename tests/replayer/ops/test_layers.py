@@ -168,7 +168,7 @@ def test_layers_train_under_autocast(kind: str) -> None:
 
 
 def _launched(layer: nn.Module, *inputs: torch.Tensor, gpu: SurfaceGpu) -> set[str]:
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     outputs = _tensors(layer(*inputs))
     sum(x.float().sum() for x in outputs if x.requires_grad).backward()  # type: ignore[union-attr]
     return set(gpu.launched)
@@ -222,7 +222,7 @@ def test_recurrent_layers_are_in_half_precision_under_autocast() -> None:
             out, (h, c) = layer(x)
         assert {value.dtype for value in (out, h, c)} == {torch.float16}  # cuDNN's cast knows no other
         out.sum().backward()
-    signature = next(signature for signature, _ in gpu.launches if signature.op == "aten::_cudnn_rnn")
+    signature = next(signature for signature, _ in gpu.launched_ops if signature.op == "aten::_cudnn_rnn")
     assert set(signature.dtypes) == {"float16"}
     assert all(weight.grad.dtype is torch.float32 for weight in layer.parameters())
 
@@ -243,7 +243,7 @@ def test_channels_last_is_kept_through_a_network() -> None:
 def test_an_encoder_for_inference_takes_its_fast_path() -> None:
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     model = _encoder().cuda().eval()
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     with torch.inference_mode():
         out = model(torch.rand(2, 5, 8, device="cuda"))
     assert out.shape == (2, 5, 8) and "_transformer_encoder_layer_fwd" in gpu.launched

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from replayer import state
-from replayer.gpu import VirtualGpu
+from replayer.gpu.virtual_gpu import VirtualGpu
 from tests.replayer.recordings import FakeClock, Log, phase_recording
 
 
@@ -27,7 +27,7 @@ def trained() -> Any:
 
 def start() -> None:
     trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
-    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), strict=False, pad_loader=False)  # type: ignore[arg-type]
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log())  # type: ignore[arg-type]
     state.start(lambda: gpu)
 
 

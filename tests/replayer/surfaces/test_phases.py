@@ -148,7 +148,7 @@ def test_fused_optimizers_are_accepted_and_unfused_ones_use_foreach() -> None:
         parameter.sum().backward()
         torch.optim.Adam([parameter], **options).step()  # type: ignore[arg-type]
         assert kernel in gpu.launched
-        gpu.launches.clear()
+        gpu.launched_ops.clear()
 
 
 def test_clipping_gradients_uses_foreach() -> None:

@@ -40,10 +40,10 @@ def test_autocast_to_bfloat16_and_on_the_host_beside_it() -> None:
 def test_the_last_argument_is_cast_first() -> None:
     gpu = use()
     model, x = torch.nn.Linear(4, 2).cuda(), torch.ones(3, 4, device="cuda")
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     with torch.autocast("cuda"):
         model(x)
-    casts = [signature.shapes[0] for signature, _ in gpu.launches if signature.op == "aten::copy_"]
+    casts = [signature.shapes[0] for signature, _ in gpu.launched_ops if signature.op == "aten::copy_"]
     assert casts == [(2,), (2, 4), (3, 4)]  # bias, weight, input: as on an A100 (a100_particle_fwd_bs32)
 
 

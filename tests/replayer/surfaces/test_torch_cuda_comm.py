@@ -48,18 +48,18 @@ def test_scatter_uses_the_streams_it_is_given() -> None:
     seen: list[tuple[int, int]] = []
 
     def copy(signature: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
-        seen.append((device, gpu.current_stream(device).number))
+        seen.append((device, gpu.current.stream(device).number))
 
-    gpu.copy = copy  # type: ignore[method-assign]
+    gpu.launches.copy = copy  # type: ignore[method-assign]
     comm.scatter(torch.ones(4), [0, 1], streams=sides)
     assert seen == [(i, side.virtual.number) for i, side in enumerate(sides)]
-    assert [gpu.current_stream(i).number for i in (0, 1)] == [0, 0] and torch.cuda.current_device() == 0
+    assert [gpu.current.stream(i).number for i in (0, 1)] == [0, 0] and torch.cuda.current_device() == 0
 
 
 def test_gather_copies_every_piece_into_one_tensor() -> None:
     gpu = use(devices=2)
     pieces = [torch.zeros(rows, 4, device=f"cuda:{i}") for i, rows in enumerate((3, 2))]
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     whole = comm.gather(pieces, destination=0)
     assert whole.shape == (5, 4) and whole.get_device() == 0
     assert _copies(gpu) == [("p2p", 32, 1)] and gpu.launched == ["copy_"]
@@ -78,7 +78,7 @@ def test_broadcast_goes_in_buffers_of_ten_megabytes() -> None:
     """GIVEN weights of 4 MB each WHEN they are broadcast THEN every third one fills a buffer, which is one copy."""
     gpu = use(devices=2)
     weights = [torch.zeros(MIB, device="cuda") for _ in range(4)] + [torch.zeros(3, dtype=torch.int64, device="cuda")]
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     own, copied = comm.broadcast_coalesced(weights, [0, 1])
     assert all(a is b for a, b in zip(own, weights, strict=True))
     assert [tuple(t.shape) for t in copied] == [tuple(t.shape) for t in weights] and set(_devices(copied)) == {1}
@@ -97,11 +97,12 @@ def test_broadcast_goes_in_buffers_of_ten_megabytes() -> None:
 def test_gradients_are_added_up_on_one_device() -> None:
     gpu = use(devices=2)
     gradients = [[torch.zeros(MIB, device=f"cuda:{i}"), torch.zeros(2, 3, device=f"cuda:{i}")] for i in (0, 1)]
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     added = comm.reduce_add_coalesced(gradients, 0)
     assert [tuple(t.shape) for t in added] == [(MIB,), (2, 3)] and _devices(added) == [0, 0]
     assert _copies(gpu) == [("p2p", 4 * MIB + 24, 1)]
-    assert [(launch.op, device) for launch, device in gpu.launches] == [("aten::cat", 0), ("aten::cat", 1), ("aten::add", 0)]
+    launched = [(launch.op, device) for launch, device in gpu.launched_ops]
+    assert launched == [("aten::cat", 0), ("aten::cat", 1), ("aten::add", 0)]
 
 
 def test_a_batch_of_fewer_rows_than_devices_goes_to_the_first() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from replayer import state
-from replayer.gpu import VirtualGpu
+from replayer.gpu.virtual_gpu import VirtualGpu
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from traces.model import Origin
 
@@ -22,7 +22,7 @@ def start() -> tuple[VirtualGpu, Log]:
     ops = [Op("aten::mm", 10_000, 20, kernel=(10_010, 2_000)), Op("aten::mm", 20_000, 20, kernel=(20_010, 2_000))]
     trace = make_recording([("forward", 0, 30_000)], ops)
     log = Log()
-    gpu = VirtualGpu(trace, 0, FakeClock(), log, strict=False, pad_loader=False)  # type: ignore[arg-type]
+    gpu = VirtualGpu(trace, 0, FakeClock(), log)  # type: ignore[arg-type]
     state.start(lambda: gpu)
     return gpu, log
 
@@ -47,9 +47,9 @@ def test_a_capture_takes_no_time_on_the_device_and_a_replay_one_launch() -> None
     graph, _ = captured(x)
     torch.cuda.synchronize()
     assert len(log.device) == before and not torch.cuda.is_current_stream_capturing()
-    host_ns = gpu.present_ns()
+    host_ns = gpu.streams.present_ns()
     graph.replay()
-    assert gpu.present_ns() == host_ns  # launching is all that the host does
+    assert gpu.streams.present_ns() == host_ns  # launching is all that the host does
     first, second = log.device[before:]
     assert second["start_ns"] - end_of(first) < MS and first["duration_ns"] == second["duration_ns"] == 2 * MS
     assert not {Origin.ROOFLINE, Origin.PHASE} & {row["origin"] for row in (first, second)}

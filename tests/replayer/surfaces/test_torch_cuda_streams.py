@@ -44,7 +44,7 @@ def test_the_pool_hands_out_32_streams_in_turn() -> None:
     gpu = use()
     streams = [cuda.Stream() for _ in range(33)]
     assert streams[32] == streams[0]
-    assert len(set(streams)) == 32 == len(gpu.streams)
+    assert len(set(streams)) == 32 == len(gpu.made_streams)
     assert cuda.Stream(priority=-1) not in streams
 
 

@@ -222,14 +222,14 @@ def test_the_early_rank_computes_on_and_waits_on_its_device() -> None:
         gpu = state.gpu()
         dist.all_reduce(torch.empty(8, device="cuda"))  # both are here: times count from here
         if rank == 1:
-            stream = gpu.current_stream(rank)
-            stream.push(gpu.host_now_ns(), 0, 0, late_ns)
+            stream = gpu.current.stream(rank)
+            stream.push(gpu.streams.host_now_ns(), 0, 0, late_ns)
         work = dist.all_reduce(torch.empty(1_000, device="cuda"), async_op=True)
-        before_ns = gpu.current_stream(rank).ready_ns
+        before_ns = gpu.current.stream(rank).ready_ns
         assert work is not None
         work.wait()
-        assert gpu.current_stream(rank).ready_ns > before_ns
-        assert gpu.query_stream(gpu.current_stream(rank)) is False
+        assert gpu.current.stream(rank).ready_ns > before_ns
+        assert gpu.streams.query(gpu.current.stream(rank)) is False
 
     early, late = run_ranks(2, body)
     waited, came = early.device.duration_ns[nccl_rows(early)[1]], late.device.duration_ns[nccl_rows(late)[1]]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from replayer import state
 from replayer.cost_model.device_speed import FLOOR_NS
-from replayer.gpu import VirtualGpu
+from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.file import load
 from traces.library import find
@@ -31,7 +31,7 @@ STEPS = 3
 def _use(trace: Trace, **options: Any) -> tuple[VirtualGpu, Any]:
     log: Any = Log()
     log.strings = Strings(list(trace.strings.texts))
-    gpu = VirtualGpu(trace, 0, FakeClock(), log, strict=False, pad_loader=False, **options)
+    gpu = VirtualGpu(trace, 0, FakeClock(), log, options=GpuOptions(**options))
     state.start(lambda: gpu)
     return gpu, log
 
@@ -104,10 +104,10 @@ def test_every_part_has_its_thread_however_many_steps_there_are() -> None:
     gpu, log = _use(load(find("p100x2-no-cudnn")))
     _train(nn.DataParallel(_net()), 4)
     rows = {(name, device): thread for _, name, thread, _, _, device, *_ in log.parts}
-    names = {key: gpu.threads[row].name for key, row in rows.items()}
+    names = {key: gpu.current.threads[row].name for key, row in rows.items()}
     assert names["parallel_apply", 0] == "replica 0" and names["parallel_apply", 1] == "replica 1"
     assert {name for key, name in names.items() if key[0] != "parallel_apply"} == {"MainThread"}
-    assert len(gpu.threads) <= 5  # though each of four steps made two threads
+    assert len(gpu.current.threads) <= 5  # though each of four steps made two threads
 
 
 def test_the_first_device_has_the_larger_share_of_memory() -> None:
@@ -131,7 +131,7 @@ def test_evaluation_without_gradients_has_the_parts_of_forward_only() -> None:
     with torch.no_grad():
         for (x,) in DataLoader(TensorDataset(torch.randn(64, 64)), batch_size=32):
             assert model(x).get_device() == 0
-    state.gpu().stop()
+    state.gpu().steps.stop()
     names = Counter(row[1] for row in log.parts)
     assert names == {"scatter": 2, "replicate": 2, "parallel_apply": 4, "gather": 2}
 

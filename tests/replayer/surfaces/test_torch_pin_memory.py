@@ -132,14 +132,14 @@ def test_the_next_batch_takes_the_memory_of_the_last_one() -> None:
 
 def test_a_batch_under_an_asynchronous_copy_is_not_overwritten() -> None:
     gpu = use()
-    gpu.work(gpu.current_stream(0), 5_000_000)
+    gpu.work(gpu.current.stream(0), 5_000_000)
     first = torch.ones(100, 100).pin_memory()
     address = first.data_ptr()
     first.to("cuda", non_blocking=True)
     del first
     second = torch.ones(100, 100).pin_memory()
     assert second.data_ptr() != address
-    gpu.synchronize_device(0)
+    gpu.streams.synchronize_device(0)
     assert torch.ones(100, 100).pin_memory().data_ptr() == address
     blocking = torch.ones(50).pin_memory()
     address = blocking.data_ptr()
@@ -151,7 +151,7 @@ def test_a_batch_under_an_asynchronous_copy_is_not_overwritten() -> None:
 def test_results_that_are_under_way_to_the_host_are_kept_too() -> None:
     gpu = use()
     x = torch.ones(100, 100, device="cuda")
-    gpu.work(gpu.current_stream(0), 1_000)
+    gpu.work(gpu.current.stream(0), 1_000)
     host = x.to("cpu", non_blocking=True)
     address = host.data_ptr()
     del host

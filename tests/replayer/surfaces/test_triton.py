@@ -53,7 +53,7 @@ def test_a_kernel_is_launched_and_forgets_what_it_may_write() -> None:
     gpu, driver = _installed([])
     x = torch.zeros(4, device="cuda")
     JITFunction(twice_kernel).run(x, 4, grid=(1,), warmup=False)
-    launched, device = gpu.launches[-1]
+    launched, device = gpu.launched_ops[-1]
     assert (launched.op, launched.shapes, device) == ("triton::twice_kernel", ((4,),), 0)
     assert x.tolist() != [0.0] * 4
     assert JITFunction(twice_kernel).run(torch.zeros(4), 4, grid=(1,), warmup=False) == "compiled"

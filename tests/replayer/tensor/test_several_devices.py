@@ -87,8 +87,8 @@ def test_a_model_dealt_out_to_two_devices_trains_with_scaling_and_clipping() -> 
     scaler.unscale_(optimizer)
     norm = nn.utils.clip_grad_norm_(parameters, 1.0)
     assert norm.get_device() == 0
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     scaler.step(optimizer)
     scaler.update()
     assert [parameter.grad.get_device() for parameter in parameters if parameter.grad is not None] == [0, 0, 1, 1]
-    assert {device for launch, device in gpu.launches if "_foreach" in launch.op} == {0, 1}  # each device optimizes its own
+    assert {device for launch, device in gpu.launched_ops if "_foreach" in launch.op} == {0, 1}  # each device optimizes its own

@@ -109,7 +109,7 @@ def test_optimizers_take_the_path_of_a_gpu() -> None:
             for _ in range(3):
                 optimizer.zero_grad()
                 model(torch.rand(4, 6, device="cuda")).sum().backward()
-                gpu.launches.clear()
+                gpu.launched_ops.clear()
                 optimizer.step()
             loops = name == "sgd loop"
             expected = "_fused_" if "fused" in name else "add_" if loops else "_foreach_"
@@ -227,7 +227,7 @@ def test_autocast_casts_as_cuda_does() -> None:
         hidden = model[0](x)
         assert hidden.dtype == torch.bfloat16
         assert model[1](hidden).dtype == torch.float32
-        gpu.launches.clear()
+        gpu.launched_ops.clear()
         model[0](x)
         casts = gpu.launched.count("copy_")
         assert casts == 1  # the input; the weight's cast is cached
@@ -271,7 +271,7 @@ def test_the_attention_kernel_is_the_one_that_cuda_takes() -> None:
         gpu = use(name=name, major=capability[0], minor=capability[1])
         q = torch.rand(2, 4, 8, size, device="cuda", dtype=dtype, requires_grad=True)
         mask = torch.ones(8, 8, dtype=torch.bool, device="cuda") if masked else None
-        gpu.launches.clear()
+        gpu.launched_ops.clear()
         F.scaled_dot_product_attention(q, q, q, attn_mask=mask).sum().backward()
         assert q.grad is not None
         return next(op for op in gpu.launched if "attention" in op or op == "bmm")

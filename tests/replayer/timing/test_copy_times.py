@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replayer.gpu import VirtualGpu
+from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.model import Column, DeviceKind, HostKind, HostSpans, Origin, Trace
@@ -37,7 +37,7 @@ def _trace(name: str = PAGEABLE, *, stream: int = 7, duration_us: int = 2_000) -
 def _started(trace: Trace) -> tuple[VirtualGpu, FakeClock, Log]:
     clock, log = FakeClock(), Log()
     log.strings = trace.strings  # as the timeline's own strings begin
-    return VirtualGpu(trace, 0, clock, log, strict=False, pad_loader=False), clock, log  # type: ignore[arg-type]
+    return VirtualGpu(trace, 0, clock, log), clock, log  # type: ignore[arg-type]
 
 
 def _copied(
@@ -45,7 +45,7 @@ def _copied(
 ) -> tuple[float, Origin, str, int]:
     """The time in us, origin, name and bytes of the one device span that a copy makes."""
     gpu, _, log = _started(trace)
-    gpu.copy(_site(batch, direction), direction, SIZE_BYTES * batch // 32, 0, blocking, pinned)
+    gpu.launches.copy(_site(batch, direction), direction, SIZE_BYTES * batch // 32, 0, blocking, pinned)
     (row,) = (row for row in log.device if row["kind"] == DeviceKind.MEMCPY)
     return row["duration_ns"] / US, Origin(row["origin"]), trace.strings[row["name"]], row["bytes"]
 
@@ -71,7 +71,7 @@ def test_what_the_host_did_after_it_had_waited_comes_after_the_wait(call: str, a
         trace.host = HostSpans.of(**columns)
     # WHEN the script's copy blocks
     gpu, clock, log = _started(trace)
-    gpu.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
+    gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
     (row,) = log.device
     assert clock.now_ns() - row["start_ns"] - row["duration_ns"] == pytest.approx(after_us * US, abs=US)
 
@@ -87,9 +87,9 @@ def test_a_pinned_copy_does_not_take_a_recorded_pageable_ones_time() -> None:
 
 def test_a_replaced_copy_is_not_charged_again_with_the_rest_of_its_phase() -> None:
     gpu, _, log = _started(_trace(PAGEABLE))
-    gpu.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
-    gpu.launch(MM, 0)
-    gpu.optimizer_stepped(True)
+    gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
+    gpu.launches.launch(MM, 0)
+    gpu.steps.optimizer_stepped(True)
     assert [row["kind"] for row in log.device] == [DeviceKind.MEMCPY, DeviceKind.KERNEL]
     assert gpu.simulator.stats.charged_ns[Origin.PHASE] == 0
 
@@ -108,9 +108,9 @@ def test_a_copy_to_the_host_is_none_to_the_device() -> None:
 
 def test_a_copy_within_the_device_does_not_take_the_time_of_one_from_the_host() -> None:
     gpu, _, log = _started(_trace(PAGEABLE))
-    gpu.launch(MM, 0)
-    gpu.launch(_site(direction=""), 0)
-    gpu.flush()
+    gpu.launches.launch(MM, 0)
+    gpu.launches.launch(_site(direction=""), 0)
+    gpu.launches.flush()
     _, row = log.device
     assert row["kind"] == DeviceKind.KERNEL and row["origin"] in (Origin.ROOFLINE, Origin.CURVE, Origin.PUBLISHED)
     assert row["duration_ns"] < 200 * US  # 38.5 MB within a P100
@@ -119,31 +119,31 @@ def test_a_copy_within_the_device_does_not_take_the_time_of_one_from_the_host() 
 @pytest.mark.parametrize("recorded_stream", [7, 20])
 def test_a_copy_on_a_side_stream_overlaps_compute_and_is_ordered_by_the_script(recorded_stream: int) -> None:
     gpu, clock, log = _started(_trace(PINNED, stream=recorded_stream))
-    default, side = gpu.current_stream(0), gpu.new_stream(0)
-    gpu.launch(MM, 0)
-    gpu.set_stream(side)
+    default, side = gpu.current.stream(0), gpu.streams.new(0)
+    gpu.launches.launch(MM, 0)
+    gpu.current.set_stream(side)
     before_ns = clock.now_ns()
-    gpu.copy(_site(), "h2d", SIZE_BYTES, 0, False, pinned=True)
+    gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, False, pinned=True)
     assert clock.now_ns() == before_ns  # asynchronous
-    gpu.set_stream(default)
+    gpu.current.set_stream(default)
     product, copy = sorted(log.device, key=lambda row: row["kind"])
     assert copy["stream"] == side.number and product["stream"] == default.number
     assert copy["start_ns"] + copy["duration_ns"] < product["start_ns"] + product["duration_ns"]
     assert copy["start_ns"] < product["start_ns"] + product["duration_ns"] // 2
     assert side.ready_ns == copy["start_ns"] + copy["duration_ns"]
-    gpu.synchronize_stream(side)
+    gpu.streams.synchronize(side)
     assert side.ready_ns <= clock.now_ns() < default.ready_ns
-    gpu.stream_wait_stream(default, side)
-    gpu.launch(MM, 0)
-    gpu.synchronize_device(0)
+    gpu.streams.wait_stream(default, side)
+    gpu.launches.launch(MM, 0)
+    gpu.streams.synchronize_device(0)
     assert clock.now_ns() >= default.ready_ns
 
 
 def test_a_blocking_copy_waits_for_what_its_stream_held_before() -> None:
     gpu, clock, _ = _started(_trace(PAGEABLE))
-    gpu.launch(MM, 0)
-    gpu.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=False)
-    assert clock.now_ns() >= gpu.current_stream(0).ready_ns
+    gpu.launches.launch(MM, 0)
+    gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=False)
+    assert clock.now_ns() >= gpu.current.stream(0).ready_ns
 
 
 @pytest.mark.parametrize("side", ["Pinned", "Pageable"])
@@ -155,7 +155,7 @@ def test_a_read_takes_the_recorded_time_whichever_way_it_went(side: str) -> None
     trace.device.bytes[1] = 4
     trace.device.name[1] = trace.strings.add(f"Memcpy DtoH (Device -> {side})")
     gpu, _, log = _started(trace)
-    gpu.launch(MM, 0)
-    gpu.read(OpSignature("aten::_local_scalar_dense", ((),), ("float32",)), 0, "float32", 1)
+    gpu.launches.launch(MM, 0)
+    gpu.values.read(OpSignature("aten::_local_scalar_dense", ((),), ("float32",)), 0, 1)
     _, row = log.device
     assert (row["duration_ns"], row["origin"]) == (3 * US, Origin.EXACT)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from replayer import state
-from replayer.gpu import VirtualGpu
+from replayer.gpu.virtual_gpu import VirtualGpu
 from tests.replayer.recordings import FakeClock, Log, phase_recording
 from traces.phases import LOSS, op_class
 
@@ -37,7 +37,7 @@ def test_a_loss_is_the_loss_whatever_ops_it_is_made_of(name: str) -> None:
     assert op_class(f"aten::{name}") == LOSS
     timeline = Log()
     trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
-    gpu = VirtualGpu(trace, 0, FakeClock(), timeline, strict=False, pad_loader=False)  # type: ignore[arg-type]
+    gpu = VirtualGpu(trace, 0, FakeClock(), timeline)  # type: ignore[arg-type]
     state.start(lambda: gpu)
     net = torch.nn.Linear(4, 5).cuda()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -53,10 +53,10 @@ def test_a_loss_is_the_loss_whatever_ops_it_is_made_of(name: str) -> None:
 def test_an_evaluated_loss_is_one_too(name: str) -> None:
     calls: list[int] = []
     trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
-    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), strict=False, pad_loader=False)  # type: ignore[arg-type]
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log())  # type: ignore[arg-type]
     state.start(lambda: gpu)
     x, target = torch.ones(8, 5, device="cuda"), torch.ones(8, 5, device="cuda")
-    with patch.object(gpu, "loss_called", lambda: calls.append(1)):
+    with patch.object(gpu.steps, "loss_called", lambda: calls.append(1)):
         with torch.inference_mode():
             LOSSES[name](x, target, target)
         with torch.no_grad():

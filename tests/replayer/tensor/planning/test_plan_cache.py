@@ -107,7 +107,7 @@ def test_one_plan_serves_equal_calls() -> None:
     for _ in range(3):
         F.conv2d(x, w)
     assert _plans_of(torch.ops.aten.convolution.default) == 1
-    signatures = [signature for signature, _ in gpu.launches if signature.op == "aten::convolution"]
+    signatures = [signature for signature, _ in gpu.launched_ops if signature.op == "aten::convolution"]
     assert len(signatures) == 3 and len({id(signature) for signature in signatures}) == 1
     assert signatures[0].shapes == ((2, 3, 8, 8), (4, 3, 3, 3)) and signatures[0].outputs == ((2, 4, 6, 6),)
 
@@ -115,7 +115,7 @@ def test_one_plan_serves_equal_calls() -> None:
 def test_what_launches_and_what_does_not() -> None:
     gpu = use()
     x = torch.rand(4, 6, device="cuda")
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     x.view(-1), x.t(), x[1:], x.detach(), x.expand(2, 4, 6), x.unsqueeze_(0), torch.empty_like(x), x.new_empty(3)
     x.split(2, 1), x.chunk(2), torch.empty(3, device="cuda"), x.as_strided((2,), (1,)), x.resize_(3)
     assert gpu.launched == []

@@ -80,7 +80,7 @@ def test_heads_that_share_keys_take_flash() -> None:
 def test_a_mask_of_odd_width_is_padded_for_the_efficient_kernel() -> None:
     gpu = use(name="Tesla V100-SXM2-16GB", major=7, minor=0)
     q = torch.rand(2, 4, 5, 16, device="cuda")
-    gpu.launches.clear()
+    gpu.launched_ops.clear()
     F.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(5, 5, device="cuda"))
     assert gpu.launched[-2:] == ["constant_pad_nd", "_scaled_dot_product_efficient_attention"]
 

@@ -26,33 +26,33 @@ class Script(Stage):
         self.op(name)
         self.stream, self.thread = stream, main
 
-    def part(self, name: str, *devices: int, device: int = 0) -> None:
-        part = self.simulator.tracker.begin_part(self.thread, name, device)
+    def stage(self, name: str, *devices: int, device: int = 0) -> None:
+        part = self.simulator.tracker.begin_stage(self.thread, name, device)
         for on in devices:
             self.on(on, f"aten::op of {name}")
-        self.simulator.tracker.end_part(self.thread, part)
+        self.simulator.tracker.stages.end(self.thread, part)
 
     def forward(self) -> None:
-        self.part("scatter", 0, 1)
-        self.part("replicate", 0, 0)
+        self.stage("scatter", 0, 1)
+        self.stage("replicate", 0, 0)
         tracker, since_ns = self.simulator.tracker, self.thread.host_ns
         begun = []
         for device, thread in enumerate(self.replicas):
             thread.host_ns = since_ns
-            begun.append(tracker.begin_part(thread, "parallel_apply", device))
+            begun.append(tracker.begin_stage(thread, "parallel_apply", device))
         for device in (1, 0, 1, 0):
             self.on(device, "aten::relu")
         for thread, part in zip(self.replicas, begun, strict=True):
-            tracker.end_part(thread, part)
+            tracker.stages.end(thread, part)
         self.thread.host_ns = max(thread.host_ns for thread in self.replicas)
-        self.part("gather", 0)
+        self.stage("gather", 0)
 
     def backward(self) -> None:
         self.simulator.tracker.enter(self.thread, "backward")
-        self.part("gather_backward", 0)
+        self.stage("gather_backward", 0)
         for device in (0, 1, 0, 1):
             self.on(device, "aten::relu_backward")
-        self.part("broadcast_backward", 1, 0)
+        self.stage("broadcast_backward", 1, 0)
         self.simulator.tracker.leave(self.thread, "backward")
 
     def step(self) -> None:
@@ -139,7 +139,7 @@ def test_who_looks_at_the_device_between_two_parts_sees_it_busy_until_the_second
     tracker, scheduler = script.simulator.tracker, script.simulator.scheduler
     tracker.enter(script.thread, "backward")
     begun_ns = scheduler.mark(script.thread.host_ns)
-    script.part("gather_backward", 0)
+    script.stage("gather_backward", 0)
     script.on(0, "aten::relu_backward")
     script.on(1, "aten::relu_backward")
     tracker.settle(script.thread)
@@ -156,10 +156,10 @@ def test_who_looks_within_a_part_sees_the_share_of_its_ops() -> None:
         script.step()
     script.within("h2d", "aten::copy_")
     tracker, scheduler = script.simulator.tracker, script.simulator.scheduler
-    script.part("scatter", 0, 1)
-    script.part("replicate", 0, 0)
+    script.stage("scatter", 0, 1)
+    script.stage("replicate", 0, 0)
     since_ns = scheduler.mark(script.thread.host_ns)
-    part = tracker.begin_part(script.replicas[1], "parallel_apply", 1)
+    part = tracker.begin_stage(script.replicas[1], "parallel_apply", 1)
     tracker.settle(script.replicas[1])
     assert script.other.ready_ns <= since_ns  # nothing was launched yet
     script.on(1, "aten::relu")
@@ -168,7 +168,7 @@ def test_who_looks_within_a_part_sees_the_share_of_its_ops() -> None:
     script.on(1, "aten::relu")
     tracker.settle(script.replicas[1])
     assert script.other.ready_ns - since_ns == 255.5 * MS
-    tracker.end_part(script.replicas[1], part)
+    tracker.stages.end(script.replicas[1], part)
     assert script.other.ready_ns - since_ns == 255.5 * MS
 
 
@@ -185,9 +185,9 @@ def test_a_part_that_was_not_recorded_costs_nothing_of_its_own_and_is_told() -> 
 
 def test_parts_of_a_kernel_grained_recording_are_told_as_they_were_played() -> None:
     stage = Stage(make_recording([("forward", 0, 100)], [Op("aten::relu", 10, 20, kernel=(40, 500))]))
-    part = stage.simulator.tracker.begin_part(stage.thread, "scatter", 0)
+    part = stage.simulator.tracker.begin_stage(stage.thread, "scatter", 0)
     stage.op("aten::relu")
-    stage.simulator.tracker.end_part(stage.thread, part)
+    stage.simulator.tracker.stages.end(stage.thread, part)
     stage.simulator.tracker.optimizer_stepped(stage.thread, True)
     [(phase, name, thread, start, end, device, device_start, device_end, origin)] = stage.log.parts
     assert (phase, name, thread, device, origin) == (0, "scatter", 0, 0, Origin.EXACT)
@@ -198,10 +198,10 @@ def test_a_part_that_outlasts_its_phase_is_told_and_charges_nothing() -> None:
     """A loss within a replica, say, is another phase."""
     script = Script(load(find("p100x2-no-cudnn")))
     script.within("h2d", "aten::copy_")
-    part = script.simulator.tracker.begin_part(script.thread, "scatter", 0)
+    part = script.simulator.tracker.begin_stage(script.thread, "scatter", 0)
     script.op("aten::nll_loss")
     before = [row["duration_ns"] for row in script.log.device]
-    script.simulator.tracker.end_part(script.thread, part)
+    script.simulator.tracker.stages.end(script.thread, part)
     assert [row["duration_ns"] for row in script.log.device] == before
     assert isinstance(script.simulator.tracker.segment, SegmentMatcher)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.gpu import VirtualGpu
+from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
 from tests.replayer.recordings import (
     US,
@@ -62,7 +62,7 @@ def evaluate(stage: Stage, *, loader: bool = True, grad: bool = False) -> None:
 
 def exhaust(stage: Stage) -> None:
     stage.within("loader")
-    stage.simulator.tracker.loader_exhausted(stage.thread)
+    stage.simulator.tracker.script.loader_exhausted(stage.thread)
 
 
 def phase_grained(trace: Trace) -> Trace:
@@ -424,7 +424,7 @@ def test_evaluation_that_was_not_profiled_is_driven_by_its_phases_beside_profile
 
 def reading(trace: Trace) -> tuple[VirtualGpu, FakeClock]:
     clock = FakeClock()
-    return VirtualGpu(trace, 0, clock, Log(), strict=False, pad_loader=False), clock  # type: ignore[arg-type]
+    return VirtualGpu(trace, 0, clock, Log()), clock  # type: ignore[arg-type]
 
 
 def test_values_come_from_the_recorded_step_at_the_same_place_whatever_drives_the_time() -> None:
@@ -438,22 +438,22 @@ def test_values_come_from_the_recorded_step_at_the_same_place_whatever_drives_th
     seen = []
     for _ in range(2):
         for _ in range(2):
-            gpu.module_called(trace, True)
-            gpu.enter_phase("backward")
-            gpu.leave_phase("backward")
-            seen.append(gpu.read(item, 0, "float32", 1))
-            gpu.optimizer_stepped(True)
-        gpu.enter_phase("loader")
-        gpu.leave_phase("loader")
-        gpu.module_called(trace, False)
-        seen.append(gpu.read(item, 0, "float32", 1))
-        gpu.enter_phase("loader")
-        gpu.leave_phase("loader")
-        gpu.loader_exhausted()
+            gpu.steps.module_called(trace, True)
+            gpu.steps.enter_phase("backward")
+            gpu.steps.leave_phase("backward")
+            seen.append(gpu.values.read(item, 0, 1))
+            gpu.steps.optimizer_stepped(True)
+        gpu.steps.enter_phase("loader")
+        gpu.steps.leave_phase("loader")
+        gpu.steps.module_called(trace, False)
+        seen.append(gpu.values.read(item, 0, 1))
+        gpu.steps.enter_phase("loader")
+        gpu.steps.leave_phase("loader")
+        gpu.steps.loader_exhausted()
     assert seen == [[9.0], [8.0], [0.5], [7.0], [6.0], [0.25]]
     # AND beyond the recording, those of the steps that drive
-    gpu.enter_phase("backward")
-    assert gpu.read(item, 0, "float32", 1) == [8.0]
+    gpu.steps.enter_phase("backward")
+    assert gpu.values.read(item, 0, 1) == [8.0]
 
 
 def test_a_read_before_it_is_known_that_the_step_evaluates_gets_the_value_of_its_place() -> None:
@@ -461,10 +461,10 @@ def test_a_read_before_it_is_known_that_the_step_evaluates_gets_the_value_of_its
     trace.values = Values.of(rank=[0] * 3, step=range(3), read=range(3), op=[0] * 3, dtype=[0] * 3, value=[1.0, 2.0, 3.0])
     gpu, _ = reading(trace)
     item = OpSignature("aten::_local_scalar_dense", ((),), ("float32",))
-    gpu.optimizer_stepped(True)
-    assert gpu.read(item, 0, "float32", 1) == [2.0]  # the loss of the step before, printed after it
-    gpu.module_called(trace, False)
-    assert gpu.read(item, 0, "float32", 1) is None
+    gpu.steps.optimizer_stepped(True)
+    assert gpu.values.read(item, 0, 1) == [2.0]  # the loss of the step before, printed after it
+    gpu.steps.module_called(trace, False)
+    assert gpu.values.read(item, 0, 1) is None
     assert gpu.simulator.tracker.row_of_values != NONE
 
 
@@ -483,7 +483,8 @@ def test_phases_of_another_workload_are_not_charged_and_each_op_is_estimated() -
     trace.workload = WorkloadSignature(parameters=11_689_512, inputs=(InputTensor((128, 3, 224, 224), "float32"),))
     for parameters, phase_share in ((11_689_512, 1.0), (72, 0.0)):
         stage = Stage(trace)
-        stage.simulator.tracker.workload.signature = WorkloadSignature(parameters=parameters, inputs=trace.workload.inputs)
+        workload = stage.simulator.tracker.script.workload
+        workload.signature = WorkloadSignature(parameters=parameters, inputs=trace.workload.inputs)
         train(stage)
         charged = stage.simulator.stats.charged_ns
         assert charged[Origin.PHASE] == phase_share * (sum(charged.values()))
@@ -492,7 +493,7 @@ def test_phases_of_another_workload_are_not_charged_and_each_op_is_estimated() -
     stage = Stage(trace)
     stage.simulator.tracker.enter(stage.thread, "backward")
     stage.op("aten::mm")
-    stage.simulator.tracker.workload.signature = WorkloadSignature(parameters=72, inputs=trace.workload.inputs)
+    stage.simulator.tracker.script.workload.signature = WorkloadSignature(parameters=72, inputs=trace.workload.inputs)
     stage.simulator.tracker.leave(stage.thread, "backward")
     assert not stage.simulator.stats.charged_ns[Origin.PHASE]
 
@@ -515,7 +516,7 @@ def _infer(stage: Stage, *, grad: bool) -> None:
     stage.module(grad=grad)
     stage.op("aten::mm")
     stage.op("aten::relu")
-    stage.simulator.tracker.module_returned()
+    stage.simulator.tracker.script.module_returned()
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from replayer.gpu import VirtualGpu
+from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from replayer.op_signature import OpSignature
 from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
 from replayer.timing.clock import ScaledClock
@@ -27,73 +27,73 @@ def one_kernel(duration_us: int = 1_000) -> Trace:
 
 def started(trace: Trace | None = None) -> tuple[VirtualGpu, FakeClock, Log]:
     clock, log = FakeClock(), Log()
-    gpu = VirtualGpu(trace or one_kernel(), 0, clock, log, strict=False, pad_loader=False)  # type: ignore[arg-type]
+    gpu = VirtualGpu(trace or one_kernel(), 0, clock, log)  # type: ignore[arg-type]
     return gpu, clock, log
 
 
 def test_a_launch_returns_at_once_and_synchronize_waits_for_its_end() -> None:
     gpu, clock, _ = started()
     before_ns = clock.now_ns()
-    gpu.launch(MM, 0)
+    gpu.launches.launch(MM, 0)
     assert clock.now_ns() == before_ns
-    gpu.synchronize_device(0)
+    gpu.streams.synchronize_device(0)
     assert clock.now_ns() - before_ns == pytest.approx(1_008 * US, abs=US)
 
 
 def test_what_never_reaches_the_device_costs_nothing() -> None:
     gpu, _, log = started()
-    gpu.launch(VIEW, 0)
+    gpu.launches.launch(VIEW, 0)
     assert log.device == [] and gpu.simulator.stats.ops == 0
 
 
 def test_events_take_the_time_between_two_points_of_the_stream() -> None:
     gpu, _, _ = started()
     start, end = VirtualEvent(), VirtualEvent()
-    stream = gpu.current_stream(0)
-    gpu.record_event(start, stream)
-    gpu.launch(MM, 0)
-    gpu.record_event(end, stream)
-    assert not gpu.query_event(end)
-    gpu.synchronize_event(end)
-    assert gpu.query_event(end) and gpu.query_stream(stream)
-    assert gpu.elapsed_ms(start, end) == pytest.approx(1.008, abs=0.001)
+    stream = gpu.current.stream(0)
+    gpu.streams.record_event(start, stream)
+    gpu.launches.launch(MM, 0)
+    gpu.streams.record_event(end, stream)
+    assert not gpu.streams.query_event(end)
+    gpu.streams.synchronize_event(end)
+    assert gpu.streams.query_event(end) and gpu.streams.query(stream)
+    assert gpu.streams.elapsed_ms(start, end) == pytest.approx(1.008, abs=0.001)
 
 
 def test_a_recorded_event_keeps_its_moment_for_streams_that_waited_for_it() -> None:
     gpu, _, _ = started()
-    event, side = VirtualEvent(), gpu.new_stream(0)
-    gpu.launch(MM, 0)
-    gpu.record_event(event, gpu.current_stream(0))
+    event, side = VirtualEvent(), gpu.streams.new(0)
+    gpu.launches.launch(MM, 0)
+    gpu.streams.record_event(event, gpu.current.stream(0))
     first_ns = event.time_ns
-    gpu.stream_wait_event(side, event)
-    gpu.launch(MM, 0)
-    gpu.record_event(event, gpu.current_stream(0))
+    gpu.streams.wait_event(side, event)
+    gpu.launches.launch(MM, 0)
+    gpu.streams.record_event(event, gpu.current.stream(0))
     assert side.ready_ns == first_ns
     assert event.time_ns is not None and first_ns is not None and event.time_ns > first_ns
 
 
 def test_waiting_for_an_event_that_was_never_recorded_is_no_wait() -> None:
     gpu, clock, _ = started()
-    event, stream = VirtualEvent(), gpu.current_stream(0)
-    gpu.stream_wait_event(stream, event)
-    gpu.synchronize_event(event)
-    assert stream.ready_ns == 0 and clock.waits == [] and gpu.query_event(event)
+    event, stream = VirtualEvent(), gpu.current.stream(0)
+    gpu.streams.wait_event(stream, event)
+    gpu.streams.synchronize_event(event)
+    assert stream.ready_ns == 0 and clock.waits == [] and gpu.streams.query_event(event)
     assert gpu.simulator.stats.events_never_recorded == 1
-    gpu.record_event(event, stream)  # as a ring of events is, whose first round waits for nothing
-    gpu.synchronize_event(event)
+    gpu.streams.record_event(event, stream)  # as a ring of events is, whose first round waits for nothing
+    gpu.streams.synchronize_event(event)
     assert gpu.simulator.stats.events_never_recorded == 0
 
 
 def test_the_script_reads_elapsed_time_by_its_own_clock() -> None:
     clock, log = ScaledClock(FakeClock(), "4"), Log()
-    gpu = VirtualGpu(one_kernel(), 0, clock, log, strict=False, pad_loader=False)  # type: ignore[arg-type]
+    gpu = VirtualGpu(one_kernel(), 0, clock, log)  # type: ignore[arg-type]
     start, end = VirtualEvent(), VirtualEvent()
-    gpu.record_event(start, gpu.current_stream(0))
-    gpu.launch(MM, 0)
-    gpu.record_event(end, gpu.current_stream(0))
-    gpu.synchronize_event(end)
-    assert gpu.query_event(end)
-    assert gpu.elapsed_ms(start, end) == pytest.approx(1.008 / 4, abs=0.001)
+    gpu.streams.record_event(start, gpu.current.stream(0))
+    gpu.launches.launch(MM, 0)
+    gpu.streams.record_event(end, gpu.current.stream(0))
+    gpu.streams.synchronize_event(end)
+    assert gpu.streams.query_event(end)
+    assert gpu.streams.elapsed_ms(start, end) == pytest.approx(1.008 / 4, abs=0.001)
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -101,21 +101,21 @@ def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(r
     ops = [Op("aten::mm", 10 * i, 5, kernel=(18 + 1_000 * i, 1_000)) for i in range(1_300)]
     gpu, clock, log = started(make_recording([("forward", 0, 20_000)], ops if recorded else ops[:1]))
     begin_ns = clock.now_ns()
-    other = gpu.new_stream(0)
+    other = gpu.streams.new(0)
     depth = gpu.recording.launch_queue_depth
     assert depth == (1_288 if recorded else LAUNCH_QUEUE_DEPTH)  # 1 300 launched, 12 ended by then
     for _ in range(depth):
-        gpu.launch(MM, 0)
-    gpu.flush()
+        gpu.launches.launch(MM, 0)
+    gpu.launches.flush()
     assert clock.now_ns() - begin_ns < 30_000 * US  # a second of work is pending, and the host goes on
-    gpu.set_stream(other)
-    gpu.launch(MM, 0)
-    gpu.flush()
+    gpu.current.set_stream(other)
+    gpu.launches.launch(MM, 0)
+    gpu.launches.flush()
     assert clock.now_ns() - begin_ns < 30_000 * US  # each stream has its own queue
-    gpu.set_stream(gpu.devices[0].default_stream)
+    gpu.current.set_stream(gpu.devices[0].default_stream)
     for _ in range(200):
-        gpu.launch(MM, 0)
-    gpu.flush()
+        gpu.launches.launch(MM, 0)
+    gpu.launches.flush()
     on_default = [row["start_ns"] + row["duration_ns"] for row in log.device if row["stream"] == 0]
     assert on_default[198] - 20_000 * US < clock.now_ns() < on_default[200]
 
@@ -123,23 +123,23 @@ def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(r
 def test_how_much_a_mask_has_set_is_told_by_the_step_that_drives_the_script() -> None:
     search = Op("aten::nonzero", 0, 10, kernel=(4, 2), shapes=((10,),))
     gpu, _, _ = started(make_recording([("forward", 0, 50)], [search, Op("aten::select", 20, 5, shapes=((7, 1),))]))
-    assert gpu.recorded_output_size("aten::nonzero", (10,)) == 7
-    assert gpu.recorded_output_size("aten::nonzero", (10,)) is None and gpu.recorded_output_size("aten::nonzero", (11,)) is None
+    assert gpu.values.output_size("aten::nonzero", (10,)) == 7
+    assert gpu.values.output_size("aten::nonzero", (10,)) is None and gpu.values.output_size("aten::nonzero", (11,)) is None
 
 
 def test_work_on_two_streams_overlaps_and_wait_stream_orders_it() -> None:
     gpu, _, log = started()
-    side = gpu.new_stream(0, priority=-1)
-    gpu.launch(MM, 0)
-    default = gpu.current_stream(0)
-    gpu.set_stream(side)
-    assert gpu.current_stream(0) is side and gpu.current_device() == 0
-    gpu.launch(MM, 0)  # not recorded: estimated, on the side stream
-    gpu.flush()
+    side = gpu.streams.new(0, priority=-1)
+    gpu.launches.launch(MM, 0)
+    default = gpu.current.stream(0)
+    gpu.current.set_stream(side)
+    assert gpu.current.stream(0) is side and gpu.current.device() == 0
+    gpu.launches.launch(MM, 0)  # not recorded: estimated, on the side stream
+    gpu.launches.flush()
     assert log.device[1]["start_ns"] < default.ready_ns
-    gpu.stream_wait_stream(side, default)
-    gpu.launch(MM, 0)
-    gpu.flush()
+    gpu.streams.wait_stream(side, default)
+    gpu.launches.launch(MM, 0)
+    gpu.launches.flush()
     assert log.device[2]["start_ns"] >= default.ready_ns
 
 
@@ -147,7 +147,7 @@ def test_a_pageable_copy_blocks_the_host_and_a_pinned_asynchronous_one_does_not(
     for blocking in (True, False):
         gpu, clock, log = started()
         before_ns = clock.now_ns()
-        gpu.copy(COPY, "h2d", 4 << 20, 0, blocking=blocking, pinned=not blocking)
+        gpu.launches.copy(COPY, "h2d", 4 << 20, 0, blocking=blocking, pinned=not blocking)
         (row,) = log.device
         assert row["kind"] == DeviceKind.MEMCPY
         end_ns = row["start_ns"] + row["duration_ns"]
@@ -161,38 +161,38 @@ def test_a_read_waits_for_the_stream_and_answers_what_was_recorded() -> None:
     trace = one_kernel()
     trace.values = Values.of(rank=[0], step=[0], read=[0], op=[0], dtype=[0], value=[2.25])
     gpu, clock, _ = started(trace)
-    gpu.launch(MM, 0)
-    assert gpu.read(ITEM, 0, "float32", 1) == [2.25]
-    assert clock.now_ns() >= gpu.current_stream(0).ready_ns
-    assert gpu.read(ITEM, 0, "float32", 1) is None
+    gpu.launches.launch(MM, 0)
+    assert gpu.values.read(ITEM, 0, 1) == [2.25]
+    assert clock.now_ns() >= gpu.current.stream(0).ready_ns
+    assert gpu.values.read(ITEM, 0, 1) is None
     assert gpu.simulator.stats.reads_unrecorded == 1
 
 
 def test_host_threads_have_their_own_present_device_and_streams() -> None:
     gpu, _, _ = started()
-    gpu.set_stream(gpu.new_stream(0))
+    gpu.current.set_stream(gpu.streams.new(0))
     seen = []
 
     def other() -> None:
-        seen.append((gpu.current_stream(0), gpu.thread().row))
+        seen.append((gpu.current.stream(0), gpu.current.thread().row))
 
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
     assert seen == [(gpu.devices[0].default_stream, 1)]
-    assert [t.role for t in gpu.threads] == ["main", "other"]
+    assert [t.role for t in gpu.current.threads] == ["main", "other"]
 
 
 def test_a_phase_once_entered_holds_the_ops_within() -> None:
     gpu, _, log = started()
-    gpu.enter_phase("backward")
-    gpu.launch(MM, 0)
-    gpu.leave_phase("backward")
-    gpu.enter_phase("optimizer")
-    gpu.leave_phase("optimizer")
-    gpu.optimizer_stepped(True)
+    gpu.steps.enter_phase("backward")
+    gpu.launches.launch(MM, 0)
+    gpu.steps.leave_phase("backward")
+    gpu.steps.enter_phase("optimizer")
+    gpu.steps.leave_phase("optimizer")
+    gpu.steps.optimizer_stepped(True)
     assert [name for name, *_ in log.phases] == ["backward", "optimizer"]
-    assert gpu.host_now_ns() >= log.steps[0][1]
+    assert gpu.streams.host_now_ns() >= log.steps[0][1]
 
 
 def test_every_allocation_and_free_is_on_the_timeline_with_the_totals_after_it() -> None:
@@ -219,7 +219,7 @@ def test_every_allocation_and_free_is_on_the_timeline_with_the_totals_after_it()
 def test_devices_have_the_recorded_memory_or_the_given_one(given: tuple[int, ...], sizes: list[int]) -> None:
     trace = one_kernel()
     trace.devices.append(Device(0, 1, "Small GPU", 4 << 30, outside_bytes=300 << 20))
-    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), strict=False, pad_loader=False, memory_bytes=given)  # type: ignore[arg-type]
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log(), options=GpuOptions(memory_bytes=given))  # type: ignore[arg-type]
     assert [device.memory.capacity_bytes for device in gpu.devices] == sizes
     assert [device.memory.free_bytes for device in gpu.devices] == [sizes[0], sizes[1] - (300 << 20)]
 
@@ -233,24 +233,24 @@ def two_devices() -> tuple[VirtualGpu, FakeClock, Log]:
 def test_a_copy_between_devices_waits_for_both_streams_and_both_wait_for_it() -> None:
     """As copy_kernel_cuda in ATen's Copy.cu orders them: on the source's stream, between two barriers."""
     gpu, clock, log = two_devices()
-    first, second = gpu.current_stream(0), gpu.current_stream(1)
+    first, second = gpu.current.stream(0), gpu.current.stream(1)
     second.wait(clock.now_ns() + 5_000 * US)  # the target is busy, so its memory may still be in use
-    gpu.copy_to_peer(COPY, 4 << 20, 0, 1)
+    gpu.launches.copy_to_peer(COPY, 4 << 20, 0, 1)
     [copy] = [row for row in log.device if row["kind"] == DeviceKind.MEMCPY]
     assert (copy["device"], copy["stream"], copy["bytes"]) == (0, 0, 4 << 20)
     assert copy["start_ns"] == clock.now_ns() + 5_000 * US  # though it was launched long before
     assert first.ready_ns == second.ready_ns == copy["start_ns"] + copy["duration_ns"]
     began_ns = clock.now_ns()
-    gpu.synchronize_device(1)
+    gpu.streams.synchronize_device(1)
     assert clock.now_ns() == second.ready_ns > began_ns
 
 
 def test_a_copy_between_devices_uses_the_current_streams_of_both() -> None:
     gpu, _, log = two_devices()
-    sides = [gpu.new_stream(device) for device in (0, 1)]
+    sides = [gpu.streams.new(device) for device in (0, 1)]
     for side in sides:
-        gpu.set_stream(side)
-    gpu.copy_to_peer(COPY, 4 << 20, 1, 0)
+        gpu.current.set_stream(side)
+    gpu.launches.copy_to_peer(COPY, 4 << 20, 1, 0)
     [copy] = [row for row in log.device if row["kind"] == DeviceKind.MEMCPY]
     assert (copy["device"], copy["stream"]) == (1, sides[1].number)
     assert sides[0].ready_ns == sides[1].ready_ns > 0 == gpu.devices[0].default_stream.ready_ns
@@ -258,12 +258,12 @@ def test_a_copy_between_devices_uses_the_current_streams_of_both() -> None:
 
 def test_a_stream_waits_for_an_event_of_another_device() -> None:
     gpu, _, log = two_devices()
-    gpu.launch(MM, 0)
+    gpu.launches.launch(MM, 0)
     event = VirtualEvent()
-    gpu.record_event(event, gpu.current_stream(0))
-    gpu.stream_wait_event(gpu.current_stream(1), event)
-    gpu.launch(MM, 1)
-    gpu.flush()
+    gpu.streams.record_event(event, gpu.current.stream(0))
+    gpu.streams.wait_event(gpu.current.stream(1), event)
+    gpu.launches.launch(MM, 1)
+    gpu.launches.flush()
     one, other = log.device
     assert (one["device"], other["device"]) == (0, 1)
     assert other["start_ns"] >= one["start_ns"] + one["duration_ns"] == event.time_ns
@@ -271,22 +271,22 @@ def test_a_stream_waits_for_an_event_of_another_device() -> None:
 
 def test_a_thread_made_anew_is_the_one_of_its_name_and_begins_where_its_maker_was() -> None:
     gpu, _, _ = two_devices()
-    gpu.synchronize_device(0)
+    gpu.streams.synchronize_device(0)
     ended: list[int] = []
 
     def replica(number: int, since_ns: int) -> None:
-        gpu.begin_thread(f"replica {number}", since_ns)
-        assert gpu.thread().host_ns == since_ns
-        ended.append(gpu.present_ns() + 7 * US)
+        gpu.current.begin_thread(f"replica {number}", since_ns)
+        assert gpu.current.thread().host_ns == since_ns
+        ended.append(gpu.streams.present_ns() + 7 * US)
 
     for step in range(5):
-        since_ns = gpu.present_ns()
+        since_ns = gpu.streams.present_ns()
         threads = [threading.Thread(target=replica, args=(i, since_ns)) for i in (0, 1)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        gpu.await_thread(max(ended))
-        assert gpu.present_ns() == since_ns + 7 * US, step
-    names = [thread.name for thread in gpu.threads]
+        gpu.current.await_thread(max(ended))
+        assert gpu.streams.present_ns() == since_ns + 7 * US, step
+    names = [thread.name for thread in gpu.current.threads]
     assert names.count("replica 0") == names.count("replica 1") == 1 and len(names) <= 5

@@ -1,0 +1,92 @@
+"""The calling host thread, its current device, and its current stream of each device.
+
+    current.device()            # torch.cuda.current_device()
+    current.stream(0)           # torch.cuda.current_stream(0)
+    current.caller(0).thread    # the host thread, whose `host_ns` is its virtual present
+"""
+
+from __future__ import annotations
+
+import threading
+
+from replayer.gpu.device import VirtualDevice
+from replayer.timing.clock import Clock
+from replayer.timing.host_threads import Caller, HostThread, HostThreads
+from replayer.timing.scheduler import StreamScheduler
+from replayer.timing.stream import VirtualStream
+from replayer.timing.timeline.timeline_writer import TimelineWriter
+from traces.model import Thread
+
+
+class CurrentStreams:
+    """What CUDA keeps per host thread. `devices` is the GPU's own list."""
+
+    def __init__(
+        self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
+    ) -> None:
+        self.local = threading.local()  # `thread`, and its `callers` by device; empty until the thread uses the GPU
+        self._devices = devices
+        self._clock = clock
+        self._scheduler = scheduler
+        self._timeline = timeline
+        self._threads = HostThreads()
+        self._has_home = False  # the first device used becomes the script's primary one, `StreamScheduler.home`
+        scheduler.row_of = self._threads.row_of
+
+    @property
+    def threads(self) -> list[Thread]:
+        """The host threads, by their rows of the timeline."""
+        return self._threads.rows
+
+    def thread(self) -> HostThread:
+        """The calling host thread, made at first use."""
+        thread = self.known_thread()
+        if thread is None:
+            thread = self.local.thread = self._threads.begin(self._clock.now_ns())
+            self.local.callers = thread.callers
+        return thread
+
+    def known_thread(self) -> HostThread | None:
+        """The calling host thread, or None if it has not used the GPU."""
+        thread: HostThread | None = getattr(self.local, "thread", None)
+        return thread
+
+    def begin_thread(self, name: str, since_ns: int) -> None:
+        """The calling thread was made at `since_ns`. A thread of this name is made in each step: all share one timeline row."""
+        thread = self.thread()
+        self._threads.share_row(thread, name)
+        thread.host_ns = since_ns
+
+    def await_thread(self, ended_ns: int) -> None:
+        """The calling thread has waited for another one, which ended at `ended_ns`."""
+        thread = self.thread()
+        thread.host_ns = max(thread.host_ns, ended_ns)
+
+    def device(self) -> int:
+        return self.thread().device
+
+    def set_device(self, index: int) -> None:
+        self.thread().device = index
+
+    def caller(self, device: int) -> Caller:
+        """The calling thread on its current stream of `device`; in `local.callers[device]` after the first call."""
+        return self.caller_of(self.thread(), device)
+
+    def caller_of(self, thread: HostThread, device: int) -> Caller:
+        """As `caller`, for code that already has the thread."""
+        caller = thread.callers.get(device)
+        if caller is None:
+            if not self._has_home:
+                self._has_home = True
+                self._scheduler.home = self._timeline.home = device
+            caller = thread.call_on(self._devices[device].default_stream)
+        return caller
+
+    def stream(self, device: int) -> VirtualStream:
+        return self.caller(device).stream
+
+    def set_stream(self, stream: VirtualStream) -> None:
+        """Make `stream` the current one of its device, and its device the current one."""
+        thread = self.thread()
+        thread.device = stream.device
+        thread.call_on(stream)

@@ -1,0 +1,26 @@
+"""One virtual CUDA device: its properties, its memory and its default stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.tensor_allocator import TensorAllocator
+from replayer.timing.stream import VirtualStream
+from traces.machine import DeviceProperties
+
+
+@dataclass(slots=True, eq=False)
+class VirtualDevice:
+    """One virtual CUDA device."""
+
+    index: int
+    name: str
+    properties: DeviceProperties  # from the recording, completed by the card's data sheet
+    allocator: TensorAllocator  # through which tensors use the memory
+    default_stream: VirtualStream
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """The device's memory after all allocations and frees so far."""
+        return self.allocator.flush()

@@ -1,0 +1,54 @@
+"""Operations between the ranks of a process group, on the streams of this rank's devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replayer.cost_model.collectives import CollectiveCosts, GroupOperation, Times, Transfer
+from replayer.errors import NotEmulated
+from replayer.gpu.launches import ScriptLaunches
+from replayer.timing.stream import VirtualStream
+from traces.model import NONE, DeviceKind
+
+
+class RankOperations:
+    """`costs` says how long transfers take."""
+
+    def __init__(self, launches: ScriptLaunches, costs: CollectiveCosts) -> None:
+        self.costs = costs
+        self._launches = launches
+        self._groups: list[Callable[[bool], None]] = []
+
+    def join(self, settle: Callable[[bool], None]) -> None:
+        """This process takes part in a group; `settle` finds out when its operations end, waiting for other ranks or not."""
+        self._groups.append(settle)
+
+    def settle(self, *, wait: bool) -> None:
+        """Find out when the operations of all groups end; without `wait`, only of those that all ranks have called."""
+        for settle in self._groups:
+            settle(wait)
+
+    def arrival_ns(self, device: int) -> int:
+        """When work launched now behind all that the current stream of `device` holds could start on an idle stream."""
+        launches = self._launches
+        if launches.capture is not None:
+            raise NotEmulated("torch.distributed while a CUDA graph captures", "communicate outside of the graph")
+        simulator = launches.simulator
+        with launches.looking as thread:
+            simulator.tracker.settle(thread)
+            launched_ns = max(thread.host_ns, launches.clock.now_ns()) + simulator.recording.latency_ns
+            return max(launched_ns, launches.current.caller_of(thread, device).stream.ready_ns)
+
+    def communicate(self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times) -> None:
+        """Put an operation between ranks on `stream`, from when this rank was ready until the data had come."""
+        simulator = self._launches.simulator
+        timeline = simulator.timeline
+        with self._launches.looking:
+            start_ns, end_ns = max(times_ns.ready, stream.ready_ns), times_ns.end
+            stream.wait(start_ns)
+            stream.push(start_ns, 0, 0, end_ns - start_ns)
+            name = timeline.strings.add(label) if transfer.kernel == NONE else transfer.kernel
+            place = stream.device, stream.number, int(DeviceKind.KERNEL), name
+            timeline.work((*place, start_ns, end_ns - start_ns, NONE, call.size_bytes, int(transfer.origin)))
+            timeline.collective(*call, times_ns.call, end_ns - start_ns)
+            simulator.stats.charged_ns[transfer.origin] += transfer.duration_ns

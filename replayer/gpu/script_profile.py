@@ -1,0 +1,47 @@
+"""Profiles that the script makes of itself, and its names for ranges (torch.profiler, torch.cuda.nvtx)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replayer.gpu.launches import ScriptLaunches
+from replayer.timing.timeline.timeline_writer import LoaderWait
+from traces.model import Column, Trace
+
+
+class ScriptProfile:
+    """Reads back what was played while the script profiles itself."""
+
+    def __init__(self, launches: ScriptLaunches) -> None:
+        self._launches = launches
+        self._timeline = launches.simulator.timeline
+
+    def begin_range(self) -> Callable[[str], None]:
+        """The calling thread enters a range, which lies in its row. The returned function ends it and takes its name."""
+        with self._launches.looking as thread:
+            start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
+
+        def end(name: str) -> None:
+            with self._launches.looking as thread:
+                end_ns = max(thread.host_ns, self._launches.clock.now_ns())
+                self._timeline.range(row, name, start_ns, max(end_ns, start_ns))
+
+        return end
+
+    def watch(self) -> None:
+        """Keep what is played from now on for `watched`."""
+        with self._launches.looking:
+            self._timeline.watch()
+
+    def watched(self) -> tuple[Trace, Column]:
+        """Ops, device work and memory events since `watch`, and per memory event the host row that begins next, or NONE."""
+        simulator = self._launches.simulator
+        with self._launches.looking as thread:
+            simulator.tracker.settle(thread)
+            threads = self._launches.current.threads
+            return self._timeline.watched(Trace(devices=simulator.recording.devices, threads=threads))
+
+    @property
+    def loader_waits(self) -> list[LoaderWait]:
+        """The script's waits for a batch since `watch`."""
+        return self._timeline.loader_waits

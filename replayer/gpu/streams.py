@@ -1,0 +1,153 @@
+"""Streams and events of all devices, and the host's waits for them.
+
+    side = streams.new(device=0)
+    streams.record_event(event, side)
+    streams.synchronize_event(event)        # returns when the event's virtual time has passed
+
+They follow CUDA: work on one stream runs in order, an event is the end of what its stream held when it was recorded, and the
+host waits only in the calls in which CUDA would.
+"""
+
+from __future__ import annotations
+
+from replayer.gpu.launches import ScriptLaunches
+from replayer.gpu.ranks import RankOperations
+from replayer.timing.host_threads import HostThread
+from replayer.timing.stream import VirtualEvent, VirtualStream
+
+
+class Streams:
+    """Orders streams by events, and makes the host wait."""
+
+    def __init__(self, launches: ScriptLaunches, ranks: RankOperations) -> None:
+        self._launches = launches
+        self._ranks = ranks
+        self._clock = launches.clock
+        self._scheduler = launches.simulator.scheduler
+        self._tracker = launches.simulator.tracker
+        self._stats = launches.simulator.stats
+        self._count = 0
+
+    def new(self, device: int, priority: int = 0) -> VirtualStream:
+        with self._launches.lock:
+            self._count += 1
+            return self._scheduler.stream(device, self._count, priority)
+
+    def record_event(self, event: VirtualEvent, stream: VirtualStream) -> None:
+        with self._launches.looking as thread:
+            capture = self._launches.capture
+            if capture is not None and capture.record(event, stream):
+                capture.note(_record, event, stream)
+                return
+            self._tracker.settle(thread)
+            event.device = stream.device
+            event.time_ns = max(stream.ready_ns, thread.host_ns, self._clock.now_ns())
+            if event.awaited:
+                event.awaited = False
+                self._stats.events_never_recorded -= 1
+
+    def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
+        """Later work on `stream` starts no earlier than the event. One that was never recorded is no wait, as in CUDA."""
+        with self._launches.looking:
+            capture = self._launches.capture
+            if capture is not None and capture.has_event(event):
+                capture.join(stream)
+                capture.note(_wait, stream, event)
+            elif event.time_ns is None:
+                self._await_nothing(event)
+            else:
+                stream.wait(event.time_ns)
+
+    def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
+        """Later work on `stream` starts no earlier than all that `other` holds now: an event between the two."""
+        with self._launches.looking as thread:
+            capture = self._launches.capture
+            if capture is not None and other in capture:
+                capture.join(stream, other)
+                capture.note(_wait, stream, other)
+                return
+            self._tracker.settle(thread)
+            stream.wait(other.ready_ns)
+
+    def _await_nothing(self, event: VirtualEvent) -> None:
+        """See Note [Waits on unrecorded events] in stream.py."""
+        if not event.awaited:
+            event.awaited = True
+            self._stats.events_never_recorded += 1
+
+    def query_event(self, event: VirtualEvent) -> bool:
+        self._launches.forbid_in_capture()
+        return event.time_ns is None or event.time_ns <= self._clock.poll_ns()
+
+    def query(self, stream: VirtualStream) -> bool:
+        """Whether all work of the stream has ended."""
+        self._launches.forbid_in_capture()
+        self._launches.flush()
+        return stream.ready_ns <= self._clock.poll_ns()
+
+    def synchronize_event(self, event: VirtualEvent) -> None:
+        self._launches.forbid_in_capture()
+        if event.time_ns is None:
+            with self._launches.lock:
+                self._await_nothing(event)
+        else:
+            self._scheduler.block(self._launches.current.thread(), event.time_ns)
+
+    def synchronize(self, stream: VirtualStream) -> None:
+        """Return when the stream's recorded time has passed."""
+        self._launches.forbid_in_capture()
+        with self._launches.looking as thread:
+            self._tracker.settle(thread)
+            self._scheduler.block(thread, stream.ready_ns)
+
+    def synchronize_device(self, device: int) -> None:
+        """Return when the recorded time of all streams of the device has passed."""
+        self._launches.forbid_in_capture()
+        self._ranks.settle(wait=True)
+        with self._launches.looking as thread:
+            self._tracker.settle(thread)
+            streams = [stream.ready_ns for stream in self._scheduler.streams.values() if stream.device == device]
+            self._scheduler.block(thread, max(streams, default=0))
+
+    def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
+        """The time between two events in milliseconds of the script's clock."""
+        if start.time_ns is None or end.time_ns is None:
+            raise ValueError("both events must be recorded before their time is taken")
+        return (end.time_ns - start.time_ns) / 1e6 / float(self._clock.speed)
+
+    # --- the calling thread's virtual present
+
+    def has_passed(self, time_ns: int) -> bool:
+        """Whether this virtual time has passed."""
+        return time_ns <= self._clock.now_ns()
+
+    def host_now_ns(self) -> int:
+        """The calling thread's virtual present, or the clock's time if that is later."""
+        return max(self.present_ns(), self._clock.now_ns())
+
+    def present_ns(self) -> int:
+        """The calling thread's virtual present as it has been played, whatever the clock says."""
+        self._launches.flush()
+        return self._launches.current.thread().host_ns
+
+    def come_to_present(self) -> None:
+        """The calling thread looks at its clock: really wait until it is as late as the recorded host would have it.
+
+        Only for clocks on which waiting takes no time. On the machine's clock a script that is ahead sees its own pace, see
+        `_AHEAD_NS` in simulator.py. Without effect in a thread that did not use the device.
+        """
+        thread = self._launches.current.known_thread()
+        if thread is not None:
+            self._launches.flush()
+            self._scheduler.wait(thread.host_ns)
+
+
+def _record(_thread: HostThread, event: VirtualEvent, stream: VirtualStream) -> None:
+    """An event within a CUDA graph is recorded at each replay."""
+    event.time_ns = stream.ready_ns
+
+
+def _wait(_thread: HostThread, stream: VirtualStream, until: VirtualStream | VirtualEvent) -> None:
+    time_ns = until.ready_ns if isinstance(until, VirtualStream) else until.time_ns
+    if time_ns is not None:
+        stream.wait(time_ns)

@@ -1,0 +1,46 @@
+"""What the host reads from the devices: recorded values, recorded sizes of results, and what is assumed where neither is known.
+
+values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
+values.output_size("aten::nonzero", (10,))          # 7
+"""
+
+from __future__ import annotations
+
+from replayer.gpu.launches import ScriptLaunches
+from replayer.op_signature import OpSignature
+from replayer.recording.values.assumed_values import AssumedValues
+from replayer.recording.values.output_sizes import RecordedOutputSizes
+from replayer.recording.values.recorded_values import RecordedValues
+from traces.model import Shape, Trace
+
+
+class ReadValues:
+    """`assumed` says what is read where nothing was recorded; `assumes_sizes`: sizes of results too."""
+
+    def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
+        self._launches = launches
+        self._simulator = launches.simulator
+        self._values = RecordedValues.of(trace, rank)
+        self._sizes = RecordedOutputSizes.of(trace, rank)
+        self.assumed = AssumedValues(lambda: self._simulator.tracker.trained, improving=improving)
+        self.assumes_sizes = improving and not strict
+
+    def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
+        """The host reads `count` elements: it waits for the stream, then gets what was recorded, or None."""
+        launches, simulator = self._launches, self._simulator
+        with launches.looking as thread:
+            stream = launches.current.caller_of(thread, device).stream
+            launches.captured(stream, signature, None, blocking=True)
+            simulator.play(thread, stream, signature, launches.clock.now_ns(), launches.transfers.read(count * 8))
+            tracker = simulator.tracker
+            tracker.settle(thread)
+            simulator.scheduler.block(thread, stream.ready_ns, thread.after_wait_ns)
+            values = self._values.next(count, tracker.number, tracker.row_of_values)
+            if values is None:
+                simulator.stats.reads_unrecorded += 1
+            return values
+
+    def output_size(self, op: str, shape: Shape) -> int | None:
+        """The recorded output size of the next call of a data-dependent op on a tensor of this shape; None if not recorded."""
+        tracker = self._simulator.tracker
+        return self._sizes.next(op, shape, tracker.number, tracker.step.step.row, tracker.row_of_values)

@@ -1,0 +1,136 @@
+"""The virtual GPU of a process: its devices, and one part for each group of callers.
+
+    gpu = VirtualGpu(trace, rank=0, clock=clock, timeline=timeline)
+    gpu.launches.launch(signature, device=0)
+    gpu.streams.synchronize_device(0)       # returns when the device's recorded time has passed
+
+The parts share the simulator, which plays the timeline, and the list of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from replayer.cost_model.collectives import CollectiveCosts
+from replayer.cost_model.copies import CopyCosts
+from replayer.gpu.current_streams import CurrentStreams
+from replayer.gpu.device import VirtualDevice
+from replayer.gpu.launches import ScriptLaunches
+from replayer.gpu.ranks import RankOperations
+from replayer.gpu.script_profile import ScriptProfile
+from replayer.gpu.steps import ScriptSteps, StepEnded
+from replayer.gpu.streams import Streams
+from replayer.gpu.values import ReadValues
+from replayer.memory import cudnn_workspaces
+from replayer.memory.capacity import capacity_of
+from replayer.memory.cublas_workspaces import BlasWorkspaces
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.request_log import RequestLog
+from replayer.memory.tensor_allocator import TensorAllocator
+from replayer.op_signature import OpSignature
+from replayer.recording.cell_pace import CellPace
+from replayer.recording.kept_workspaces import keeps_workspaces
+from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.replicas import add_devices
+from replayer.recording.workspaces import Workspaces, WorkspaceSequence
+from replayer.timing.clock import Clock
+from replayer.timing.simulator import Simulator
+from replayer.timing.timeline.timeline_writer import TimelineWriter
+from traces.cards import known_properties
+from traces.model import Device, Trace
+from traces.steps import Optimizers
+
+
+@dataclass(frozen=True)
+class GpuOptions:
+    """How the recording is played, and on which devices."""
+
+    strict: bool = False  # the first op without an exact recorded counterpart raises
+    pad_loader: bool = False  # a wait for data takes at least as long as the recorded one
+    memory_bytes: Sequence[int] = ()  # capacities instead of the recorded ones: one for all devices, or one each
+    devices: Sequence[Device] = ()  # what the script sees, if not the rank's recorded devices
+    gpus: int = 0  # how many devices the script sees; 0: as recorded
+    link_gbps: float = 0  # of copies between devices; 0: as recorded, or by the kind of device
+    keep_requests: bool = False  # each device's memory logs its requests (memory/device/request_log.py)
+    improving: bool = True  # values that were not recorded are those of a run that makes progress
+
+
+@dataclass(frozen=True)
+class ScriptLinks:
+    """What the virtual GPU is connected to in the script's process."""
+
+    optimizers: Optimizers = field(default_factory=Optimizers)  # that the script has made
+    cells: CellPace | None = None  # the library's cells, where they tell the times instead of the trace
+    step_ended: StepEnded | None = None  # called with how many training steps, and how many of both kinds, have ended
+    node_number: Callable[[], tuple[int, int]] | None = None  # autograd's numbers of the op under way (tensor/node_numbers.py)
+
+
+class VirtualGpu:
+    """All virtual devices of this process."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        rank: int,
+        clock: Clock,
+        timeline: TimelineWriter,
+        options: GpuOptions | None = None,
+        links: ScriptLinks | None = None,
+    ) -> None:
+        options, links = options or GpuOptions(), links or ScriptLinks()
+        self.clock = clock
+        self.timeline = timeline
+        self.machine = trace.machine_of(rank)
+        self.recording = recording = RecordedRun.of(trace, rank)
+        recording.devices = list(options.devices) or recording.devices
+        recording.cells = links.cells
+        if options.gpus:
+            add_devices(recording, options.gpus)
+        strict = options.strict
+        self.simulator = Simulator(
+            recording, clock, timeline, links.optimizers, strict=strict, pad_loader=options.pad_loader
+        )
+        self.devices: list[VirtualDevice] = []
+        self.current = CurrentStreams(self.devices, clock, self.simulator.scheduler, timeline)
+        transfers = CopyCosts.of(trace, recording.speed, options.link_gbps)
+        self.launches = ScriptLaunches(self.devices, self.current, self.simulator, transfers, strict=strict)
+        self.ranks = RankOperations(self.launches, CollectiveCosts.of(trace))
+        self.streams = Streams(self.launches, self.ranks)
+        self.values = ReadValues(self.launches, trace, rank, improving=options.improving, strict=strict)
+        self.steps = ScriptSteps(self.devices, self.launches, self.ranks, links.step_ended)
+        self.profile = ScriptProfile(self.launches)
+        self._workspaces = Workspaces.of(trace, recording, rank)
+        self._estimates_workspaces = options.keep_requests and not len(trace.memory)
+        properties = [known_properties(device) for device in recording.devices]
+        self.blas = BlasWorkspaces(self.machine, [of.major or 0 for of in properties], [of.gcnArchName for of in properties])
+        if (kept := keeps_workspaces(trace, rank, self.blas.usual_bytes)) is not None:
+            self.blas.kept = kept
+        given = options.memory_bytes
+        sizes = [*given, *[given[-1] if len(given) == 1 else None] * len(recording.devices)]
+        for index, device in enumerate(recording.devices):
+            self.devices.append(self._device(index, device, sizes[index], keep_requests=options.keep_requests))
+        if links.node_number is not None:
+            self.launches.number_nodes(links.node_number)
+
+    def _device(self, index: int, device: Device, given_bytes: int | None, *, keep_requests: bool) -> VirtualDevice:
+        capacity = capacity_of(self.machine, device, torch.__version__, given_bytes)
+        thread, scheduler = self.current.thread(), self.simulator.scheduler
+
+        def wait_until(time_ns: int) -> None:
+            scheduler.block(thread, time_ns)
+
+        memory = DeviceMemory(index, *capacity, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
+        if keep_requests:
+            memory.requests = RequestLog()
+        allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory, self.launches.places)
+        return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
+
+    def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
+        """What the op allocates for itself and frees before it returns, from the recording. It is estimated where a script's
+        requests are kept to be run on other cards."""
+        if self._estimates_workspaces:
+            return cudnn_workspaces.of_convolution(signature)
+        return self._workspaces.of_op(self.recording.keys[signature])
