@@ -130,12 +130,23 @@ class _Sum:
 
 def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
     """Most device time first. Work without an op is left out."""
+    return achieved_tables(trace)[1 if by_shape else 0]
+
+
+def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
+    """By kind of op, and by kind, shapes and dtype; as `achieved`, in the time of one."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
-    sums: dict[tuple[str, str, str], _Sum] = {}
+    kinds: dict[tuple[str, str, str], _Sum] = {}
+    shapes: dict[tuple[str, str, str], _Sum] = {}
     for call in _calls(trace):
-        key = (call.op, call.compared_shapes, call.dtype) if by_shape else (call.op, "", "")
-        sums.setdefault(key, _Sum()).add(call.calls, call.device_ns, rated.work(call))
+        work = rated.work(call)
+        for sums, key in ((kinds, (call.op, "", "")), (shapes, (call.op, call.compared_shapes, call.dtype))):
+            sums.setdefault(key, _Sum()).add(call.calls, call.device_ns, work)
+    return _rows(kinds, card), _rows(shapes, card)
+
+
+def _rows(sums: dict[tuple[str, str, str], _Sum], card: Card) -> list[OpRates]:
     rows = [_row(key, of, card) for key, of in sums.items()]
     return sorted(rows, key=lambda row: (-row.device_ns, row.op, row.shapes))
 
@@ -262,11 +273,11 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     told = _with_shapes(trace, op)
     shapes = np.where(told >= 0, host.shapes[told], NONE)
     dtypes = np.where(told >= 0, host.dtypes[told], NONE)
+    node = np.full(len(op), NONE)
     expands = np.isin(host.name, [row for row, text in enumerate(strings.texts) if text.startswith(_EXPANDS)])
-    node = enclosing(host, expands & (host.kind == HostKind.OP))[op]
-    keys = np.stack([host.name[op], shapes, dtypes, np.append(host.name, NONE)[node]])
-    distinct, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    group = group.reshape(-1)
+    if expands.any():
+        node = enclosing(host, expands & (host.kind == HostKind.OP))[op]
+    first, group = _alike(host.name[op], shapes, dtypes, np.append(host.name, NONE)[node])
     device_ns = np.bincount(group, weights=device.duration_ns[rows]).astype(np.int64)
     is_copy = (device.kind[rows] != DeviceKind.KERNEL) & (device.bytes[rows] != NONE)
     copies = np.bincount(group, weights=is_copy) == np.bincount(group)
@@ -277,7 +288,8 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     _, of_calls = np.unique(calls_of(trace, op), return_index=True)
     calls = np.bincount(group[of_calls], minlength=len(device_ns))
     kernels = _kernels(trace, rows, group)
-    for place, (name, shape, dtype, around) in enumerate(distinct.T.tolist()):
+    for place, row in enumerate(first.tolist()):
+        name, shape, dtype = int(host.name[op[row]]), int(shapes[row]), int(dtypes[row])
         text, kind = strings[shape] if shape >= 0 else "", canonical_op(strings[name])
         is_told = text and UNTOLD_LIST not in text and kind not in _COMMUNICATION
         parsed = parse_shapes(text) if is_told else ()
@@ -286,11 +298,11 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
         floating = next((word for word in known if "float" in word), known[0] if known else "float32")
         names = names if len(names) == len(parsed) else [floating] * len(parsed)
         sizes = [itemsize(word or floating) for word in names]
-        output = _consumed(trace, int(op[first[place]]), parsed) if kind == "convolution" and parsed else None
-        config = device.config[rows[first[place]]]
+        output = _consumed(trace, int(op[row]), parsed) if kind == "convolution" and parsed else None
+        config = device.config[rows[row]]
         yield _LikeCalls(
             op=kind,
-            name=strings[int(host.name[told[first[place]]])].rpartition("::")[2] if told[first[place]] >= 0 else "",
+            name=strings[int(host.name[told[row]])].rpartition("::")[2] if told[row] >= 0 else "",
             compared_shapes=compared_text(kind, text) if is_told else text,
             dtype=floating,
             operands=tuple(Operand(*of) for of in zip(parsed, sizes, strict=True)),
@@ -301,17 +313,28 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
             kernels=kernels[place],
             programs=programs_of(strings[int(config)]) if config >= 0 else None,
             copied_bytes=int(moved[place]) // int(counts[place]) if copies[place] and kind not in _COMMUNICATION else None,
-            around=strings[around] if around >= 0 and kind == "div" else "",
+            around=strings[int(host.name[node[row]])] if node[row] >= 0 and kind == "div" else "",
             is_half=strings[name].endswith(_HALVES),
         )
+
+
+def _alike(*columns: Column) -> tuple[Column, Column]:
+    """The first row of each group of rows that are alike in all these columns, and the group of each row."""
+    group = np.zeros(len(columns[0]), dtype=np.int64)
+    first = group[:1]
+    for column in columns:
+        least = int(column.min())
+        keys = group * (int(column.max()) - least + 1) + (column - least)
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    return first, group
 
 
 def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]:
     """The names of the work of each group."""
     found: list[list[str]] = [[] for _ in range(int(group.max()) + 1)]
-    pairs = np.unique(np.stack([group, trace.device.name[rows]]), axis=1)
-    for of, name in pairs.T.tolist():
-        found[of].append(trace.strings[name])
+    first, _ = _alike(group, trace.device.name[rows])
+    for row in first.tolist():
+        found[int(group[row])].append(trace.strings[int(trace.device.name[rows[row]])])
     return [tuple(names) for names in found]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traces.achieved import OpRates, achieved
+from traces.achieved import OpRates, achieved_tables
 from traces.critical_path import PathSums, critical_path
 from traces.idle import IdleTime, idle_times
 from traces.launches import LongLaunches, StreamLaunches, launch_figures, long_launches
@@ -41,14 +41,14 @@ class Analyses:
 
 def analyse(trace: Trace) -> Analyses:
     """All of it; a trace of phases alone has none."""
-    path = critical_path(trace)
+    path, (kinds, shapes) = critical_path(trace), achieved_tables(trace)
     return Analyses(
         idle=idle_times(trace),
         launches=launch_figures(trace),
         long_launches=long_launches(trace),
         transfers=transfers(trace),
-        achieved=achieved(trace)[:MOST_ROWS],
-        op_shapes=achieved(trace, by_shape=True)[:MOST_ROWS],
+        achieved=kinds[:MOST_ROWS],
+        op_shapes=shapes[:MOST_ROWS],
         modules=module_times(trace)[:MOST_ROWS],
         stragglers=stragglers(trace),
         critical_path=None if path is None else path.sums,

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.measure import enclosing, grouped, work_rows
+from traces.measure import enclosing, grouped, launch_steps, profiled_steps, work_rows
 from traces.model import NONE, Column, HostKind, Trace
 from traces.waits import host_waits
 
@@ -41,7 +41,7 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunches:
-    """One stream over the whole trace. The mean of the queue's length is over time, from its first launch to its last start."""
+    """One stream. The mean of the queue's length is over time, from the first of these launches to the last start."""
 
     device: str
     stream: int
@@ -102,7 +102,10 @@ def launch_delay_ns(trace: Trace, rows: Column) -> Column:
 def queue_length(trace: Trace, device: int, stream: int) -> QueueLength:
     """What a stream's queue holds over time; a start and a launch at one time change it at once."""
     rows = launched_rows(trace)
-    rows = rows[(trace.device.device[rows] == device) & (trace.device.stream[rows] == stream)]
+    return _queue(trace, rows[(trace.device.device[rows] == device) & (trace.device.stream[rows] == stream)])
+
+
+def _queue(trace: Trace, rows: Column) -> QueueLength:
     times_ns = np.concatenate([trace.host.start_ns[trace.device.launch[rows]], trace.device.start_ns[rows]])
     changes = np.repeat([1, -1], len(rows))
     moments, place = np.unique(times_ns, return_inverse=True)
@@ -110,14 +113,16 @@ def queue_length(trace: Trace, device: int, stream: int) -> QueueLength:
 
 
 def launch_figures(trace: Trace) -> list[StreamLaunches]:
-    """By device and stream, most launches first."""
-    rows = launched_rows(trace)
+    """By device and stream, most launches first; of the work launched in the steps whose kernels count, if there are steps."""
+    rows, steps = launched_rows(trace), profiled_steps(trace)
+    if len(steps):
+        rows = rows[np.isin(launch_steps(trace)[rows], steps)]
     spans = trace.device.take(rows)
     delay_ns = launch_delay_ns(trace, rows)
     found = []
     for mine in grouped(spans.device, spans.stream):
         device, stream = int(spans.device[mine[0]]), int(spans.stream[mine[0]])
-        queue = queue_length(trace, device, stream)
+        queue = _queue(trace, rows[mine])
         median_ns, p95_ns = (round(float(value)) for value in np.percentile(delay_ns[mine], (50, 95)))
         label = trace.device_label(device)
         longest = max(int(queue.length.max()), 0)
