@@ -69,6 +69,7 @@ _KINDS = {
     ),
     "control-character": _Kind(_INFORMATION, "{n} unescaped control character[|s] in texts [is|are] kept."),
     "damaged-gzip": _Kind(_SERIOUS, "The compressed data is damaged: everything after the damage is missing."),
+    "damaged-log": _Kind(_INFORMATION, "The profiler's own log in the header is not valid JSON. It is left out."),
     "duplicate-correlation": _Kind(
         _WARNING,
         "{n} kernel[|s] or cop[y|ies] [has a correlation id|have correlation ids] that several calls share."

@@ -18,6 +18,7 @@ from traces.configuration import RecordConfig, ReplayConfig
 from traces.typed_json import fitting, to_json
 
 RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"  # the sources of rows that code tells apart
+STREAMS, QUEUES = "streams", "queues"  # what a profiler of AMD GPUs numbers: the program's streams or the hardware's queues
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ class Run:
     host_scale: Mapping[str, float] = field(default_factory=dict)  # by phase: the host's clean time over its profiled time
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None
+    stream_numbers: str = ""  # of AMD's GPUs: STREAMS, or QUEUES until June 2026; numbers of two kinds cannot be compared
     predicted: bool = False  # nobody recorded these times: `trace predict` made them, or a replay of what it made
 
     @property

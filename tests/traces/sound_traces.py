@@ -73,6 +73,7 @@ RUN = Run(
         6,
         (MemoryUse(1 << 30, 1, 2, 3, 4, True),),
     ),
+    stream_numbers="queues",
     predicted=True,
 )
 

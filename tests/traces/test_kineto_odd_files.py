@@ -12,6 +12,7 @@ from traces.intervals import Intervals
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.odd_events import category_of
 from traces.model import DeviceKind, HostKind, Trace, TraceImportError
+from traces.run import QUEUES, STREAMS
 from traces.transfers import transfers
 
 Event = dict[str, Any]
@@ -237,3 +238,64 @@ def test_step_marks_on_the_gpu_are_kept() -> None:
     trace = imported(call(1, 0), kernel(10, 40, 1), mark)
     row = trace.device.kind.tolist().index(DeviceKind.ANNOTATION)
     assert trace.strings[trace.device.name[row]] == "ProfilerStep#5" and busy_us(trace) == 40
+
+
+_LOG = '"WARNING": ["CUDA event "record" of 3, x", "b"],\n"INFO": ["say "hi" , "deviceProperties": [1],"],'
+
+
+@pytest.mark.parametrize("place", ["before", "within", "after"])
+def test_facts_among_broken_log_lines_are_read(place: str) -> None:
+    """Until July 2026 Kineto wrote its log into the header without escaping quotes."""
+    event = orjson.dumps(span("aten::a", 10**9, 5)).decode()
+    properties = f'"schemaVersion": 1, "deviceProperties": [{orjson.dumps(H100).decode()}], "cuda_runtime_version": 13000,'
+    rank, events = '"distributedInfo": {"rank": 3, "world_size": 8}', f'"traceEvents": [{event}]'
+    texts = {
+        "before": f"{{{_LOG} {properties} {rank}, {events}}}",
+        "within": f"{{{properties} {_LOG} {events}, {rank}}}",
+        "after": f"{{{properties} {events}, {_LOG} {rank}}}",
+    }
+    trace = read_kineto_bytes(texts[place].encode())
+    assert trace.problems == {"damaged-log": 1}
+    assert (trace.ranks, trace.devices[0].name, trace.machine_of(3).cuda) == ([3], "NVIDIA H100 80GB HBM3", "13.0")
+
+
+def test_ids_beyond_63_bits_still_join() -> None:
+    """Kineto writes correlations as unsigned 64-bit numbers since July 2026."""
+    trace = imported(call(2**64 - 3, 10), kernel(20, 5, 2**64 - 3))
+    assert trace.problems == {} and trace.device.launch.tolist() == [0]
+
+
+def test_hardware_counters_are_kept_by_their_mean_and_maximum() -> None:
+    def sample(at: float, **values: float) -> Event:
+        return {"ph": "C", "cat": "hardware_counters", "name": "PM", "pid": "GPU 0 Counters", "ts": at, "args": values}
+
+    trace = imported(span("aten::a", 10, 5), sample(10, sm_active=20.0), sample(12, sm_active=50.0), sample(14, dram=7.0))
+    assert trace.provenance["hardware_counters"] == {
+        "GPU 0": {"sm_active": {"samples": 2, "mean": 35.0, "max": 50.0}, "dram": {"samples": 1, "mean": 7.0, "max": 7.0}}
+    }
+    assert trace.problems == {}
+
+
+def test_waits_of_intel_gpus_and_collective_rows_are_no_work() -> None:
+    rows = [
+        span("wait", 10, 30, "xpu_sync", 7, device=0, stream=7),
+        span("c", 10, 30, "collective_comm", 7, device=0, stream=7),
+    ]
+    trace = imported(span("aten::a", 10, 5), *rows)
+    assert sorted(trace.device.kind.tolist()) == [DeviceKind.SYNC, DeviceKind.ANNOTATION]
+    assert trace.problems == {} and busy_us(trace) == 0
+
+
+@pytest.mark.parametrize(("told", "numbers"), [({}, QUEUES), ({"hsa_queue": 2}, STREAMS)])
+def test_stream_numbers_of_amd_are_marked_by_what_they_count(told: dict[str, Any], numbers: str) -> None:
+    """ROCm's profiler numbered hardware queues until June 2026. Numbers of the two kinds cannot be compared."""
+    assert imported(call(1, 0), kernel(10, 5, 1, **told), gpu=MI300).run_of(0).stream_numbers == numbers
+    assert imported(call(1, 0), kernel(10, 5, 1, **told), gpu=A100).run_of(0).stream_numbers == ""
+
+
+def test_a_stream_synchronization_on_its_own_row_is_of_its_stream() -> None:
+    """Since April 2026 its thread is the stream's number plus 1,000,000."""
+    sync = span("Stream Sync", 10, 5, "cuda_sync", 1_000_007, device=0, stream=7) | {"pid": 0}
+    assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]
+    del sync["args"]["stream"]
+    assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]

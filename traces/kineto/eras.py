@@ -61,10 +61,19 @@ DEVICE_CATEGORIES = {
     "gpu_user_annotation": DeviceKind.ANNOTATION,
 }
 WINDOW_CATEGORY = "Trace"
+COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")  # of counter events ("ph": "C")
 # All that the importer knows, with those of instants and flows; others are counted and kept as HostKind.OTHER.
 _FLOW_CATEGORIES = ("async", "async_gpu", "async_cpu_to_gpu", "ac2g", "fwdbwd", "forward_backward")
 KNOWN_CATEGORIES = frozenset(
-    [*HOST_CATEGORIES, *DEVICE_CATEGORIES, *_FLOW_CATEGORIES, WINDOW_CATEGORY, "overhead", "cpu_instant_event"]
+    [
+        *HOST_CATEGORIES,
+        *DEVICE_CATEGORIES,
+        *_FLOW_CATEGORIES,
+        *COUNTER_CATEGORIES,
+        WINDOW_CATEGORY,
+        "overhead",
+        "cpu_instant_event",
+    ]
 )
 
 # Names that record_function ranges had while they were still filed under Operator (E0 to E2).

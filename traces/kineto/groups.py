@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from traces.chrome_counters import COUNTER
-from traces.kineto.eras import KNOWN_CATEGORIES
+from traces.kineto.eras import COUNTER_CATEGORIES, KNOWN_CATEGORIES
 from traces.kineto.odd_events import category_of, paired
 from traces.kineto.rows import CategoryEvents, Event, Taken, taken
 
@@ -126,6 +126,7 @@ class Groups:
     metadata: list[Event]
     categories: set[str]
     stamps: list[Any]  # of the very first events
+    counters: list[Event]  # samples of hardware counters
 
     @classmethod
     def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:
@@ -148,7 +149,7 @@ class Groups:
         for category, members in spans.items():
             complete["X", category].append(taken(category, members))
         categories = {category for _, category in (*complete, *others) if isinstance(category, str) and category}
-        groups = cls({}, [], [], categories, stamps)
+        groups = cls({}, [], [], categories, stamps, [])
         for (_, category), parts in complete.items():
             groups.complete.setdefault(_text(category), CategoryEvents(_text(category))).pieces += parts
         for (phase, category), members in others.items():
@@ -158,6 +159,8 @@ class Groups:
                 groups.metadata += members
             elif phase in _INSTANTS:
                 groups.memory += members
+            elif phase == "C" and category in COUNTER_CATEGORIES:
+                groups.counters += members
             elif phase not in _FLOWS and (phase, category) != COUNTER:
                 problems["other-phase-event"] += len(members)
         for category, rows in groups.complete.items():
@@ -174,6 +177,20 @@ class Groups:
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory
+
+    def counter_figures(self) -> dict[str, dict[str, dict[str, float]]]:
+        """By GPU and counter: how many samples there are, their mean and their maximum."""
+        values: dict[tuple[str, str], list[float]] = {}
+        for event in self.counters:
+            args = event.get("args")
+            for name, value in args.items() if isinstance(args, dict) else ():
+                if type(value) in (int, float) and isinstance(name, str):
+                    values.setdefault((str(event.get("pid", "")), name), []).append(value)
+        figures: dict[str, dict[str, dict[str, float]]] = {}
+        for (gpu, name), of in values.items():
+            told = {"samples": len(of), "mean": round(sum(of) / len(of), 6), "max": max(of)}
+            figures.setdefault(gpu.removesuffix(" Counters"), {})[name] = told
+        return figures
 
     def thread_names(self) -> dict[tuple[Any, Any], str]:
         """What the operating system called the threads, by the file's pid and tid; the last word counts."""

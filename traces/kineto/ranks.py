@@ -20,19 +20,19 @@ from traces.cycles import cycles_of, joined_cycles
 from traces.export_notes import HEADER_KEY, PAIR_KEY, ExportNotes
 from traces.kineto.comms import read_collectives
 from traces.kineto.devices import is_of_amd, properties_of, read_devices
-from traces.kineto.eras import TORCH_OF_ERA, TsUnit, era
+from traces.kineto.eras import DEVICE_CATEGORIES, TORCH_OF_ERA, TsUnit, era
 from traces.kineto.groups import Groups, Piece
 from traces.kineto.impossible import has_dependent_launch
 from traces.kineto.parts import read_parts
-from traces.kineto.rows import CategoryEvents
+from traces.kineto.rows import QUEUE, CategoryEvents
 from traces.kineto.sources import Source
 from traces.kineto.spans import RankTables, read_tables
 from traces.kineto.steps import read_steps
 from traces.kineto.text import Document, parse_all
 from traces.machine import Machine, hip_version, runtime_version
 from traces.merge import merge_ranks
-from traces.model import NONE, Column, Device, Ending, HostKind, Strings, Trace, TraceImportError
-from traces.run import KINETO, Run, distributed_of
+from traces.model import NONE, Column, Device, DeviceKind, Ending, HostKind, Strings, Trace, TraceImportError
+from traces.run import KINETO, QUEUES, STREAMS, Run, distributed_of
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
 _PLACES_IN_NAME = re.compile(r"-(?:TP|DP|PP|EP|CP)-(\d{1,6})(?!\d)")
@@ -267,6 +267,9 @@ def _read_rank(
         "visible_devices": visible,
         **{key: header[key] for key in _HEADER_FACTS if isinstance(header.get(key), int | float | str)},
     }
+    if counters := groups.counter_figures():
+        facts["hardware_counters"] = counters
+    streams = _stream_numbers(groups) if is_of_amd(header) else ""
     trace = Trace(
         strings=strings,
         devices=devices,
@@ -279,11 +282,20 @@ def _read_rank(
         parts=read_parts(tables, phases, strings, row_of_device),
         collectives=collectives,
         machines={0: _machine(header, TORCH_OF_ERA[the_era], distributed)},
-        runs={0: Run(source=KINETO, clock=clock_name, distributed=distributed_of(distributed))},
+        runs={0: Run(source=KINETO, clock=clock_name, distributed=distributed_of(distributed), stream_numbers=streams)},
         provenance=facts,
         lacks=sorted(_lacks(tables, steps_from, devices)),
     )
     return _Recording(trace, source.name, rank, None)
+
+
+def _stream_numbers(groups: Groups) -> str:
+    """What the numbers of streams on AMD GPUs are, see `Run.stream_numbers`: where the queue has a field of its own, they
+    are the program's streams."""
+    work = [rows for category, rows in groups.complete.items() if DEVICE_CATEGORIES.get(category) == DeviceKind.KERNEL]
+    if not any(len(rows) for rows in work):
+        return ""
+    return STREAMS if any(queue != NONE for rows in work for queue in rows.column(QUEUE)) else QUEUES
 
 
 def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) -> Machine:

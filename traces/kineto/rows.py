@@ -31,6 +31,7 @@ SHAPES = "shapes"  # the dims and types of an op's inputs, as keys of Shapes
 LAYOUT = "layout"  # how the images among an op's inputs lie in memory, see layouts.py
 COMMS = "comms"  # the arguments of an event about a collective, None for any other
 CONFIG = "config"  # the CONFIG_ARGS of device work, as JSON text; b"" if it has none
+QUEUE = "hsa queue"  # of device work on AMD, since streams have numbers of their own
 MISSING = object()  # in place of a field that an event lacks
 
 _ARGS_OF_OPS = {
@@ -53,6 +54,7 @@ _ARGS_OF_DEVICE_SPANS = {
     "correlation": 0,
     "graph id": NONE,
     "graph node id": NONE,
+    QUEUE: NONE,
     CONFIG: b"",
 }
 _ARGS: dict[str, dict[str, Any]] = (

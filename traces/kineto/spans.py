@@ -43,6 +43,7 @@ from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSp
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
 _OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")  # of whose queues some do not run their work in order
 _LONGEST_WINDOW_US = 10**12  # eleven days
+_SYNC_ROWS = 1_000_000  # added to a stream's number
 _DIGITS = re.compile(r"-?\d+")
 # Of a frame's file: all up to the folder that packages or the standard library are in, else up to the last folder of a path
 # that begins at a root.
@@ -239,7 +240,7 @@ def _read_device(
             DeviceSpans.of(
                 name=read.names,
                 device=_told(read.numbers("device"), read.pids),
-                stream=_told(read.numbers("stream"), read.tids),
+                stream=_streams(read, kind),
                 kind=np.full(len(read), kind),
                 start_ns=read.start_ns,
                 duration_ns=read.duration_ns,
@@ -331,6 +332,14 @@ def _told(told: Column, fallback: list[Any]) -> Column:
         digits = _DIGITS.search(str(fallback[row]))
         told[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0
     return told
+
+
+def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
+    """The streams of device spans. Since April 2026, waits for a stream lie on a row of their own beside it."""
+    streams = _told(read.numbers("stream"), read.tids)
+    if kind == DeviceKind.SYNC:
+        streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS
+    return streams
 
 
 def _count(problems: Counter[str], kind: str, wrong: Column) -> None:

@@ -40,6 +40,14 @@ _CONTENT = re.compile(rb"[^ \t\r\n\0]")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
 _EVENTS_KEY_BYTES = re.compile(rb'"traceEvents"\s*:\s*\[')
 _JOINT = re.compile(rb'\}\s*(?=\{\s*"\w+"\s*:)')  # where one object ends and another begins, without a comma
+_DECODER = json.JSONDecoder()
+_FACT = re.compile(
+    r'(?<=[{,\s])"(schemaVersion|deviceProperties|computeProperties|distributedInfo|displayTimeUnit|baseTimeNanoseconds|traceName'
+    r"|trace_id|record_shapes|profile_memory|with_stack|with_flops|with_modules|traceReplay"
+    r'|(?:cupti|cuda_runtime|cuda_driver|roctracer|rocprofiler\w*|hip_runtime|hip_driver|host)_(?:version|name))"\s*:\s*'
+)
+_AFTER_VALUE = re.compile(r"\s*[,}]")
+_LOG = re.compile(r'"(?:INFO|WARNING|ERROR)"\s*:\s*\[')
 _KEYS = r'(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s*:)'
 _NEXT_OBJECT = re.compile(r"\}\s*,\s*(?=\{)")
 _NEXT_EVENT = re.compile(r"\}\s*,\s*" + _KEYS)
@@ -224,9 +232,32 @@ def _scan_header(text: str, problems: Counter[str]) -> dict[str, Any]:
     try:
         header = orjson.loads(_repaired(text, problems))
     except orjson.JSONDecodeError:
-        problems["unreadable-header"] += 1
-        return {}
+        return _scan_facts(text, problems)
     return header if isinstance(header, dict) else {}
+
+
+def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
+    """What a damaged header says under the keys that Kineto is known to write, each read by itself.
+
+    Until July 2026 Kineto wrote its own log into the header, as lists called INFO, WARNING and ERROR, without escaping quotes.
+    """
+    facts: dict[str, Any] = {}
+    for match in _FACT.finditer(text):
+        try:
+            value, end = _DECODER.raw_decode(text, match.end())
+        except (ValueError, RecursionError):
+            continue
+        if _AFTER_VALUE.match(text, end) and _is_fact(match[1], value):
+            facts.setdefault(match[1], value)
+    problems["damaged-log" if facts and _LOG.search(text) else "unreadable-header"] += 1
+    return facts
+
+
+def _is_fact(key: str, value: Any) -> bool:
+    """Whether a value is of the type that Kineto writes under this key; a log may quote keys too."""
+    if key.endswith("Properties"):
+        return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+    return isinstance(value, dict) if key == "distributedInfo" else isinstance(value, int | float | str)
 
 
 def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Event], int, bool]:
