@@ -54,7 +54,15 @@ from traces.model import (
     parse_shapes,
     shapes_text,
 )
-from traces.op_cost import ATTENTION_LAYOUTS, attention_flops, compute_unit, flops, is_attention_backward, itemsize
+from traces.op_cost import (
+    ATTENTION_LAYOUTS,
+    SCALED_PRODUCTS,
+    attention_flops,
+    compute_unit,
+    flops,
+    is_attention_backward,
+    itemsize,
+)
 from traces.op_traffic import Operand, Traffic, is_inductor_kernel, once, traffic, triton_traffic
 
 _COMMUNICATION = ("record_param_comms",)
@@ -413,6 +421,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
     wide = [shape for shape in call.parsed if len(shape) > 2]
     if call.name in ATTENTION_LAYOUTS:
         return attention_flops(call.name, call.parsed)
+    if call.op in SCALED_PRODUCTS and len(call.parsed) >= 2:
+        return flops("mm", call.parsed[:2]), False
     if call.op == "convolution" and len(wide) >= 2:
         if call.output is None:
             return flops(call.op, (wide[0], wide[1])), True

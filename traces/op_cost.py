@@ -21,6 +21,9 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
+# Products of matrices of 8 bits, whose scales follow them: not among MATMULS, where all inputs have one dtype.
+SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
+
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     """Floating-point operations of a canonical op, from its input shapes alone (as recordings hold no outputs).

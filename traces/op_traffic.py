@@ -11,6 +11,7 @@ Note [Bytes that an op touches]
 
     elementwise, norms                  inputs once, and the output: as large as the inputs broadcast to; 1 byte if it compares
     products, convolutions, attention   inputs once and the output (backward: one gradient for each of its inputs)
+    scaled products of 8 bits           inputs once, and the output in two bytes an element
     reductions, pooling                 inputs once: the output is small, or its size is not known
     upsampling                          not known: the output is larger than the input, and its size is not recorded
     fill, zero, random numbers          the target once
@@ -39,7 +40,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from traces.model import Shape
-from traces.op_cost import MATMULS, flops
+from traces.op_cost import MATMULS, SCALED_PRODUCTS, flops
 
 _REDUCTIONS = frozenset(
     "all amax amin aminmax any argmax argmin linalg_vector_norm logsumexp max mean median min norm prod std sum topk var"
@@ -307,6 +308,13 @@ def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     return Traffic(positions.bytes + 2 * own + rows, positions.bytes + own + rows)
 
 
+def _scaled_product(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    """Two matrices of one or two bytes an element, then their scales; the product has two bytes an element."""
+    if len(operands) < 2 or not len(operands[0].shape) == len(operands[1].shape) == 2:
+        return None
+    return once(sum(of.bytes for of in operands) + 2 * operands[0].shape[0] * operands[1].shape[1])
+
+
 def _outputs_given(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     """Ops whose output is among their inputs."""
     return once(sum(of.bytes for of in operands))
@@ -325,6 +333,7 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
     **dict.fromkeys(("gather", "take", "take_along_dim"), _gather),
     **dict.fromkeys(("scatter", "index_copy", "index_fill"), _scatter),
     **dict.fromkeys(("scatter_add", "scatter_reduce", "scatter_add_"), _scatter_add),
+    **dict.fromkeys(SCALED_PRODUCTS, _scaled_product),
     "index_select": _index_select,
     "embedding": _embedding,
     **dict.fromkeys(("_embedding_bag", "embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),

@@ -20,7 +20,7 @@ Note [A wait is what happened]
         call                                        documented                                          source
         *Synchronize, urQueueFinish, urEventWait    waits                                               [1] [3]
         cudaMemcpy, cuMemcpyDtoH..., hipMemcpy      waits, except from device to device                 [1]
-        a copy of pageable memory, Async or not     to the host: waits for the copy;
+        copies of pageable memory, Async or not     to the host: waits for the copy;
                                                     to the device: waits for the stream, then stages    [1]
         hipMemcpyWithStream                         waits: a copy, then hipStreamSynchronize            [2]
         cudaFree, cuMemFree, hipFree                waits for all work of the device                    [4] [2]
@@ -31,8 +31,8 @@ Note [A wait is what happened]
     [3] oneAPI Unified Runtime specification  [4] CUDA C++ Programming Guide, "Stream Ordered Memory Allocator"
 
 Note [A loop of queries]
-    Queries of an event or a stream that follow each other on a thread, with no op or other call of the runtime between them,
-    are one wait if the last query but one began while the work ran and the last returned after its end.
+    Queries of an event or a stream that follow each other on a thread, with no op or launch between them, are one wait if the
+    last query but one began while the work ran and the last returned after its end.
 """
 
 from __future__ import annotations
@@ -83,9 +83,8 @@ class _PossibleWaits:
 
     @property
     def tolerance_ns(self) -> Column:
-        """How long before a call's return the work that it waited for has ended, at most."""
-        by_chance = np.where(self.is_synchronous, RETURN_NS, (self.end_ns - self.start_ns) // ONE_IN)
-        return np.asarray(np.minimum(by_chance, RETURN_NS))
+        """How long before a call's return the work has ended that it waited for, at most, if nothing is documented."""
+        return np.asarray(np.minimum((self.end_ns - self.start_ns) // ONE_IN, RETURN_NS))
 
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
@@ -98,12 +97,15 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
     own = _own_work(trace, rows)[calls.row]
     end_ns, work = np.full(len(own), NONE, "i8"), np.full(len(own), NONE, "i8")
     behind = np.zeros(len(own), dtype=bool)  # whether a call's own work was launched behind other work of its stream
-    any_work = calls.is_synchronous | calls.is_loop  # an event may stand before the last work of its stream
     returned_ns = calls.end_ns + np.where(calls.is_loop, 0, CLOCK_NS)
     launched_ns = launch_time_ns(trace)
     for on in grouped(device.device[rows], device.stream[rows]):
         stream = rows[on][np.lexsort((device.end_ns[rows[on]], launched_ns[rows[on]]))]
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
+        mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
+        mine &= own != NONE
+        # An event may stand before the last work of its stream. A copy waits for its own stream only.
+        any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
         queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last launched before the call
         ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last that ended before it returned
         idle = (queued >= 0) & (ended_ns[queued] <= calls.end_ns + CLOCK_NS)  # the stream had nothing left
@@ -113,8 +115,7 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
         later = waited & (last_ns > end_ns)
         end_ns[later] = last_ns[later]
         work[later] = stream[np.searchsorted(ended_ns, last_ns[later], side="left")]
-        mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
-        behind |= (own != NONE) & mine & (queued >= 0) & (ended_ns[queued] > calls.start_ns)
+        behind |= mine & (queued >= 0) & (ended_ns[queued] > calls.start_ns)
     start_ns = calls.start_ns
     waits_for_own = _waits_for_own(trace, calls, own)
     start_ns = np.where(waits_for_own & ~behind & (work == NONE), np.maximum(device.start_ns[own], start_ns), start_ns)
@@ -150,11 +151,9 @@ def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
     device = trace.device
     pageable = [number for number, text in enumerate(trace.strings.texts) if "Pageable" in text]
     is_copy = device.kind[own] == DeviceKind.MEMCPY
-    between_devices = [number for number, text in enumerate(trace.strings.texts) if copy_direction(text) in ("d2d", "p2p")]
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS
-    by_times = ended & (device.end_ns[own] >= calls.end_ns - calls.tolerance_ns)
-    by_times &= calls.is_synchronous | (device.duration_ns[own] >= LEAST_NS)
-    documented = is_copy & ended & calls.is_synchronous & ~np.isin(device.name[own], between_devices)
+    by_times = ended & (device.end_ns[own] >= calls.end_ns - calls.tolerance_ns) & (device.duration_ns[own] >= LEAST_NS)
+    documented = is_copy & ended & calls.is_synchronous
     is_staged = is_copy & np.isin(device.name[own], pageable)
     began = (device.start_ns[own] < calls.end_ns) & (device.end_ns[own] > calls.start_ns)
     return np.asarray((own != NONE) & began & (by_times | documented | is_staged) & ~calls.is_loop)
@@ -168,10 +167,12 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
     threads = [number for number, thread in enumerate(trace.threads) if thread.rank == rank]
     rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, np.intersect1d(active, threads)))
     names = np.unique(host.name[rows]).tolist()
-    synchronous = np.isin(host.name[rows], [name for name in names if is_synchronous(texts[name])])
+    synchronous = np.isin(host.name[rows], [name for name in names if _waits_always(texts[name])])
+    copies = np.isin(host.name[rows], [name for name in names if "emcpy" in texts[name] and "Async" not in texts[name]])
+    between_devices = [number for number, text in enumerate(texts) if copy_direction(text) in ("d2d", "p2p")]
+    synchronous |= copies & ~np.isin(rows, trace.device.launch[np.isin(trace.device.name, between_devices)])
     pageable = [number for number, text in enumerate(texts) if "Pageable" in text]
-    copies = trace.device.launch[np.isin(trace.device.name, pageable)]  # documented to wait, whatever the call is named
-    synchronous |= np.isin(rows, copies)
+    synchronous |= np.isin(rows, trace.device.launch[np.isin(trace.device.name, pageable)])
     query = np.isin(host.name[rows], [name for name in names if texts[name].endswith(_QUERIES)])
     alone = ~query & (synchronous | (host.duration_ns[rows] >= LEAST_NS))
     first, before_last, last = _loops(trace, rows[query])
@@ -186,18 +187,17 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
     )
 
 
-def is_synchronous(call: str) -> bool:
-    """Whether a runtime or driver call of this name is documented to wait. See Note [A wait is what happened]."""
-    if any(mark in call for mark in _SYNCHRONOUS):
-        return "Async" not in call
-    return "emcpy" in call and "Async" not in call and not call.endswith("DtoD_v2")
+def _waits_always(call: str) -> bool:
+    """Whether a runtime or driver call of this name is documented to wait, whatever its arguments."""
+    return any(mark in call for mark in _SYNCHRONOUS) and "Async" not in call
 
 
 def _loops(trace: Trace, queries: Column) -> tuple[Column, Column, Column]:
     """The first, the last but one and the last query of each loop. See Note [A loop of queries]."""
     host = trace.host
-    breaks = np.isin(host.kind, (HostKind.OP, HostKind.RUNTIME))
-    breaks[queries] = False
+    launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
+    breaks = host.kind == HostKind.OP
+    breaks[launch] = True
     broken = np.cumsum(breaks)  # host spans stand in the order of their threads and begins
     if len(queries) < 2:
         return queries[:0], queries[:0], queries[:0]

@@ -140,3 +140,11 @@ def test_a_convolutions_output_is_not_the_bias_beside_it() -> None:
     (row,) = achieved(trace, by_shape=True)
     # THEN each of the 8 x 64 x 64 results takes 8 x 3 x 3 multiply-adds
     assert row.flops == 2 * (8 * 64 * 64) * (8 * 3 * 3) and not row.flops_bounded
+
+
+def test_products_of_8_bits() -> None:
+    """2048 ^ 3 multiply-adds are 17.18 GFLOP; an H100 has 1979 TFLOP/s in fp8. Two inputs have 4 MiB, the output has 8 MiB."""
+    card = "NVIDIA H100 80GB HBM3"
+    row = one_op("aten::_scaled_mm", "2048,2048;2048,2048;1;1", "float8_e4m3fn;float8_e4m3fn;float32;float32", 20, card=card)
+    assert row.flops_share == pytest.approx(17.18e9 / 20e-6 / 1979e12, rel=1e-3)
+    assert row.bytes == 16 * 2**20 + 8

@@ -135,3 +135,19 @@ def test_a_wait_for_one_of_two_streams() -> None:
 def test_clocks_that_differ_by_microseconds() -> None:
     trace = recorded([LAUNCH, ("hipDeviceSynchronize", 20, 4992)], [KERNEL])
     assert told(host_waits(trace, 0)) == [(20, 4992, 1, 0)]
+
+
+def test_a_copy_does_not_wait_for_another_stream() -> None:
+    # GIVEN a copy within the device by a call that is named as one that waits, while a kernel on another stream ends
+    copy = (0, 8, "Memcpy DtoD (Device -> Device)", 30, 40, 1)
+    assert not len(host_waits(recorded([LAUNCH, ("cudaMemcpy", 4990, 5004)], [KERNEL, copy]), 0))
+    # AND a small copy of pageable memory, which waits for itself
+    own = (0, 8, "Memcpy DtoH (Device -> Pageable)", 4996, 4999, 1)
+    assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 4990, 5004)], [KERNEL, own]), 0)) == [(4996, 4999, 1, 1)]
+
+
+def test_calls_between_queries_that_launch_nothing_do_not_break_the_loop() -> None:
+    calls: list[Call] = [LAUNCH]
+    for at in range(100, 5100, 100):
+        calls += [("cudaEventQuery", at, at + 2), ("cudaPeekAtLastError", at + 3, at + 4)]
+    assert told(host_waits(recorded(calls, [KERNEL]), 0)) == [(100, 5000, 99, 0)]
