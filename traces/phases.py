@@ -53,6 +53,20 @@ class Segment(NamedTuple):
     end_ns: int
 
 
+def from_begin(segments: list[Segment], begin_ns: int, end_ns: int) -> list[Segment]:
+    """The segments of a step that begins at `begin_ns` and ends at `end_ns`, so that they tile all of it.
+
+    The time before the first segment is "other": no phase is charged with what the script did before it. Only a loader's
+    segment is taken to have begun with the step, since the way into a loader is a part of waiting for data.
+    """
+    if not segments:
+        return [Segment("other", begin_ns, end_ns)]
+    first = segments[0]
+    if first.start_ns <= begin_ns or first.name in ("loader", "other"):
+        return [first._replace(start_ns=begin_ns), *segments[1:]]
+    return [Segment("other", begin_ns, first.start_ns), *segments]
+
+
 def op_class(name: str) -> int:
     """LOSS, ASIDE or PLAIN for an op name with or without namespace and overload ("aten::mse_loss", "mse_loss.default")."""
     bare = name.rpartition("::")[2].partition(".")[0]

@@ -72,6 +72,11 @@ class RecordedSegment:
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
+    def is_host_only(self) -> bool:
+        """Whether nothing but host time was recorded in it: no ops and no device work."""
+        return not (self.named or self.kernels or self.lanes or self.device_ns)
+
+    @property
     def phase_grained(self) -> bool:
         """Whether the phase's device time is all that is known."""
         return self.device_ns > 0
@@ -112,6 +117,12 @@ class RecordedStep:
     kind: int = StepKind.STEADY
     _columns: KernelColumns | None = None
     _one_stream: bool | None = None
+
+    @property
+    def begins_on_host(self) -> bool:
+        """Whether it begins with host time that belongs to no phase (`traces.phases.from_begin`)."""
+        first = next(iter(self.segments.values()), None)
+        return first is not None and first.name == "other" and first.is_host_only
 
     @property
     def has_kernels(self) -> bool:

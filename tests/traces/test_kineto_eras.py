@@ -290,7 +290,11 @@ def test_what_makes_a_batch_on_the_cpu_is_no_phase_of_its_own() -> None:
     copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
     copying = [op("aten::to", 20, 9), call(1, 21), copy]
     forward = [op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
-    assert phases_of(op("aten::randn", 2, 5), op("aten::div", 8, 5), *copying, *forward) == [("h2d", 29), ("forward", 100)]
+    assert phases_of(op("aten::randn", 2, 5), op("aten::div", 8, 5), *copying, *forward) == [
+        ("other", 20),
+        ("h2d", 29),
+        ("forward", 100),
+    ]
     on_gpu = [op("aten::randn", 2, 5), call(3, 3), kernel(3, 5, 2)]
     assert phases_of(*on_gpu, *copying, *forward) == [("other", 35), ("forward", 100)]
 
@@ -328,7 +332,7 @@ def test_annotations_of_libraries_tell_phases_where_torch_has_no_range() -> None
     assert [name for name, _ in phases_of(*lightning)] == ["loader", "h2d", "forward", "backward", "optimizer"]
     # torch's own ranges tell more exactly
     within = [range_("## optimizer ##", 50, 40), range_("Optimizer.step#SGD.step", 60, 20), op("aten::mm", 1, 2)]
-    assert phases_of(*within) == [("forward", 60), ("optimizer", 100)]
+    assert phases_of(*within) == [("other", 1), ("forward", 60), ("optimizer", 100)]
 
 
 @pytest.mark.parametrize("text", ["## forward:over_arch ##", "forward_hook", "## backward ##", "nccl:all_reduce", "", "[pl]"])

@@ -190,7 +190,7 @@ def test_ddp_training_has_its_phases_on_both_vendors() -> None:
     for name in ("v100_absolute_ns", "a100_nccl_args_rank0of2", "mi300x_resnet_act_checkpoint_rank0of8"):
         trace = imported(name)
         names = [trace.strings[i] for i in trace.phases.name]
-        assert names == ["zero_grad", "forward", "loss", "backward", "optimizer"] * len(trace.steps)
+        assert names == ["other", "zero_grad", "forward", "loss", "backward", "optimizer"] * len(trace.steps)
         assert [thread.role for thread in trace.threads[:2]] == ["main", "backward"]
 
 

@@ -12,7 +12,9 @@ Note [Whose steps]
     "optimizer"   no marks: the same rule over the whole recording, in which each step of the first optimizer ends one
     "inference"   no marks and no optimizer, nor backward: the same rule, batch by batch
     "backward"    no marks and no optimizer's range: each forward pass after a backward one begins a step
-    "whole"       none of these: the whole recording is one step
+    "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
+    "repeats"     none of these, but the same launches again and again (`repeats.py`)
+    "whole"       none of these: the whole recording is one step. Its work on the device may end later, see `traces.pace`
     "none"        nothing happened on the host
 
     Ops right before a copy to the device that launched nothing are no events for the rule: they made the batch on the CPU. A
@@ -25,9 +27,12 @@ Note [Whose steps]
     recording that trains does without gradient is such a call only if it does it with gradient too.
 
 Note [Kinds of imported steps]
-    A step without backward and optimizer is an EVALUATION, that is inference. The first training steps are WARMUP as long as
-    each takes twice the median of those after it, waits for data left out: they tuned, or made their plans. The last is
-    INCOMPLETE if the others train and this one did not get so far, or if it is empty: what is left when the profiler stops.
+    A step without backward and optimizer is an EVALUATION, that is inference. Where no step of the recording shows either, the
+    names of what it launched tell: kernels of backward passes and optimizers, and sums over ranks (all-reduce,
+    reduce-scatter), are those of training; a step with such work is not called an evaluation. The first training steps are
+    WARMUP as long as each takes twice the median of those after it, waits for data left out: they tuned, or made their plans.
+    The last is INCOMPLETE if the others train and this one did not get so far, or if it is empty: what is left when the
+    profiler stops.
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ import numpy as np
 from traces.device_names import copy_direction
 from traces.intervals import Intervals
 from traces.kineto.annotations import phase_of_annotation
+from traces.kineto.repeats import gpu_step_marks, repeated_steps
 from traces.kineto.roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
 from traces.kineto.spans import RankTables
 from traces.kineto.tables import matching
@@ -58,8 +64,9 @@ from traces.model import (
     Strings,
     parse_shapes,
 )
-from traces.phases import PLAIN, PhaseCut, Segment, op_class
+from traces.phases import PLAIN, PhaseCut, Segment, from_begin, op_class
 from traces.steps import Optimizers, StepCut
+from traces.time_windows import TimeWindows
 
 _EXPLICIT = (
     ("loader", re.compile(r"enumerate\(DataLoader\)#")),
@@ -71,6 +78,11 @@ _SEED_OPS = re.compile(r"aten::ones_like$")
 _MODULE = re.compile(r"nn\.Module: ")
 _SLOW_START = 2.0  # times the median of what follows
 _FEWEST_STEADY = 2  # training steps that are left when slow first ones are taken for warm-up
+_TRAINING_KERNEL = re.compile(
+    r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
+    re.I,
+)
+_TRAINING_CALL = re.compile(r"(?:nccl:|gloo:|c10d::)_?(?:all_?reduce|reduce_?scatter)", re.I)
 _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
@@ -90,12 +102,13 @@ class _StepEvent(NamedTuple):
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
     """`marks_are_steps`: marks hold one batch each, see Note [Whose steps]."""
     events = _top_events(tables, strings)
-    steps, source = _find_steps(tables.host, events, strings, marks_are_steps)
-    steps.kind = _kinds(steps, events)
-    return steps, _read_phases(steps, events, tables, strings), source
+    steps, source = _find_steps(tables, events, strings, marks_are_steps)
+    steps.kind = np.where(steps.kind == StepKind.INCOMPLETE, steps.kind, _kinds(steps, events, tables, strings))
+    return steps, _read_phases(steps, events, tables, strings, marks_are_steps), source
 
 
-def _find_steps(host: HostSpans, events: list[_StepEvent], strings: Strings, marks_are_steps: bool) -> tuple[Steps, str]:
+def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, marks_are_steps: bool) -> tuple[Steps, str]:
+    host = tables.host
     on_main = np.flatnonzero((host.thread == 0) & (host.kind != HostKind.PYTHON))
     if not len(on_main):
         return Steps.empty(), "none"
@@ -112,7 +125,15 @@ def _find_steps(host: HostSpans, events: list[_StepEvent], strings: Strings, mar
             return _steps(list(range(numbers[0], numbers[0] + len(ends))), starts, ends), "batches"
         return _steps(numbers, starts, ends), "profiler"
     first, last = int(host.start_ns[on_main].min()), int(host.end_ns[on_main].max())
+    on_gpu = gpu_step_marks(host, tables.device, strings)
+    if on_gpu is not None:
+        return _steps(on_gpu.numbers, on_gpu.starts_ns, [*on_gpu.starts_ns[1:], max(last, on_gpu.starts_ns[-1])]), "gpu marks"
     ends, source = batches.of_recording(first, last)
+    if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
+        starts = repeats.starts_ns
+        steps = _steps(list(range(len(starts))), starts, [*starts[1:], max(last, starts[-1])])
+        steps.kind[-1] = StepKind.INCOMPLETE if repeats.has_rest else StepKind.STEADY
+        return steps, "repeats"
     return _steps(list(range(len(ends))), [first, *ends[:-1]], ends), source
 
 
@@ -200,7 +221,7 @@ class _BatchEnds:
         return found
 
 
-def _kinds(steps: Steps, events: list[_StepEvent]) -> Column:
+def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings) -> Column:
     """See Note [Kinds of imported steps]."""
     starts = [event.start_ns for event in events]
     bounds = np.searchsorted(starts, [steps.start_ns, steps.end_ns]).T.tolist()
@@ -208,7 +229,8 @@ def _kinds(steps: Steps, events: list[_StepEvent]) -> Column:
     goes_back = np.array([any(event.name == "engine" for event in own) for own in inside], bool)
     steps_optimizer = np.array([any(event.name == "optimizer" for event in own) for own in inside], bool)
     trains = goes_back | steps_optimizer
-    kinds = np.where(trains, StepKind.STEADY, StepKind.EVALUATION)
+    shows_training = trains if trains.any() else _launches_training(steps, tables, strings)
+    kinds = np.where(shows_training, StepKind.STEADY, StepKind.EVALUATION)
     if len(steps) > 1:
         records = any(not event.quiet and not event.name for event in inside[-1])
         begins = any(not event.name and event.kind == PLAIN for event in inside[-1])
@@ -225,7 +247,20 @@ def _kinds(steps: Steps, events: list[_StepEvent]) -> Column:
     return kinds.astype("u1")
 
 
-def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings) -> Phases:
+def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Column:
+    """Which steps launched work that only training does, by its names; see Note [Kinds of imported steps]."""
+    host, device = tables.host, tables.device
+    work = np.flatnonzero(device.is_work & (device.launch != NONE))
+    work = work[matching(device.name[work], _TRAINING_KERNEL, strings)]
+    calls = np.flatnonzero(matching(host.name, _TRAINING_CALL, strings))
+    step = TimeWindows(steps.start_ns, steps.end_ns).holding(
+        np.concatenate([host.start_ns[device.launch[work]], host.start_ns[calls]])
+    )
+    return np.isin(np.arange(len(steps)), step)
+
+
+def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings, by_recorder: bool) -> Phases:
+    """`by_recorder`: our recorder set the marks. It gives the time before a step's first phase to that phase."""
     if not len(steps):
         return Phases.empty()
     starts = [event.start_ns for event in events]
@@ -235,6 +270,9 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
     for row, (begin, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
         first, last = np.searchsorted(starts, [begin, end])
         segments = _cut(cut, events[first:last], begin, end)
+        if by_recorder and segments:
+            segments = [segments[0]._replace(start_ns=begin), *segments[1:]]
+        segments = from_begin(segments, begin, end)
         edges = np.array([s.start_ns for s in segments] + [end])
         told = markers.at(edges)
         parts.append(
@@ -252,7 +290,7 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
 
 
 def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
-    """One step's segments: they tile it from its very start to its very end.
+    """One step's segments, from its first event to its end.
 
     Note [The engine's run]
         A backward pass is the time from the first to the last of the engine's spans with nothing of the main thread
@@ -297,9 +335,7 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
             flush()
             (run if event.seeds else held).append(event)
     flush()
-    segments = [s for s in cut.close(end_ns) if s.end_ns > s.start_ns] or [Segment("other", begin_ns, end_ns)]
-    segments[0] = segments[0]._replace(start_ns=begin_ns)
-    return segments
+    return [s for s in cut.close(end_ns) if s.end_ns > s.start_ns]
 
 
 def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:

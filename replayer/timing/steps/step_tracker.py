@@ -74,6 +74,7 @@ class StepTracker:
         self._follows = True  # training and evaluation steps came in the recorded order so far
         self._same_workload = True
         self._uses_gpu = False  # the script has called ops so far
+        self._owed_ns = 0  # recorded host time before the first phase of the step under way, not charged yet
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
         self._begun_ns = self._begun_device_ns = 0
@@ -167,6 +168,9 @@ class StepTracker:
 
     def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
         """One segment ends and another begins."""
+        is_first = self.segment is None and not self._done
+        if is_first and name not in ("loader", "other"):
+            self._begin_on_host(thread)
         self._finish(thread, now_ns)
         self._begin(thread, name)
         if name == "loader" and self._pad_loader and not self._stands_in_loader:
@@ -233,6 +237,7 @@ class StepTracker:
         for done in self._done:
             scheduler.timeline.phase(*done)
         self._done.clear()
+        self._owed_ns = 0
         self._at_call = None, 0
         driven_by = self.step.step
         if evaluation:
@@ -267,6 +272,16 @@ class StepTracker:
                 self._scheduler.wait(due_ns)
                 ended_ns = due_ns
         thread.host_ns = max(thread.host_ns, ended_ns)
+
+    def _begin_on_host(self, thread: HostThread) -> None:
+        """The recorded step's time before its first phase. A script that has not used the GPU yet owes it until it does."""
+        step = self.step.step
+        if not step.begins_on_host:
+            return
+        if self._uses_gpu:
+            self._begin(thread, "other")
+        else:
+            self._owed_ns = step.segments["other", 0].host_ns
 
     def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
         if name == "loader":  # from here on the script's own time is real
@@ -324,6 +339,8 @@ class StepTracker:
         thread.host_ns = max([thread.host_ns, *(lane.thread.host_ns for lane in segment.lanes.values() if lane.thread)])
         due_ns, left_ns = thread.host_ns, NONE
         self._uses_gpu |= segment.ops > 0
+        if self._uses_gpu and not self.remainder.other:
+            due_ns, self._owed_ns = due_ns + self._owed_ns, 0
         if recorded is not None and self._uses_gpu:  # a script without GPU work gets none of the recorded time
             if recorded.phase_grained or (self._by_phases and segment.name != "loader"):  # its host time includes waiting
                 self._top_up(segment, 1.0)
