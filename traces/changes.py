@@ -212,6 +212,11 @@ def kernel_key(name: str) -> str:
     return name.partition("_fused_")[0] + f"_fused_{fused}" if fused else kernel_text(name)
 
 
+def op_key(name: str) -> str:
+    """What `NameChange.op` says of the kernels of an op of this name."""
+    return _op_of_kernel(name, name)[1] if name not in _KINDS else name
+
+
 def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _Launched]:
     rows = work_rows(trace)
     weights = _weights(trace, steps)[rows]

@@ -4,8 +4,8 @@
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
 A reason is a difference between two figures of the same thing: time by phase, within a phase the parts of nn.DataParallel, what
-the devices waited for, kernels by name, communication that nothing hid. A part of a phase's difference is named below it and
-not added to it again: `phase` says of which.
+the devices waited for, ops, within an op its kernels, communication that nothing hid. A part of a difference is named below it
+and not added to it again: `phase` says of which phase or op it is a part.
 
 Phases are compared on the host, where they add up to the step. If the host runs ahead of the device in either trace
 (`traces.pace`), the host's phases decide nothing, and the GPU time of what each phase launched is compared instead.
@@ -14,14 +14,16 @@ Phases are compared on the host, where they add up to the step. If the host runs
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from traces.changes import NameChange
+from traces.changes import ChangeLists, NameChange, Replacement, op_key
 from traces.comparison import Comparison
 from traces.idle import IdleTime
 
 _NEGLIGIBLE_SHARE = 0.002  # of a step: a smaller difference explains nothing
-_MOST_KERNELS = 5
+_MOST_OPS = 5
+_MOST_KERNELS = 3  # of an op
+_MOST_NAMES = {"op": 2, "kernel": 1}  # of a replacement
 
 # The phase of each part of nn.DataParallel, and what a reader may not know of it.
 _PARTS = {
@@ -45,7 +47,8 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`delta_ns` per step: positive where the second trace takes longer. `phase`: the phase that it is a part of, or ""."""
+    """`delta_ns` per step: positive where the second trace takes longer. `phase` is the phase, or the `what` of the op, that it
+    is a part of, or "". `names` are names of kernels and ops in the text, which may be long."""
 
     what: str
     delta_ns: int
@@ -53,6 +56,7 @@ class Reason:
     after_ns: int | None
     phase: str
     text: str
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +80,15 @@ def explain(comparison: Comparison) -> Explanation:
     phases.sort(key=lambda reason: -abs(reason.delta_ns))
     parts = sorted(_parts(comparison), key=lambda reason: -abs(reason.delta_ns))
     parts = [part for part in parts if abs(part.delta_ns) >= least_ns]
-    others = [*_idle(comparison), *_communication(comparison), *_kernels(comparison)]
+    work = [reason for reason in _work(comparison) if abs(reason.delta_ns) >= least_ns]
+    others = [*_idle(comparison), *_communication(comparison), *(one for one in work if not one.phase)]
     others = sorted((one for one in others if abs(one.delta_ns) >= least_ns), key=lambda reason: -abs(reason.delta_ns))
     ordered: list[Reason] = []
     for phase in phases:
         ordered += [phase, *(part for part in parts if part.phase == phase.what)]
-    ordered += [part for part in parts if part not in ordered] + others
+    ordered += [part for part in parts if part not in ordered]
+    for other in others:
+        ordered += [other, *(kernel for kernel in work if kernel.phase == other.what)]
     return Explanation(_headline(before_ns, after_ns), delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
 
 
@@ -160,14 +167,44 @@ def _communication(comparison: Comparison) -> Iterator[Reason]:
     yield _reason("communication", before_ns, after_ns, "", "communication between ranks that no computing hid", "")
 
 
-def _kernels(comparison: Comparison) -> Iterator[Reason]:
-    lists = comparison.changes.kernels
-    changed: list[NameChange] = [*lists.added, *lists.gone, *lists.longer, *lists.shorter]
-    changed.sort(key=lambda change: -abs(change.replayed_ns - change.recorded_ns))
-    for change in changed[:_MOST_KERNELS]:
-        calls = f"{change.recorded_count:g} -> {change.replayed_count:g} a step"
-        before_ns, after_ns = change.recorded_ns or None, change.replayed_ns or None
-        yield _reason(change.name, before_ns, after_ns, "", f"kernel {change.name}", f"{calls}, on the GPU")
+def _work(comparison: Comparison) -> Iterator[Reason]:
+    """Ops, each followed by its kernels; then kernels whose op is not known or did not change."""
+    ops, kernels = (_by_size(lists) for lists in (comparison.changes.ops, comparison.changes.kernels))
+    told: set[int] = set()
+    for op in ops[:_MOST_OPS]:
+        names, keys = _names(op), {op_key(name) for name in _names(op)}
+        what = f"op {names[0]}"
+        yield _of_work(op, "op", what, "")
+        own = [place for place, kernel in enumerate(kernels) if kernel.op in keys]
+        told.update(own)
+        inner = [kernels[place] for place in own if set(_names(kernels[place])) != set(names)]  # a fused kernel is its own op
+        for kernel in inner[:_MOST_KERNELS]:
+            yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", what)
+    rest = [kernel for place, kernel in enumerate(kernels) if place not in told and not kernel.op]
+    for kernel in rest[:_MOST_OPS]:
+        yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", "")
+
+
+def _by_size(lists: ChangeLists) -> list[NameChange | Replacement]:
+    changed: list[NameChange | Replacement] = [*lists.added, *lists.gone, *lists.longer, *lists.shorter, *lists.replaced]
+    return sorted(changed, key=lambda change: -abs(change.replayed_ns - change.recorded_ns))
+
+
+def _names(change: NameChange | Replacement) -> tuple[str, ...]:
+    return (change.name,) if isinstance(change, NameChange) else (*change.recorded_names, *change.replayed_names)
+
+
+def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: str) -> Reason:
+    calls = f"{change.recorded_count:g} -> {change.replayed_count:g} a step"
+    before_ns, after_ns = change.recorded_ns or None, change.replayed_ns or None
+    subject, names = f"{kind} {_names(change)[0]}", _names(change)
+    if isinstance(change, Replacement):
+        most = _MOST_NAMES[kind]
+        sides = change.recorded_names, change.replayed_names
+        first, second = (f"{' + '.join(of[:most])}{f' + {len(of) - most} more' if len(of) > most else ''}" for of in sides)
+        subject, names = f"{kind} {first} (in B: {second})", (*sides[0][:most], *sides[1][:most])
+    reason = _reason(what, before_ns, after_ns, part_of, subject, f"{calls}, on the GPU")
+    return replace(reason, names=names)
 
 
 def _reason(

@@ -49,6 +49,21 @@ def test_slower_kernels_are_named_with_their_counts() -> None:
     assert "1 -> 1 a step, on the GPU" in kernels[0].text
 
 
+def test_ops_come_first_and_their_renamed_kernels_are_neither_new_nor_gone() -> None:
+    """GIVEN a convolution of 10 µs by cuDNN, and one of 30 µs by MIOpen under other names of op and kernel."""
+    other = training()
+    other.device.duration_ns[0::5] = 30_000
+    names = {"volta_sgemm_nn": "Cijk_Ailk_Bljk_S_B", "aten::cudnn_convolution": "aten::miopen_convolution"}
+    other.strings.texts[:] = [names.get(text, text) for text in other.strings.texts]
+    told = explained(training(), other)
+    place = next(at for at, reason in enumerate(told.reasons) if reason.what == "op aten::cudnn_convolution")
+    op, kernel = told.reasons[place : place + 2]
+    assert op.text == "op aten::cudnn_convolution takes 20.0 µs more: 10.0 µs -> 30.0 µs; 1 -> 1 a step, on the GPU"
+    assert kernel.text.startswith("kernel volta_sgemm_nn (in B: Cijk_Ailk_Bljk_S_B) takes 20.0 µs more: 10.0 µs -> 30.0 µs")
+    assert kernel.phase == op.what and kernel.names == ("volta_sgemm_nn", "Cijk_Ailk_Bljk_S_B")
+    assert not any(" is new" in reason.text or " is gone" in reason.text for reason in told.reasons)
+
+
 def test_other_programs_and_differences_within_the_noise_are_said() -> None:
     other = training()
     other.strings.texts[:] = [text.replace("aten::", "aten::other_") for text in other.strings.texts]

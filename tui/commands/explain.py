@@ -7,7 +7,7 @@ import shlex
 from traces.comparison import compare
 from traces.explain import explain
 from traces.json_facts import as_json
-from tui.figures import kernel_text
+from tui.figures import fit_apart, kernel_texts
 from tui.outputs import to_json
 from tui.trace_names import load_trace
 
@@ -22,16 +22,14 @@ def run(first: str, second: str, json: bool) -> int:
     print(told.headline)
     if told.caution:
         print(told.caution)
+    names = list(dict.fromkeys(name for reason in told.reasons for name in reason.names))
+    shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))
     for reason in told.reasons:
-        name = kernel_text(reason.what)
-        text = reason.text.replace(reason.what, _cut(name))
+        text = reason.text
+        for name in sorted(reason.names, key=len, reverse=True):
+            text = text.replace(name, shown[name])
         print(f"{'    ' if reason.phase else '  '}{text}")
     if not told.reasons and told.delta_ns is not None:
         print("  nothing differs by more than 0.2 % of a step")
     print(f"\nNext: trace diff {shlex.join([first, second])} --details; with stacks recorded, --by function")
     return 0
-
-
-def _cut(name: str) -> str:
-    """The beginning and the end of a long name: generated kernels differ at their ends alone."""
-    return name if len(name) <= _NAME else f"{name[: _NAME - 24]}…{name[-23:]}"
